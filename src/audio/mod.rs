@@ -1,0 +1,7 @@
+//! What sound is and how it changes. Nothing here talks to the outside or knows a vendor.
+
+pub mod format;
+pub mod pcm;
+
+pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
+pub use pcm::Pcm;

@@ -1,0 +1,150 @@
+//! Sound in memory: interleaved signed 16-bit samples that know their own rate and channels, so that sound can never
+//! be labelled with a rate that it does not have.
+
+use std::time::Duration;
+
+use super::format::{Channels, Layout, SampleRate};
+
+/// A stretch of sound. The number of samples is always a whole number of frames.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pcm {
+    layout: Layout,
+    samples: Vec<i16>,
+}
+
+impl Pcm {
+    /// Sound from interleaved samples. A trailing partial frame (a stereo buffer of odd length) is dropped.
+    pub fn new(layout: Layout, mut samples: Vec<i16>) -> Self {
+        let whole = samples.len() - samples.len() % layout.channels.count();
+        samples.truncate(whole);
+        Self { layout, samples }
+    }
+
+    /// No sound at all.
+    pub const fn empty(layout: Layout) -> Self {
+        Self {
+            layout,
+            samples: Vec::new(),
+        }
+    }
+
+    /// Digital silence of a length.
+    pub fn silence(layout: Layout, time: Duration) -> Self {
+        Self {
+            layout,
+            samples: vec![0; layout.samples_in(time)],
+        }
+    }
+
+    /// Rate and channels.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Frames per second.
+    pub const fn rate(&self) -> SampleRate {
+        self.layout.rate
+    }
+
+    /// The interleaved samples.
+    pub fn samples(&self) -> &[i16] {
+        &self.samples
+    }
+
+    /// The interleaved samples, given away.
+    pub fn into_samples(self) -> Vec<i16> {
+        self.samples
+    }
+
+    /// Samples per channel.
+    pub fn frames(&self) -> usize {
+        self.samples.len() / self.layout.channels.count()
+    }
+
+    /// Whether there is nothing to hear, not even silence.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// How long it lasts.
+    pub fn duration(&self) -> Duration {
+        self.layout.rate.duration_of(self.frames())
+    }
+
+    /// The same sound in one channel: the mean of left and right.
+    pub fn into_mono(self) -> Self {
+        match self.layout.channels {
+            Channels::Mono => self,
+            Channels::Stereo => Self {
+                layout: Layout::mono(self.layout.rate),
+                samples: self
+                    .samples
+                    .chunks_exact(2)
+                    .map(|frame| i32::midpoint(i32::from(frame[0]), i32::from(frame[1])) as i16)
+                    .collect(),
+            },
+        }
+    }
+
+    /// The same sound in two channels: both carry what one carried.
+    pub fn into_stereo(self) -> Self {
+        match self.layout.channels {
+            Channels::Stereo => self,
+            Channels::Mono => Self {
+                layout: Layout::new(self.layout.rate, Channels::Stereo),
+                samples: self
+                    .samples
+                    .iter()
+                    .flat_map(|&sample| [sample, sample])
+                    .collect(),
+            },
+        }
+    }
+
+    /// The same sound in as many channels as asked.
+    pub fn into_channels(self, channels: Channels) -> Self {
+        match channels {
+            Channels::Mono => self.into_mono(),
+            Channels::Stereo => self.into_stereo(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_odd_stereo_buffer_loses_its_half_frame_and_nothing_else() {
+        let stereo = Layout::new(SampleRate::HZ_16000, Channels::Stereo);
+        let sound = Pcm::new(stereo, vec![1, 2, 3]);
+        assert_eq!(sound.samples(), [1, 2]);
+        assert_eq!(Pcm::new(stereo, Vec::new()).duration(), Duration::ZERO);
+    }
+
+    #[test]
+    fn twenty_milliseconds_are_three_hundred_and_twenty_frames_at_sixteen_kilohertz() {
+        let sound = Pcm::silence(
+            Layout::mono(SampleRate::HZ_16000),
+            Duration::from_millis(20),
+        );
+        assert_eq!(sound.frames(), 320);
+        assert_eq!(sound.duration(), Duration::from_millis(20));
+    }
+
+    proptest! {
+        #[test]
+        fn mono_to_stereo_and_back_is_the_same_sound(samples: Vec<i16>) {
+            let mono = Pcm::new(Layout::mono(SampleRate::HZ_8000), samples);
+            prop_assert_eq!(mono.clone().into_stereo().into_mono(), mono);
+        }
+
+        #[test]
+        fn mixing_down_never_overflows(left: i16, right: i16) {
+            let stereo = Pcm::new(Layout::new(SampleRate::HZ_8000, Channels::Stereo), vec![left, right]);
+            let mono = stereo.into_mono().into_samples()[0];
+            prop_assert!((left.min(right)..=left.max(right)).contains(&mono));
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The `vivavoce` program.
+fn main() {}

@@ -1,0 +1,317 @@
+//! Programs that we run beside us (flite, espeak-ng, lame) as bounded children: a deadline for all of it, a limit on
+//! what they may print, their last words kept for the error message, and killed when dropped. Text goes to them
+//! through arguments or standard input, never through a shell.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+/// Bytes of a child's standard error that are kept for the error message.
+const STDERR_KEPT: usize = 2048;
+/// The most that one [`RunningProgram::read`] returns.
+const READ_CHUNK: usize = 16 * 1024;
+
+/// A program that may be installed, and the Debian package to install when it is not.
+#[derive(Debug, Clone, Copy)]
+pub struct Program {
+    /// Its name on the `PATH`.
+    pub name: &'static str,
+    /// The Debian package that brings it.
+    pub package: &'static str,
+}
+
+/// Why a program did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// It is not installed.
+    #[error("the program {name} is not installed; install the Debian package {package}")]
+    Missing {
+        /// Its name.
+        name: &'static str,
+        /// What to install.
+        package: &'static str,
+    },
+    /// It could not be started, written to or read from.
+    #[error("{name}: {source}")]
+    Io {
+        /// Its name.
+        name: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It took longer than its deadline; it was killed.
+    #[error("{name} did not finish within {} ms", limit.as_millis())]
+    Timeout {
+        /// Its name.
+        name: &'static str,
+        /// The deadline.
+        limit: Duration,
+    },
+    /// It printed more than it may; it was killed.
+    #[error("{name} printed more than {limit} bytes")]
+    TooMuch {
+        /// Its name.
+        name: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// It ended with a failure.
+    #[error("{name} failed ({status}){}{said}", if said.is_empty() { "" } else { ": " })]
+    Failed {
+        /// Its name.
+        name: &'static str,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The end of its standard error.
+        said: String,
+    },
+}
+
+/// What a child may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From start to exit.
+    pub time: Duration,
+    /// Bytes on standard output.
+    pub output: usize,
+}
+
+impl Program {
+    /// Where it is installed, by the directories of `PATH`.
+    pub fn find(&self) -> Result<PathBuf, ProgramError> {
+        let missing = ProgramError::Missing {
+            name: self.name,
+            package: self.package,
+        };
+        let path = std::env::var_os("PATH").ok_or(missing)?;
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(self.name))
+            .find(|file| is_executable(file))
+            .ok_or(ProgramError::Missing {
+                name: self.name,
+                package: self.package,
+            })
+    }
+
+    /// Starts it. Standard input is a pipe that the caller takes with [`RunningProgram::take_stdin`] or leaves, in
+    /// which case it is closed at the first read.
+    pub fn start<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+        limits: Limits,
+    ) -> Result<RunningProgram, ProgramError> {
+        let io = |source| ProgramError::Io {
+            name: self.name,
+            source,
+        };
+        let mut child = Command::new(self.find()?)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(io)?;
+        let gone = || io(std::io::ErrorKind::BrokenPipe.into());
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or_else(gone)?;
+        let stderr = child.stderr.take().ok_or_else(gone)?;
+        Ok(RunningProgram {
+            name: self.name,
+            limits,
+            deadline: Instant::now() + limits.time,
+            printed: 0,
+            stdin,
+            stdout,
+            last_words: tokio::spawn(keep_tail(stderr)),
+            child,
+        })
+    }
+}
+
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// A child under way. Dropping it kills it.
+#[derive(Debug)]
+pub struct RunningProgram {
+    name: &'static str,
+    limits: Limits,
+    deadline: Instant,
+    printed: usize,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    last_words: JoinHandle<String>,
+    child: Child,
+}
+
+impl RunningProgram {
+    /// The child's standard input; dropping it ends the child's input.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.stdin.take()
+    }
+
+    /// The next bytes that it prints; `None` once it has ended well.
+    pub async fn read(&mut self) -> Result<Option<Bytes>, ProgramError> {
+        self.stdin = None;
+        let mut chunk = BytesMut::with_capacity(READ_CHUNK);
+        let read = timeout_at(self.deadline, self.stdout.read_buf(&mut chunk));
+        let Ok(read) = read.await else {
+            return Err(self.timed_out());
+        };
+        match read {
+            Ok(0) => self.ended().await.map(|()| None),
+            Ok(n) => {
+                self.printed += n;
+                if self.printed > self.limits.output {
+                    return Err(ProgramError::TooMuch {
+                        name: self.name,
+                        limit: self.limits.output,
+                    });
+                }
+                Ok(Some(chunk.freeze()))
+            }
+            Err(source) => Err(ProgramError::Io {
+                name: self.name,
+                source,
+            }),
+        }
+    }
+
+    /// Everything that it prints until it ends.
+    pub async fn read_all(&mut self) -> Result<BytesMut, ProgramError> {
+        let mut all = BytesMut::new();
+        while let Some(chunk) = self.read().await? {
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+
+    async fn ended(&mut self) -> Result<(), ProgramError> {
+        let Ok(status) = timeout_at(self.deadline, self.child.wait()).await else {
+            return Err(self.timed_out());
+        };
+        let status = status.map_err(|source| ProgramError::Io {
+            name: self.name,
+            source,
+        })?;
+        if status.success() {
+            return Ok(());
+        }
+        // A grandchild may hold standard error open: its words are not worth waiting for beyond the deadline.
+        let said = match timeout_at(self.deadline, &mut self.last_words).await {
+            Ok(Ok(said)) => said,
+            _ => String::new(),
+        };
+        Err(ProgramError::Failed {
+            name: self.name,
+            status,
+            said,
+        })
+    }
+
+    fn timed_out(&self) -> ProgramError {
+        ProgramError::Timeout {
+            name: self.name,
+            limit: self.limits.time,
+        }
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        self.last_words.abort();
+    }
+}
+
+/// Reads standard error to its end, so that the child never blocks on it, and keeps the last line or so.
+async fn keep_tail(mut stderr: ChildStderr) -> String {
+    let mut tail = Vec::with_capacity(STDERR_KEPT);
+    let mut chunk = [0; 1024];
+    while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
+        tail.extend_from_slice(&chunk[..n]);
+        let excess = tail.len().saturating_sub(STDERR_KEPT);
+        tail.drain(..excess);
+    }
+    let text = String::from_utf8_lossy(&tail);
+    text.trim().lines().last().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SH: Program = Program {
+        name: "sh",
+        package: "dash",
+    };
+    const LIMITS: Limits = Limits {
+        time: Duration::from_secs(20),
+        output: 1_000_000,
+    };
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_ended_at_its_deadline() {
+        let limits = Limits {
+            time: Duration::from_millis(50),
+            ..LIMITS
+        };
+        let mut hanging = SH
+            .start(["-c", "echo hello; exec sleep 600"], limits)
+            .unwrap();
+        assert_eq!(hanging.read().await.unwrap().unwrap(), "hello\n");
+        assert!(matches!(
+            hanging.read().await,
+            Err(ProgramError::Timeout { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_prints_without_end_is_ended_at_its_limit() {
+        let limits = Limits {
+            output: 100_000,
+            ..LIMITS
+        };
+        let mut endless = SH.start(["-c", "exec yes"], limits).unwrap();
+        assert!(matches!(
+            endless.read_all().await,
+            Err(ProgramError::TooMuch { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn the_last_words_of_a_failing_program_are_in_its_error() {
+        let mut failing = SH
+            .start(
+                ["-c", "echo first >&2; echo 'no such voice' >&2; exit 3"],
+                LIMITS,
+            )
+            .unwrap();
+        let error = failing.read_all().await.unwrap_err().to_string();
+        assert!(
+            error.contains("no such voice") && error.contains('3'),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_names_its_package() {
+        let error = Program {
+            name: "no-such-program",
+            package: "some-package",
+        }
+        .find()
+        .unwrap_err();
+        assert!(error.to_string().contains("some-package"));
+    }
+}
