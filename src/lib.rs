@@ -1,6 +1,13 @@
 //! Vivavoce, a real-time voice server: it hears (speech to text), says (text to speech), joins rooms and telephone
 //! calls, and records what was said. `docs/architecture.md` is the plan of the house; each folder below is one room.
 
+pub mod actors;
 pub mod audio;
+pub mod cli;
+pub mod config;
+pub mod http;
 pub mod process;
 pub mod providers;
+pub mod server;
+pub mod synthesis;
+pub mod telemetry;

@@ -1,7 +1,9 @@
 //! What sound is and how it changes. Nothing here talks to the outside or knows a vendor.
 
+pub mod convert;
 pub mod format;
 pub mod pcm;
+pub mod wav;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use pcm::Pcm;

@@ -3,6 +3,7 @@
 //! it is the pipeline's work. Nothing here knows of sessions, HTTP or sockets.
 
 pub mod local;
+mod table;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,6 +14,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde::Serialize;
 use tokio::sync::mpsc;
+
+pub use table::ProviderTable;
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 
@@ -318,6 +321,10 @@ pub struct Voice {
 pub trait TextToSpeech: Send + Sync {
     /// The slug on the wire.
     fn slug(&self) -> &'static str;
+    /// Where it speaks, where that is a setting: two endpoints may sound different.
+    fn endpoint(&self) -> &str {
+        ""
+    }
     /// What it can do itself.
     fn speaks(&self) -> Speaks;
     /// Starts saying `text`.

@@ -1,0 +1,3 @@
+//! Who decides: actors that own a piece of state each and are messaged by the HTTP handlers.
+
+pub mod registry;

@@ -1,0 +1,3 @@
+//! Registries: one actor per kind of thing that the whole server knows of.
+
+pub mod voices;

@@ -1,0 +1,31 @@
+//! `vivavoce check`: whether a server would start with these settings, and what it would be able to do. Mistakes in
+//! the settings never come this far: loading them has reported every one.
+
+use super::Failure;
+use crate::config::Config;
+use crate::server::engines;
+
+pub(super) fn run(config: &Config) -> Result<(), Failure> {
+    println!("settings: good");
+    for resolved in config.not_yet_used() {
+        let later = resolved.setting.comes_with.unwrap_or_default();
+        println!(
+            "warning: {} ({}) is not used before \"{later}\" is built",
+            resolved.setting.key, resolved.origin
+        );
+    }
+    let engines = engines(&config.settings);
+    for engine in &engines {
+        println!("{engine}");
+    }
+    let missing = engines
+        .iter()
+        .filter(|engine| engine.found.is_err())
+        .count();
+    if missing == engines.len() {
+        return Err(Failure::work(
+            "no engine was found: this server could neither hear nor speak",
+        ));
+    }
+    Ok(())
+}

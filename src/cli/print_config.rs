@@ -1,0 +1,32 @@
+//! `vivavoce print-config`: every setting, its value, and where the value comes from. Secrets are masked.
+
+use std::io::{BufWriter, Write, stdout};
+
+use crate::config::Config;
+
+pub(super) fn run(config: &Config) {
+    let mut out = BufWriter::new(stdout().lock());
+    let width = config
+        .resolved
+        .iter()
+        .map(|resolved| resolved.setting.key.len())
+        .max()
+        .unwrap_or(0);
+    for resolved in &config.resolved {
+        let value = if resolved.shown().is_empty() {
+            "-"
+        } else {
+            resolved.shown()
+        };
+        let line = writeln!(
+            out,
+            "{:width$}  {value}  ({})",
+            resolved.setting.key, resolved.origin
+        );
+        if line.is_err() {
+            // Whoever reads has seen enough.
+            return;
+        }
+    }
+    let _ = out.flush();
+}

@@ -1,0 +1,44 @@
+//! `vivavoce serve`: the server, until SIGTERM or Ctrl-C.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{ConfigArgs, Failure, load};
+use crate::{server, telemetry};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce serve --host 0.0.0.0\n  \
+    vivavoce serve --port 0 --data-dir /tmp/vivavoce\n  \
+    PORT=8080 LOCAL_STT_URL=tcp://127.0.0.1:10300 vivavoce serve\n\n\
+    SIGTERM or Ctrl-C ends it when running work is done; a second one at once.")]
+pub(super) struct Arguments {
+    /// Address to listen on (server.host)
+    #[arg(long)]
+    host: Option<IpAddr>,
+    /// Port to listen on; 0 takes a free one (server.port)
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Folder for cache, recordings, spools and keys (data_dir)
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
+pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
+    let flags = [
+        ("server.host", arguments.host.map(|host| host.to_string())),
+        ("server.port", arguments.port.map(|port| port.to_string())),
+        (
+            "data_dir",
+            arguments
+                .data_dir
+                .as_ref()
+                .map(|folder| folder.display().to_string()),
+        ),
+    ];
+    let config = load(config, &flags)?;
+    telemetry::start(config.settings.log.level, config.settings.log.format);
+    server::run(&config).map_err(Failure::work)
+}

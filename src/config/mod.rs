@@ -1,0 +1,349 @@
+//! The settings: declared once in [`settings`], read here from flags, environment, file and defaults, in that order
+//! of precedence. This is the only place that reads the environment. Every mistake is reported, with the file and
+//! line or the variable where it stands, and none is ever shown with a secret's value.
+
+pub mod document;
+mod settings;
+mod value;
+mod yaml;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use settings::{
+    Auth, Cache, Limits, Log, Providers, Server, Setting, Settings, Shutdown, Storage, TABLE,
+};
+use settings::{Check, Reader};
+use value::SettingValue;
+pub use value::{
+    ByteSize, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
+};
+
+/// The file that is read from the current folder when no other is named.
+pub const DEFAULT_FILE: &str = "vivavoce.yaml";
+
+/// Where a value comes from, strongest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// An environment variable.
+    Environment(&'static str),
+    /// A line of the settings file.
+    File(PathBuf, usize),
+    /// Nobody set it.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("command line"),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::File(file, line) => write!(f, "{}:{line}", file.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A setting with its text and where that comes from. The text of a secret is never shown by `Debug`.
+#[derive(Clone)]
+pub struct Resolved {
+    /// The declaration.
+    pub setting: &'static Setting,
+    /// Where the value comes from.
+    pub origin: Origin,
+    text: String,
+}
+
+impl Resolved {
+    /// The value for people; a secret is masked.
+    pub fn shown(&self) -> &str {
+        if self.setting.secret && !self.text.is_empty() {
+            "***"
+        } else {
+            &self.text
+        }
+    }
+}
+
+impl fmt::Debug for Resolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} = {} ({})",
+            self.setting.key,
+            self.shown(),
+            self.origin
+        )
+    }
+}
+
+/// Everything that is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigError(pub Vec<String>);
+
+/// The settings and how they came about.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The values.
+    pub settings: Settings,
+    /// Each with its origin, in the order of the documents.
+    pub resolved: Vec<Resolved>,
+}
+
+impl Config {
+    /// Reads the settings of this process: `flags` are keys with their values, `file` is the settings file that was
+    /// asked for ([`DEFAULT_FILE`] of the current folder otherwise, where it exists).
+    pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Self, ConfigError> {
+        // A variable that is not Unicode cannot be a valid value; the lossy text fails its own check by name.
+        let environment = std::env::vars_os()
+            .map(|(name, text)| {
+                (
+                    name.to_string_lossy().into_owned(),
+                    text.to_string_lossy().into_owned(),
+                )
+            })
+            .collect();
+        let file = match file {
+            Some(file) => Some(file.to_owned()),
+            None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
+        };
+        Self::from_sources(flags, &environment, file.as_deref())
+    }
+
+    fn from_sources(
+        flags: &[(String, String)],
+        environment: &HashMap<String, String>,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        let mut layers = Layers::default();
+        if let Some(file) = file {
+            match yaml::read(file) {
+                Ok(values) => {
+                    for value in values {
+                        layers.take(
+                            &value.key,
+                            value.text,
+                            Origin::File(file.to_owned(), value.line),
+                        );
+                    }
+                }
+                Err(error) => layers.problems.push(error.to_string()),
+            }
+        }
+        for setting in TABLE {
+            if let Some(text) = environment.get(setting.env) {
+                layers.take(setting.key, text.clone(), Origin::Environment(setting.env));
+            }
+        }
+        for (key, text) in flags {
+            layers.take(key, text.clone(), Origin::Flag);
+        }
+        let settings = Settings::build(&mut layers);
+        match settings {
+            Some(settings) if layers.problems.is_empty() => match contradictions(&settings) {
+                problems if problems.is_empty() => Ok(Self {
+                    settings,
+                    resolved: layers.resolved,
+                }),
+                problems => Err(ConfigError(problems)),
+            },
+            _ => Err(ConfigError(layers.problems)),
+        }
+    }
+
+    /// Settings that somebody has set and that this version does not use yet.
+    pub fn not_yet_used(&self) -> impl Iterator<Item = &Resolved> {
+        let set = self
+            .resolved
+            .iter()
+            .filter(|resolved| resolved.origin != Origin::Default);
+        set.filter(|resolved| resolved.setting.comes_with.is_some())
+    }
+}
+
+/// What the types cannot say: settings that do not go together.
+fn contradictions(settings: &Settings) -> Vec<String> {
+    let mut problems = Vec::new();
+    if settings.auth.required {
+        // Starting without the locks that the operator asked for would be the worst answer.
+        problems.push(
+            "auth.required: this version has no authentication yet, so it does not start with it"
+                .to_owned(),
+        );
+    }
+    for (key, url) in [
+        ("providers.local.stt_url", &settings.providers.local_stt_url),
+        ("providers.local.tts_url", &settings.providers.local_tts_url),
+    ] {
+        if let Some(url) = url
+            && let Err(error) = url.parse::<crate::providers::local::wyoming::Address>()
+        {
+            problems.push(format!("{key}: {error}"));
+        }
+    }
+    problems
+}
+
+/// The strongest text for each key, and what is wrong so far.
+#[derive(Default)]
+struct Layers {
+    texts: HashMap<&'static str, (String, Origin)>,
+    resolved: Vec<Resolved>,
+    problems: Vec<String>,
+}
+
+impl Layers {
+    /// Takes a text from a source; sources come weakest first. An empty text unsets nothing: it says nothing.
+    fn take(&mut self, key: &str, text: String, origin: Origin) {
+        match TABLE.iter().find(|setting| setting.key == key) {
+            Some(_) if text.is_empty() => {}
+            Some(setting) => {
+                self.texts.insert(setting.key, (text, origin));
+            }
+            None => {
+                let near = TABLE
+                    .iter()
+                    .map(|setting| (strsim::jaro_winkler(key, setting.key), setting.key))
+                    .max_by(|a, b| a.0.total_cmp(&b.0));
+                let hint = match near {
+                    Some((likeness, near)) if likeness > 0.85 => format!("; did you mean {near}?"),
+                    _ => String::new(),
+                };
+                self.problems
+                    .push(format!("{origin}: unknown setting {key}{hint}"));
+            }
+        }
+    }
+}
+
+impl Reader for Layers {
+    fn read<T: SettingValue>(&mut self, setting: &'static Setting, check: Check<T>) -> Option<T> {
+        let (text, origin) = self
+            .texts
+            .remove(setting.key)
+            .unwrap_or_else(|| (setting.default.to_owned(), Origin::Default));
+        self.resolved.push(Resolved {
+            setting,
+            origin: origin.clone(),
+            text: text.clone(),
+        });
+        if text.is_empty()
+            && let Some(value) = T::absent()
+        {
+            return Some(value);
+        }
+        let shown = if setting.secret {
+            String::new()
+        } else {
+            format!(", not {text:?}")
+        };
+        let Some(value) = T::parse(&text) else {
+            self.problems.push(format!(
+                "{origin}: {} must be {}{shown}",
+                setting.key, setting.shape
+            ));
+            return None;
+        };
+        match check(&value) {
+            Ok(()) => Some(value),
+            Err(rule) => {
+                self.problems
+                    .push(format!("{origin}: {} must {rule}{shown}", setting.key));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        pairs
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn every_default_is_valid() {
+        let config = Config::from_sources(&[], &HashMap::new(), None).unwrap();
+        assert_eq!(config.settings.server.port, 3001);
+        assert_eq!(config.resolved.len(), TABLE.len());
+        assert!(config.not_yet_used().next().is_none());
+    }
+
+    #[test]
+    fn flags_beat_the_environment_which_beats_the_file() {
+        let file = file("server:\n  port: 1\n  host: 127.0.0.2\ncache:\n  enabled: false\n");
+        let environment = environment(&[("PORT", "2"), ("HOST", "127.0.0.3")]);
+        let flags = [("server.port".to_owned(), "3".to_owned())];
+        let config = Config::from_sources(&flags, &environment, Some(file.path())).unwrap();
+        assert_eq!(config.settings.server.port, 3);
+        assert_eq!(config.settings.server.host.to_string(), "127.0.0.3");
+        assert!(!config.settings.cache.enabled);
+        let origin = |key| {
+            config
+                .resolved
+                .iter()
+                .find(|r| r.setting.key == key)
+                .unwrap()
+                .origin
+                .to_string()
+        };
+        assert_eq!(origin("server.port"), "command line");
+        assert_eq!(origin("server.host"), "environment HOST");
+        assert!(origin("cache.enabled").ends_with(":5"));
+        assert_eq!(origin("cache.path"), "default");
+    }
+
+    #[test]
+    fn every_mistake_is_reported_with_its_place() {
+        let file = file("server:\n  prot: 80\ncache:\n  enabled: ture\n");
+        let environment = environment(&[("SHUTDOWN_DRAIN_SECONDS", "soon")]);
+        let flags = [("limits.syntheses_per_provider".to_owned(), "0".to_owned())];
+        let error = Config::from_sources(&flags, &environment, Some(file.path()))
+            .unwrap_err()
+            .to_string();
+        let path = file.path().display();
+        for expected in [
+            format!("{path}:2: unknown setting server.prot; did you mean server.port?"),
+            format!("{path}:4: cache.enabled must be true or false, not \"ture\""),
+            "environment SHUTDOWN_DRAIN_SECONDS: shutdown.drain_seconds must be a number of seconds".to_owned(),
+            "command line: limits.syntheses_per_provider must be at least 1, not \"0\"".to_owned(),
+        ] {
+            assert!(error.contains(&expected), "{expected:?} is missing in\n{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_masked_everywhere() {
+        let environment = environment(&[
+            ("DEEPGRAM_API_KEY", "marker"),
+            ("AUTH_API_SECRETS_JSON", "marker"),
+        ]);
+        let error = Config::from_sources(&[], &environment, None).unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("marker"));
+        let environment = self::environment(&[("DEEPGRAM_API_KEY", "marker")]);
+        let config = Config::from_sources(&[], &environment, None).unwrap();
+        assert!(!format!("{config:?}").contains("marker"));
+        assert_eq!(config.not_yet_used().count(), 1);
+    }
+
+    #[test]
+    fn a_server_that_cannot_lock_its_doors_does_not_start_when_told_to() {
+        let environment = environment(&[("AUTH_REQUIRED", "true")]);
+        assert!(Config::from_sources(&[], &environment, None).is_err());
+    }
+}

@@ -1,0 +1,338 @@
+//! Every setting, declared once: its type, default, key, environment name and meaning. The struct that the code
+//! reads, the table that `print-config` shows and `docs/configuration.md` are all made from these declarations
+//! (protocol, section 6).
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::value::{
+    ByteSize, JsonText, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
+    SettingValue,
+};
+
+/// One declaration.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// The YAML key, with dots.
+    pub key: &'static str,
+    /// The environment variable.
+    pub env: &'static str,
+    /// The text that it has when nobody sets it; empty means absent or "see the meaning".
+    pub default: &'static str,
+    /// What may be written.
+    pub shape: &'static str,
+    /// Whether the value must never be shown.
+    pub secret: bool,
+    /// What it does.
+    pub meaning: &'static str,
+    /// The capability that will use it, when this version does not yet.
+    pub comes_with: Option<&'static str>,
+}
+
+/// Where a setting's text comes from while [`Settings::build`] reads them one by one.
+pub(super) trait Reader {
+    /// The value of `setting`; a failure is remembered and `None` returned.
+    fn read<T: SettingValue>(&mut self, setting: &'static Setting, check: Check<T>) -> Option<T>;
+}
+
+/// An extra rule for a value: `Err` completes the sentence "must …".
+pub(super) type Check<T> = fn(&T) -> Result<(), &'static str>;
+
+macro_rules! settings {
+    ($(
+        #[doc = $group_doc:literal]
+        $group:ident: $Group:ident {
+            $(
+                $(#[doc = $meaning:literal])+
+                $field:ident: $type:ty = $default:literal, $key:literal, $env:literal
+                $(, check $check:path)? $(, comes with $later:literal)?;
+            )+
+        }
+    )+) => {
+        /// All settings, checked.
+        #[derive(Debug, Clone)]
+        pub struct Settings {
+            $(#[doc = $group_doc] pub $group: $Group,)+
+        }
+
+        $(
+            #[doc = $group_doc]
+            #[derive(Debug, Clone)]
+            pub struct $Group {
+                $($(#[doc = $meaning])+ pub $field: $type,)+
+            }
+        )+
+
+        /// Every declaration, in the order of the documents.
+        pub static TABLE: &[Setting] = &[$($(
+            Setting {
+                key: $key,
+                env: $env,
+                default: $default,
+                shape: <$type as SettingValue>::SHAPE,
+                secret: <$type as SettingValue>::SECRET,
+                meaning: concat!($($meaning),+),
+                comes_with: settings!(@option $($later)?),
+            },
+        )+)+];
+
+        impl Settings {
+            /// Reads all of them, so that every mistake is found in one go. `None` if there was any.
+            pub(super) fn build(reader: &mut impl Reader) -> Option<Self> {
+                let mut table = TABLE.iter();
+                $(
+                    let $group = ($(
+                        reader.read::<$type>(table.next()?, settings!(@check $type $(, $check)?)),
+                    )+);
+                )+
+                $(
+                    let ($($field,)+) = $group;
+                    let $group = (|| Some($Group { $($field: $field?,)+ }))();
+                )+
+                Some(Self { $($group: $group?,)+ })
+            }
+        }
+    };
+    (@option) => { None };
+    (@option $later:literal) => { Some($later) };
+    (@check $type:ty) => { (|_: &$type| Ok(())) as Check<$type> };
+    (@check $type:ty, $check:path) => { $check as Check<$type> };
+}
+
+settings! {
+    /// Where the server listens.
+    server: Server {
+        /// Address to listen on. Any other than a loopback address starts with a warning that lists what is open.
+        host: IpAddr = "127.0.0.1", "server.host", "HOST";
+        /// Port to listen on; 0 takes a free one and prints it.
+        port: u16 = "3001", "server.port", "PORT";
+        /// Threads that serve requests and sessions; 0 means one per core.
+        workers: usize = "0", "server.workers", "SERVER_WORKERS";
+    }
+
+    /// Where files are kept.
+    storage: Storage {
+        /// Folder for cache, recordings, spools and keys. Files in it are readable by this user only.
+        data_dir: PathBuf = "./data", "data_dir", "DATA_DIR";
+    }
+
+    /// What is written to standard error.
+    log: Log {
+        /// How much is logged. What people say appears at debug and below only.
+        level: LogLevel = "info", "log.level", "LOG_LEVEL";
+        /// How log lines look.
+        format: LogFormat = "text", "log.format", "LOG_FORMAT";
+    }
+
+    /// How the server stops.
+    shutdown: Shutdown {
+        /// Seconds that running requests and sessions may go on after SIGTERM or Ctrl-C.
+        drain_seconds: Duration = "30", "shutdown.drain_seconds", "SHUTDOWN_DRAIN_SECONDS";
+    }
+
+    /// The engines and vendors that hear and speak.
+    providers: Providers {
+        /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port`.
+        local_stt_url: Option<String> = "", "providers.local.stt_url", "LOCAL_STT_URL";
+        /// A Wyoming server that speaks instead of flite and espeak-ng, as `tcp://host:port`.
+        local_tts_url: Option<String> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
+        /// Folder of the pocketsphinx model.
+        local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
+        /// Recogniser processes at most (about 100 MB each); 0 means one per core.
+        local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
+        /// Credential for Deepgram.
+        deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY", comes with "Vendors";
+        /// Where Deepgram recognises; the vendor's own when absent.
+        deepgram_stt_url: Option<String> = "", "providers.deepgram.stt_url", "DEEPGRAM_STT_URL", comes with "Vendors";
+        /// Where Deepgram speaks; the vendor's own when absent.
+        deepgram_tts_url: Option<String> = "", "providers.deepgram.tts_url", "DEEPGRAM_TTS_URL", comes with "Vendors";
+        /// Credential for ElevenLabs.
+        elevenlabs_api_key: Option<Secret> = "", "providers.elevenlabs.api_key", "ELEVENLABS_API_KEY", comes with "Vendors";
+        /// Where ElevenLabs recognises; the vendor's own when absent.
+        elevenlabs_stt_url: Option<String> = "", "providers.elevenlabs.stt_url", "ELEVENLABS_STT_URL", comes with "Vendors";
+        /// Where ElevenLabs speaks; the vendor's own when absent.
+        elevenlabs_tts_url: Option<String> = "", "providers.elevenlabs.tts_url", "ELEVENLABS_TTS_URL", comes with "Vendors";
+        /// Credential for Cartesia.
+        cartesia_api_key: Option<Secret> = "", "providers.cartesia.api_key", "CARTESIA_API_KEY", comes with "Vendors";
+        /// Where Cartesia recognises; the vendor's own when absent.
+        cartesia_stt_url: Option<String> = "", "providers.cartesia.stt_url", "CARTESIA_STT_URL", comes with "Vendors";
+        /// Where Cartesia speaks; the vendor's own when absent.
+        cartesia_tts_url: Option<String> = "", "providers.cartesia.tts_url", "CARTESIA_TTS_URL", comes with "Vendors";
+        /// File with the service account for Google.
+        google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS", comes with "Vendors";
+        /// Google's region.
+        google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION", comes with "Vendors";
+        /// Where Google recognises; the vendor's own when absent.
+        google_stt_url: Option<String> = "", "providers.google.stt_url", "GOOGLE_STT_URL", comes with "Vendors";
+        /// Where Google speaks; the vendor's own when absent.
+        google_tts_url: Option<String> = "", "providers.google.tts_url", "GOOGLE_TTS_URL", comes with "Vendors";
+        /// Credential for Azure.
+        azure_subscription_key: Option<Secret> = "", "providers.azure.subscription_key", "AZURE_SPEECH_SUBSCRIPTION_KEY", comes with "Vendors";
+        /// Azure's region.
+        azure_region: String = "eastus", "providers.azure.region", "AZURE_SPEECH_REGION", comes with "Vendors";
+        /// Where Azure recognises; the vendor's own when absent.
+        azure_stt_url: Option<String> = "", "providers.azure.stt_url", "AZURE_STT_URL", comes with "Vendors";
+        /// Where Azure speaks; the vendor's own when absent.
+        azure_tts_url: Option<String> = "", "providers.azure.tts_url", "AZURE_TTS_URL", comes with "Vendors";
+    }
+
+    /// Synthesised speech that is kept.
+    cache: Cache {
+        /// Whether synthesised speech is kept at all.
+        enabled: bool = "true", "cache.enabled", "CACHE_ENABLED";
+        /// Folder for it; `cache` in the data folder when absent.
+        path: Option<PathBuf> = "", "cache.path", "CACHE_PATH";
+        /// Seconds after which an entry is no longer used (30 days).
+        ttl_seconds: Duration = "2592000", "cache.ttl_seconds", "CACHE_TTL_SECONDS";
+        /// Bytes on disk at most; the entries used longest ago go first.
+        max_bytes: ByteSize = "1GiB", "cache.max_bytes", "CACHE_MAX_BYTES";
+        /// Bytes in memory at most, for the entries used most.
+        memory_bytes: ByteSize = "64MiB", "cache.memory_bytes", "CACHE_MEMORY_BYTES";
+    }
+
+    /// How much is served at once.
+    limits: Limits {
+        /// Syntheses under way at once per provider; more wait for a place until their connection timeout.
+        syntheses_per_provider: usize = "64", "limits.syntheses_per_provider", "LIMITS_SYNTHESES_PER_PROVIDER", check positive;
+        /// Sessions in all.
+        sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive, comes with "Session";
+        /// Sockets that have not sent their config yet.
+        unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive, comes with "Session";
+        /// Sessions of one tenant; no limit when absent.
+        sessions_per_tenant: Option<usize> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT", comes with "Doors";
+        /// Requests per second of one tenant or address; no limit when absent.
+        requests_per_second: Option<usize> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND", comes with "Doors";
+    }
+
+    /// Who may come in.
+    auth: Auth {
+        /// Whether the protected endpoints need a token.
+        required: bool = "false", "auth.required", "AUTH_REQUIRED";
+        /// The shared secret.
+        api_secret: Option<Secret> = "", "auth.api_secret", "AUTH_API_SECRET", comes with "Doors";
+        /// Secrets of tenants, `[{"id","secret"}]`.
+        api_secrets_json: Option<JsonText> = "", "auth.api_secrets_json", "AUTH_API_SECRETS_JSON", comes with "Doors";
+        /// The service that decides about tokens.
+        service_url: Option<String> = "", "auth.service_url", "AUTH_SERVICE_URL", comes with "Doors";
+        /// The private key that signs what is sent to it.
+        signing_key_path: Option<PathBuf> = "", "auth.signing_key_path", "AUTH_SIGNING_KEY_PATH", comes with "Doors";
+        /// Seconds that it may take to answer.
+        timeout_seconds: Duration = "5", "auth.timeout_seconds", "AUTH_TIMEOUT_SECONDS", comes with "Doors";
+        /// Whether a token without a tenant is refused.
+        require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT", comes with "Doors";
+        /// Seconds that its answers are kept; 0 means not at all.
+        cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS", comes with "Doors";
+    }
+
+    /// Rooms.
+    rtc: Rtc {
+        /// Which rooms are used; `embedded` when absent and no URL is set, else `livekit`.
+        mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE", comes with "Rooms";
+        /// The LiveKit deployment.
+        url: Option<String> = "", "rtc.url", "RTC_URL", comes with "Rooms";
+        /// The address that clients are given; `rtc.url` when absent.
+        public_url: Option<String> = "", "rtc.public_url", "RTC_PUBLIC_URL", comes with "Rooms";
+        /// Name of the key pair; made on first start for embedded rooms.
+        api_key: Option<String> = "", "rtc.api_key", "RTC_API_KEY", comes with "Rooms";
+        /// Secret of the key pair.
+        api_secret: Option<Secret> = "", "rtc.api_secret", "RTC_API_SECRET", comes with "Rooms";
+        /// The UDP port of embedded rooms.
+        udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT", comes with "Rooms";
+        /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
+        advertised_addresses: List = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES", comes with "Rooms";
+    }
+
+    /// Recordings.
+    recording: Recording {
+        /// Where recordings go.
+        backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND", comes with "Recordings";
+        /// The first part of their keys; `recordings` in the data folder for files when absent.
+        prefix: Option<String> = "", "recording.prefix", "RECORDING_PREFIX", comes with "Recordings";
+        /// The bucket.
+        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET", comes with "Recordings";
+        /// Its region.
+        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION", comes with "Recordings";
+        /// Its address, for other clouds than Amazon's.
+        s3_endpoint: Option<String> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT", comes with "Recordings";
+        /// Access key; the default chain of AWS when absent.
+        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY", comes with "Recordings";
+        /// Secret key.
+        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY", comes with "Recordings";
+        /// Whether the bucket is in the path instead of the host name.
+        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE", comes with "Recordings";
+    }
+
+    /// The telephone.
+    sip: Sip {
+        /// Where outbound calls go, `hostname` or `hostname:port`.
+        outbound_address: Option<String> = "", "sip.outbound_address", "SIP_OUTBOUND_ADDRESS", comes with "Telephone";
+        /// User name there.
+        outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME", comes with "Telephone";
+        /// Password there.
+        outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD", comes with "Telephone";
+        /// Signs what is sent to hooks.
+        hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET", comes with "Telephone";
+        /// Hooks that cannot be changed at run time, `[{"host","url"}]`.
+        hooks_json: Option<JsonText> = "", "sip.hooks_json", "SIP_HOOKS_JSON", comes with "Telephone";
+        /// First part of the rooms of inbound calls.
+        room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX", comes with "Telephone";
+        /// Who may call in, as addresses or networks.
+        allowed_addresses: List = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES", comes with "Telephone";
+        /// Where the telephone side listens, `udp:host:port,…`; nowhere when absent.
+        listen: List = "", "sip.listen", "SIP_LISTEN", comes with "Telephone";
+        /// Ports for the sound of calls.
+        rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS", comes with "Telephone";
+    }
+
+    /// What replicas share.
+    redis: Redis {
+        /// Where hooks are shared between replicas.
+        url: Option<Secret> = "", "redis.url", "REDIS_URL", comes with "Telephone";
+    }
+}
+
+fn positive(value: &usize) -> Result<(), &'static str> {
+    if *value == 0 {
+        Err("be at least 1")
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The names that section 6 of the protocol gives in its table instead of by the rule.
+    const NAMED_IN_THE_TABLE: &[&str] = &[
+        "HOST",
+        "PORT",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_LOCATION",
+        "AZURE_SPEECH_SUBSCRIPTION_KEY",
+        "AZURE_SPEECH_REGION",
+    ];
+
+    #[test]
+    fn environment_names_follow_the_keys() {
+        for setting in TABLE {
+            let by_rule = setting.key.to_uppercase().replace('.', "_");
+            let by_rule = by_rule.strip_prefix("PROVIDERS_").unwrap_or(&by_rule);
+            assert!(
+                setting.env == by_rule || NAMED_IN_THE_TABLE.contains(&setting.env),
+                "{} should be {by_rule}, not {}",
+                setting.key,
+                setting.env
+            );
+        }
+    }
+
+    #[test]
+    fn no_key_and_no_environment_name_is_declared_twice() {
+        let keys: HashSet<_> = TABLE.iter().map(|setting| setting.key).collect();
+        let names: HashSet<_> = TABLE.iter().map(|setting| setting.env).collect();
+        assert_eq!((keys.len(), names.len()), (TABLE.len(), TABLE.len()));
+    }
+}

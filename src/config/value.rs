@@ -1,0 +1,306 @@
+//! The types that a setting may have: how each is read from text, shown to people, and described in the documents.
+//! Every source (flag, environment, file, default) hands over text, so a value is read the same way wherever it
+//! comes from.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A setting's type.
+pub trait SettingValue: Sized {
+    /// What may be written, for people: completes the sentence "must be …".
+    const SHAPE: &'static str;
+    /// Whether its value must never be shown.
+    const SECRET: bool = false;
+    /// The value of a text that is not empty.
+    fn parse(text: &str) -> Option<Self>;
+    /// The value of a setting that nobody has set and that has no default.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+/// A text that is never shown: not by `Debug`, not in logs, not in errors. It has no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// A secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that must send or compare it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A number of bytes, written as a number or with a suffix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteSize(pub u64);
+
+/// A list written with commas (in YAML also as a sequence).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct List(pub Vec<String>);
+
+/// A range of ports, `first-last`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRange {
+    /// The first port.
+    pub first: u16,
+    /// The last port.
+    pub last: u16,
+}
+
+/// JSON text, kept as it is; whoever uses it knows its shape. It may hold secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JsonText(pub serde_json::Value);
+
+impl fmt::Debug for JsonText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<T: SettingValue> SettingValue for Option<T> {
+    const SHAPE: &'static str = T::SHAPE;
+    const SECRET: bool = T::SECRET;
+    fn parse(text: &str) -> Option<Self> {
+        T::parse(text).map(Some)
+    }
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+}
+
+impl SettingValue for String {
+    const SHAPE: &'static str = "a text";
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+impl SettingValue for Secret {
+    const SHAPE: &'static str = "a text";
+    const SECRET: bool = true;
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self::new(text))
+    }
+}
+
+impl SettingValue for PathBuf {
+    const SHAPE: &'static str = "a path";
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.into())
+    }
+}
+
+impl SettingValue for bool {
+    const SHAPE: &'static str = "true or false";
+    fn parse(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl SettingValue for u16 {
+    const SHAPE: &'static str = "a port number from 0 to 65535";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl SettingValue for usize {
+    const SHAPE: &'static str = "a whole number from 0";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl SettingValue for IpAddr {
+    const SHAPE: &'static str = "an IP address";
+    fn parse(text: &str) -> Option<Self> {
+        if text == "localhost" {
+            Some(Ipv4Addr::LOCALHOST.into())
+        } else {
+            text.parse().ok()
+        }
+    }
+}
+
+/// Durations are whole or decimal seconds; the keys of such settings end in `_seconds`.
+impl SettingValue for Duration {
+    const SHAPE: &'static str = "a number of seconds from 0 to 3153600000";
+    fn parse(text: &str) -> Option<Self> {
+        let seconds: f64 = text.parse().ok()?;
+        (0.0..=3_153_600_000.0)
+            .contains(&seconds)
+            .then(|| Self::from_secs_f64(seconds))
+    }
+}
+
+impl SettingValue for ByteSize {
+    const SHAPE: &'static str = "a number of bytes, or one with KiB, MiB or GiB behind it";
+    fn parse(text: &str) -> Option<Self> {
+        const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), *unit)))
+            .unwrap_or((text, 1));
+        number.parse::<u64>().ok()?.checked_mul(unit).map(Self)
+    }
+}
+
+impl SettingValue for List {
+    const SHAPE: &'static str = "a list with commas";
+    fn parse(text: &str) -> Option<Self> {
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
+        Some(Self(items.map(str::to_owned).collect()))
+    }
+    fn absent() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+impl SettingValue for PortRange {
+    const SHAPE: &'static str = "a range of ports, first-last";
+    fn parse(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-')?;
+        let range = Self {
+            first: first.trim().parse().ok()?,
+            last: last.trim().parse().ok()?,
+        };
+        (range.first > 0 && range.first <= range.last).then_some(range)
+    }
+}
+
+impl SettingValue for JsonText {
+    const SHAPE: &'static str = "JSON";
+    const SECRET: bool = true;
+    fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().map(Self)
+    }
+}
+
+/// A setting with a fixed set of words, as an enum.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? } $shape:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl SettingValue for $name {
+            const SHAPE: &'static str = $shape;
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+words! {
+    /// Which room provider serves `/rtc`.
+    RtcMode {
+        /// Rooms inside this process.
+        Embedded = "embedded",
+        /// A LiveKit deployment at `rtc.url`.
+        Livekit = "livekit",
+        /// No rooms.
+        Off = "off",
+    } "embedded, livekit or off"
+}
+
+words! {
+    /// Where recordings go.
+    RecordingBackend {
+        /// A folder.
+        File = "file",
+        /// An S3 bucket.
+        S3 = "s3",
+        /// Nowhere: recordings are refused.
+        Off = "off",
+    } "file, s3 or off"
+}
+
+words! {
+    /// How log lines look.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    } "text or json"
+}
+
+words! {
+    /// How much this program's own code logs; other crates stay at `info` and below whatever is said here.
+    LogLevel {
+        /// Failures only.
+        Error = "error",
+        /// What somebody should look at.
+        Warn = "warn",
+        /// What happened.
+        Info = "info",
+        /// How it happened, including what people said.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    } "error, warn, info, debug or trace"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_boolean_is_an_error_and_never_off() {
+        assert_eq!(bool::parse("TRUE"), Some(true));
+        assert_eq!(bool::parse("off"), Some(false));
+        for text in ["ture", "flase", "enabled", "2", "y"] {
+            assert_eq!(bool::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_ranges_are_read_or_refused() {
+        assert_eq!(ByteSize::parse("1GiB"), Some(ByteSize(1 << 30)));
+        assert_eq!(ByteSize::parse("64 KiB"), Some(ByteSize(65_536)));
+        assert_eq!(ByteSize::parse("99999999999GiB"), None);
+        assert_eq!(ByteSize::parse("-1"), None);
+        assert_eq!(
+            PortRange::parse("20000-20999"),
+            Some(PortRange {
+                first: 20_000,
+                last: 20_999
+            })
+        );
+        assert_eq!(PortRange::parse("5-4"), None);
+        assert_eq!(Duration::parse("2.5"), Some(Duration::from_millis(2_500)));
+        assert_eq!(Duration::parse("1e300"), None);
+        assert_eq!(Duration::parse("NaN"), None);
+    }
+
+    #[test]
+    fn a_secret_shows_nothing() {
+        let shown = format!(
+            "{:?} {:?}",
+            Secret::new("marker"),
+            JsonText::parse("\"marker\"")
+        );
+        assert!(!shown.contains("marker"), "{shown}");
+    }
+}

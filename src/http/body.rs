@@ -1,0 +1,84 @@
+//! JSON request bodies: bounded before they are read, and refused with the name of the field that does not fit.
+
+use actix_web::error::PayloadError;
+use actix_web::http::header;
+use actix_web::web::Bytes;
+use actix_web::{FromRequest, HttpRequest, dev};
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use serde::de::DeserializeOwned;
+
+use super::error::{ApiError, Code};
+
+/// The largest body of any request.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// A JSON body. A missing content type counts as JSON, any other than `application/json` does not.
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
+    type Error = ApiError;
+    type Future = LocalBoxFuture<'static, Result<Self, ApiError>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut dev::Payload) -> Self::Future {
+        if let Err(error) = check_content_type(request) {
+            return std::future::ready(Err(error)).boxed_local();
+        }
+        let bytes = Bytes::from_request(request, payload);
+        async move {
+            let bytes = bytes.await.map_err(|error| read_error(&error))?;
+            parse(&bytes).map(Self)
+        }
+        .boxed_local()
+    }
+}
+
+fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
+    let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let media_type = value
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    if media_type.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        Code::UnsupportedMediaType,
+        "the body must be JSON, with content type application/json",
+    ))
+}
+
+fn read_error(error: &actix_web::Error) -> ApiError {
+    match error.as_error::<PayloadError>() {
+        Some(PayloadError::Overflow) => ApiError::new(
+            Code::PayloadTooLarge,
+            format!("the body is larger than {MAX_BODY_BYTES} bytes"),
+        ),
+        _ => ApiError::new(
+            Code::InvalidRequest,
+            "the body could not be read to its end",
+        ),
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        let message = if path == "." {
+            format!("body: {inner}")
+        } else {
+            format!("{path}: {inner}")
+        };
+        ApiError::new(Code::InvalidRequest, message)
+    })?;
+    json.end()
+        .map_err(|error| ApiError::new(Code::InvalidRequest, format!("body: {error}")))?;
+    Ok(value)
+}

@@ -1,0 +1,173 @@
+//! The one error body, `{"error": code, "message": text}`, and the one place where failures become statuses
+//! (protocol, section 4).
+
+use std::fmt;
+use std::time::Duration;
+
+use actix_web::http::{Method, StatusCode, header};
+use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
+
+use crate::providers::{ErrorKind, ProviderError};
+use crate::synthesis::SynthesisError;
+
+/// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Code {
+    /// The request cannot be carried out as it is; the message names the field.
+    InvalidRequest,
+    /// No such provider.
+    UnsupportedProvider,
+    /// A provider refused a credential, or there is none.
+    ProviderAuth,
+    /// No such path.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The body is larger than it may be.
+    PayloadTooLarge,
+    /// The body is not JSON by its content type.
+    UnsupportedMediaType,
+    /// A provider asks for patience.
+    ProviderRateLimited,
+    /// Our own bound is reached.
+    Overloaded,
+    /// The speech could not be made.
+    SynthesisFailed,
+    /// A provider failed.
+    ProviderError,
+    /// Our own fault.
+    Internal,
+}
+
+/// An error on its way out.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    status: StatusCode,
+    code: Code,
+    message: String,
+    retry_after: Option<Duration>,
+    allow: Vec<Method>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Code,
+    message: &'a str,
+}
+
+impl ApiError {
+    /// An error with the code's own status.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let status = match code {
+            Code::InvalidRequest | Code::UnsupportedProvider => StatusCode::BAD_REQUEST,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Code::ProviderAuth | Code::SynthesisFailed | Code::ProviderError | Code::Internal => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        Self {
+            status,
+            code,
+            message: message.into(),
+            retry_after: None,
+            allow: Vec::new(),
+        }
+    }
+
+    /// The same, with the time after which trying again makes sense.
+    pub fn retry_after(mut self, time: Duration) -> Self {
+        self.retry_after = Some(time);
+        self
+    }
+
+    /// A method that this path does not have, with those that it has.
+    pub fn method_not_allowed(method: &Method, allow: &[Method]) -> Self {
+        let names = allow
+            .iter()
+            .map(Method::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let message = format!("{method} is not possible here; use {names}");
+        Self {
+            allow: allow.to_vec(),
+            ..Self::new(Code::MethodNotAllowed, message)
+        }
+    }
+
+    /// A provider's failure; `own_credential` tells whose credential it was.
+    pub fn provider(error: &ProviderError, own_credential: bool) -> Self {
+        let message = error.to_string();
+        match error.kind {
+            ErrorKind::InvalidRequest => Self::new(Code::InvalidRequest, message),
+            ErrorKind::Auth if own_credential => Self {
+                status: StatusCode::BAD_REQUEST,
+                ..Self::new(Code::ProviderAuth, message)
+            },
+            ErrorKind::Auth => Self::new(Code::ProviderAuth, message),
+            ErrorKind::RateLimited { retry_after } => Self::new(Code::ProviderRateLimited, message)
+                .retry_after(retry_after.unwrap_or(Duration::from_secs(1))),
+            ErrorKind::Overloaded => {
+                Self::new(Code::Overloaded, message).retry_after(Duration::from_secs(1))
+            }
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Protocol => {
+                Self::new(Code::ProviderError, message)
+            }
+        }
+    }
+}
+
+impl From<SynthesisError> for ApiError {
+    fn from(error: SynthesisError) -> Self {
+        match &error {
+            SynthesisError::Invalid(field) => Self::new(Code::InvalidRequest, field.to_string()),
+            SynthesisError::UnsupportedProvider { .. } => {
+                Self::new(Code::UnsupportedProvider, error.to_string())
+            }
+            SynthesisError::Provider {
+                error,
+                own_credential,
+            } => Self::provider(error, *own_credential),
+            SynthesisError::TooLong { .. }
+            | SynthesisError::Conversion(_)
+            | SynthesisError::Abandoned => Self::new(Code::SynthesisFailed, error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = HttpResponse::build(self.status);
+        if let Some(time) = self.retry_after {
+            response.insert_header((
+                header::RETRY_AFTER,
+                time.as_secs_f64().ceil().max(1.0) as u64,
+            ));
+        }
+        if !self.allow.is_empty() {
+            response.insert_header(header::Allow(self.allow.clone()));
+        }
+        response.json(Body {
+            error: self.code,
+            message: &self.message,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! The doors: one file per resource, the error body, and the list of routes. Handlers check and answer; whatever
+//! they need done they ask of an actor or of the synthesiser.
+
+mod body;
+mod error;
+mod health;
+mod speak;
+mod state;
+mod voices;
+
+use actix_web::http::Method;
+use actix_web::{HttpRequest, Resource, web};
+
+pub use body::MAX_BODY_BYTES;
+pub use error::{ApiError, Code};
+pub use state::AppState;
+
+/// All routes.
+pub fn configure(app: &mut web::ServiceConfig) {
+    let bad_query = |error: actix_web::error::QueryPayloadError, _: &HttpRequest| {
+        ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
+    };
+    app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
+        .app_data(web::QueryConfig::default().error_handler(bad_query))
+        .service(only(web::resource("/"), &[Method::GET, Method::HEAD]).get_and_head(health::alive))
+        .service(
+            only(web::resource("/healthz"), &[Method::GET, Method::HEAD])
+                .get_and_head(health::alive),
+        )
+        .service(
+            only(web::resource("/readyz"), &[Method::GET, Method::HEAD])
+                .get_and_head(health::ready),
+        )
+        .service(
+            only(web::resource("/voices"), &[Method::GET, Method::HEAD]).get_and_head(voices::list),
+        )
+        .service(only(web::resource("/speak"), &[Method::POST]).route(web::post().to(speak::speak)))
+        .default_service(web::to(unknown_path));
+}
+
+/// A resource that answers every other method with 405 and `Allow`.
+fn only(resource: Resource, methods: &'static [Method]) -> Resource {
+    resource.default_service(web::to(move |request: HttpRequest| async move {
+        Err::<String, _>(ApiError::method_not_allowed(request.method(), methods))
+    }))
+}
+
+/// `HEAD` is answered like `GET`; the connection leaves the body out.
+trait GetAndHead {
+    fn get_and_head<F, Args>(self, handler: F) -> Self
+    where
+        F: actix_web::Handler<Args> + Clone,
+        Args: actix_web::FromRequest + 'static,
+        F::Output: actix_web::Responder + 'static;
+}
+
+impl GetAndHead for Resource {
+    fn get_and_head<F, Args>(self, handler: F) -> Self
+    where
+        F: actix_web::Handler<Args> + Clone,
+        Args: actix_web::FromRequest + 'static,
+        F::Output: actix_web::Responder + 'static,
+    {
+        self.route(web::get().to(handler.clone()))
+            .route(web::head().to(handler))
+    }
+}
+
+async fn unknown_path(request: HttpRequest) -> Result<String, ApiError> {
+    Err(ApiError::new(
+        Code::NotFound,
+        format!("there is nothing at {}", request.path()),
+    ))
+}

@@ -1,0 +1,114 @@
+//! `POST /speak`: text in, sound out, in one request.
+
+use actix_web::body::{BodyStream, SizedStream};
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, web};
+use futures_util::stream;
+use serde::Deserialize;
+
+use super::body::JsonBody;
+use super::error::{ApiError, Code};
+use super::state::AppState;
+use crate::audio::{AudioFormat, Encoding};
+use crate::synthesis::{InvalidField, MAX_TEXT_BYTES, Speech, TtsConfig};
+
+/// Body of `POST /speak`.
+#[derive(Debug, Deserialize)]
+pub struct SpeakRequest {
+    text: Option<String>,
+    tts_config: Option<TtsConfig>,
+}
+
+/// Query of `POST /speak`.
+#[derive(Debug, Deserialize)]
+pub struct Query {
+    #[serde(default)]
+    stream: bool,
+}
+
+/// Answers with the sound of a text.
+pub async fn speak(
+    state: web::Data<AppState>,
+    request: HttpRequest,
+    query: web::Query<Query>,
+    body: JsonBody<SpeakRequest>,
+) -> Result<HttpResponse, ApiError> {
+    let JsonBody(SpeakRequest { text, tts_config }) = body;
+    let text = check_text(text)?;
+    let tts_config =
+        tts_config.ok_or_else(|| ApiError::new(Code::InvalidRequest, "tts_config: is required"))?;
+    let config = tts_config
+        .check()
+        .map_err(|field: InvalidField| ApiError::new(Code::InvalidRequest, field.to_string()))?;
+    let format = config.format;
+    if format.encoding == Encoding::Opus {
+        let problem = "tts_config.audio_format: opus is for the socket only; ogg_opus is the same sound in a file";
+        return Err(ApiError::new(Code::InvalidRequest, problem));
+    }
+    let speech = state.synthesizer.speak(config, &text, None).await?;
+    let mut response = HttpResponse::Ok();
+    response
+        .insert_header((header::CONTENT_TYPE, content_type(&request, format)))
+        .insert_header((header::VARY, "accept"))
+        .insert_header(("x-audio-format", format.encoding.name()))
+        .insert_header(("x-sample-rate", format.layout.rate.hz()))
+        .insert_header(("x-cache", if speech.cached { "hit" } else { "miss" }));
+    if query.stream {
+        return stream_as_it_comes(response, speech).await;
+    }
+    let chunks = speech.whole().await?;
+    let length = chunks.iter().map(web::Bytes::len).sum::<usize>() as u64;
+    let chunks = stream::iter(chunks.into_iter().map(Ok::<_, ApiError>));
+    Ok(response.body(SizedStream::new(length, chunks)))
+}
+
+fn check_text(text: Option<String>) -> Result<String, ApiError> {
+    let refused = |problem: String| {
+        Err(ApiError::new(
+            Code::InvalidRequest,
+            format!("text: {problem}"),
+        ))
+    };
+    match text {
+        None => refused("is required".to_owned()),
+        Some(text) if text.trim().is_empty() => refused("must not be empty".to_owned()),
+        Some(text) if text.len() > MAX_TEXT_BYTES => refused(format!(
+            "{} bytes are more than {MAX_TEXT_BYTES}",
+            text.len()
+        )),
+        Some(text) => Ok(text),
+    }
+}
+
+/// Waits for the first sound, so that a provider that fails at once still gets its status; a failure after that can
+/// only cut the connection, which a chunked body shows to the client as incomplete.
+async fn stream_as_it_comes(
+    mut response: actix_web::HttpResponseBuilder,
+    mut speech: Speech,
+) -> Result<HttpResponse, ApiError> {
+    let first = speech.next().await.transpose()?;
+    let rest = stream::unfold((first, speech), |(first, mut speech)| async move {
+        let next = match first {
+            Some(chunk) => Ok(chunk),
+            None => speech.next().await?.map_err(ApiError::from),
+        };
+        Some((next, (None, speech)))
+    });
+    Ok(response.body(BodyStream::new(rest)))
+}
+
+/// `audio/pcm` for every format, as the specification has it, unless the caller names the registered type.
+fn content_type(request: &HttpRequest, format: AudioFormat) -> &'static str {
+    let registered = format.encoding.media_type();
+    let named = request
+        .headers()
+        .get_all(header::ACCEPT)
+        .filter_map(|value| value.to_str().ok())
+        .any(|accept| {
+            accept.split(',').any(|range| {
+                let media_type = range.split(';').next().unwrap_or_default().trim();
+                media_type.eq_ignore_ascii_case(registered)
+            })
+        });
+    if named { registered } else { "audio/pcm" }
+}

@@ -1,0 +1,46 @@
+//! `GET /voices`: the voices of each provider.
+
+use std::collections::BTreeMap;
+
+use actix_web::web;
+use serde::Deserialize;
+
+use super::error::{ApiError, Code};
+use super::state::AppState;
+use crate::actors::registry::voices::{ListVoices, VoiceList};
+
+/// Query of `GET /voices`.
+#[derive(Debug, Deserialize)]
+pub struct Query {
+    provider: Option<String>,
+}
+
+/// Answers with an object of lists by slug.
+pub async fn list(
+    state: web::Data<AppState>,
+    query: web::Query<Query>,
+) -> Result<web::Json<BTreeMap<&'static str, VoiceList>>, ApiError> {
+    let provider = query.into_inner().provider;
+    let answer = state
+        .voices
+        .send(ListVoices {
+            provider: provider.clone(),
+        })
+        .await;
+    let lists = answer
+        .map_err(|error| {
+            ApiError::new(
+                Code::Internal,
+                format!("the list of voices is not to be had: {error}"),
+            )
+        })?
+        .map_err(|error| ApiError::new(Code::ProviderError, error.to_string()))?;
+    match (lists, provider) {
+        (Some(lists), _) => Ok(web::Json(lists)),
+        (None, None) => Ok(web::Json(BTreeMap::new())),
+        (None, Some(slug)) => Err(ApiError::new(
+            Code::UnsupportedProvider,
+            format!("no provider {slug:?}"),
+        )),
+    }
+}

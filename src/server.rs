@@ -1,0 +1,221 @@
+//! Puts the server together from the settings, and runs it until it is told to stop.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Actor;
+use actix_web::dev::ServerHandle;
+use actix_web::{App, HttpServer, web};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::actors::registry::voices::VoiceRegistry;
+use crate::config::{Config, Settings};
+use crate::http::{self, AppState};
+use crate::providers::ProviderTable;
+use crate::providers::local;
+use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
+
+/// Why the server did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The folder for synthesised speech.
+    #[error("cache.path: {folder}: {source}")]
+    Cache {
+        /// Which folder.
+        folder: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error("server.host, server.port: {address}: {source}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else that the system refused.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A way to hear or to speak on this machine.
+#[derive(Debug)]
+pub struct Engine {
+    /// `hears` or `speaks`.
+    pub role: &'static str,
+    /// A description, or what is missing and which package brings it.
+    pub found: Result<String, String>,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.found {
+            Ok(description) => write!(f, "{:6}  {description}", self.role),
+            Err(missing) => write!(f, "{:6}  missing: {missing}", self.role),
+        }
+    }
+}
+
+/// Looks for the local engines.
+pub fn engines(settings: &Settings) -> Vec<Engine> {
+    local::engines(&settings.providers)
+}
+
+/// The bounds of one-shot speech, from the settings.
+pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
+    let cache = &settings.cache;
+    SynthesisSettings {
+        cache: cache.enabled.then(|| CacheSettings {
+            path: cache
+                .path
+                .clone()
+                .unwrap_or_else(|| settings.storage.data_dir.join("cache")),
+            ttl: cache.ttl_seconds,
+            max_bytes: cache.max_bytes.0,
+            memory_bytes: cache.memory_bytes.0,
+        }),
+        per_provider: settings.limits.syntheses_per_provider,
+    }
+}
+
+/// The providers that the settings name.
+pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
+    let mut table = ProviderTable::default();
+    local::add_to(&mut table, &settings.providers)?;
+    Ok(table)
+}
+
+/// Runs the server until SIGTERM or Ctrl-C.
+pub fn run(config: &Config) -> Result<(), ServerError> {
+    actix_web::rt::System::new().block_on(serve(config))
+}
+
+async fn serve(config: &Config) -> Result<(), ServerError> {
+    let settings = &config.settings;
+    for resolved in config.not_yet_used() {
+        let later = resolved.setting.comes_with.unwrap_or_default();
+        tracing::warn!(
+            setting = resolved.setting.key,
+            "is set, but not used before \"{later}\" is built"
+        );
+    }
+    let providers = Arc::new(providers(settings)?);
+    let synthesis = synthesis_settings(settings);
+    let folder = synthesis
+        .cache
+        .as_ref()
+        .map(|cache| cache.path.display().to_string())
+        .unwrap_or_default();
+    let synthesizer = Synthesizer::open(Arc::clone(&providers), synthesis)
+        .map_err(|source| ServerError::Cache { folder, source })?;
+    let taking_stock = Arc::clone(&synthesizer);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = taking_stock.scan_cache() {
+            tracing::warn!(%error, "the cache folder could not be read");
+        }
+    });
+    let draining = CancellationToken::new();
+    let state = web::Data::new(AppState {
+        synthesizer,
+        voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
+        draining: draining.clone(),
+    });
+
+    // Signals are caught before anything is announced, so that an early one is not lost.
+    let mut stop = StopSignal::listen()?;
+    let address = SocketAddr::new(settings.server.host, settings.server.port);
+    let mut server = HttpServer::new(move || {
+        App::new()
+            .app_data(state.clone())
+            .configure(http::configure)
+    })
+    .disable_signals()
+    .shutdown_timeout(settings.shutdown.drain_seconds.as_secs());
+    if settings.server.workers > 0 {
+        server = server.workers(settings.server.workers);
+    }
+    let server = server
+        .bind(address)
+        .map_err(|source| ServerError::Listen { address, source })?;
+    let address = server.addrs().first().copied().unwrap_or(address);
+    let running = server.run();
+    announce(address, settings);
+
+    let handle = running.handle();
+    let drain = settings.shutdown.drain_seconds;
+    actix_web::rt::spawn(async move {
+        stop.received().await;
+        draining.cancel();
+        tracing::info!("stopping: running work may go on for {} s", drain.as_secs());
+        let graceful = handle.stop(true);
+        tokio::select! {
+            () = graceful => {}
+            () = stop.received() => at_once(&handle).await,
+            () = tokio::time::sleep(drain + Duration::from_secs(1)) => at_once(&handle).await,
+        }
+    });
+    running.await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn at_once(handle: &ServerHandle) {
+    tracing::warn!("stopping at once");
+    handle.stop(false).await;
+}
+
+/// SIGTERM or Ctrl-C.
+struct StopSignal {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignal {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Tells whoever started it where it listens, what it can do and what to try.
+fn announce(address: SocketAddr, settings: &Settings) {
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "listening on {address} without authentication: whoever reaches this address can have text spoken \
+             (POST /speak) and list voices (GET /voices)"
+        );
+    }
+    let program = std::env::args()
+        .next()
+        .unwrap_or_else(|| "vivavoce".to_owned());
+    let mut text = format!(
+        "Vivavoce {} listens on http://{address}\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    for engine in engines(settings) {
+        text += &format!("  {engine}\n");
+    }
+    text += &format!(
+        "\nTry, in another terminal:\n\n  \
+         curl http://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
+         -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
+         {program} transcribe hello.wav\n  \
+         curl http://{address}/voices\n\n"
+    );
+    // A closed standard output is no reason not to serve.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,477 @@
+//! Synthesised speech that is kept: in memory for what is used most, on disk for the rest. Both are bounded by size
+//! and age; an entry is complete or absent, and what is read from disk is checked against its hash. The functions
+//! that touch the disk block: callers put them on a blocking thread. Time comes in as an argument.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use quick_cache::{Weighter, sync::Cache as LruCache};
+use sha2::{Digest, Sha256};
+
+use super::request::CacheKey;
+
+/// First bytes of an entry's file: what it is, and the version of its shape.
+const MAGIC: &[u8; 8] = b"VVSPEEC1";
+/// Magic, creation time in Unix seconds, SHA-256 of the body.
+const HEADER: usize = 8 + 8 + 32;
+/// What an entry costs beside its sound, so that many tiny entries are bounded too.
+const OVERHEAD: u64 = 256;
+
+/// Bounds of a cache.
+#[derive(Debug, Clone)]
+pub struct CacheSettings {
+    /// Folder of the disk part.
+    pub path: PathBuf,
+    /// Entries older than this are not used.
+    pub ttl: Duration,
+    /// Bytes on disk at most.
+    pub max_bytes: u64,
+    /// Bytes in memory at most.
+    pub memory_bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    sound: Bytes,
+    created: SystemTime,
+}
+
+#[derive(Clone)]
+struct BySize;
+
+impl Weighter<CacheKey, Entry> for BySize {
+    fn weight(&self, _: &CacheKey, entry: &Entry) -> u64 {
+        entry.sound.len() as u64 + OVERHEAD
+    }
+}
+
+/// Both parts.
+pub struct Cache {
+    memory: LruCache<CacheKey, Entry, BySize>,
+    disk: Disk,
+    ttl: Duration,
+}
+
+impl Cache {
+    /// An empty cache over a folder, which is made if it is not there. What the folder holds already is found by
+    /// [`Cache::scan`]; until then it is served, but not counted.
+    pub fn open(settings: CacheSettings) -> io::Result<Self> {
+        let expected_entries = (settings.memory_bytes / 65_536).max(64) as usize;
+        Ok(Self {
+            memory: LruCache::with_weighter(expected_entries, settings.memory_bytes, BySize),
+            disk: Disk::open(settings.path, settings.max_bytes)?,
+            ttl: settings.ttl,
+        })
+    }
+
+    /// From memory only; never blocks.
+    pub fn in_memory(&self, key: &CacheKey, now: SystemTime) -> Option<Bytes> {
+        let entry = self.memory.get(key)?;
+        self.is_fresh(&entry, now).then_some(entry.sound)
+    }
+
+    /// From disk. What is damaged or too old is removed.
+    pub fn on_disk(&self, key: &CacheKey, now: SystemTime) -> Option<Bytes> {
+        let entry = self.disk.read(key, now)?;
+        if !self.is_fresh(&entry, now) {
+            self.disk.remove(key);
+            return None;
+        }
+        self.memory.insert(*key, entry.clone());
+        Some(entry.sound)
+    }
+
+    /// Keeps a complete piece of sound in memory.
+    pub fn keep_in_memory(&self, key: CacheKey, sound: Bytes, now: SystemTime) {
+        self.memory.insert(
+            key,
+            Entry {
+                sound,
+                created: now,
+            },
+        );
+    }
+
+    /// Keeps a complete piece of sound on disk, and makes room for it.
+    pub fn keep_on_disk(&self, key: &CacheKey, sound: &[u8], now: SystemTime) -> io::Result<()> {
+        self.disk.write(key, sound, now)
+    }
+
+    /// Counts what the folder holds from earlier runs and removes what was left half-written.
+    pub fn scan(&self) -> io::Result<()> {
+        self.disk.scan()
+    }
+
+    /// An entry from the future (the clock was set back) has an unknown age, so it is not used.
+    fn is_fresh(&self, entry: &Entry, now: SystemTime) -> bool {
+        now.duration_since(entry.created)
+            .is_ok_and(|age| age <= self.ttl)
+    }
+}
+
+struct Disk {
+    folder: PathBuf,
+    max_bytes: u64,
+    index: Mutex<Index>,
+}
+
+/// What is on disk, by the order of its last use.
+#[derive(Default)]
+struct Index {
+    entries: HashMap<CacheKey, Place>,
+    by_use: BTreeMap<u64, CacheKey>,
+    bytes: u64,
+    uses: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    bytes: u64,
+    last_use: u64,
+}
+
+impl Index {
+    fn used(&mut self, key: CacheKey, bytes: u64) {
+        self.forget(&key);
+        self.uses += 1;
+        self.entries.insert(
+            key,
+            Place {
+                bytes,
+                last_use: self.uses,
+            },
+        );
+        self.by_use.insert(self.uses, key);
+        self.bytes += bytes;
+    }
+
+    fn forget(&mut self, key: &CacheKey) {
+        if let Some(place) = self.entries.remove(key) {
+            self.by_use.remove(&place.last_use);
+            self.bytes -= place.bytes;
+        }
+    }
+
+    /// Forgets the entries used longest ago until the rest fits.
+    fn shrink_to(&mut self, max_bytes: u64) -> Vec<CacheKey> {
+        let mut evicted = Vec::new();
+        while self.bytes > max_bytes
+            && let Some((_, key)) = self.by_use.pop_first()
+        {
+            if let Some(place) = self.entries.remove(&key) {
+                self.bytes -= place.bytes;
+            }
+            evicted.push(key);
+        }
+        evicted
+    }
+}
+
+impl Disk {
+    fn open(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
+        let folder = path.join("speech");
+        make_folder(&folder)?;
+        Ok(Self {
+            folder,
+            max_bytes,
+            index: Mutex::default(),
+        })
+    }
+
+    fn file(&self, key: &CacheKey) -> PathBuf {
+        let name = key.hex();
+        self.folder.join(&name[..2]).join(name)
+    }
+
+    /// The index stays true even if a thread died while it held the lock: every step leaves it consistent.
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, key: &CacheKey, now: SystemTime) -> Option<Entry> {
+        let mut file = File::open(self.file(key)).ok()?;
+        let entry = read_entry(&mut file, self.max_bytes);
+        if let Some(entry) = &entry {
+            // Its time of change is its time of last use, so that the order survives a restart.
+            let _ = file.set_modified(now);
+            self.index().used(*key, entry.sound.len() as u64 + OVERHEAD);
+        } else {
+            tracing::warn!("a damaged cache entry was removed");
+            self.remove(key);
+        }
+        entry
+    }
+
+    fn write(&self, key: &CacheKey, sound: &[u8], now: SystemTime) -> io::Result<()> {
+        let bytes = sound.len() as u64 + OVERHEAD;
+        if bytes > self.max_bytes {
+            return Ok(());
+        }
+        let file = self.file(key);
+        let parent = file.parent().unwrap_or(&self.folder);
+        make_folder(parent)?;
+        let mut written = tempfile::Builder::new()
+            .prefix(".part-")
+            .tempfile_in(parent)?;
+        let created = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        written.write_all(MAGIC)?;
+        written.write_all(&created.to_le_bytes())?;
+        written.write_all(&Sha256::digest(sound))?;
+        written.write_all(sound)?;
+        written.as_file().set_modified(now)?;
+        written.persist(&file)?;
+        let evicted = {
+            let mut index = self.index();
+            index.used(*key, bytes);
+            index.shrink_to(self.max_bytes)
+        };
+        for key in evicted {
+            let _ = fs::remove_file(self.file(&key));
+        }
+        Ok(())
+    }
+
+    fn remove(&self, key: &CacheKey) {
+        self.index().forget(key);
+        let _ = fs::remove_file(self.file(key));
+    }
+
+    fn scan(&self) -> io::Result<()> {
+        let mut found = Vec::new();
+        for folder in fs::read_dir(&self.folder)? {
+            let Ok(files) = fs::read_dir(folder?.path()) else {
+                continue;
+            };
+            for file in files.flatten() {
+                let Ok(meta) = file.metadata() else { continue };
+                match file.file_name().to_str().and_then(key_of_name) {
+                    Some(key) => found.push((
+                        meta.modified()?,
+                        key,
+                        meta.len().saturating_sub(HEADER as u64),
+                    )),
+                    None if is_abandoned(&file.path(), &meta) => drop(fs::remove_file(file.path())),
+                    None => {}
+                }
+            }
+        }
+        found.sort_by_key(|(modified, ..)| *modified);
+        let evicted = {
+            let mut index = self.index();
+            // What was used since the start is newer than anything that was found.
+            let in_use: Vec<_> = index
+                .by_use
+                .values()
+                .map(|key| (*key, index.entries[key].bytes))
+                .collect();
+            for (_, key, length) in found {
+                index.used(key, length + OVERHEAD);
+            }
+            for (key, bytes) in in_use {
+                index.used(key, bytes);
+            }
+            index.shrink_to(self.max_bytes)
+        };
+        for key in evicted {
+            let _ = fs::remove_file(self.file(&key));
+        }
+        Ok(())
+    }
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// A half-written file whose writer is long gone; another process may be writing the young ones.
+fn is_abandoned(file: &Path, meta: &fs::Metadata) -> bool {
+    let is_part = file
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with(".part-"));
+    let age = meta
+        .modified()
+        .ok()
+        .and_then(|modified| modified.elapsed().ok());
+    is_part && age.is_some_and(|age| age > Duration::from_secs(3600))
+}
+
+fn key_of_name(name: &str) -> Option<CacheKey> {
+    let name = name.as_bytes();
+    let mut key = [0; 32];
+    if name.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(name.chunks_exact(2)) {
+        let digit = |c: u8| (c as char).to_digit(16).filter(|_| !c.is_ascii_uppercase());
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(CacheKey(key))
+}
+
+fn read_entry(file: &mut File, max_bytes: u64) -> Option<Entry> {
+    let mut header = [0; HEADER];
+    file.read_exact(&mut header).ok()?;
+    let (magic, rest) = header.split_at(8);
+    let (created, hash) = rest.split_at(8);
+    if magic != MAGIC {
+        return None;
+    }
+    let mut sound = Vec::new();
+    file.take(max_bytes).read_to_end(&mut sound).ok()?;
+    if Sha256::digest(&sound).as_slice() != hash {
+        return None;
+    }
+    let created = u64::from_le_bytes(created.try_into().ok()?);
+    let created = UNIX_EPOCH.checked_add(Duration::from_secs(created))?;
+    Some(Entry {
+        sound: sound.into(),
+        created,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    fn cache(folder: &Path, max_bytes: u64) -> Cache {
+        let path = folder.to_owned();
+        let ttl = Duration::from_secs(100);
+        Cache::open(CacheSettings {
+            path,
+            ttl,
+            max_bytes,
+            memory_bytes: 10_000,
+        })
+        .unwrap()
+    }
+
+    fn key(number: u8) -> CacheKey {
+        CacheKey([number; 32])
+    }
+
+    #[test]
+    fn what_was_kept_is_found_after_a_restart_until_it_is_too_old() {
+        let folder = tempfile::tempdir().unwrap();
+        cache(folder.path(), 10_000)
+            .keep_on_disk(&key(1), b"sound", NOW)
+            .unwrap();
+        let cache = cache(folder.path(), 10_000);
+        assert!(cache.in_memory(&key(1), NOW).is_none());
+        assert_eq!(cache.on_disk(&key(1), NOW).unwrap(), "sound");
+        assert_eq!(
+            cache
+                .in_memory(&key(1), NOW + Duration::from_secs(100))
+                .unwrap(),
+            "sound"
+        );
+        let later = NOW + Duration::from_secs(101);
+        assert!(cache.in_memory(&key(1), later).is_none());
+        assert!(cache.on_disk(&key(1), later).is_none());
+        assert!(!cache.disk.file(&key(1)).exists());
+    }
+
+    #[test]
+    fn a_damaged_entry_is_a_miss_whichever_byte_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(folder.path(), 10_000);
+        cache.keep_on_disk(&key(1), b"sound", NOW).unwrap();
+        let file = cache.disk.file(&key(1));
+        let whole = fs::read(&file).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&file, &whole[..length]).unwrap();
+            assert!(cache.on_disk(&key(1), NOW).is_none(), "cut at {length}");
+        }
+        for place in (0..8).chain(16..whole.len()) {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1;
+            fs::write(&file, damaged).unwrap();
+            assert!(cache.on_disk(&key(1), NOW).is_none(), "damaged at {place}");
+        }
+    }
+
+    #[test]
+    fn the_entries_used_longest_ago_make_room_also_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let max_bytes = 3 * (1_000 + OVERHEAD);
+        let first = cache(folder.path(), max_bytes);
+        for number in 1..=3 {
+            first
+                .keep_on_disk(
+                    &key(number),
+                    &[number; 1_000],
+                    NOW + Duration::from_secs(number.into()),
+                )
+                .unwrap();
+        }
+        assert!(
+            first
+                .on_disk(&key(1), NOW + Duration::from_secs(50))
+                .is_some()
+        );
+        let again = cache(folder.path(), max_bytes);
+        again.scan().unwrap();
+        again
+            .keep_on_disk(&key(4), &[4; 1_000], NOW + Duration::from_secs(51))
+            .unwrap();
+        let now = NOW + Duration::from_secs(52);
+        let kept: Vec<_> = (1..=4)
+            .filter(|&number| again.on_disk(&key(number), now).is_some())
+            .collect();
+        assert_eq!(kept, [1, 3, 4]);
+    }
+
+    #[test]
+    fn files_are_readable_by_their_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(folder.path(), 10_000);
+        cache.keep_on_disk(&key(1), b"sound", NOW).unwrap();
+        let file = cache.disk.file(&key(1));
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            fs::metadata(file.parent().unwrap())
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o700
+        );
+    }
+
+    #[test]
+    fn names_and_keys_are_the_same_thing() {
+        assert_eq!(key_of_name(&key(0xa7).hex()), Some(key(0xa7)));
+        assert_eq!(key_of_name(&key(0xa7).hex().to_uppercase()), None);
+        assert_eq!(key_of_name("short"), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn the_disk_part_never_exceeds_its_bound(sizes in proptest::collection::vec((0u8..20, 0usize..3_000), 0..30)) {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = cache(folder.path(), 10_000);
+            for (number, size) in sizes {
+                cache.keep_on_disk(&key(number), &vec![0; size], NOW).unwrap();
+                let on_disk: u64 = (0..20)
+                    .filter_map(|number| fs::metadata(cache.disk.file(&key(number))).ok())
+                    .map(|meta| meta.len())
+                    .sum();
+                prop_assert!(on_disk <= 10_000);
+                prop_assert!(cache.disk.index().bytes <= 10_000);
+            }
+        }
+    }
+}

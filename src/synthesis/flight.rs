@@ -1,0 +1,190 @@
+//! A synthesis under way that many may follow: one producer, any number of readers, each of which gets every chunk
+//! from the first on. When the last reader has gone the producer is told, so nobody pays for speech that nobody
+//! waits for. Which requests share a flight is decided in the parent module.
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::SynthesisError;
+
+/// The most encoded sound of one request: half an hour of uncompressed speech at 16 kHz.
+pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+struct State {
+    chunks: Vec<Bytes>,
+    bytes: usize,
+    end: Option<Result<(), SynthesisError>>,
+}
+
+/// The producer's side. Dropping it unfinished fails the readers.
+#[derive(Debug, Clone)]
+pub(super) struct Flight {
+    state: watch::Sender<State>,
+}
+
+impl Flight {
+    pub(super) fn new() -> Self {
+        Self {
+            state: watch::Sender::new(State::default()),
+        }
+    }
+
+    /// A reader from the first chunk on.
+    pub(super) fn join(&self) -> FlightReader {
+        FlightReader {
+            state: self.state.subscribe(),
+            next: 0,
+        }
+    }
+
+    /// Whether somebody still waits for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.state.receiver_count() > 0
+    }
+
+    /// Waits until nobody follows any more.
+    pub(super) async fn abandoned(&self) {
+        self.state.closed().await;
+    }
+
+    /// The next sound.
+    pub(super) fn push(&self, chunk: Bytes) -> Result<(), SynthesisError> {
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        let mut fits = true;
+        self.state.send_modify(|state| {
+            fits = state.bytes + chunk.len() <= MAX_BYTES;
+            if fits {
+                state.bytes += chunk.len();
+                state.chunks.push(chunk);
+            }
+        });
+        if fits {
+            Ok(())
+        } else {
+            Err(SynthesisError::TooLong { limit: MAX_BYTES })
+        }
+    }
+
+    /// Puts the finished head of the stream in place of the provisional one, for readers who take the whole.
+    pub(super) fn replace_first(&self, head: impl FnOnce(&[u8]) -> Bytes) {
+        self.state.send_if_modified(|state| {
+            if let Some(first) = state.chunks.first_mut() {
+                *first = head(first);
+            }
+            false
+        });
+    }
+
+    /// Nothing more comes. The first end that is told counts.
+    pub(super) fn end(&self, result: Result<(), SynthesisError>) {
+        self.state.send_if_modified(|state| {
+            let first = state.end.is_none();
+            if first {
+                state.end = Some(result);
+            }
+            first
+        });
+    }
+
+    /// Everything so far.
+    pub(super) fn chunks(&self) -> Vec<Bytes> {
+        self.state.borrow().chunks.clone()
+    }
+}
+
+/// One who follows a flight.
+#[derive(Debug, Clone)]
+pub struct FlightReader {
+    state: watch::Receiver<State>,
+    next: usize,
+}
+
+impl FlightReader {
+    /// The next chunk; `None` at the end of a complete synthesis.
+    pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
+        let next = self.next;
+        let state = self
+            .state
+            .wait_for(|state| state.chunks.len() > next || state.end.is_some())
+            .await;
+        let Ok(state) = state else {
+            return Some(Err(SynthesisError::Abandoned));
+        };
+        if let Some(chunk) = state.chunks.get(next) {
+            self.next += 1;
+            return Some(Ok(chunk.clone()));
+        }
+        match &state.end {
+            Some(Err(error)) => Some(Err(error.clone())),
+            _ => None,
+        }
+    }
+
+    /// All chunks of a complete synthesis.
+    pub async fn whole(mut self) -> Result<Vec<Bytes>, SynthesisError> {
+        let Ok(state) = self.state.wait_for(|state| state.end.is_some()).await else {
+            return Err(SynthesisError::Abandoned);
+        };
+        match &state.end {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(state.chunks.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_who_comes_late_hears_everything() {
+        let flight = Flight::new();
+        let mut early = flight.join();
+        flight.push("one".into()).unwrap();
+        assert_eq!(early.next().await.unwrap().unwrap(), "one");
+        let late = flight.join();
+        flight.push("two".into()).unwrap();
+        flight.end(Ok(()));
+        assert_eq!(early.next().await.unwrap().unwrap(), "two");
+        assert!(early.next().await.is_none());
+        assert_eq!(late.whole().await.unwrap(), ["one", "two"]);
+    }
+
+    #[tokio::test]
+    async fn the_producer_learns_that_nobody_waits() {
+        let flight = Flight::new();
+        let reader = flight.join();
+        assert!(flight.is_wanted());
+        drop(reader);
+        flight.abandoned().await;
+        assert!(!flight.is_wanted());
+    }
+
+    #[tokio::test]
+    async fn a_producer_that_dies_fails_its_readers() {
+        let flight = Flight::new();
+        let mut reader = flight.join();
+        flight.push("one".into()).unwrap();
+        drop(flight);
+        assert!(reader.next().await.unwrap().is_ok());
+        assert!(matches!(
+            reader.next().await,
+            Some(Err(SynthesisError::Abandoned))
+        ));
+    }
+
+    #[test]
+    fn a_flight_is_bounded() {
+        let flight = Flight::new();
+        let chunk = Bytes::from(vec![0; MAX_BYTES / 2]);
+        assert!(flight.push(chunk.clone()).is_ok());
+        assert!(flight.push(chunk.clone()).is_ok());
+        assert!(matches!(
+            flight.push(chunk),
+            Err(SynthesisError::TooLong { .. })
+        ));
+    }
+}

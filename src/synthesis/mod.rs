@@ -1,0 +1,440 @@
+//! One-shot speech: text in, finished sound out, whoever asks. It checks the request, looks into the cache, lets
+//! identical requests share one synthesis, and converts what the provider says into the format that was asked for.
+//! `/speak`, the command line and sessions all come through here; pacing and interruption belong to sessions.
+
+mod cache;
+mod flight;
+mod pronunciation;
+mod request;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use futures_util::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::audio::convert::Converter;
+use crate::audio::{Encoding, wav};
+use crate::providers::{
+    ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
+};
+
+use cache::Cache;
+pub use cache::CacheSettings;
+use flight::Flight;
+pub use flight::FlightReader;
+pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
+
+/// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
+const CONVERTED_AT_ONCE: usize = 4096;
+
+/// Why there is no speech.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SynthesisError {
+    /// A field of the request.
+    #[error(transparent)]
+    Invalid(#[from] InvalidField),
+    /// No provider has this slug.
+    #[error("there is no text-to-speech provider {slug:?}; this server has: {known}")]
+    UnsupportedProvider {
+        /// What was asked for.
+        slug: String,
+        /// What there is.
+        known: String,
+    },
+    /// The provider failed.
+    #[error("{error}")]
+    Provider {
+        /// How.
+        error: ProviderError,
+        /// Whether the caller's own credential was used.
+        own_credential: bool,
+    },
+    /// The sound is longer than one request may be.
+    #[error(
+        "the speech is larger than {limit} bytes; ask for a shorter text, a lower rate or a compressed format"
+    )]
+    TooLong {
+        /// The most that is kept.
+        limit: usize,
+    },
+    /// The provider's sound cannot be read or written in the format asked for.
+    #[error("{0}")]
+    Conversion(String),
+    /// Whoever made the sound has gone.
+    #[error("the synthesis was abandoned")]
+    Abandoned,
+}
+
+impl From<crate::audio::convert::ConvertError> for SynthesisError {
+    fn from(error: crate::audio::convert::ConvertError) -> Self {
+        Self::Conversion(error.to_string())
+    }
+}
+
+/// Bounds of one-shot speech.
+#[derive(Debug, Clone)]
+pub struct SynthesisSettings {
+    /// The cache; `None` keeps nothing and shares nothing.
+    pub cache: Option<CacheSettings>,
+    /// Syntheses at once per provider.
+    pub per_provider: usize,
+}
+
+/// The maker of one-shot speech.
+pub struct Synthesizer {
+    providers: Arc<ProviderTable>,
+    permits: DashMap<&'static str, Arc<Semaphore>>,
+    per_provider: usize,
+    cache: Option<Cache>,
+    flights: DashMap<CacheKey, Flight>,
+}
+
+/// Speech that was asked for.
+#[derive(Debug)]
+pub struct Speech {
+    /// Whether it comes from the cache.
+    pub cached: bool,
+    sound: Sound,
+}
+
+#[derive(Debug)]
+enum Sound {
+    Kept(Bytes),
+    Coming(FlightReader),
+}
+
+impl Speech {
+    /// All of it, in pieces; waits for the end of the synthesis.
+    pub async fn whole(self) -> Result<Vec<Bytes>, SynthesisError> {
+        match self.sound {
+            Sound::Kept(sound) => Ok(vec![sound]),
+            Sound::Coming(reader) => reader.whole().await,
+        }
+    }
+
+    /// The next piece as soon as it is there; `None` at the end of complete speech.
+    pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
+        match &mut self.sound {
+            Sound::Kept(sound) if sound.is_empty() => None,
+            Sound::Kept(sound) => Some(Ok(std::mem::take(sound))),
+            Sound::Coming(reader) => reader.next().await,
+        }
+    }
+}
+
+impl Synthesizer {
+    /// A maker over the providers that there are.
+    pub fn open(
+        providers: Arc<ProviderTable>,
+        settings: SynthesisSettings,
+    ) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            providers,
+            permits: DashMap::new(),
+            per_provider: settings.per_provider,
+            cache: settings.cache.map(Cache::open).transpose()?,
+            flights: DashMap::new(),
+        }))
+    }
+
+    /// Takes stock of what the cache holds from earlier runs. Blocks on the disk.
+    pub fn scan_cache(&self) -> io::Result<()> {
+        self.cache.as_ref().map_or(Ok(()), Cache::scan)
+    }
+
+    /// Speech for a text, from the cache where it is, else from the provider. Returns as soon as the request is known
+    /// to be possible; failures of the provider come with the sound.
+    pub async fn speak(
+        self: &Arc<Self>,
+        config: SpeechConfig,
+        text: &str,
+        tenant: Option<&str>,
+    ) -> Result<Speech, SynthesisError> {
+        let provider = self
+            .providers
+            .text_to_speech(&config.provider)
+            .ok_or_else(|| {
+                let known = self.providers.text_to_speech_slugs().join(", ");
+                SynthesisError::UnsupportedProvider {
+                    slug: config.provider.clone(),
+                    known,
+                }
+            })?;
+        if !config.auth.is_empty() && provider.slug() == crate::providers::local::SLUG {
+            let problem = "the local provider takes no credentials".to_owned();
+            return Err(InvalidField {
+                field: "tts_config.auth",
+                problem,
+            }
+            .into());
+        }
+        let endpoint = provider.endpoint();
+        let key = config.cache_key(
+            text,
+            &Owner {
+                endpoint,
+                credential: [0; 32],
+                tenant,
+            },
+        );
+        if let Some(sound) = self.kept(key).await {
+            return Ok(Speech {
+                cached: true,
+                sound: Sound::Kept(sound),
+            });
+        }
+        Ok(Speech {
+            cached: false,
+            sound: Sound::Coming(self.join_or_start(key, provider, config, text)),
+        })
+    }
+
+    async fn kept(self: &Arc<Self>, key: CacheKey) -> Option<Bytes> {
+        let cache = self.cache.as_ref()?;
+        if let Some(sound) = cache.in_memory(&key, SystemTime::now()) {
+            return Some(sound);
+        }
+        if self.flights.contains_key(&key) {
+            return None;
+        }
+        let this = Arc::clone(self);
+        let on_disk = move || this.cache.as_ref()?.on_disk(&key, SystemTime::now());
+        tokio::task::spawn_blocking(on_disk).await.ok()?
+    }
+
+    /// Follows the synthesis of this key that is under way, or starts one.
+    fn join_or_start(
+        self: &Arc<Self>,
+        key: CacheKey,
+        provider: Arc<dyn TextToSpeech>,
+        config: SpeechConfig,
+        text: &str,
+    ) -> FlightReader {
+        if self.cache.is_none() {
+            // Nothing is kept, so nothing is shared: each request is said anew.
+            let flight = Flight::new();
+            let reader = flight.join();
+            self.start(None, flight, provider, config, text);
+            return reader;
+        }
+        match self.flights.entry(key) {
+            Entry::Occupied(flight) => flight.get().join(),
+            Entry::Vacant(place) => {
+                let flight = Flight::new();
+                let reader = flight.join();
+                place.insert(flight.clone());
+                self.start(Some(key), flight, provider, config, text);
+                reader
+            }
+        }
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        key: Option<CacheKey>,
+        flight: Flight,
+        provider: Arc<dyn TextToSpeech>,
+        config: SpeechConfig,
+        text: &str,
+    ) {
+        let this = Arc::clone(self);
+        let text = config.spoken(text);
+        tokio::spawn(async move {
+            let under_way = UnderWay {
+                synthesizer: this,
+                key,
+                flight,
+            };
+            under_way.run(provider, config, text).await;
+        });
+    }
+
+    async fn permit(
+        &self,
+        slug: &'static str,
+        patience: Duration,
+    ) -> Result<OwnedSemaphorePermit, ProviderError> {
+        let permits = Arc::clone(
+            self.permits
+                .entry(slug)
+                .or_insert_with(|| Arc::new(Semaphore::new(self.per_provider)))
+                .value(),
+        );
+        match timeout(patience, permits.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(ProviderError::new(
+                slug,
+                ErrorKind::Overloaded,
+                format!(
+                    "{} syntheses are under way and none ended in time",
+                    self.per_provider
+                ),
+            )),
+        }
+    }
+}
+
+/// A flight with its place in the table, which it leaves however it ends.
+struct UnderWay {
+    synthesizer: Arc<Synthesizer>,
+    key: Option<CacheKey>,
+    flight: Flight,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        // A panic or a stopped runtime is told here; an end that was told before stays.
+        self.flight.end(Err(SynthesisError::Abandoned));
+        if let Some(key) = self.key {
+            self.synthesizer.flights.remove(&key);
+        }
+    }
+}
+
+impl UnderWay {
+    async fn run(&self, provider: Arc<dyn TextToSpeech>, config: SpeechConfig, text: String) {
+        let own_credential = !config.auth.is_empty();
+        let made = self.make(provider, &config, text);
+        let result = tokio::select! {
+            result = made => result,
+            () = self.unwanted() => return,
+        };
+        let result = result.map_err(|error| match error {
+            SynthesisError::Provider { error, .. } => SynthesisError::Provider {
+                error,
+                own_credential,
+            },
+            other => other,
+        });
+        if result.is_ok() {
+            self.finish(&config).await;
+        }
+        self.flight.end(result);
+    }
+
+    /// Waits until nobody follows, and gives up the place in the table so that nobody can begin to.
+    async fn unwanted(&self) {
+        loop {
+            self.flight.abandoned().await;
+            let Some(key) = self.key else { return };
+            let removed = self
+                .synthesizer
+                .flights
+                .remove_if(&key, |_, flight| !flight.is_wanted());
+            if removed.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Lets the provider say it, and converts what comes.
+    async fn make(
+        &self,
+        provider: Arc<dyn TextToSpeech>,
+        config: &SpeechConfig,
+        text: String,
+    ) -> Result<(), SynthesisError> {
+        let slug = provider.slug();
+        let failed = |error| SynthesisError::Provider {
+            error,
+            own_credential: false,
+        };
+        let deadline = Instant::now() + config.request_timeout;
+        let _permit = self
+            .synthesizer
+            .permit(slug, config.connection_timeout)
+            .await
+            .map_err(failed)?;
+        let rates = provider.speaks().speaking_rates;
+        let native_rate = config.speaking_rate.clamp(*rates.start(), *rates.end());
+        let request = TtsRequest {
+            voice_id: config.voice_id.clone(),
+            model: config.model.clone(),
+            speaking_rate: native_rate,
+            preferred: config.format,
+            connection_timeout: config.connection_timeout,
+            request_timeout: config.request_timeout,
+        };
+        let text = futures_util::stream::once(std::future::ready(text)).boxed();
+        let TtsStream { format, mut events } =
+            provider.synthesize(request, text).await.map_err(failed)?;
+        let mut converter =
+            Converter::new(format, config.format, config.speaking_rate / native_rate)?;
+        loop {
+            let event = timeout_at(deadline, events.next()).await;
+            let event = event.map_err(|_| {
+                let waited = config.request_timeout.as_secs();
+                failed(ProviderError::new(
+                    slug,
+                    ErrorKind::Timeout,
+                    format!("not finished within {waited} s"),
+                ))
+            })?;
+            match event.transpose().map_err(failed)? {
+                Some(TtsEvent::Audio(audio)) => self.convert(&mut converter, audio).await?,
+                Some(TtsEvent::Word { .. }) => {}
+                Some(TtsEvent::Done) => return self.flight.push(converter.finish().await?),
+                None => {
+                    let cut = ProviderError::new(
+                        slug,
+                        ErrorKind::Protocol,
+                        "the speech ended before it was complete",
+                    );
+                    return Err(failed(cut));
+                }
+            }
+        }
+    }
+
+    async fn convert(
+        &self,
+        converter: &mut Converter,
+        mut audio: Bytes,
+    ) -> Result<(), SynthesisError> {
+        while !audio.is_empty() {
+            let piece = audio.split_to(audio.len().min(CONVERTED_AT_ONCE));
+            self.flight.push(converter.push(&piece).await?)?;
+            tokio::task::consume_budget().await;
+        }
+        Ok(())
+    }
+
+    /// Completes what could not be known at the beginning and keeps the whole.
+    async fn finish(&self, config: &SpeechConfig) {
+        if config.format.encoding == Encoding::Wav {
+            let length = self.flight.chunks().iter().map(Bytes::len).sum();
+            self.flight.replace_first(|head| {
+                let mut head = head.to_vec();
+                wav::patch_length(&mut head, length);
+                head.into()
+            });
+        }
+        let (Some(key), Some(cache)) = (self.key, &self.synthesizer.cache) else {
+            return;
+        };
+        let chunks = self.flight.chunks();
+        let mut whole = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
+        chunks
+            .iter()
+            .for_each(|chunk| whole.extend_from_slice(chunk));
+        let whole = whole.freeze();
+        let now = SystemTime::now();
+        cache.keep_in_memory(key, whole.clone(), now);
+        let synthesizer = Arc::clone(&self.synthesizer);
+        // The listeners do not wait for the disk.
+        tokio::task::spawn_blocking(move || {
+            let Some(cache) = &synthesizer.cache else {
+                return;
+            };
+            if let Err(error) = cache.keep_on_disk(&key, &whole, now) {
+                tracing::warn!(%error, "speech could not be kept in the cache folder");
+            }
+        });
+    }
+}

@@ -1,0 +1,345 @@
+//! What may be asked of a synthesiser: `tts_config` as it stands on the wire (protocol, section 2), and the same
+//! checked, with every default filled in. Both `/speak` and the socket come through here.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::pronunciation::{self, Pronunciation};
+use crate::audio::format::{AudioFormat, Encoding};
+
+/// The longest text of one request.
+pub const MAX_TEXT_BYTES: usize = 32 * 1024;
+/// The most pronunciations of one request.
+const MAX_PRONUNCIATIONS: usize = 1000;
+/// Rates of speech that may be asked for.
+const SPEAKING_RATES: std::ops::RangeInclusive<f64> = 0.25..=4.0;
+/// Seconds that a timeout may have.
+const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
+
+/// `tts_config` on the wire. `null` means absent; unknown fields are ignored.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct TtsConfig {
+    provider: Option<String>,
+    model: Option<String>,
+    voice_id: Option<String>,
+    audio_format: Option<String>,
+    sample_rate: Option<u64>,
+    speaking_rate: Option<f64>,
+    auth: Option<Map<String, Value>>,
+    connection_timeout: Option<u64>,
+    request_timeout: Option<u64>,
+    pronunciations: Option<Vec<Pronunciation>>,
+}
+
+/// A field that cannot be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidField {
+    /// Which field, with dots.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+fn invalid(field: &'static str, problem: impl Into<String>) -> InvalidField {
+    InvalidField {
+        field,
+        problem: problem.into(),
+    }
+}
+
+/// A checked `tts_config`.
+#[derive(Debug, Clone)]
+pub struct SpeechConfig {
+    /// The provider's slug, with aliases resolved; whether there is one by that name is not decided here.
+    pub provider: String,
+    /// The provider's model; empty means its default.
+    pub model: String,
+    /// The provider's voice; `None` means its default.
+    pub voice_id: Option<String>,
+    /// What leaves.
+    pub format: AudioFormat,
+    /// 0.25–4.0.
+    pub speaking_rate: f64,
+    /// The caller's own credential; empty means the server's.
+    pub auth: Map<String, Value>,
+    /// How long connecting may take.
+    pub connection_timeout: Duration,
+    /// How long the whole synthesis may take.
+    pub request_timeout: Duration,
+    /// Applied to every text.
+    pub pronunciations: Vec<Pronunciation>,
+}
+
+impl TtsConfig {
+    /// Checks every field and fills in the defaults.
+    pub fn check(self) -> Result<SpeechConfig, InvalidField> {
+        let provider = match self.provider.as_deref() {
+            None => return Err(invalid("tts_config.provider", "is required")),
+            Some("") => return Err(invalid("tts_config.provider", "must not be empty")),
+            Some("microsoft-azure") => "azure".to_owned(),
+            Some(slug) => slug.to_owned(),
+        };
+        let model = self
+            .model
+            .ok_or_else(|| invalid("tts_config.model", "is required (it may be empty)"))?;
+        let encoding = match self.audio_format.as_deref() {
+            None | Some("") => Encoding::Linear16,
+            Some(name) => name
+                .parse()
+                .map_err(|error| invalid("tts_config.audio_format", format!("{error}")))?,
+        };
+        let rate = encoding
+            .output_rate(self.sample_rate)
+            .map_err(|error| invalid("tts_config.sample_rate", error.to_string()))?;
+        let speaking_rate = self.speaking_rate.unwrap_or(1.0);
+        if !SPEAKING_RATES.contains(&speaking_rate) {
+            return Err(invalid(
+                "tts_config.speaking_rate",
+                "must be from 0.25 to 4.0",
+            ));
+        }
+        Ok(SpeechConfig {
+            provider,
+            model,
+            voice_id: self.voice_id.filter(|voice| !voice.is_empty()),
+            format: AudioFormat::mono(encoding, rate),
+            speaking_rate,
+            auth: self.auth.unwrap_or_default(),
+            connection_timeout: timeout(
+                "tts_config.connection_timeout",
+                self.connection_timeout,
+                10,
+            )?,
+            request_timeout: timeout("tts_config.request_timeout", self.request_timeout, 60)?,
+            pronunciations: check_pronunciations(self.pronunciations.unwrap_or_default())?,
+        })
+    }
+}
+
+fn timeout(
+    field: &'static str,
+    seconds: Option<u64>,
+    default: u64,
+) -> Result<Duration, InvalidField> {
+    let seconds = seconds.unwrap_or(default);
+    if !TIMEOUT_SECONDS.contains(&seconds) {
+        return Err(invalid(field, "must be from 1 to 600 seconds"));
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+fn check_pronunciations(entries: Vec<Pronunciation>) -> Result<Vec<Pronunciation>, InvalidField> {
+    const FIELD: &str = "tts_config.pronunciations";
+    if entries.len() > MAX_PRONUNCIATIONS {
+        return Err(invalid(
+            FIELD,
+            format!("must be at most {MAX_PRONUNCIATIONS}"),
+        ));
+    }
+    if let Some(index) = entries
+        .iter()
+        .position(|entry| entry.word.trim().is_empty())
+    {
+        return Err(invalid(FIELD, format!("[{index}].word must not be empty")));
+    }
+    Ok(entries)
+}
+
+impl SpeechConfig {
+    /// The text as the provider is to say it.
+    pub fn spoken(&self, text: &str) -> String {
+        pronunciation::apply(text, &self.pronunciations)
+    }
+
+    /// Names the sound of `text` under this config: every field that shapes it, the endpoint that makes it, whose
+    /// credential pays for it, and whose it is. Two requests with the same key get the same bytes.
+    pub fn cache_key(&self, text: &str, owner: &Owner<'_>) -> CacheKey {
+        let mut digest = Sha256::new();
+        let mut field = |bytes: &[u8]| {
+            // Length first, so that no two lists of fields give the same stream of bytes.
+            digest.update((bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        };
+        field(b"vivavoce speech 1");
+        field(self.provider.as_bytes());
+        field(self.model.as_bytes());
+        field(&[u8::from(self.voice_id.is_some())]);
+        field(self.voice_id.as_deref().unwrap_or_default().as_bytes());
+        field(self.format.encoding.name().as_bytes());
+        field(&self.format.layout.rate.hz().to_le_bytes());
+        field(&self.speaking_rate.to_le_bytes());
+        field(&(self.pronunciations.len() as u64).to_le_bytes());
+        for entry in &self.pronunciations {
+            field(entry.word.as_bytes());
+            field(entry.pronunciation.as_bytes());
+        }
+        field(owner.endpoint.as_bytes());
+        field(&owner.credential);
+        field(&[u8::from(owner.tenant.is_some())]);
+        field(owner.tenant.unwrap_or_default().as_bytes());
+        field(text.as_bytes());
+        CacheKey(digest.finalize().into())
+    }
+}
+
+/// Whose sound it is, beyond what the request says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Owner<'a> {
+    /// The provider's endpoint, where it is a setting.
+    pub endpoint: &'a str,
+    /// A fingerprint of the credential that is used.
+    pub credential: [u8; 32],
+    /// The tenant.
+    pub tenant: Option<&'a str>,
+}
+
+/// The name of a piece of synthesised sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CacheKey(pub(super) [u8; 32]);
+
+impl CacheKey {
+    /// As lower-case hexadecimal.
+    pub fn hex(&self) -> String {
+        use std::fmt::Write;
+        self.0
+            .iter()
+            .fold(String::with_capacity(64), |mut text, byte| {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::collections::HashSet;
+
+    fn checked(config: Value) -> Result<SpeechConfig, InvalidField> {
+        serde_json::from_value::<TtsConfig>(config).unwrap().check()
+    }
+
+    #[test]
+    fn null_means_absent_everywhere() {
+        let config = checked(json!({
+            "provider": "local", "model": "", "voice_id": null, "audio_format": null, "sample_rate": null,
+            "speaking_rate": null, "auth": null, "connection_timeout": null, "request_timeout": null,
+            "pronunciations": null,
+        }))
+        .unwrap();
+        assert_eq!(config.format.to_string(), "linear16, 24000 Hz, mono");
+        assert_eq!(config.connection_timeout, Duration::from_secs(10));
+        assert_eq!(config.request_timeout, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_is_named() {
+        for (config, field) in [
+            (json!({"model": ""}), "tts_config.provider"),
+            (json!({"provider": "", "model": ""}), "tts_config.provider"),
+            (json!({"provider": "local"}), "tts_config.model"),
+            (
+                json!({"provider": "local", "model": "", "audio_format": "aiff"}),
+                "tts_config.audio_format",
+            ),
+            (
+                json!({"provider": "local", "model": "", "sample_rate": 0}),
+                "tts_config.sample_rate",
+            ),
+            (
+                json!({"provider": "local", "model": "", "sample_rate": 4_000_000_000u64}),
+                "tts_config.sample_rate",
+            ),
+            (
+                json!({"provider": "local", "model": "", "audio_format": "mp3", "sample_rate": 8000}),
+                "tts_config.sample_rate",
+            ),
+            (
+                json!({"provider": "local", "model": "", "speaking_rate": 0.2}),
+                "tts_config.speaking_rate",
+            ),
+            (
+                json!({"provider": "local", "model": "", "request_timeout": 0}),
+                "tts_config.request_timeout",
+            ),
+            (
+                json!({"provider": "local", "model": "", "pronunciations": [{"word": " ", "pronunciation": "x"}]}),
+                "tts_config.pronunciations",
+            ),
+        ] {
+            assert_eq!(
+                checked(config.clone()).unwrap_err().field,
+                field,
+                "{config}"
+            );
+        }
+    }
+
+    #[test]
+    fn everything_that_shapes_the_sound_is_in_the_key() {
+        let base = json!({"provider": "local", "model": ""});
+        let variations = [
+            json!({}),
+            json!({"provider": "azure"}),
+            json!({"model": "m"}),
+            json!({"voice_id": "v"}),
+            json!({"audio_format": "wav"}),
+            json!({"sample_rate": 16000}),
+            json!({"speaking_rate": 1.1}),
+            json!({"pronunciations": [{"word": "a", "pronunciation": "b"}]}),
+            json!({"pronunciations": [{"word": "ab", "pronunciation": ""}]}),
+        ];
+        let mut keys = HashSet::new();
+        for variation in &variations {
+            let mut config = base.clone();
+            config
+                .as_object_mut()
+                .unwrap()
+                .extend(variation.as_object().unwrap().clone());
+            keys.insert(
+                checked(config)
+                    .unwrap()
+                    .cache_key("text", &Owner::default()),
+            );
+        }
+        let config = checked(base).unwrap();
+        let owners = [
+            Owner {
+                endpoint: "https://e",
+                ..Owner::default()
+            },
+            Owner {
+                credential: [1; 32],
+                ..Owner::default()
+            },
+            Owner {
+                tenant: Some(""),
+                ..Owner::default()
+            },
+            Owner {
+                tenant: Some("t"),
+                ..Owner::default()
+            },
+        ];
+        keys.extend(owners.iter().map(|owner| config.cache_key("text", owner)));
+        keys.insert(config.cache_key("text ", &Owner::default()));
+        assert_eq!(keys.len(), variations.len() + owners.len() + 1);
+    }
+
+    #[test]
+    fn timeouts_do_not_shape_the_sound() {
+        let one = checked(json!({"provider": "local", "model": "", "request_timeout": 5})).unwrap();
+        let other =
+            checked(json!({"provider": "local", "model": "", "speaking_rate": 1.0})).unwrap();
+        assert_eq!(
+            one.cache_key("t", &Owner::default()),
+            other.cache_key("t", &Owner::default())
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! Log lines on standard error. Our own crate logs at the level that is set; all others stay at `warn`, because HTTP
+//! and WebSocket crates write headers and bodies when they are allowed to say more.
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use crate::config::{LogFormat, LogLevel};
+
+/// Starts logging for the whole process. A second call changes nothing.
+pub fn start(level: LogLevel, format: LogFormat) {
+    let ours = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let filter = Targets::new()
+        .with_default(LevelFilter::WARN.min(ours))
+        .with_target(env!("CARGO_PKG_NAME"), ours);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    // Tests in one process may start it more than once.
+    let _ = tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .try_init();
+}
