@@ -1,1 +1,8 @@
-//! Black-box tests.
+//! Black-box tests: a running server, real clients, other people's programs. One module per capability, one test per
+//! promise or reported bug.
+
+mod command_line;
+mod harness;
+mod lifecycle;
+mod speak;
+mod voices;

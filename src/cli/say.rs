@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     #[arg(short, long, default_value_t = 1.0)]
     rate: f64,
     /// linear16, wav, mulaw, alaw, mp3 or ogg_opus, whatever the file is called
-    #[arg(short, long, value_name = "FORMAT")]
+    #[arg(short, long, value_name = "FORMAT", requires = "output")]
     format: Option<String>,
     /// Samples per second
     #[arg(long, value_name = "HZ")]

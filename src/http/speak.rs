@@ -56,7 +56,10 @@ pub async fn speak(
     if query.stream {
         return stream_as_it_comes(response, speech).await;
     }
-    let chunks = speech.whole().await?;
+    let mut chunks = speech.whole().await?;
+    if let [only] = chunks.as_mut_slice() {
+        return Ok(response.body(std::mem::take(only)));
+    }
     let length = chunks.iter().map(web::Bytes::len).sum::<usize>() as u64;
     let chunks = stream::iter(chunks.into_iter().map(Ok::<_, ApiError>));
     Ok(response.body(SizedStream::new(length, chunks)))

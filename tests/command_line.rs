@@ -1,0 +1,122 @@
+//! The subcommands as a person at a terminal uses them.
+
+use std::process::{Command, Stdio};
+
+use crate::harness::*;
+
+#[test]
+fn help_has_examples_for_every_subcommand() {
+    for arguments in [&["--help"][..], &["serve", "--help"], &["say", "--help"], &["transcribe", "--help"], &["voices", "--help"]] {
+        let output = vivavoce(arguments);
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("Examples:"), "{arguments:?}");
+    }
+    assert!(!stdout(&vivavoce(["--help"])).contains("stt-worker"));
+}
+
+#[test]
+fn print_config_shows_origins_and_masks_secrets() {
+    let output = Command::new(VIVAVOCE)
+        .args(["print-config", "--set", "server.port=4000"])
+        .env("DEEPGRAM_API_KEY", "marker")
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .output()
+        .unwrap();
+    let shown = stdout(&output);
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    assert!(line("server.port").ends_with("4000  (command line)"), "{shown}");
+    assert!(line("providers.deepgram.api_key").ends_with("***  (environment DEEPGRAM_API_KEY)"), "{shown}");
+    assert!(line("cache.ttl_seconds").ends_with("(default)"), "{shown}");
+    assert!(!shown.contains("marker"));
+}
+
+#[test]
+fn check_tells_which_engines_there_are_and_what_to_install_for_the_others() {
+    let output = vivavoce(["check"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for engine in ["pocketsphinx", "flite", "espeak-ng"] {
+        assert!(stdout(&output).contains(engine), "{}", stdout(&output));
+    }
+    let output = Command::new(VIVAVOCE)
+        .args(["check", "--set", "providers.local.model_path=/nowhere"])
+        .env("PATH", Programs::new().only())
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    for package in ["pocketsphinx-en-us", "flite", "espeak-ng"] {
+        assert!(stdout(&output).contains(package), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn what_is_said_is_written_down_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut said, mut heard) = (String::new(), String::new());
+    for (index, sentence) in SENTENCES.iter().enumerate() {
+        let file = folder.path().join(format!("{index}.wav"));
+        let file = file.to_str().unwrap();
+        let output = vivavoce(["say", sentence, "-o", file]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let output = vivavoce(["transcribe", file]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        println!("{sentence}\n  {}", stdout(&output).trim());
+        said += &format!("{sentence} ");
+        heard += &stdout(&output);
+    }
+    let share = share_of_words(&said, &heard);
+    println!("{:.1} % of the words", share * 100.0);
+    assert!(share >= 0.9, "{:.1} % of the words", share * 100.0);
+}
+
+#[test]
+fn every_kind_of_file_is_written_by_its_name_and_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for extension in ["wav", "mp3", "ogg"] {
+        let file = folder.path().join(format!("hello.{extension}"));
+        let file = file.to_str().unwrap();
+        let output = vivavoce(["say", SENTENCES[3], "-o", file]);
+        assert!(output.status.success(), "{extension}: {}", stderr(&output));
+        let heard = vivavoce(["transcribe", file]);
+        let share = share_of_words(SENTENCES[3], &stdout(&heard));
+        assert!(share >= 0.85, "{extension}: {}", stdout(&heard));
+    }
+    let flac = folder.path().join("hello.flac");
+    run("sox", [folder.path().join("hello.wav"), flac.clone()]);
+    let heard = vivavoce(["transcribe".as_ref(), flac.as_os_str()]);
+    assert!(share_of_words(SENTENCES[3], &stdout(&heard)) >= 0.85, "{}", stdout(&heard));
+    let refused = vivavoce(["say", "Yes.", "-o", "hello.xyz"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn sound_goes_through_pipes() {
+    let mut say = Command::new(VIVAVOCE)
+        .args(["say", SENTENCES[1], "-o", "-"])
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let transcribe = Command::new(VIVAVOCE)
+        .args(["transcribe", "-"])
+        .stdin(say.stdout.take().unwrap())
+        .output()
+        .unwrap();
+    assert!(say.wait().unwrap().success());
+    assert!(transcribe.status.success(), "{}", stderr(&transcribe));
+    assert!(share_of_words(SENTENCES[1], &stdout(&transcribe)) >= 0.8, "{}", stdout(&transcribe));
+}
+
+#[test]
+fn a_file_that_is_no_sound_is_a_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("no.wav");
+    for content in [&b""[..], b"RIFF", b"this is no sound at all, only text that goes on for a while"] {
+        std::fs::write(&file, content).unwrap();
+        let output = vivavoce(["transcribe".as_ref(), file.as_os_str()]);
+        assert_eq!(output.status.code(), Some(1), "{content:?}");
+        assert!(stderr(&output).contains("no.wav"), "{}", stderr(&output));
+    }
+    let output = vivavoce(["transcribe", "/nowhere/at/all.wav"]);
+    assert!(stderr(&output).contains("/nowhere/at/all.wav"));
+}

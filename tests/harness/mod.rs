@@ -1,0 +1,272 @@
+//! What every test needs: a running server of its own, its command line, other people's programs, and word counts.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// The program under test.
+pub const VIVAVOCE: &str = env!("CARGO_BIN_EXE_vivavoce");
+/// The longest that anything here may take; reached only when something hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ten sentences of everyday words.
+pub const SENTENCES: [&str; 10] = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Please call me back tomorrow morning.",
+    "We are going to the market this afternoon.",
+    "The weather is very nice in the summer.",
+    "She bought two apples and a loaf of bread.",
+    "My brother lives in a small house near the river.",
+    "They want to know what time the train leaves.",
+    "There is a letter for you on the kitchen table.",
+    "He was looking for his keys all day long.",
+    "It takes about an hour to drive to the city.",
+];
+
+/// A server with a data folder of its own. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    /// `http://host:port`.
+    pub url: String,
+    /// Its data folder.
+    pub data: tempfile::TempDir,
+}
+
+impl Server {
+    /// A server with default settings.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server with these environment variables.
+    pub fn start_with(environment: &[(&str, &str)]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), environment)
+    }
+
+    /// A server over a data folder that may hold something already.
+    pub fn start_in(data: tempfile::TempDir, environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(VIVAVOCE)
+            .args(["serve", "--port", "0", "--data-dir"])
+            .arg(data.path())
+            .current_dir(data.path())
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let url = lines
+            .find_map(|line| line.split_once("listens on ").map(|(_, url)| url.to_owned()))
+            .expect("the server ended before it said where it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, url, data }
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        within(PATIENCE, "the server did not end", || self.child.try_wait().unwrap())
+    }
+
+    /// Its data folder, for a next server.
+    pub fn into_data(mut self) -> tempfile::TempDir {
+        self.terminate();
+        self.ended();
+        std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
+    }
+
+    /// Children of the server whose program has this name.
+    pub fn children(&self, name: &str) -> Vec<u32> {
+        children_of(self.pid(), name)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Children of a process whose program has this name.
+pub fn children_of(pid: u32, name: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|child| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        // pid (name) state parent …; the name may hold anything, so the last parenthesis counts.
+        let Some((head, tail)) = stat.rsplit_once(')') else { return false };
+        let parent = tail.split_whitespace().nth(1).and_then(|parent| parent.parse().ok());
+        parent == Some(pid) && head.split_once('(').is_some_and(|(_, program)| program == name)
+    })
+    .collect()
+}
+
+/// Waits until `ready` has something. For things without an event of their own, such as the end of a process.
+pub fn within<T>(patience: Duration, otherwise: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{otherwise} within {patience:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder of programs that stand before the installed ones on the `PATH` of a server.
+pub struct Programs(pub tempfile::TempDir);
+
+impl Programs {
+    /// No programs.
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A shell script by this name.
+    pub fn script(self, name: &str, text: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.0.path().join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    /// The installed program by this name.
+    pub fn installed(self, name: &str) -> Self {
+        std::os::unix::fs::symlink(which(name), self.0.path().join(name)).unwrap();
+        self
+    }
+
+    /// A `PATH` with these programs and nothing else.
+    pub fn only(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    /// A `PATH` with these programs first.
+    pub fn first(&self) -> String {
+        format!("{}:{}", self.only(), std::env::var("PATH").unwrap())
+    }
+}
+
+/// Where an installed program is; fails with the package that brings it.
+pub fn which(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    let packages: HashMap<_, _> =
+        [("ffprobe", "ffmpeg"), ("opusinfo", "opus-tools"), ("opusenc", "opus-tools")].into();
+    let package = packages.get(name).unwrap_or(&name);
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| panic!("this test needs the program {name}; install the Debian package {package}"))
+}
+
+/// Runs an installed program to its end; its failure fails the test.
+pub fn run<A: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Output {
+    let output = Command::new(which(name)).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// Runs our own program to its end in an empty folder.
+pub fn vivavoce<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    Command::new(VIVAVOCE).args(arguments).current_dir(folder.path()).output().unwrap()
+}
+
+/// Standard output as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A `tts_config` of the local engines with some fields set.
+pub fn local(fields: Value) -> Value {
+    let mut config = json!({"provider": "local", "model": ""});
+    config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    config
+}
+
+/// `POST /speak`.
+pub async fn speak(server: &Server, text: &str, fields: Value) -> reqwest::Response {
+    post_speak(server, json!({"text": text, "tts_config": local(fields)})).await
+}
+
+/// `POST /speak` with any body.
+pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
+    client().post(format!("{}/speak", server.url)).json(&body).send().await.unwrap()
+}
+
+/// A client that gives up when something hangs.
+pub fn client() -> reqwest::Client {
+    reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap()
+}
+
+/// Checks status, code and a part of the message of an error answer.
+pub async fn assert_error(response: reqwest::Response, status: u16, code: &str, part: &str) {
+    let got = response.status().as_u16();
+    let body: Value = response.json().await.unwrap();
+    assert_eq!((got, body["error"].as_str().unwrap()), (status, code), "{body}");
+    let message = body["message"].as_str().unwrap();
+    assert!(message.contains(part), "{message:?} does not name {part:?}");
+    assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
+}
+
+/// What `ffprobe` says of a file; any warning of its fails the test. `raw` are the options for headerless sound.
+pub fn ffprobe(file: &Path, raw: &[&str]) -> Value {
+    let output = Command::new(which("ffprobe"))
+        .args(["-v", "warning", "-of", "json", "-count_packets"])
+        .args(["-show_entries", "stream=codec_name,sample_rate,channels,nb_read_packets:format=duration"])
+        .args(raw)
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The words of a text, in lower case, without punctuation.
+pub fn words(text: &str) -> Vec<String> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '\'')
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+/// How many words of `said` are in `heard`, in order (longest common subsequence).
+pub fn words_in_order(said: &[String], heard: &[String]) -> usize {
+    let mut row = vec![0; heard.len() + 1];
+    for word in said {
+        let mut diagonal = 0;
+        for (index, other) in heard.iter().enumerate() {
+            let above = row[index + 1];
+            row[index + 1] = if word == other { diagonal + 1 } else { above.max(row[index]) };
+            diagonal = above;
+        }
+    }
+    row[heard.len()]
+}
+
+/// The share of the words of `said` that were heard, 0–1.
+pub fn share_of_words(said: &str, heard: &str) -> f64 {
+    let said = words(said);
+    words_in_order(&said, &words(heard)) as f64 / said.len() as f64
+}
