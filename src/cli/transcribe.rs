@@ -1,0 +1,229 @@
+//! `vivavoce transcribe FILE`: writes down what is said in an audio file, a line for each utterance, with progress on
+//! a terminal.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Seek, Write, stderr, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::runtime::Handle;
+
+use super::{Failure, runtime};
+use crate::audio::decode::{FileDecoder, FileLimits};
+use crate::audio::{AudioFormat, Encoding, Layout, linear16, resample::Resampler};
+use crate::config::Config;
+use crate::providers::{AudioSink, SttEvent, SttRequest, SttStream, Transcript};
+use crate::server::providers;
+
+/// The longest recording that is transcribed in one go.
+const LONGEST: Duration = Duration::from_hours(24);
+/// The most that is read from standard input.
+const MOST_PIPED: u64 = 4 << 30;
+/// Sound that goes to the recogniser at once.
+const CHUNK: Duration = Duration::from_millis(100);
+/// Columns of the progress line.
+const COLUMNS: usize = 79;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce transcribe meeting.flac\n  \
+    vivavoce transcribe call.mp3 --json > call.jsonl\n  \
+    vivavoce say \"Hello.\" -o - | vivavoce transcribe -\n\n\
+    WAV, MP3, FLAC and Ogg/Opus files are read, whatever they are called.")]
+pub(super) struct Arguments {
+    /// The file; `-` reads standard input
+    file: PathBuf,
+    /// A line of JSON for each utterance: text, start and end in seconds, confidence, words
+    #[arg(long)]
+    json: bool,
+    /// What is spoken, BCP-47
+    #[arg(short, long, default_value = "en-US", value_name = "TAG")]
+    language: String,
+    /// Who listens
+    #[arg(short, long, default_value = "local", value_name = "SLUG")]
+    provider: String,
+    /// The provider's model
+    #[arg(long, default_value = "")]
+    model: String,
+}
+
+pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
+    let name = arguments.file.display().to_string();
+    let named = |error: &dyn std::fmt::Display| Failure::work(format!("{name}: {error}"));
+    let file = open(&arguments.file).map_err(|error| named(&error))?;
+    let decoder = FileDecoder::open(file, FileLimits { duration: LONGEST }).map_err(|error| named(&error))?;
+    runtime()?.block_on(async {
+        let table = providers(&config.settings).map_err(Failure::work)?;
+        let provider = table.speech_to_text(&arguments.provider).ok_or_else(|| {
+            let known = table.speech_to_text_slugs().join(", ");
+            Failure::usage(format!("no provider {:?}; there is: {known}", arguments.provider))
+        })?;
+        let offered = AudioFormat { encoding: Encoding::Linear16, layout: decoder.layout() };
+        let format = provider.accepts().nearest(offered);
+        let request = SttRequest {
+            language: arguments.language.clone(),
+            model: arguments.model.clone(),
+            punctuation: true,
+            format,
+        };
+        let SttStream { sink, mut events } = provider.open(request).await.map_err(Failure::work)?;
+        let mut report = Report::new(arguments.json, decoder.duration());
+        let position = Arc::clone(&report.position);
+        let feeding = tokio::task::spawn_blocking(move || feed(decoder, format.layout, &sink, &position));
+        while let Some(event) = events.next().await {
+            report.take(event.map_err(|error| {
+                Failure::work(error)
+            })?)?;
+        }
+        report.clear();
+        // The recogniser may have ended first; then its events have said why.
+        match feeding.await {
+            Ok(Ok(())) => report.end(),
+            Ok(Err(error)) => Err(named(&error)),
+            Err(error) => Err(Failure::work(error)),
+        }
+    })
+}
+
+/// The file; standard input is put into one, because the end of some formats is needed at the beginning.
+fn open(file: &Path) -> io::Result<File> {
+    if file.as_os_str() != "-" {
+        return File::open(file);
+    }
+    let mut piped = tempfile::tempfile()?;
+    if io::copy(&mut stdin().lock().take(MOST_PIPED + 1), &mut piped)? > MOST_PIPED {
+        return Err(io::Error::other(format!("more than {MOST_PIPED} bytes")));
+    }
+    piped.rewind()?;
+    Ok(piped)
+}
+
+/// Decodes, converts and sends. It waits for the recogniser, so a file is never held in memory.
+fn feed(
+    decoder: FileDecoder,
+    layout: Layout,
+    sink: &AudioSink,
+    position: &AtomicU64,
+) -> Result<(), crate::audio::decode::DecodeError> {
+    let from = decoder.layout();
+    let mut resampler = Resampler::new(Layout::new(from.rate, layout.channels), layout.rate);
+    let mut samples = Vec::new();
+    let mut heard = Duration::ZERO;
+    for sound in decoder {
+        let sound = sound?;
+        heard += sound.duration();
+        resampler.push(sound.into_channels(layout.channels).samples(), &mut samples);
+        if !send(&mut samples, layout, sink) {
+            return Ok(());
+        }
+        position.store(heard.as_millis() as u64, Relaxed);
+    }
+    resampler.finish(&mut samples);
+    send(&mut samples, layout, sink);
+    Ok(())
+}
+
+/// `false` when the recogniser has ended.
+fn send(samples: &mut Vec<i16>, layout: Layout, sink: &AudioSink) -> bool {
+    let sent = samples.chunks(layout.samples_in(CHUNK)).all(|chunk| {
+        let audio: Bytes = linear16::encode(chunk);
+        Handle::current().block_on(sink.send(audio)).is_ok()
+    });
+    samples.clear();
+    sent
+}
+
+/// What the reader sees: utterances on standard output, progress and trouble on standard error.
+struct Report {
+    json: bool,
+    progress: bool,
+    duration: Option<Duration>,
+    position: Arc<AtomicU64>,
+    utterances: usize,
+    lost: usize,
+}
+
+impl Report {
+    fn new(json: bool, duration: Option<Duration>) -> Self {
+        let progress = stderr().is_terminal();
+        Self { json, progress, duration, position: Arc::default(), utterances: 0, lost: 0 }
+    }
+
+    fn take(&mut self, event: SttEvent) -> Result<(), Failure> {
+        match event {
+            SttEvent::Partial(transcript) => self.show(&transcript.text),
+            SttEvent::Final(transcript) => {
+                self.clear();
+                self.utterances += 1;
+                self.write(&transcript).map_err(|error| Failure::work(format!("standard output: {error}")))?;
+                self.show("");
+            }
+            SttEvent::EndOfSpeech => {}
+            SttEvent::UtteranceLost(error) => {
+                self.clear();
+                self.lost += 1;
+                eprintln!("vivavoce: an utterance was lost: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, transcript: &Transcript) -> io::Result<()> {
+        let mut out = stdout().lock();
+        if !self.json {
+            return writeln!(out, "{}", transcript.text);
+        }
+        let line = json!({
+            "text": transcript.text,
+            "start": transcript.words.first().map(|word| word.start),
+            "end": transcript.words.last().map(|word| word.end),
+            "confidence": transcript.confidence,
+            "words": transcript.words,
+        });
+        writeln!(out, "{line}")
+    }
+
+    fn show(&self, partial: &str) {
+        if !self.progress {
+            return;
+        }
+        let position = Duration::from_millis(self.position.load(Relaxed));
+        let share = match self.duration {
+            Some(duration) if !duration.is_zero() => {
+                let percent = (100.0 * position.as_secs_f64() / duration.as_secs_f64()).min(100.0);
+                format!("{} of {}, {percent:.0} %", clock(position), clock(duration))
+            }
+            _ => clock(position),
+        };
+        let line: String = format!("{share}  {partial}").chars().take(COLUMNS).collect();
+        // Progress that cannot be shown is no failure.
+        let _ = write!(stderr().lock(), "\r\x1b[K{line}");
+    }
+
+    fn clear(&self) {
+        if self.progress {
+            let _ = write!(stderr().lock(), "\r\x1b[K");
+        }
+    }
+
+    fn end(&self) -> Result<(), Failure> {
+        if self.lost > 0 {
+            return Err(Failure::work(format!("{} of {} utterances were lost", self.lost, self.lost + self.utterances)));
+        }
+        if self.utterances == 0 {
+            eprintln!("vivavoce: no speech was found");
+        }
+        Ok(())
+    }
+}
+
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
