@@ -2,8 +2,10 @@
 
 pub mod bus;
 pub mod companding;
+pub mod decode;
 pub mod format;
 pub mod linear16;
+pub mod mpeg;
 pub mod ogg;
 pub mod opus;
 pub mod pacer;
