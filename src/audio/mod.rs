@@ -3,8 +3,10 @@
 pub mod bus;
 pub mod companding;
 pub mod decode;
+pub mod encode;
 pub mod format;
 pub mod linear16;
+pub mod mp3;
 pub mod mpeg;
 pub mod ogg;
 pub mod opus;

@@ -193,9 +193,9 @@ impl OggOpusWriter {
         Ok(self.output.split().freeze())
     }
 
-    /// The sound in the packets so far, without the pre-skip, in frames at 48 kHz.
-    pub fn frames(&self) -> u64 {
-        self.position.saturating_sub(self.pre_skip.into())
+    /// The sound in the pages that are complete, without the pre-skip, in frames at 48 kHz.
+    pub fn frames_written(&self) -> u64 {
+        self.page_start.saturating_sub(self.pre_skip.into())
     }
 
     /// The rest of the stream. Where `frames` (at 48 kHz, without pre-skip) is given, the sound ends there and what
