@@ -1,8 +1,19 @@
 //! What sound is and how it changes. Nothing here talks to the outside or knows a vendor.
 
+pub mod bus;
+pub mod companding;
 pub mod convert;
+pub mod decode;
+pub mod encode;
 pub mod format;
+pub mod linear16;
+pub mod mp3;
+pub mod mpeg;
+pub mod ogg;
+pub mod opus;
+pub mod pacer;
 pub mod pcm;
+pub mod vad;
 pub mod wav;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};

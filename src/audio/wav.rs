@@ -1,3 +1,526 @@
-//! stub
-/// stub
-pub fn patch_length(_: &mut [u8], _: usize) {}
+//! RIFF/WAVE: headers for 16-bit PCM written at once or patched afterwards, and a reader for streams whose header may
+//! lie about the length. Compressed WAV (ADPCM) is only read from files, by [`super::decode::FileDecoder`].
+
+use super::companding::Law;
+use super::format::{Layout, SampleRate};
+use super::linear16;
+
+/// Bytes of the headers that we write.
+pub const HEADER_LEN: usize = 44;
+/// Bytes of the header that its RIFF length counts.
+const COUNTED: u32 = 36;
+/// Lengths from here on are those of programs that could not know it (espeak-ng's 0x7ffff000, 0xffffffff).
+const FAKE_LEN: u32 = 0x7FFF_0000;
+/// The longest format chunk that is worth reading; 40 bytes are the longest that is defined.
+const MAX_FORMAT_CHUNK: u32 = 1_024;
+/// The most channels that are mixed down.
+const MAX_CHANNELS: u16 = 32;
+
+/// Why a WAV stream cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WavError {
+    /// It does not begin like one.
+    #[error("not a WAV stream")]
+    NotWav,
+    /// It ended before its sound began.
+    #[error("the WAV header is cut off")]
+    CutOff,
+    /// A header that contradicts itself.
+    #[error("damaged WAV header: {0}")]
+    Header(&'static str),
+    /// A rate that the server does not handle.
+    #[error(transparent)]
+    Rate(#[from] super::format::FormatError),
+    /// A coding that is not read from streams.
+    #[error("unsupported WAV coding: format tag {tag:#06x} with {bits} bits")]
+    Coding {
+        /// `wFormatTag`.
+        tag: u16,
+        /// `wBitsPerSample`.
+        bits: u16,
+    },
+}
+
+/// The header of 16-bit PCM with `data_len` bytes of samples; `None` (or more than a header can say) for a stream
+/// whose length nobody knows yet.
+pub fn header(layout: Layout, data_len: Option<u32>) -> [u8; HEADER_LEN] {
+    let data_len = data_len.filter(|&len| len <= u32::MAX - COUNTED);
+    let riff_len = data_len.map_or(u32::MAX, |len| len + COUNTED);
+    let frame = layout.channels.count() as u16 * 2;
+    let rate = layout.rate.hz();
+    let mut header = [0; HEADER_LEN];
+    header[0..4].copy_from_slice(b"RIFF");
+    header[4..8].copy_from_slice(&riff_len.to_le_bytes());
+    header[8..16].copy_from_slice(b"WAVEfmt ");
+    header[16..20].copy_from_slice(&16u32.to_le_bytes());
+    header[20..22].copy_from_slice(&PCM.to_le_bytes());
+    header[22..24].copy_from_slice(&(frame / 2).to_le_bytes());
+    header[24..28].copy_from_slice(&rate.to_le_bytes());
+    header[28..32].copy_from_slice(&(rate * u32::from(frame)).to_le_bytes());
+    header[32..34].copy_from_slice(&frame.to_le_bytes());
+    header[34..36].copy_from_slice(&16u16.to_le_bytes());
+    header[36..40].copy_from_slice(b"data");
+    header[40..44].copy_from_slice(&data_len.unwrap_or(u32::MAX).to_le_bytes());
+    header
+}
+
+/// Writes the true length into a finished stream of `total_len` bytes that began with our [`header`]. `start` is its
+/// first [`HEADER_LEN`] bytes or more; a stream that is too short or too long for a length stays as it is.
+pub fn patch_length(start: &mut [u8], total_len: u64) {
+    let Some(data_len) = total_len
+        .checked_sub(HEADER_LEN as u64)
+        .and_then(|len| u32::try_from(len).ok())
+        .filter(|&len| len <= u32::MAX - COUNTED)
+    else {
+        return;
+    };
+    if let Some(header) = start.get_mut(..HEADER_LEN) {
+        header[4..8].copy_from_slice(&(data_len + COUNTED).to_le_bytes());
+        header[40..44].copy_from_slice(&data_len.to_le_bytes());
+    }
+}
+
+const PCM: u16 = 1;
+const FLOAT: u16 = 3;
+const A_LAW: u16 = 6;
+const MU_LAW: u16 = 7;
+const EXTENSIBLE: u16 = 0xFFFE;
+
+/// How samples are written down in a stream that we can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    U8,
+    I16,
+    I24,
+    I32,
+    F32,
+    F64,
+    Companded(Law),
+}
+
+impl Coding {
+    fn new(tag: u16, bits: u16) -> Result<Self, WavError> {
+        Ok(match (tag, bits) {
+            (PCM, 8) => Self::U8,
+            (PCM, 16) => Self::I16,
+            (PCM, 24) => Self::I24,
+            (PCM, 32) => Self::I32,
+            (FLOAT, 32) => Self::F32,
+            (FLOAT, 64) => Self::F64,
+            (A_LAW, 8) => Self::Companded(Law::A),
+            (MU_LAW, 8) => Self::Companded(Law::Mu),
+            _ => return Err(WavError::Coding { tag, bits }),
+        })
+    }
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::Companded(_) => 1,
+            Self::I16 => 2,
+            Self::I24 => 3,
+            Self::I32 | Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    /// Appends the samples in `bytes`, whole frames, in 16 bits.
+    fn decode(self, bytes: &[u8], samples: &mut Vec<i16>) {
+        // Conversion from float saturates; NaN becomes silence.
+        let float = |value: f64| (value * 32_768.0).round() as i16;
+        let words = bytes.chunks_exact(self.bytes());
+        match self {
+            Self::U8 => samples.extend(bytes.iter().map(|&b| (i16::from(b) - 128) << 8)),
+            Self::I16 => linear16::decode(bytes, samples),
+            Self::I24 | Self::I32 => samples.extend(words.map(|word| {
+                let top = &word[word.len() - 2..];
+                i16::from_le_bytes([top[0], top[1]])
+            })),
+            Self::F32 => samples.extend(words.map(|word| {
+                let word = word.try_into().map_or(0.0, f32::from_le_bytes);
+                float(f64::from(word))
+            })),
+            Self::F64 => samples
+                .extend(words.map(|word| float(word.try_into().map_or(0.0, f64::from_le_bytes)))),
+            Self::Companded(law) => law.expand(bytes, samples),
+        }
+    }
+}
+
+/// What the format chunk says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WavFormat {
+    coding: Coding,
+    channels: u16,
+    rate: SampleRate,
+}
+
+impl WavFormat {
+    fn read(chunk: &[u8]) -> Result<Self, WavError> {
+        let word = |at: usize| {
+            let pair = chunk.get(at..at + 2).and_then(|pair| pair.try_into().ok());
+            pair.map(u16::from_le_bytes)
+                .ok_or(WavError::Header("the format chunk is too short"))
+        };
+        let bits = word(14)?;
+        let tag = match word(0)? {
+            // The real tag begins the 16-byte name of the coding.
+            EXTENSIBLE => word(24)?,
+            tag => tag,
+        };
+        let channels = word(2)?;
+        if !(1..=MAX_CHANNELS).contains(&channels) {
+            return Err(WavError::Header("no channels, or too many"));
+        }
+        let hz = u32::from(word(4)?) | u32::from(word(6)?) << 16;
+        let coding = Coding::new(tag, bits)?;
+        if usize::from(word(12)?) != coding.bytes() * usize::from(channels) {
+            return Err(WavError::Header(
+                "frames have another length than their samples",
+            ));
+        }
+        Ok(Self {
+            coding,
+            channels,
+            rate: SampleRate::new(hz)?,
+        })
+    }
+
+    /// Channels as they are in the stream.
+    pub const fn channels(&self) -> u16 {
+        self.channels
+    }
+
+    /// Frames per second.
+    pub const fn rate(&self) -> SampleRate {
+        self.rate
+    }
+
+    const fn frame_bytes(&self) -> usize {
+        self.coding.bytes() * self.channels as usize
+    }
+}
+
+/// Reads a WAV stream: bytes in any chunking in, interleaved samples out.
+#[derive(Debug)]
+pub struct WavReader {
+    state: State,
+    format: Option<WavFormat>,
+    /// A header or a frame that is not complete yet.
+    held: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Twelve bytes of RIFF.
+    Riff,
+    /// Eight bytes of a chunk's name and length.
+    Chunk,
+    /// The format chunk, of so many bytes.
+    Format(usize),
+    /// A chunk that does not matter, of so many bytes yet.
+    Skip(u64),
+    /// Samples, so many bytes yet; after a length that cannot be true, to the end of the stream.
+    Sound(Option<u64>),
+    /// What comes after the samples.
+    After,
+}
+
+impl WavReader {
+    /// A reader at the start of a stream.
+    pub const fn new() -> Self {
+        Self {
+            state: State::Riff,
+            format: None,
+            held: Vec::new(),
+        }
+    }
+
+    /// What the samples are; known once the header was read.
+    pub fn format(&self) -> Option<WavFormat> {
+        self.format.filter(|_| self.has_begun())
+    }
+
+    fn has_begun(&self) -> bool {
+        matches!(self.state, State::Sound(_) | State::After)
+    }
+
+    /// Appends the samples in the next bytes of the stream.
+    pub fn push(&mut self, mut bytes: &[u8], samples: &mut Vec<i16>) -> Result<(), WavError> {
+        while !bytes.is_empty() {
+            match self.state {
+                State::Riff => {
+                    if self.hold(&mut bytes, 12) {
+                        self.riff()?;
+                    }
+                }
+                State::Chunk => {
+                    if self.hold(&mut bytes, 8) {
+                        self.chunk()?;
+                    }
+                }
+                State::Format(len) => {
+                    if self.hold(&mut bytes, len) {
+                        self.format = Some(WavFormat::read(&self.held)?);
+                        self.held.clear();
+                        // Chunks begin at even positions.
+                        self.state = State::Skip(len as u64 % 2);
+                    }
+                }
+                State::Skip(len) => {
+                    let skipped = len.min(bytes.len() as u64);
+                    bytes = &bytes[skipped as usize..];
+                    self.state = match len - skipped {
+                        0 => State::Chunk,
+                        rest => State::Skip(rest),
+                    };
+                }
+                State::Sound(rest) => bytes = self.sound(bytes, rest, samples),
+                State::After => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the stream has ended: an error if it never came to its sound.
+    pub fn finish(&self) -> Result<(), WavError> {
+        if self.has_begun() {
+            return Ok(());
+        }
+        Err(WavError::CutOff)
+    }
+
+    /// Moves bytes into `held` until it has `len`; true when it has.
+    fn hold(&mut self, bytes: &mut &[u8], len: usize) -> bool {
+        let wanted = len.saturating_sub(self.held.len()).min(bytes.len());
+        let (taken, rest) = bytes.split_at(wanted);
+        self.held.extend_from_slice(taken);
+        *bytes = rest;
+        self.held.len() >= len
+    }
+
+    fn riff(&mut self) -> Result<(), WavError> {
+        let known = [&b"RIFF"[..], b"RF64", b"BW64"].contains(&&self.held[..4]);
+        if !known || &self.held[8..12] != b"WAVE" {
+            return Err(WavError::NotWav);
+        }
+        self.held.clear();
+        self.state = State::Chunk;
+        Ok(())
+    }
+
+    fn chunk(&mut self) -> Result<(), WavError> {
+        let len = self.held[4..8].try_into().map_or(0, u32::from_le_bytes);
+        self.state = match &self.held[..4] {
+            b"fmt " if len > MAX_FORMAT_CHUNK => {
+                return Err(WavError::Header("the format chunk is too long"));
+            }
+            b"fmt " => State::Format(len as usize),
+            b"data" if self.format.is_none() => {
+                return Err(WavError::Header("samples without a format"));
+            }
+            // Programs that stream write 0 as well.
+            b"data" if len == 0 || len >= FAKE_LEN => State::Sound(None),
+            b"data" => State::Sound(Some(len.into())),
+            _ => State::Skip(u64::from(len) + u64::from(len % 2)),
+        };
+        self.held.clear();
+        // An empty chunk is complete without further bytes.
+        match self.state {
+            State::Skip(0) => self.state = State::Chunk,
+            State::Format(0) => return Err(WavError::Header("the format chunk is too short")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Decodes the sound at the start of `bytes` and returns what follows it.
+    fn sound<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        rest: Option<u64>,
+        samples: &mut Vec<i16>,
+    ) -> &'a [u8] {
+        let taken = rest.map_or(bytes.len(), |rest| {
+            usize::try_from(rest).unwrap_or(usize::MAX).min(bytes.len())
+        });
+        let (sound, after) = bytes.split_at(taken);
+        self.state = match rest.map(|rest| rest - taken as u64) {
+            Some(0) => State::After,
+            rest => State::Sound(rest),
+        };
+        if let Some(format) = self.format {
+            whole_frames(&mut self.held, sound, format.frame_bytes(), |frames| {
+                format.coding.decode(frames, samples);
+            });
+        }
+        after
+    }
+}
+
+impl Default for WavReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Gives the whole frames in `held` and `bytes` to `decode`, without copying more than one frame, and holds what is
+/// left for the next time.
+pub(super) fn whole_frames(
+    held: &mut Vec<u8>,
+    mut bytes: &[u8],
+    frame: usize,
+    mut decode: impl FnMut(&[u8]),
+) {
+    if !held.is_empty() {
+        let (missing, rest) = bytes.split_at((frame - held.len() % frame).min(bytes.len()));
+        held.extend_from_slice(missing);
+        bytes = rest;
+        if held.len() < frame {
+            return;
+        }
+        decode(held);
+        held.clear();
+    }
+    let (whole, part) = bytes.split_at(bytes.len() - bytes.len() % frame);
+    if !whole.is_empty() {
+        decode(whole);
+    }
+    held.extend_from_slice(part);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audio::Channels;
+    use proptest::prelude::*;
+
+    const STEREO: Layout = Layout::new(SampleRate::HZ_16000, Channels::Stereo);
+
+    fn read(bytes: &[u8], chunk: usize) -> Result<(Option<WavFormat>, Vec<i16>), WavError> {
+        let mut reader = WavReader::new();
+        let mut samples = Vec::new();
+        for piece in bytes.chunks(chunk.max(1)) {
+            reader.push(piece, &mut samples)?;
+        }
+        reader.finish()?;
+        Ok((reader.format(), samples))
+    }
+
+    fn chunked(tag: u16, channels: u16, bits: u16, before: &[u8], data: &[u8]) -> Vec<u8> {
+        let frame = channels * bits / 8;
+        let mut bytes = b"RIFF\0\0\0\0WAVE".to_vec();
+        bytes.extend_from_slice(before);
+        bytes.extend_from_slice(b"fmt \x10\0\0\0");
+        for word in [tag, channels, 8_000, 0, 8_000 * frame, 0, frame, bits] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(b"data");
+        bytes.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    #[test]
+    fn what_we_write_we_read() {
+        let samples: Vec<i16> = (0..1_000).collect();
+        for len in [Some(2_000), None] {
+            let mut bytes = header(STEREO, len).to_vec();
+            bytes.extend_from_slice(&linear16::encode(&samples));
+            let (format, read) = read(&bytes, 3).unwrap();
+            assert_eq!(read, samples);
+            assert_eq!(format.unwrap().rate(), SampleRate::HZ_16000);
+            assert_eq!(format.unwrap().channels(), 2);
+        }
+    }
+
+    #[test]
+    fn a_finished_stream_gets_its_true_length() {
+        let mut bytes = header(STEREO, None).to_vec();
+        bytes.extend_from_slice(&[0; 400]);
+        let total = bytes.len() as u64;
+        patch_length(&mut bytes, total);
+        assert_eq!(bytes[..HEADER_LEN], header(STEREO, Some(400)));
+        patch_length(&mut bytes[..10], total);
+        patch_length(&mut bytes, 10);
+        patch_length(&mut bytes, 5_000_000_000);
+        assert_eq!(bytes[..HEADER_LEN], header(STEREO, Some(400)));
+    }
+
+    #[test]
+    fn chunks_that_nobody_knows_are_skipped_before_and_after_the_sound() {
+        let mut bytes = chunked(
+            PCM,
+            1,
+            16,
+            b"LIST\x05\0\0\0abcde\0JUNK\0\0\0\0",
+            &[1, 0, 2, 0],
+        );
+        bytes.extend_from_slice(b"LIST\x04\0\0\0abcd");
+        for chunk in 1..20 {
+            assert_eq!(read(&bytes, chunk).unwrap().1, [1, 2]);
+        }
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_true_means_to_the_end() {
+        for len in [0u32, 0x7FFF_F000, u32::MAX] {
+            let mut bytes = header(Layout::mono(SampleRate::HZ_8000), None).to_vec();
+            bytes[40..44].copy_from_slice(&len.to_le_bytes());
+            bytes.extend_from_slice(&[5, 0, 6, 0, 7]);
+            assert_eq!(read(&bytes, 7).unwrap().1, [5, 6]);
+        }
+    }
+
+    #[test]
+    fn every_coding_gives_the_same_half_scale() {
+        let cases: [(u16, u16, &[u8]); 7] = [
+            (PCM, 8, &[0xC0]),
+            (PCM, 16, &[0, 0x40]),
+            (PCM, 24, &[0, 0, 0x40]),
+            (PCM, 32, &[0, 0, 0, 0x40]),
+            (FLOAT, 32, &[0, 0, 0, 0x3F]),
+            (FLOAT, 64, &[0, 0, 0, 0, 0, 0, 0xE0, 0x3F]),
+            (MU_LAW, 8, &[0x8F]),
+        ];
+        for (tag, bits, data) in cases {
+            let sample = read(&chunked(tag, 1, bits, b"", data), 5).unwrap().1[0];
+            assert!(
+                (16_000..=16_800).contains(&sample),
+                "{tag} {bits}: {sample}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        assert_eq!(read(b"ID3 and so on", 4), Err(WavError::NotWav));
+        assert_eq!(read(b"RIFF", 4), Err(WavError::CutOff));
+        let adpcm = chunked(2, 1, 4, b"", &[]);
+        assert!(matches!(
+            read(&adpcm, 9),
+            Err(WavError::Coding { tag: 2, .. })
+        ));
+        let mut fast = chunked(PCM, 1, 16, b"", &[]);
+        fast[24..28].copy_from_slice(&4_000_000_000u32.to_le_bytes());
+        assert!(matches!(read(&fast, 9), Err(WavError::Rate(_))));
+        let silent = chunked(PCM, 0, 16, b"", &[]);
+        assert!(matches!(read(&silent, 9), Err(WavError::Header(_))));
+        assert!(matches!(
+            read(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd", 9),
+            Err(WavError::Header(_))
+        ));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn damaged_headers_never_panic(at in 0usize..60, value: u8, cut in 0usize..60) {
+            let mut bytes = chunked(PCM, 2, 16, b"LIST\x02\0\0\0ab", &[1, 0, 2, 0, 3, 0]);
+            bytes.truncate(cut);
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+            let _ = read(&bytes, 7);
+        }
+    }
+}

@@ -1,0 +1,618 @@
+//! Bytes into sound. [`StreamDecoder`] decodes what comes over a wire, in the format that was declared, as it comes;
+//! [`FileDecoder`] decodes whole files of any format that we know, found by their content. Both give sound in chunks
+//! and hold little; converting it to another rate is the resampler's work.
+
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::time::Duration;
+
+use symphonia::core::codecs::CodecParameters;
+use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
+use symphonia::core::common::Limit;
+use symphonia::core::errors::Error as SymphoniaError;
+use symphonia::core::formats::probe::Hint;
+use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
+use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::meta::MetadataOptions;
+
+use super::companding::Law;
+use super::format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
+use super::linear16;
+use super::mpeg::{Mp3Decoder, Mp3Error};
+use super::ogg::{self, OggError, OggItem, OggOpusReader, OggPacket, OpusHead};
+use super::opus::{self, OpusDecoder, OpusError};
+use super::pcm::Pcm;
+use super::wav::{WavError, WavFormat, WavReader, whole_frames};
+
+/// Why bytes did not become sound.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// An Opus packet.
+    #[error(transparent)]
+    Opus(#[from] OpusError),
+    /// An Ogg/Opus stream.
+    #[error(transparent)]
+    Ogg(#[from] OggError),
+    /// A WAV stream.
+    #[error(transparent)]
+    Wav(#[from] WavError),
+    /// An MP3 stream.
+    #[error(transparent)]
+    Mp3(#[from] Mp3Error),
+    /// A rate that the server does not handle.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A file whose content is none of the formats that we know.
+    #[error("the file is neither WAV, MP3, FLAC nor Ogg/Opus: {0}")]
+    Unrecognised(#[source] SymphoniaError),
+    /// A file that holds no sound.
+    #[error("there is no sound in the file")]
+    NoSound,
+    /// A file that is damaged beyond use.
+    #[error("the file cannot be decoded: {0}")]
+    File(#[source] SymphoniaError),
+    /// A file that cannot be read.
+    #[error("the file cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// A file of more sound than allowed.
+    #[error("the file is longer than the {} s that are allowed", .0.as_secs())]
+    TooLong(Duration),
+}
+
+/// Decodes one stream in a declared format: bytes in any chunking, except bare Opus, where one push is one packet.
+///
+/// A header wins over what was declared: [`Self::layout`] says what the sound really is. After an error in a stream
+/// with a header nothing more comes; a bare Opus packet that is damaged costs only itself.
+#[derive(Debug)]
+pub struct StreamDecoder {
+    decoder: Decoder,
+}
+
+#[derive(Debug)]
+enum Decoder {
+    Linear16 {
+        layout: Layout,
+        held: Vec<u8>,
+    },
+    Companded {
+        law: Law,
+        layout: Layout,
+        held: Vec<u8>,
+    },
+    Wav(WavReader),
+    OggOpus(OggOpusDecoder),
+    Opus(OpusDecoder),
+    Mp3(Mp3Decoder),
+    /// An error was reported; what comes now has no meaning.
+    Failed,
+}
+
+impl StreamDecoder {
+    /// A decoder at the start of a stream. Opus is decoded at the declared rate where Opus has it, else at 48 kHz.
+    pub fn new(format: AudioFormat) -> Result<Self, DecodeError> {
+        let layout = format.layout;
+        let held = Vec::new();
+        let companded = |law| Decoder::Companded {
+            law,
+            layout,
+            held: Vec::new(),
+        };
+        let decoder = match format.encoding {
+            Encoding::Linear16 => Decoder::Linear16 { layout, held },
+            Encoding::Mulaw => companded(Law::Mu),
+            Encoding::Alaw => companded(Law::A),
+            Encoding::Wav => Decoder::Wav(WavReader::new()),
+            Encoding::OggOpus => Decoder::OggOpus(OggOpusDecoder::new(opus_rate(layout.rate))),
+            Encoding::Opus => {
+                let layout = Layout::new(opus_rate(layout.rate), layout.channels);
+                Decoder::Opus(OpusDecoder::new(layout)?)
+            }
+            Encoding::Mp3 => Decoder::Mp3(Mp3Decoder::new()),
+        };
+        Ok(Self { decoder })
+    }
+
+    /// What the sound is: at once where there is no header, else once the header has come.
+    pub fn layout(&self) -> Option<Layout> {
+        match &self.decoder {
+            Decoder::Linear16 { layout, .. } | Decoder::Companded { layout, .. } => Some(*layout),
+            Decoder::Wav(reader) => reader.format().map(wav_layout),
+            Decoder::OggOpus(decoder) => decoder.layout(),
+            Decoder::Opus(decoder) => Some(decoder.layout()),
+            Decoder::Mp3(decoder) => decoder.layout(),
+            Decoder::Failed => None,
+        }
+    }
+
+    /// The sound in the next bytes, decoded while it is iterated over: a few bytes of Opus may be minutes of sound.
+    /// Iterate to the end before the next push.
+    pub fn push<'a>(&'a mut self, bytes: &'a [u8]) -> Chunks<'a> {
+        match &mut self.decoder {
+            Decoder::OggOpus(decoder) => decoder.reader.push(bytes),
+            Decoder::Mp3(decoder) => decoder.push(bytes),
+            _ => {}
+        }
+        Chunks {
+            decoder: &mut self.decoder,
+            bytes: Some(bytes),
+            ended: false,
+        }
+    }
+
+    /// The sound that waited for the end. A stream that was cut off is no error once its sound had begun.
+    pub fn finish(&mut self) -> Chunks<'_> {
+        if let Decoder::Mp3(decoder) = &mut self.decoder {
+            decoder.end();
+        }
+        Chunks {
+            decoder: &mut self.decoder,
+            bytes: None,
+            ended: true,
+        }
+    }
+}
+
+/// The rate to decode Opus at.
+const fn opus_rate(declared: SampleRate) -> SampleRate {
+    if opus::has_rate(declared) {
+        declared
+    } else {
+        SampleRate::HZ_48000
+    }
+}
+
+/// Chunks of sound as they are decoded.
+#[derive(Debug)]
+#[must_use = "nothing is decoded before it is iterated over"]
+pub struct Chunks<'a> {
+    decoder: &'a mut Decoder,
+    /// What was pushed, for the formats that need no buffer.
+    bytes: Option<&'a [u8]>,
+    ended: bool,
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = Result<Pcm, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let decoded = self.decode();
+        match decoded {
+            Ok(sound) => sound.map(Ok),
+            Err(error) => {
+                if !matches!(self.decoder, Decoder::Opus(_)) {
+                    *self.decoder = Decoder::Failed;
+                }
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl Chunks<'_> {
+    fn decode(&mut self) -> Result<Option<Pcm>, DecodeError> {
+        let bytes = self.bytes.take();
+        let mut samples = Vec::new();
+        let layout = match (&mut *self.decoder, bytes) {
+            (Decoder::Linear16 { layout, held }, Some(bytes)) => {
+                samples.reserve_exact(bytes.len() / 2 + 1);
+                whole_frames(held, bytes, layout.channels.count() * 2, |frames| {
+                    linear16::decode(frames, &mut samples);
+                });
+                *layout
+            }
+            (Decoder::Companded { law, layout, held }, Some(bytes)) => {
+                samples.reserve_exact(bytes.len() + 1);
+                whole_frames(held, bytes, layout.channels.count(), |frames| {
+                    law.expand(frames, &mut samples);
+                });
+                *layout
+            }
+            (Decoder::Opus(decoder), Some(packet)) => {
+                decoder.decode(packet, &mut samples)?;
+                decoder.layout()
+            }
+            (Decoder::Wav(reader), Some(bytes)) => {
+                reader.push(bytes, &mut samples)?;
+                let Some(format) = reader.format() else {
+                    return Ok(None);
+                };
+                return Ok(some(mix_down(
+                    samples,
+                    format.channels().into(),
+                    format.rate(),
+                )));
+            }
+            (Decoder::Wav(reader), None) if self.ended => {
+                // Once is enough.
+                self.ended = false;
+                return reader.finish().map(|()| None).map_err(Into::into);
+            }
+            (Decoder::OggOpus(decoder), _) => {
+                let sound = decoder.next_sound()?;
+                if sound.is_none() && std::mem::take(&mut self.ended) {
+                    decoder.reader.finish()?;
+                }
+                return Ok(sound);
+            }
+            (Decoder::Mp3(decoder), _) => return Ok(decoder.next_sound()?),
+            _ => return Ok(None),
+        };
+        Ok(some(Pcm::new(layout, samples)))
+    }
+}
+
+fn some(sound: Pcm) -> Option<Pcm> {
+    (!sound.is_empty()).then_some(sound)
+}
+
+fn wav_layout(format: WavFormat) -> Layout {
+    Layout::new(
+        format.rate(),
+        channels_after_mixing(format.channels().into()),
+    )
+}
+
+/// What is left of a number of channels.
+const fn channels_after_mixing(channels: usize) -> Channels {
+    match channels {
+        2 => Channels::Stereo,
+        _ => Channels::Mono,
+    }
+}
+
+/// Sound of any number of channels in one or two: more than two become their mean.
+fn mix_down(samples: Vec<i16>, channels: usize, rate: SampleRate) -> Pcm {
+    let layout = Layout::new(rate, channels_after_mixing(channels));
+    if channels <= 2 {
+        return Pcm::new(layout, samples);
+    }
+    let mixed = samples.chunks_exact(channels).map(|frame| {
+        let sum: i32 = frame.iter().map(|&sample| i32::from(sample)).sum();
+        (sum / channels as i32) as i16
+    });
+    Pcm::new(layout, mixed.collect())
+}
+
+/// Ogg/Opus to sound, for streams and files alike.
+#[derive(Debug)]
+struct OggOpusDecoder {
+    reader: OggOpusReader,
+    rate: SampleRate,
+    /// Of the first head; chained streams are brought to its channels.
+    head: Option<OpusHead>,
+    decoder: Option<OpusDecoder>,
+}
+
+impl OggOpusDecoder {
+    fn new(rate: SampleRate) -> Self {
+        Self {
+            reader: OggOpusReader::new(),
+            rate,
+            head: None,
+            decoder: None,
+        }
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        self.head.map(|head| Layout::new(self.rate, head.channels))
+    }
+
+    fn next_sound(&mut self) -> Result<Option<Pcm>, DecodeError> {
+        while let Some(item) = self.reader.next_item()? {
+            match item {
+                OggItem::Head(head) => {
+                    let first = *self.head.get_or_insert(head);
+                    let layout = Layout::new(self.rate, first.channels);
+                    self.decoder = Some(OpusDecoder::new(layout)?);
+                }
+                OggItem::Packet(packet) => {
+                    if let Some(sound) = self.decode(&packet)? {
+                        return Ok(Some(sound));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn decode(&mut self, packet: &OggPacket) -> Result<Option<Pcm>, DecodeError> {
+        let Some(decoder) = &mut self.decoder else {
+            return Ok(None);
+        };
+        let layout = decoder.layout();
+        let mut samples = Vec::new();
+        decoder.decode(&packet.data, &mut samples)?;
+        // Pre-skip and end are counted at 48 kHz; at lower rates a part of a frame is rounded the same way at both
+        // ends, so that the length stays right.
+        let at = |clock: u32| {
+            let frames = clock.div_ceil(opus::CLOCK_HZ / layout.rate.hz());
+            (frames as usize * layout.channels.count()).min(samples.len())
+        };
+        let (start, end) = (at(packet.heard.start), at(packet.heard.end));
+        samples.truncate(end);
+        samples.drain(..start.min(end));
+        Ok(some(Pcm::new(layout, samples)))
+    }
+}
+
+/// What a file may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLimits {
+    /// The most sound that is decoded.
+    pub duration: Duration,
+}
+
+/// Decodes a file, chunk by chunk. A file that is cut off gives what was there and ends; damaged packets are left out.
+pub struct FileDecoder {
+    source: Source,
+    layout: Layout,
+    duration: Option<Duration>,
+    limits: FileLimits,
+    frames: u64,
+    ended: bool,
+}
+
+enum Source {
+    OggOpus {
+        file: Box<dyn ReadSeek>,
+        decoder: Box<OggOpusDecoder>,
+    },
+    Symphonia {
+        format: Box<dyn FormatReader>,
+        decoder: Box<dyn AudioDecoder>,
+        track: u32,
+    },
+}
+
+/// A file, or its bytes in a cursor.
+trait ReadSeek: Read + Seek + Send + Sync {}
+impl<T: Read + Seek + Send + Sync> ReadSeek for T {}
+
+/// What symphonia wants to know beside the bytes.
+struct KnownLength<R> {
+    file: R,
+    len: u64,
+}
+
+impl<R: Read> Read for KnownLength<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
+impl<R: Seek> Seek for KnownLength<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+impl<R: Read + Seek + Send + Sync> MediaSource for KnownLength<R> {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+}
+
+impl fmt::Debug for FileDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileDecoder")
+            .field("layout", &self.layout)
+            .field("duration", &self.duration)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes read at once, and how much of a file is searched for its first sound and its last page.
+const READ: usize = 16 * 1024;
+const TAIL: u64 = 128 * 1024;
+
+impl FileDecoder {
+    /// Opens a file of WAV, MP3, FLAC or Ogg/Opus and reads as far as its first sound. This and the iteration block
+    /// on the file.
+    pub fn open(
+        mut file: impl Read + Seek + Send + Sync + 'static,
+        limits: FileLimits,
+    ) -> Result<Self, DecodeError> {
+        let len = file.seek(SeekFrom::End(0))?;
+        file.rewind()?;
+        let mut magic = Vec::new();
+        file.by_ref().take(4).read_to_end(&mut magic)?;
+        file.rewind()?;
+        let (source, layout, duration) = if magic == b"OggS" {
+            open_ogg_opus(file, len)?
+        } else {
+            open_with_symphonia(file, len)?
+        };
+        Ok(Self {
+            source,
+            layout,
+            duration,
+            limits,
+            frames: 0,
+            ended: false,
+        })
+    }
+
+    /// What the sound is.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// How long all of it lasts, where the file says so; for MP3 without a tag an estimate.
+    pub const fn duration(&self) -> Option<Duration> {
+        self.duration
+    }
+
+    fn decode(&mut self) -> Result<Option<Pcm>, DecodeError> {
+        match &mut self.source {
+            Source::OggOpus { file, decoder } => next_of_ogg_opus(file, decoder),
+            Source::Symphonia {
+                format,
+                decoder,
+                track,
+            } => next_of_symphonia(format.as_mut(), decoder.as_mut(), *track, self.layout),
+        }
+    }
+}
+
+impl Iterator for FileDecoder {
+    type Item = Result<Pcm, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = self.decode().transpose();
+        if let Some(Ok(sound)) = &item {
+            self.frames += sound.frames() as u64;
+            let most = self.layout.rate.frames_in(self.limits.duration) as u64;
+            if self.frames > most {
+                self.ended = true;
+                return Some(Err(DecodeError::TooLong(self.limits.duration)));
+            }
+        }
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+fn open_ogg_opus(
+    mut file: impl Read + Seek + Send + Sync + 'static,
+    len: u64,
+) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+    file.by_ref().take(TAIL).read_to_end(&mut tail)?;
+    file.rewind()?;
+
+    let mut file: Box<dyn ReadSeek> = Box::new(file);
+    let mut decoder = Box::new(OggOpusDecoder::new(SampleRate::HZ_48000));
+    let head = loop {
+        match decoder.reader.next_item()? {
+            Some(OggItem::Head(head)) => break head,
+            Some(OggItem::Packet(_)) => {}
+            None if read_more(&mut file, &mut decoder.reader)? => {}
+            None => {
+                decoder.reader.finish()?;
+                return Err(DecodeError::NoSound);
+            }
+        }
+    };
+    let layout = Layout::new(decoder.rate, head.channels);
+    decoder.head = Some(head);
+    decoder.decoder = Some(OpusDecoder::new(layout)?);
+    let duration = ogg::total_frames(head, &tail)
+        .and_then(|frames| usize::try_from(frames).ok())
+        .map(|frames| SampleRate::HZ_48000.duration_of(frames));
+    Ok((Source::OggOpus { file, decoder }, layout, duration))
+}
+
+/// Whether there was more to read.
+fn read_more(file: &mut impl Read, reader: &mut OggOpusReader) -> io::Result<bool> {
+    let mut bytes = [0; READ];
+    let read = file.read(&mut bytes)?;
+    reader.push(&bytes[..read]);
+    Ok(read > 0)
+}
+
+fn next_of_ogg_opus(
+    file: &mut impl Read,
+    decoder: &mut OggOpusDecoder,
+) -> Result<Option<Pcm>, DecodeError> {
+    loop {
+        match decoder.next_sound() {
+            Ok(Some(sound)) => return Ok(Some(sound)),
+            Ok(None) if read_more(file, &mut decoder.reader)? => {}
+            Ok(None) => return Ok(None),
+            // One packet is damaged; the next may be whole.
+            Err(DecodeError::Opus(_) | DecodeError::Ogg(OggError::Packet(_))) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn open_with_symphonia(
+    file: impl Read + Seek + Send + Sync + 'static,
+    len: u64,
+) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+    /// Pictures and lyrics are not for us; tags are skipped, not kept.
+    const KEPT_METADATA: Limit = Limit::Maximum(64 * 1024);
+    let file = Box::new(KnownLength { file, len });
+    let stream = MediaSourceStream::new(file, Default::default());
+    let metadata = MetadataOptions::default()
+        .limit_tag_bytes(KEPT_METADATA)
+        .limit_visual_bytes(KEPT_METADATA);
+    let format = symphonia::default::get_probe()
+        .probe(&Hint::new(), stream, FormatOptions::default(), metadata)
+        .map_err(DecodeError::Unrecognised)?;
+    let track = format
+        .default_track(TrackType::Audio)
+        .ok_or(DecodeError::NoSound)?;
+    let Some(CodecParameters::Audio(parameters)) = &track.codec_params else {
+        return Err(DecodeError::NoSound);
+    };
+    let rate = SampleRate::new(parameters.sample_rate.ok_or(DecodeError::NoSound)?)?;
+    let channels = parameters.channels.as_ref().map_or(1, |c| c.count());
+    let decoder = symphonia::default::get_codecs()
+        .make_audio_decoder(parameters, &AudioDecoderOptions::default())
+        .map_err(DecodeError::File)?;
+    let layout = Layout::new(rate, channels_after_mixing(channels));
+    let duration = duration_of(track, rate, len);
+    let track = track.id;
+    let source = Source::Symphonia {
+        format,
+        decoder,
+        track,
+    };
+    Ok((source, layout, duration))
+}
+
+/// What the file says, unless that cannot be true: programs that stream write lengths that they cannot know.
+fn duration_of(track: &Track, rate: SampleRate, file_len: u64) -> Option<Duration> {
+    /// No codec of ours packs more frames than this into a byte for any length of time.
+    const MAX_FRAMES_PER_BYTE: u64 = 600;
+    let frames = track.num_frames?;
+    (frames <= file_len.saturating_mul(MAX_FRAMES_PER_BYTE))
+        .then(|| rate.duration_of(usize::try_from(frames).unwrap_or(usize::MAX)))
+}
+
+fn next_of_symphonia(
+    format: &mut dyn FormatReader,
+    decoder: &mut dyn AudioDecoder,
+    track: u32,
+    layout: Layout,
+) -> Result<Option<Pcm>, DecodeError> {
+    loop {
+        let packet = match format.next_packet() {
+            Ok(Some(packet)) if packet.track_id == track => packet,
+            Ok(Some(_)) => continue,
+            Ok(None) => return Ok(None),
+            // The end of a file that is cut off, or whose header promised more than there is.
+            Err(SymphoniaError::IoError(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(None);
+            }
+            Err(SymphoniaError::IoError(error)) => return Err(error.into()),
+            Err(error) => return Err(DecodeError::File(error)),
+        };
+        let decoded = match decoder.decode(&packet) {
+            Ok(decoded) => decoded,
+            // Only this packet is damaged, says symphonia.
+            Err(SymphoniaError::DecodeError(_) | SymphoniaError::IoError(_)) => continue,
+            Err(error) => return Err(DecodeError::File(error)),
+        };
+        let rate = SampleRate::new(decoded.spec().rate())?;
+        if rate != layout.rate {
+            return Err(DecodeError::File(SymphoniaError::ResetRequired));
+        }
+        let channels = decoded.spec().channels().count();
+        let mut samples = Vec::new();
+        decoded.copy_to_vec_interleaved(&mut samples);
+        let sound = mix_down(samples, channels.max(1), rate).into_channels(layout.channels);
+        if !sound.is_empty() {
+            return Ok(Some(sound));
+        }
+    }
+}

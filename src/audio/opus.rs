@@ -1,0 +1,446 @@
+//! Opus (RFC 6716) over libopus: an encoder of 20 ms frames and a decoder with concealment, at the rates and channels
+//! that Opus has. Which packet was lost, and when, is the jitter buffer's to know; Ogg is [`super::ogg`]'s.
+
+use std::time::Duration;
+
+use super::format::{Channels, Layout, SampleRate};
+
+/// The length of the frames that we encode.
+pub const FRAME: Duration = Duration::from_millis(20);
+/// The most bytes that one encoded frame takes (RFC 6716, section 3.4, R2), and the byte before it.
+pub const MAX_FRAME_PACKET: usize = 1_276;
+/// The longest sound that one packet may hold (RFC 6716, section 3.4, R5).
+pub const MAX_PACKET_DURATION: Duration = Duration::from_millis(120);
+/// The clock that packets, pre-skip and granule positions are counted in, whatever the rate of the sound.
+pub const CLOCK_HZ: u32 = 48_000;
+
+/// Why sound could not be encoded or a packet not decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpusError {
+    /// A rate that Opus does not have.
+    #[error("Opus has no sample rate of {0}; use 8000, 12000, 16000, 24000 or 48000 Hz")]
+    Rate(SampleRate),
+    /// Not one frame of [`FRAME`].
+    #[error("an Opus frame of 20 ms has {expected} samples, not {got}")]
+    FrameLength {
+        /// Samples of one frame, over all channels.
+        expected: usize,
+        /// What came.
+        got: usize,
+    },
+    /// Bytes that are no Opus packet.
+    #[error("not an Opus packet: {0}")]
+    Packet(&'static str),
+    /// A loss that cannot be concealed in one step.
+    #[error("a loss of {} ms cannot be concealed; use a multiple of 2.5 ms up to 120 ms", .0.as_millis())]
+    Loss(Duration),
+    /// What libopus said.
+    #[error("libopus, {function}: {}", code.description())]
+    Library {
+        /// Which of its functions.
+        function: &'static str,
+        /// Its error.
+        code: ::opus::ErrorCode,
+    },
+}
+
+impl From<::opus::Error> for OpusError {
+    fn from(error: ::opus::Error) -> Self {
+        Self::Library {
+            function: error.function(),
+            code: error.code(),
+        }
+    }
+}
+
+/// Whether `rate` is one that libopus takes and gives.
+pub const fn has_rate(rate: SampleRate) -> bool {
+    matches!(rate.hz(), 8_000 | 12_000 | 16_000 | 24_000 | 48_000)
+}
+
+const fn library_channels(channels: Channels) -> ::opus::Channels {
+    match channels {
+        Channels::Mono => ::opus::Channels::Mono,
+        Channels::Stereo => ::opus::Channels::Stereo,
+    }
+}
+
+/// What the encoder optimises for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Application {
+    /// Intelligible speech.
+    Voip,
+    /// Fidelity to the input.
+    Audio,
+}
+
+/// How an encoder works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpusSettings {
+    /// What to optimise for.
+    pub application: Application,
+    /// Bits per second, 500 to 512,000.
+    pub bitrate_bps: u32,
+    /// 0 (cheap) to 10 (best).
+    pub complexity: u8,
+    /// In-band forward error correction, dimensioned for this share of lost packets in percent.
+    pub fec_loss_percent: Option<u8>,
+}
+
+impl OpusSettings {
+    /// Speech on a reliable transport.
+    pub const SPEECH: Self = Self {
+        application: Application::Voip,
+        bitrate_bps: 32_000,
+        complexity: 5,
+        fec_loss_percent: None,
+    };
+}
+
+/// One encoder for one stream; its state runs through the whole of it.
+#[derive(Debug)]
+pub struct OpusEncoder {
+    encoder: ::opus::Encoder,
+    layout: Layout,
+    frame_samples: usize,
+    pre_skip: u16,
+}
+
+impl OpusEncoder {
+    /// An encoder for sound of `layout`.
+    pub fn new(layout: Layout, settings: OpusSettings) -> Result<Self, OpusError> {
+        if !has_rate(layout.rate) {
+            return Err(OpusError::Rate(layout.rate));
+        }
+        let application = match settings.application {
+            Application::Voip => ::opus::Application::Voip,
+            Application::Audio => ::opus::Application::Audio,
+        };
+        let hz = layout.rate.hz();
+        let mut encoder = ::opus::Encoder::new(hz, library_channels(layout.channels), application)?;
+        let bitrate = i32::try_from(settings.bitrate_bps).unwrap_or(i32::MAX);
+        encoder.set_bitrate(::opus::Bitrate::Bits(bitrate))?;
+        encoder.set_complexity(settings.complexity.into())?;
+        if let Some(percent) = settings.fec_loss_percent {
+            encoder.set_inband_fec(true)?;
+            encoder.set_packet_loss_perc(percent.into())?;
+        }
+        let lookahead = u32::try_from(encoder.get_lookahead()?).unwrap_or(0);
+        Ok(Self {
+            encoder,
+            layout,
+            frame_samples: layout.samples_in(FRAME),
+            pre_skip: u16::try_from(lookahead * (CLOCK_HZ / hz)).unwrap_or(u16::MAX),
+        })
+    }
+
+    /// Rate and channels of the input.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Samples of one frame, over all channels.
+    pub const fn frame_samples(&self) -> usize {
+        self.frame_samples
+    }
+
+    /// How far the decoded sound lags behind the input, in frames at 48 kHz: the pre-skip of RFC 7845.
+    pub const fn pre_skip(&self) -> u16 {
+        self.pre_skip
+    }
+
+    /// Encodes exactly one frame into `packet` and returns the packet's length. [`MAX_FRAME_PACKET`] bytes always
+    /// suffice; with fewer the encoder keeps within them.
+    pub fn encode(&mut self, frame: &[i16], packet: &mut [u8]) -> Result<usize, OpusError> {
+        if frame.len() != self.frame_samples {
+            return Err(OpusError::FrameLength {
+                expected: self.frame_samples,
+                got: frame.len(),
+            });
+        }
+        Ok(self.encoder.encode(frame, packet)?)
+    }
+}
+
+/// One decoder for one stream. It gives the rate and channels that it was made for, whatever the encoder had.
+#[derive(Debug)]
+pub struct OpusDecoder {
+    decoder: ::opus::Decoder,
+    layout: Layout,
+}
+
+impl OpusDecoder {
+    /// A decoder that gives sound of `layout`.
+    pub fn new(layout: Layout) -> Result<Self, OpusError> {
+        if !has_rate(layout.rate) {
+            return Err(OpusError::Rate(layout.rate));
+        }
+        let decoder = ::opus::Decoder::new(layout.rate.hz(), library_channels(layout.channels))?;
+        Ok(Self { decoder, layout })
+    }
+
+    /// Rate and channels of the output.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Appends the sound of `packet` to `samples`.
+    pub fn decode(&mut self, packet: &[u8], samples: &mut Vec<i16>) -> Result<(), OpusError> {
+        let frames = clock_frames(packet)? / (CLOCK_HZ / self.layout.rate.hz());
+        self.run(packet, frames as usize, false, samples)
+    }
+
+    /// Appends `lost` of sound in place of packets that never came, continued from what was heard before. `lost` is a
+    /// multiple of 2.5 ms, at most [`MAX_PACKET_DURATION`].
+    pub fn conceal(&mut self, lost: Duration, samples: &mut Vec<i16>) -> Result<(), OpusError> {
+        let frames = self.lost_frames(lost)?;
+        self.run(&[], frames, false, samples)
+    }
+
+    /// Appends the last `lost` of sound before `next`, from the redundancy that `next` carries if its encoder used
+    /// forward error correction, otherwise as [`Self::conceal`]. `next` itself is to be decoded after this.
+    pub fn recover(
+        &mut self,
+        next: &[u8],
+        lost: Duration,
+        samples: &mut Vec<i16>,
+    ) -> Result<(), OpusError> {
+        clock_frames(next)?;
+        let frames = self.lost_frames(lost)?;
+        self.run(next, frames, true, samples)
+    }
+
+    fn lost_frames(&self, lost: Duration) -> Result<usize, OpusError> {
+        let frames = self.layout.rate.frames_in(lost);
+        let unit = self.layout.rate.hz() as usize / 400;
+        if lost > MAX_PACKET_DURATION || frames == 0 || !frames.is_multiple_of(unit) {
+            return Err(OpusError::Loss(lost));
+        }
+        Ok(frames)
+    }
+
+    fn run(
+        &mut self,
+        packet: &[u8],
+        frames: usize,
+        fec: bool,
+        samples: &mut Vec<i16>,
+    ) -> Result<(), OpusError> {
+        let channels = self.layout.channels.count();
+        let start = samples.len();
+        samples.resize(start + frames * channels, 0);
+        match self.decoder.decode(packet, &mut samples[start..], fec) {
+            Ok(decoded) => {
+                samples.truncate(start + decoded * channels);
+                Ok(())
+            }
+            Err(error) => {
+                samples.truncate(start);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// How long the sound in `packet` lasts, read from its first two bytes without decoding.
+pub fn packet_duration(packet: &[u8]) -> Result<Duration, OpusError> {
+    Ok(SampleRate::HZ_48000.duration_of(clock_frames(packet)? as usize))
+}
+
+/// [`packet_duration`] in frames of 48 kHz: at least 120 (2.5 ms), at most 5,760 (120 ms).
+pub fn clock_frames(packet: &[u8]) -> Result<u32, OpusError> {
+    /// Frames at 48 kHz of the 32 configurations, table 2 of RFC 6716.
+    const FRAMES: [u32; 32] = {
+        const SILK: [u32; 4] = [480, 960, 1_920, 2_880];
+        const CELT: [u32; 4] = [120, 240, 480, 960];
+        let mut frames = [0; 32];
+        let mut config = 0;
+        while config < 32 {
+            frames[config] = match config {
+                0..12 => SILK[config % 4],
+                // Hybrid: 10 and 20 ms.
+                12..16 => SILK[config % 2],
+                _ => CELT[config % 4],
+            };
+            config += 1;
+        }
+        frames
+    };
+    const MAX: u32 = CLOCK_HZ / 1_000 * 120;
+
+    let toc = *packet.first().ok_or(OpusError::Packet("it is empty"))?;
+    let count = match toc & 0b11 {
+        0 => 1,
+        1 if packet.len().is_multiple_of(2) => {
+            return Err(OpusError::Packet("two equal frames of odd length"));
+        }
+        1 | 2 => 2,
+        _ => match packet.get(1) {
+            Some(byte) if byte & 0x3F > 0 => u32::from(byte & 0x3F),
+            _ => return Err(OpusError::Packet("it has no frames")),
+        },
+    };
+    match count * FRAMES[usize::from(toc >> 3)] {
+        frames @ 1..=MAX => Ok(frames),
+        _ => Err(OpusError::Packet("it is longer than 120 ms")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATES: [u32; 5] = [8_000, 12_000, 16_000, 24_000, 48_000];
+
+    fn layout(hz: u32, channels: Channels) -> Layout {
+        Layout::new(SampleRate::new(hz).unwrap(), channels)
+    }
+
+    fn tone(layout: Layout, frames: usize) -> Vec<i16> {
+        let step = 440.0 * std::f32::consts::TAU / layout.rate.hz() as f32;
+        (0..frames)
+            .flat_map(|n| {
+                let sample = ((n as f32 * step).sin() * 12_000.0) as i16;
+                std::iter::repeat_n(sample, layout.channels.count())
+            })
+            .collect()
+    }
+
+    fn packets(encoder: &mut OpusEncoder, sound: &[i16]) -> Vec<Vec<u8>> {
+        sound
+            .chunks_exact(encoder.frame_samples())
+            .map(|frame| {
+                let mut packet = vec![0; MAX_FRAME_PACKET];
+                let len = encoder.encode(frame, &mut packet).unwrap();
+                packet.truncate(len);
+                packet
+            })
+            .collect()
+    }
+
+    fn energy(samples: &[i16]) -> f64 {
+        samples.iter().map(|&s| f64::from(s).powi(2)).sum::<f64>() / samples.len() as f64
+    }
+
+    #[test]
+    fn a_tone_survives_at_every_rate_and_with_every_number_of_channels() {
+        for hz in RATES {
+            for channels in [Channels::Mono, Channels::Stereo] {
+                let layout = layout(hz, channels);
+                let sound = tone(layout, hz as usize / 2);
+                let mut encoder = OpusEncoder::new(layout, OpusSettings::SPEECH).unwrap();
+                let mut decoder = OpusDecoder::new(layout).unwrap();
+                let mut heard = Vec::new();
+                for packet in packets(&mut encoder, &sound) {
+                    assert_eq!(packet_duration(&packet), Ok(FRAME));
+                    decoder.decode(&packet, &mut heard).unwrap();
+                }
+                assert_eq!(heard.len(), sound.len());
+                let ratio = energy(&heard[heard.len() / 2..]) / energy(&sound);
+                assert!((0.8..1.25).contains(&ratio), "{layout}: {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_that_opus_lacks_and_a_frame_of_another_length_are_errors() {
+        let odd = layout(44_100, Channels::Mono);
+        assert!(matches!(OpusDecoder::new(odd), Err(OpusError::Rate(_))));
+        let narrow = layout(8_000, Channels::Mono);
+        let mut encoder = OpusEncoder::new(narrow, OpusSettings::SPEECH).unwrap();
+        assert!(matches!(
+            encoder.encode(&[0; 159], &mut [0; 100]),
+            Err(OpusError::FrameLength { .. })
+        ));
+    }
+
+    #[test]
+    fn a_lost_packet_is_concealed_and_with_forward_error_correction_recovered() {
+        let wide = layout(16_000, Channels::Mono);
+        let settings = OpusSettings {
+            fec_loss_percent: Some(30),
+            ..OpusSettings::SPEECH
+        };
+        // A burst of sound in one packet alone: only the redundancy in the next one can bring it back.
+        let mut sound = vec![0; 320 * 20];
+        sound[320 * 10..320 * 11].copy_from_slice(&tone(wide, 320));
+        let mut encoder = OpusEncoder::new(wide, settings).unwrap();
+        let packets = packets(&mut encoder, &sound);
+        let mut heard = [Vec::new(), Vec::new()];
+        for (fec, heard) in heard.iter_mut().enumerate() {
+            let mut decoder = OpusDecoder::new(wide).unwrap();
+            for (n, packet) in packets.iter().enumerate() {
+                match n {
+                    10 if fec == 1 => decoder.recover(&packets[11], FRAME, heard).unwrap(),
+                    10 => decoder.conceal(FRAME, heard).unwrap(),
+                    _ => decoder.decode(packet, heard).unwrap(),
+                }
+            }
+            assert_eq!(heard.len(), sound.len());
+        }
+        let lost = 320 * 10..320 * 11;
+        let [concealed, recovered] = heard;
+        assert!(energy(&recovered[lost.clone()]) > 100.0 * energy(&concealed[lost]).max(1.0));
+    }
+
+    #[test]
+    fn no_loss_or_an_endless_one_is_not_concealed() {
+        let mut decoder = OpusDecoder::new(layout(48_000, Channels::Mono)).unwrap();
+        let mut samples = Vec::new();
+        for lost in [0, 1, 140, 3_600_000].map(Duration::from_millis) {
+            assert_eq!(
+                decoder.conceal(lost, &mut samples),
+                Err(OpusError::Loss(lost))
+            );
+        }
+        assert!(samples.is_empty());
+    }
+
+    #[test]
+    fn durations_follow_the_table_of_configurations() {
+        let micros = |toc: u8| packet_duration(&[toc, 0]).unwrap().as_micros();
+        let silk = [10_000, 20_000, 40_000, 60_000];
+        let celt = [2_500, 5_000, 10_000, 20_000];
+        for config in 0..32u8 {
+            let expected = match config {
+                0..=11 => silk[usize::from(config % 4)],
+                12..=15 => silk[usize::from(config % 2)],
+                _ => celt[usize::from(config % 4)],
+            };
+            assert_eq!(micros(config << 3), expected);
+            assert_eq!(micros(config << 3 | 2), 2 * expected);
+        }
+        assert!(packet_duration(&[]).is_err());
+        assert!(packet_duration(&[3]).is_err());
+        assert!(packet_duration(&[3, 0]).is_err());
+        assert_eq!(packet_duration(&[3, 12]), Ok(MAX_PACKET_DURATION));
+        assert!(packet_duration(&[3, 13]).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn garbage_is_an_error_or_as_long_as_it_says(garbage: Vec<u8>, stereo: bool) {
+            let channels = if stereo { Channels::Stereo } else { Channels::Mono };
+            let mut decoder = OpusDecoder::new(layout(48_000, channels)).unwrap();
+            let mut samples = Vec::new();
+            let decoded = decoder.decode(&garbage, &mut samples);
+            // Our reading of the first bytes is libopus' own.
+            prop_assert_eq!(
+                clock_frames(&garbage).ok(),
+                ::opus::packet::get_nb_samples(&garbage, CLOCK_HZ).ok()
+                    .filter(|_| garbage[0] & 3 != 1 || garbage.len() % 2 == 1)
+                    .filter(|&frames| frames > 0)
+                    .map(|frames| frames as u32)
+            );
+            match decoded {
+                Ok(()) => prop_assert_eq!(
+                    samples.len(),
+                    clock_frames(&garbage).unwrap() as usize * channels.count()
+                ),
+                Err(_) => prop_assert!(samples.is_empty()),
+            }
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! Voice activity detection: where in a stream of 16 kHz mono speech begins, pauses and ends. A small neural network
+//! (`earshot`) scores frames of 16 ms; hysteresis, a minimum length and a hang-over make events of the scores. What an
+//! event means for a turn, and which audio goes to a recogniser in which format, is decided elsewhere.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use super::format::SampleRate;
+
+/// The rate that the detector hears. Positions are samples at this rate since the first one pushed.
+pub const RATE: SampleRate = SampleRate::HZ_16000;
+/// Samples that are scored together.
+pub const FRAME: usize = 256;
+/// Frames in a row that must agree before the state changes: a click is shorter.
+const CONSECUTIVE: u64 = 3;
+/// How far below the entering score speech may fall before it counts as silence.
+const HYSTERESIS: f32 = 0.15;
+
+/// When speech counts as speech.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VadSettings {
+    /// The score, 0–1, from which a frame is speech. It stays speech down to 0.15 less.
+    pub threshold: f32,
+    /// Speech shorter than this never was any.
+    pub min_speech: Duration,
+    /// Silence after which speech has ended.
+    pub hang_over: Duration,
+    /// How much before the onset belongs to an utterance: the network needs a moment to be sure.
+    pub pre_roll: Duration,
+}
+
+impl Default for VadSettings {
+    fn default() -> Self {
+        Self {
+            threshold: 0.65,
+            min_speech: Duration::from_millis(100),
+            hang_over: Duration::from_millis(500),
+            pre_roll: Duration::from_millis(300),
+        }
+    }
+}
+
+/// What was heard, with the sample where it happened. Events come later than that: the detector has to be sure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VadEvent {
+    /// Somebody has begun to speak.
+    SpeechStart {
+        /// The first sample of speech, without pre-roll.
+        at: u64,
+    },
+    /// A pause, perhaps the end.
+    SilenceBegan {
+        /// The first sample of the pause.
+        at: u64,
+    },
+    /// It was not the end.
+    SpeechResumed {
+        /// The first sample of speech after the pause.
+        at: u64,
+    },
+    /// The pause has lasted for the hang-over: it was the end.
+    SpeechEnd {
+        /// The first sample of the pause.
+        at: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Silence,
+    /// Perhaps the beginning of speech.
+    Onset {
+        at: u64,
+    },
+    Speech,
+    Pause {
+        at: u64,
+    },
+}
+
+/// One detector for one stream.
+pub struct Vad {
+    network: Box<earshot::Detector>,
+    /// Samples of a frame that is not complete yet.
+    frame: Vec<i16>,
+    decider: Decider,
+}
+
+/// Scores in, events out: everything but the network.
+#[derive(Debug)]
+struct Decider {
+    enter: f32,
+    leave: f32,
+    min_speech: u64,
+    hang_over: u64,
+    state: State,
+    /// The first sample of the next frame.
+    position: u64,
+    /// Frames in a row that speak against the state.
+    against: u64,
+}
+
+impl Vad {
+    /// A detector that has heard nothing yet.
+    pub fn new(settings: VadSettings) -> Self {
+        Self {
+            network: earshot::Detector::default_boxed(),
+            frame: Vec::with_capacity(FRAME),
+            decider: Decider::new(settings),
+        }
+    }
+
+    /// Samples of the complete frames heard so far: everything before this is decided.
+    pub const fn position(&self) -> u64 {
+        self.decider.position
+    }
+
+    /// Whether somebody is speaking, a pause within the hang-over included.
+    pub const fn is_speech(&self) -> bool {
+        matches!(self.decider.state, State::Speech | State::Pause { .. })
+    }
+
+    /// Hears more and tells what happened, in order.
+    pub fn push(&mut self, mut samples: &[i16]) -> Vec<VadEvent> {
+        let mut events = Vec::new();
+        while !samples.is_empty() {
+            let (score, rest) = if self.frame.is_empty() && samples.len() >= FRAME {
+                let (frame, rest) = samples.split_at(FRAME);
+                (self.network.predict_i16(frame), rest)
+            } else {
+                let missing = (FRAME - self.frame.len()).min(samples.len());
+                let (part, rest) = samples.split_at(missing);
+                self.frame.extend_from_slice(part);
+                if self.frame.len() < FRAME {
+                    break;
+                }
+                let score = self.network.predict_i16(&self.frame);
+                self.frame.clear();
+                (score, rest)
+            };
+            samples = rest;
+            events.extend(self.decider.decide(score));
+        }
+        events
+    }
+}
+
+impl fmt::Debug for Vad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vad")
+            .field("decider", &self.decider)
+            .finish_non_exhaustive()
+    }
+}
+
+fn samples_in(time: Duration) -> u64 {
+    RATE.frames_in(time) as u64
+}
+
+impl Decider {
+    fn new(settings: VadSettings) -> Self {
+        Self {
+            enter: settings.threshold,
+            // A low threshold keeps some hysteresis too.
+            leave: (settings.threshold - HYSTERESIS).max(settings.threshold / 2.0),
+            min_speech: samples_in(settings.min_speech),
+            hang_over: samples_in(settings.hang_over),
+            state: State::Silence,
+            position: 0,
+            against: 0,
+        }
+    }
+
+    /// Takes the score of the next frame.
+    fn decide(&mut self, score: f32) -> Option<VadEvent> {
+        let opposes = match self.state {
+            State::Silence | State::Pause { .. } => score >= self.enter,
+            State::Onset { .. } | State::Speech => score < self.leave,
+        };
+        self.position += FRAME as u64;
+        self.against = if opposes { self.against + 1 } else { 0 };
+        let turned = self.against >= CONSECUTIVE;
+        // Where the frames that speak against the state began.
+        let since = self.position - self.against * FRAME as u64;
+        let (state, event) = match self.state {
+            State::Silence if turned => (State::Onset { at: since }, None),
+            State::Onset { .. } if opposes => (State::Silence, None),
+            State::Speech if turned => (
+                State::Pause { at: since },
+                Some(VadEvent::SilenceBegan { at: since }),
+            ),
+            State::Pause { .. } if turned => {
+                (State::Speech, Some(VadEvent::SpeechResumed { at: since }))
+            }
+            State::Pause { at } if !opposes && self.position - at >= self.hang_over => {
+                (State::Silence, Some(VadEvent::SpeechEnd { at }))
+            }
+            state => (state, None),
+        };
+        if state != self.state {
+            self.against = 0;
+            self.state = state;
+        }
+        // At once, when the frames that brought us here were long enough.
+        if let State::Onset { at } = self.state
+            && self.position - at >= self.min_speech
+        {
+            self.state = State::Speech;
+            return Some(VadEvent::SpeechStart { at });
+        }
+        event
+    }
+}
+
+/// What a recogniser is to hear of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UtterancePart {
+    /// An utterance begins; its audio begins at this sample, with the pre-roll.
+    Start {
+        /// The first sample of the audio that follows.
+        at: u64,
+    },
+    /// Its next samples, without gaps.
+    Audio(Vec<i16>),
+    /// It is over, its hang-over included.
+    End {
+        /// The first sample of the silence that ended it.
+        at: u64,
+    },
+}
+
+/// Cuts a stream into utterances with their pre-roll and hang-over: a [`Vad`] that remembers the recent past.
+#[derive(Debug)]
+pub struct UtteranceCutter {
+    vad: Vad,
+    /// Samples that were not handed out: the pre-roll, or what waits for the end of a frame.
+    recent: VecDeque<i16>,
+    /// How many of them are kept in silence.
+    keep: usize,
+    pre_roll: u64,
+    heard: u64,
+}
+
+impl UtteranceCutter {
+    /// A cutter that has heard nothing yet.
+    pub fn new(settings: VadSettings) -> Self {
+        let pre_roll = samples_in(settings.pre_roll);
+        // An onset is known this much after it happened.
+        let doubt = samples_in(settings.min_speech) + (CONSECUTIVE + 1) * FRAME as u64;
+        Self {
+            vad: Vad::new(settings),
+            recent: VecDeque::new(),
+            keep: usize::try_from(pre_roll + doubt).unwrap_or(usize::MAX),
+            pre_roll,
+            heard: 0,
+        }
+    }
+
+    /// Whether an utterance is under way.
+    pub const fn is_speech(&self) -> bool {
+        self.vad.is_speech()
+    }
+
+    /// Hears more and tells what of it belongs to utterances, in order.
+    pub fn push(&mut self, samples: &[i16]) -> Vec<UtterancePart> {
+        let mut parts = Vec::new();
+        // By frames, so that an event finds the past not yet forgotten, however much is pushed at once.
+        for chunk in samples.chunks(FRAME) {
+            self.recent.extend(chunk);
+            self.heard += chunk.len() as u64;
+            for event in self.vad.push(chunk) {
+                match event {
+                    VadEvent::SpeechStart { at } => {
+                        let oldest = self.heard - self.recent.len() as u64;
+                        let at = at.saturating_sub(self.pre_roll).max(oldest);
+                        self.recent.drain(..(at - oldest) as usize);
+                        parts.push(UtterancePart::Start { at });
+                    }
+                    VadEvent::SpeechEnd { at } => {
+                        // What came after the frame that decided stays for the next utterance.
+                        let after = (self.heard - self.vad.position()) as usize;
+                        let decided = self.recent.len().saturating_sub(after);
+                        push_audio(&mut parts, self.recent.drain(..decided));
+                        parts.push(UtterancePart::End { at });
+                    }
+                    VadEvent::SilenceBegan { .. } | VadEvent::SpeechResumed { .. } => {}
+                }
+            }
+            if self.vad.is_speech() {
+                push_audio(&mut parts, self.recent.drain(..));
+            } else {
+                let excess = self.recent.len().saturating_sub(self.keep);
+                self.recent.drain(..excess);
+            }
+        }
+        parts
+    }
+
+    /// Ends an utterance that is under way because the stream has ended.
+    pub fn finish(self) -> Option<UtterancePart> {
+        self.is_speech()
+            .then_some(UtterancePart::End { at: self.heard })
+    }
+}
+
+/// Adds audio to the parts, to the last one where that is audio already.
+fn push_audio(parts: &mut Vec<UtterancePart>, samples: impl ExactSizeIterator<Item = i16>) {
+    if samples.len() == 0 {
+        return;
+    }
+    match parts.last_mut() {
+        Some(UtterancePart::Audio(audio)) => audio.extend(samples),
+        _ => parts.push(UtterancePart::Audio(samples.collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 16;
+
+    fn decide(scores: impl IntoIterator<Item = f32>, settings: VadSettings) -> Vec<VadEvent> {
+        let mut decider = Decider::new(settings);
+        scores
+            .into_iter()
+            .filter_map(|score| decider.decide(score))
+            .collect()
+    }
+
+    fn frames(score: f32, count: usize) -> impl Iterator<Item = f32> {
+        std::iter::repeat_n(score, count)
+    }
+
+    fn noise(amplitude: f64, seconds: usize) -> Vec<i16> {
+        let mut state = 0x2545_F491_4F6C_DD1Du64;
+        (0..seconds * 16_000)
+            .map(|_| {
+                // Twelve uniform numbers make a normal one.
+                let sum: f64 = (0..12)
+                    .map(|_| {
+                        state ^= state << 13;
+                        state ^= state >> 7;
+                        state ^= state << 17;
+                        (state >> 11) as f64 / (1u64 << 53) as f64
+                    })
+                    .sum();
+                ((sum - 6.0) * amplitude * 32_768.0) as i16
+            })
+            .collect()
+    }
+
+    fn tones(hz: &[f64], seconds: usize) -> Vec<i16> {
+        (0..seconds * 16_000)
+            .map(|n| {
+                let time = n as f64 / 16_000.0 * std::f64::consts::TAU;
+                let sum: f64 = hz.iter().map(|hz| (time * hz).sin()).sum();
+                (sum * 12_000.0) as i16
+            })
+            .collect()
+    }
+
+    #[test]
+    fn speech_begins_pauses_resumes_and_ends_where_the_scores_say() {
+        let scores = frames(0.0, 10)
+            .chain(frames(0.9, 20))
+            .chain(frames(0.1, 10))
+            .chain(frames(0.9, 20))
+            .chain(frames(0.1, 40));
+        let at = |frame: u64| frame * FRAME as u64;
+        assert_eq!(
+            decide(scores, VadSettings::default()),
+            [
+                VadEvent::SpeechStart { at: at(10) },
+                VadEvent::SilenceBegan { at: at(30) },
+                VadEvent::SpeechResumed { at: at(40) },
+                VadEvent::SilenceBegan { at: at(60) },
+                VadEvent::SpeechEnd { at: at(60) },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_cough_is_not_speech() {
+        let scores = frames(0.0, 5).chain(frames(0.95, 6)).chain(frames(0.0, 60));
+        assert_eq!(decide(scores, VadSettings::default()), []);
+    }
+
+    #[test]
+    fn a_score_between_the_thresholds_neither_starts_nor_ends_speech() {
+        assert_eq!(decide(frames(0.6, 100), VadSettings::default()), []);
+        let scores = frames(0.9, 10).chain(frames(0.55, 100));
+        assert_eq!(
+            decide(scores, VadSettings::default()),
+            [VadEvent::SpeechStart { at: 0 }]
+        );
+    }
+
+    #[test]
+    fn noise_tones_and_telephone_keys_are_not_speech() {
+        let sounds = [
+            ("white noise at -40 dB", noise(0.01, 10)),
+            ("white noise at -20 dB", noise(0.1, 10)),
+            ("440 Hz", tones(&[440.0], 10)),
+            ("DTMF 5", tones(&[770.0, 1_336.0], 10)),
+            ("silence", vec![0; 160_000]),
+        ];
+        for (name, sound) in sounds {
+            let events = Vad::new(VadSettings::default()).push(&sound);
+            assert_eq!(events, [], "{name}");
+        }
+    }
+
+    /// A cutter whose audio is checked against what was pushed.
+    fn utterances(sound: &[i16], chunk: usize, settings: VadSettings) -> Vec<(u64, u64)> {
+        let mut cutter = UtteranceCutter::new(settings);
+        let mut found = Vec::new();
+        let mut next = 0;
+        for piece in sound.chunks(chunk) {
+            for part in cutter.push(piece) {
+                match part {
+                    UtterancePart::Start { at } => {
+                        assert!(at >= next, "audio is handed out twice");
+                        next = at;
+                        found.push((at, 0));
+                    }
+                    UtterancePart::Audio(audio) => {
+                        let at = next as usize;
+                        assert_eq!(audio, sound[at..at + audio.len()]);
+                        next += audio.len() as u64;
+                    }
+                    UtterancePart::End { .. } => found.last_mut().unwrap().1 = next,
+                }
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn utterances_are_the_same_in_any_chunking(chunk in 1usize..5_000) {
+            // A threshold under everything makes speech of noise and tells it from a pause of a minimum score.
+            let settings = VadSettings { threshold: 0.02, ..VadSettings::default() };
+            let mut sound = noise(0.02, 1);
+            sound.extend(tones(&[310.0, 620.0, 930.0, 1_240.0], 1));
+            sound.extend(vec![0; 16_000]);
+            sound.extend(tones(&[200.0, 400.0, 2_600.0], 1));
+            sound.extend(vec![0; 16_000]);
+            let whole = utterances(&sound, sound.len(), settings);
+            prop_assert!(!whole.is_empty());
+            prop_assert_eq!(utterances(&sound, chunk, settings), whole);
+        }
+
+        #[test]
+        fn events_alternate_and_their_positions_never_go_back(scores in prop::collection::vec(0.0f32..1.0, 0..2_000)) {
+            // Slow changes, so that runs happen.
+            let smooth = scores.iter().flat_map(|&score| frames(score, 4));
+            let mut last = 0;
+            let mut speech = false;
+            for event in decide(smooth, VadSettings::default()) {
+                let (at, before, after) = match event {
+                    VadEvent::SpeechStart { at } => (at, false, true),
+                    VadEvent::SilenceBegan { at } | VadEvent::SpeechResumed { at } => (at, true, true),
+                    VadEvent::SpeechEnd { at } => (at, true, false),
+                };
+                prop_assert_eq!(speech, before);
+                prop_assert!(at >= last);
+                (speech, last) = (after, at);
+            }
+        }
+    }
+
+    #[test]
+    fn the_cutter_remembers_no_more_than_it_may() {
+        let mut cutter = UtteranceCutter::new(VadSettings::default());
+        for _ in 0..100 {
+            cutter.push(&vec![0; 16_000]);
+        }
+        let most = Duration::from_millis(300 + 100 + 5 * MS);
+        assert!(cutter.recent.len() as u64 <= samples_in(most));
+    }
+}
