@@ -2,6 +2,8 @@
 
 pub mod format;
 pub mod pcm;
+pub mod resample;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use pcm::Pcm;
+pub use resample::Resampler;
