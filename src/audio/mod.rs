@@ -13,6 +13,7 @@ pub mod ogg;
 pub mod opus;
 pub mod pacer;
 pub mod pcm;
+pub mod resample;
 pub mod vad;
 pub mod wav;
 
