@@ -4,5 +4,6 @@
 mod command_line;
 mod harness;
 mod lifecycle;
+mod local_stt;
 mod speak;
 mod voices;

@@ -1,19 +1,84 @@
-//! The engines that need no key.
-use super::ProviderTable;
-use crate::config::Providers;
-use crate::server::Engine;
-/// stub
+//! Speech without a key: programs and servers of this machine. Each file is one engine or one protocol; which of them
+//! answers is decided by what is installed and by the operator's settings.
+
+mod espeak;
+mod flite;
+pub mod pocketsphinx;
+mod sentences;
+pub mod tts;
+mod utterance;
+mod voices;
+mod wav;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::config;
+use crate::process::ProgramError;
+use crate::providers::{ErrorKind, ProviderError, ProviderTable};
+use pocketsphinx::Pocketsphinx;
+use pocketsphinx::pool::PoolSettings;
+use tts::{EngineState, LocalTts, LocalTtsSettings};
+
+/// The slug of everything in this folder.
 pub const SLUG: &str = "local";
-/// stub
-pub fn engines(_: &Providers) -> Vec<Engine> {
-    vec![]
+
+/// A way to hear or to speak on this machine.
+#[derive(Debug)]
+pub struct Engine {
+    /// `hears` or `speaks`.
+    pub role: &'static str,
+    /// A description, or what is missing and which package brings it.
+    pub found: Result<String, String>,
 }
-/// stub
-pub fn add_to(_: &mut ProviderTable, _: &Providers) -> std::io::Result<()> {
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.found {
+            Ok(description) => write!(f, "{:6}  {description}", self.role),
+            Err(missing) => write!(f, "{:6}  missing: {missing}", self.role),
+        }
+    }
+}
+
+/// Looks for the engines that the settings allow, without starting them.
+pub fn engines(settings: &config::Providers) -> Vec<Engine> {
+    let hears = pocketsphinx::probe(&settings.local_model_path);
+    let mut engines = vec![Engine { role: "hears", found: hears.map_err(|error| error.message) }];
+    let programs = tts::probe(&LocalTtsSettings::default().search_path);
+    engines.extend(programs.into_iter().map(|(name, state)| Engine {
+        role: "speaks",
+        found: match state {
+            EngineState::Found(file) => Ok(format!("{name}, {}", file.display())),
+            EngineState::Missing(package) => Err(format!("{name}; install the Debian package {package}")),
+        },
+    }));
+    engines
+}
+
+/// Adds what the settings name. Must be called in a runtime.
+pub fn add_to(table: &mut ProviderTable, settings: &config::Providers) -> io::Result<()> {
+    table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default())));
+    let mut pool = PoolSettings::new(std::env::current_exe()?);
+    pool.model.clone_from(&settings.local_model_path);
+    if settings.local_stt_workers > 0 {
+        pool.size = settings.local_stt_workers;
+    }
+    table.add_speech_to_text(Arc::new(Pocketsphinx::new(pool)));
     Ok(())
 }
-/// stub
-pub mod wyoming {
-    /// stub
-    pub type Address = String;
+
+fn failure(kind: ErrorKind, message: impl Into<String>) -> ProviderError {
+    ProviderError::new(SLUG, kind, message)
+}
+
+fn program_failure(error: &ProgramError) -> ProviderError {
+    let kind = match error {
+        ProgramError::Missing { .. } | ProgramError::Io { .. } | ProgramError::Failed { .. } => {
+            ErrorKind::Unavailable
+        }
+        ProgramError::Timeout { .. } => ErrorKind::Timeout,
+        ProgramError::TooMuch { .. } => ErrorKind::Protocol,
+    };
+    failure(kind, error.to_string())
 }

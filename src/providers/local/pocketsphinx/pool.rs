@@ -1,0 +1,374 @@
+//! The worker processes: at most so many, one of them loaded before it is needed, each leased for one utterance and
+//! taken back afterwards. A worker that dies, hangs or talks nonsense is killed, and the next lease gets another. What
+//! is said to a worker in which order is the session's business.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_stream::StreamExt;
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
+use tokio_util::sync::CancellationToken;
+
+use super::wire::{Command, MAX_REPORT_BYTES, Report};
+use super::worker::SUBCOMMAND;
+use crate::providers::ErrorKind;
+
+/// How long a worker that closed its output may take to be gone, so that its exit status can be told.
+const EXIT_GRACE: Duration = Duration::from_millis(200);
+
+/// How many workers, of which program, with which patience.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// The program that is a worker when it is called with [`SUBCOMMAND`] and the model directory: our own.
+    pub program: PathBuf,
+    /// The directory that holds the model.
+    pub model: PathBuf,
+    /// The most workers at a time, each 90 MB; the usual number is one for every core.
+    pub size: usize,
+    /// How long each step may take.
+    pub deadlines: Deadlines,
+}
+
+impl PoolSettings {
+    /// Where Debian's `pocketsphinx-en-us` puts the model.
+    pub const DEBIAN_MODEL: &str = "/usr/share/pocketsphinx/model/en-us";
+
+    /// Workers of `program`, as many as there are cores, with Debian's model.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            model: Self::DEBIAN_MODEL.into(),
+            size: std::thread::available_parallelism().map_or(1, usize::from),
+            deadlines: Deadlines::default(),
+        }
+    }
+}
+
+/// How long each step may take before the worker counts as hung.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadlines {
+    /// Waiting for a free worker.
+    pub lease: Duration,
+    /// From its start until it has loaded its model.
+    pub ready: Duration,
+    /// Taking one chunk of audio.
+    pub write: Duration,
+    /// From the end of an utterance to its final, beside the length of the utterance.
+    pub answer: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(1),
+            ready: Duration::from_secs(10),
+            write: Duration::from_secs(5),
+            answer: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a worker, or the lack of one, did to an utterance.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// All are busy.
+    #[error("all {0} recognisers are busy")]
+    Busy(usize),
+    /// The program cannot be started.
+    #[error("the recogniser's worker cannot be started: {0}")]
+    Start(std::io::Error),
+    /// It ended by itself or was killed by somebody else.
+    #[error("the recogniser's worker has died ({0})")]
+    Died(String),
+    /// It said why it cannot go on.
+    #[error("{0}")]
+    Failed(String),
+    /// It said something that is not the protocol; it was killed.
+    #[error("the recogniser's worker answered with something that is not its protocol: {0}")]
+    Garbage(String),
+    /// It hung; it was killed.
+    #[error("the recogniser's worker did not {step} within {} ms", limit.as_millis())]
+    Hung {
+        /// What it should have done.
+        step: &'static str,
+        /// The deadline.
+        limit: Duration,
+    },
+}
+
+impl PoolError {
+    /// What it is to a caller.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Busy(_) => ErrorKind::Overloaded,
+            Self::Start(_) | Self::Died(_) | Self::Failed(_) => ErrorKind::Unavailable,
+            Self::Garbage(_) => ErrorKind::Protocol,
+            Self::Hung { .. } => ErrorKind::Timeout,
+        }
+    }
+}
+
+/// One worker process. Dropping it kills it.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    commands: ChildStdin,
+    reports: FramedRead<ChildStdout, LinesCodec>,
+    started: Instant,
+    ready: bool,
+}
+
+impl Worker {
+    /// Starts a worker; it loads its model by itself from here on.
+    fn start(settings: &PoolSettings) -> Result<Self, PoolError> {
+        let mut child = tokio::process::Command::new(&settings.program)
+            .arg(SUBCOMMAND)
+            .arg(&settings.model)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(PoolError::Start)?;
+        let gone = || PoolError::Start(std::io::ErrorKind::BrokenPipe.into());
+        let commands = child.stdin.take().ok_or_else(gone)?;
+        let stdout = child.stdout.take().ok_or_else(gone)?;
+        let lines = LinesCodec::new_with_max_length(MAX_REPORT_BYTES);
+        Ok(Self {
+            child,
+            commands,
+            reports: FramedRead::new(stdout, lines),
+            started: Instant::now(),
+            ready: false,
+        })
+    }
+
+    fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until it has loaded its model.
+    async fn ready(&mut self, limit: Duration) -> Result<(), PoolError> {
+        if self.ready {
+            return Ok(());
+        }
+        match timeout_at(self.started + limit, self.report()).await {
+            Ok(Ok(Report::Ready)) => {
+                self.ready = true;
+                Ok(())
+            }
+            Ok(Ok(other)) => Err(out_of_turn(&other)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(PoolError::Hung {
+                step: "load its model",
+                limit,
+            }),
+        }
+    }
+
+    async fn report(&mut self) -> Result<Report, PoolError> {
+        match self.reports.next().await {
+            Some(Ok(line)) => match Report::parse(&line) {
+                Ok(Report::Failed { message }) => Err(PoolError::Failed(message)),
+                Ok(report) => Ok(report),
+                Err(error) => Err(PoolError::Garbage(error.to_string())),
+            },
+            Some(Err(LinesCodecError::MaxLineLengthExceeded)) => {
+                Err(PoolError::Garbage("a line without end".to_owned()))
+            }
+            // Bytes that are no UTF-8 are as little a report as words that are no JSON.
+            Some(Err(LinesCodecError::Io(error)))
+                if error.kind() == std::io::ErrorKind::InvalidData =>
+            {
+                Err(PoolError::Garbage(error.to_string()))
+            }
+            Some(Err(LinesCodecError::Io(_))) | None => Err(self.death().await),
+        }
+    }
+
+    async fn death(&mut self) -> PoolError {
+        PoolError::Died(match timeout(EXIT_GRACE, self.child.wait()).await {
+            Ok(Ok(status)) => status.to_string(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its output ended".to_owned(),
+        })
+    }
+}
+
+/// A report that is none at this point.
+pub fn out_of_turn(report: &Report) -> PoolError {
+    let name = match report {
+        Report::Ready => "ready",
+        Report::Partial { .. } => "a partial",
+        Report::Final { .. } => "a final",
+        Report::Failed { .. } => "a failure",
+    };
+    PoolError::Garbage(format!("{name} out of turn"))
+}
+
+/// A bounded pool of workers. Dropping it kills them all and ends the sessions that use them.
+#[derive(Debug)]
+pub struct WorkerPool {
+    shared: Arc<Shared>,
+}
+
+/// The pool as its sessions see it.
+#[derive(Debug)]
+pub struct Shared {
+    settings: PoolSettings,
+    /// Workers without a lease. With the permits that are taken they never number more than the pool's size: a worker
+    /// is started for a permit when none is idle, or ahead of one that is free, and both are decided under this lock.
+    idle: Mutex<Vec<Worker>>,
+    permits: Arc<Semaphore>,
+    closed: CancellationToken,
+}
+
+impl WorkerPool {
+    /// A pool without any worker yet.
+    pub fn new(settings: PoolSettings) -> Self {
+        let size = settings.size.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            shared: Arc::new(Shared {
+                permits: Arc::new(Semaphore::new(size)),
+                settings: PoolSettings { size, ..settings },
+                idle: Mutex::default(),
+                closed: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// For a session.
+    pub fn share(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.shared.closed.cancel();
+        self.shared.idle().clear();
+    }
+}
+
+impl Shared {
+    /// How long each step may take.
+    pub fn deadlines(&self) -> Deadlines {
+        self.settings.deadlines
+    }
+
+    /// Resolves when the pool is dropped.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Sees to it that one worker is loaded or loading ahead of need, where the size allows it. Returns at once.
+    pub fn keep_one_warm(&self) {
+        let mut idle = self.idle();
+        idle.retain_mut(Worker::is_alive);
+        let room = self.permits.available_permits() > 0 && !self.closed.is_cancelled();
+        if idle.is_empty() && room {
+            match Worker::start(&self.settings) {
+                Ok(worker) => idle.push(worker),
+                Err(error) => tracing::warn!(%error, "no recogniser is kept warm"),
+            }
+        }
+    }
+
+    /// A worker for one utterance, ready to hear it.
+    pub async fn lease(self: &Arc<Self>) -> Result<Lease, PoolError> {
+        let Deadlines { lease, ready, .. } = self.settings.deadlines;
+        let busy = || PoolError::Busy(self.settings.size);
+        let permit = timeout(lease, Arc::clone(&self.permits).acquire_owned());
+        let permit = permit.await.map_err(|_| busy())?.map_err(|_| busy())?;
+        let worker = self.take_idle_or_start()?;
+        let mut lease = Lease {
+            worker,
+            pool: Arc::clone(self),
+            _permit: permit,
+        };
+        self.keep_one_warm();
+        lease.worker.ready(ready).await?;
+        Ok(lease)
+    }
+
+    fn take_idle_or_start(&self) -> Result<Worker, PoolError> {
+        let mut idle = self.idle();
+        idle.retain_mut(Worker::is_alive);
+        // The oldest: it has had the most time to load.
+        match idle.is_empty() {
+            false => Ok(idle.remove(0)),
+            true => Worker::start(&self.settings),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker for one utterance. Dropping the lease kills the worker, unless it was given back.
+#[derive(Debug)]
+pub struct Lease {
+    // Before the permit, so that the worker is killed before another may take its place.
+    worker: Worker,
+    pool: Arc<Shared>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Lease {
+    /// Tells the worker something; waits while it is behind.
+    pub async fn send(&mut self, command: &Command) -> Result<(), PoolError> {
+        let limit = self.pool.settings.deadlines.write;
+        let bytes = command.to_bytes();
+        match timeout(limit, self.worker.commands.write_all(&bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(self.last_words().await),
+            Err(_) => Err(PoolError::Hung {
+                step: "take audio",
+                limit,
+            }),
+        }
+    }
+
+    /// The next report. Cancel-safe.
+    pub async fn report(&mut self) -> Result<Report, PoolError> {
+        self.worker.report().await
+    }
+
+    /// Gives a worker back that has finished its utterance.
+    pub fn give_back(self) {
+        let Self {
+            worker,
+            pool,
+            _permit,
+        } = self;
+        let mut idle = pool.idle();
+        if !pool.closed.is_cancelled() {
+            idle.push(worker);
+        }
+    }
+
+    /// Why a worker does not listen any more: what it still reported, or its death.
+    async fn last_words(&mut self) -> PoolError {
+        let limit = self.pool.settings.deadlines.write;
+        let words = async {
+            loop {
+                if let Err(error) = self.worker.report().await {
+                    return error;
+                }
+            }
+        };
+        match timeout(limit, words).await {
+            Ok(error) => error,
+            Err(_) => PoolError::Hung {
+                step: "take audio",
+                limit,
+            },
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One stream of speech: its audio is cut into utterances, each is heard by a leased worker, and the worker's reports
+//! become the stream's events. While a worker is awaited, loads or answers, the audio that comes in the meantime waits
+//! in the bounded sink.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::LANGUAGE;
+use super::library::{CepstralMean, UNKNOWN_SPEAKER};
+use super::pool::{Lease, PoolError, Shared, out_of_turn};
+use super::wire::{Command, HeardWord, Report};
+use crate::providers::local::SLUG;
+use crate::providers::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, RATE, UtteranceCutter};
+use crate::providers::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
+
+/// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
+const PIECE: usize = 1_600;
+
+type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
+
+/// An open stream.
+pub struct Session {
+    pool: Arc<Shared>,
+    cuts: Cuts,
+    events: Events,
+    /// What was learned of the speaker so far.
+    mean: CepstralMean,
+    /// Something was reported since the speaker last finished.
+    in_turn: bool,
+}
+
+/// An utterance while it is heard. The audio is kept for a second try.
+struct Utterance {
+    first_sample: u64,
+    audio: Vec<i16>,
+    ended: Option<Ended>,
+}
+
+impl Session {
+    /// Serves a stream until its input ends, nobody reads its events, or the pool is closed.
+    pub fn start(pool: Arc<Shared>, input: mpsc::Receiver<SttInput>, events: Events) {
+        let session = Self {
+            cuts: Cuts::new(input),
+            events: events.clone(),
+            pool: Arc::clone(&pool),
+            mean: UNKNOWN_SPEAKER,
+            in_turn: false,
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = session.run() => {}
+                () = events.closed() => {}
+                () = pool.closed() => {
+                    let error = ProviderError::new(SLUG, ErrorKind::Unavailable, "the recogniser was shut down");
+                    // Best effort: a reader that is behind sees the end of the events.
+                    let _ = events.try_send(Err(error));
+                }
+            }
+            // An utterance that was left in its middle has cost its worker.
+            pool.keep_one_warm();
+        });
+    }
+
+    async fn run(mut self) {
+        while let Some(cut) = self.cuts.next().await {
+            if let Cut::Begin(first_sample) = cut {
+                self.recognise(Utterance::new(first_sample)).await;
+            }
+        }
+    }
+
+    /// Hears one utterance to its end and reports it. A worker that fails gets a successor that hears it all again.
+    async fn recognise(&mut self, mut utterance: Utterance) {
+        let mut heard = self.hear(&mut utterance).await;
+        if let Err(error) = &heard
+            && !matches!(error, PoolError::Busy(_))
+        {
+            tracing::warn!(%error, "an utterance is heard again by another worker");
+            heard = self.hear(&mut utterance).await;
+        }
+        match heard {
+            Ok((words, mean)) => {
+                self.mean = mean;
+                let text = utterance.transcript(words);
+                if !text.text.is_empty() {
+                    self.report(SttEvent::Final(text)).await;
+                }
+            }
+            Err(error) => {
+                self.pool.keep_one_warm();
+                let lost = ProviderError::new(SLUG, error.kind(), error.to_string());
+                self.report(SttEvent::UtteranceLost(lost)).await;
+                // What is still to come of it has nobody to hear it.
+                while utterance.ended.is_none() && utterance.more(self.cuts.next().await) {
+                    utterance.audio.clear();
+                }
+            }
+        }
+        if self.in_turn && utterance.ended != Some(Ended::Length) {
+            self.report(SttEvent::EndOfSpeech).await;
+            self.in_turn = false;
+        }
+    }
+
+    async fn report(&mut self, event: SttEvent) {
+        self.in_turn = true;
+        // Fails when nobody reads any more, which ends the session elsewhere.
+        let _ = self.events.send(Ok(event)).await;
+    }
+
+    async fn hear(
+        &mut self,
+        utterance: &mut Utterance,
+    ) -> Result<(Vec<HeardWord>, CepstralMean), PoolError> {
+        let mut worker = self.pool.lease().await?;
+        worker.send(&Command::Begin(self.mean)).await?;
+        let mut sent = 0;
+        loop {
+            while let Some(piece) = utterance.piece(sent) {
+                sent += piece.len();
+                worker.send(&Command::Audio(piece.to_vec())).await?;
+            }
+            if utterance.ended.is_some() {
+                break;
+            }
+            tokio::select! {
+                report = worker.report() => match report? {
+                    Report::Partial { text } => self.partial(text),
+                    other => return Err(out_of_turn(&other)),
+                },
+                cut = self.cuts.next() => {
+                    utterance.more(cut);
+                }
+            }
+        }
+        worker.send(&Command::End).await?;
+        let answer = self.answer(&mut worker, utterance).await?;
+        worker.give_back();
+        Ok(answer)
+    }
+
+    async fn answer(
+        &mut self,
+        worker: &mut Lease,
+        utterance: &Utterance,
+    ) -> Result<(Vec<HeardWord>, CepstralMean), PoolError> {
+        let length = RATE.duration_of(utterance.audio.len());
+        let limit = self.pool.deadlines().answer + length;
+        let deadline = Instant::now() + limit;
+        loop {
+            let report = timeout_at(deadline, worker.report()).await;
+            match report.map_err(|_| PoolError::Hung {
+                step: "answer",
+                limit,
+            })?? {
+                Report::Partial { text } => self.partial(text),
+                Report::Final { words, mean } => return Ok((words, mean)),
+                other => return Err(out_of_turn(&other)),
+            }
+        }
+    }
+
+    /// Reports a partial, unless the reader is behind: a later one will say more.
+    fn partial(&mut self, text: String) {
+        if text.is_empty() && !self.in_turn {
+            return;
+        }
+        let partial = Transcript {
+            text,
+            language: Some(LANGUAGE.to_owned()),
+            ..Transcript::default()
+        };
+        if self.events.try_send(Ok(SttEvent::Partial(partial))).is_ok() {
+            self.in_turn = true;
+        }
+    }
+}
+
+impl Utterance {
+    fn new(first_sample: u64) -> Self {
+        Self {
+            first_sample,
+            audio: Vec::with_capacity(RATE.frames_in(LONGEST_UTTERANCE)),
+            ended: None,
+        }
+    }
+
+    /// Takes what comes next; `false` once there is no more.
+    fn more(&mut self, cut: Option<Cut>) -> bool {
+        match cut {
+            Some(Cut::Audio(samples)) => self.audio.extend(samples),
+            Some(Cut::End(why)) => self.ended = Some(why),
+            // The cutter ends every utterance before the next begins and before the stream ends.
+            Some(Cut::Begin(_)) | None => self.ended = Some(Ended::Asked),
+        }
+        self.ended.is_none()
+    }
+
+    /// The next samples to send.
+    fn piece(&self, sent: usize) -> Option<&[i16]> {
+        self.audio.get(sent..)?.chunks(PIECE).next()
+    }
+
+    /// The words with their places in the stream.
+    fn transcript(&self, words: Vec<HeardWord>) -> Transcript {
+        let begin = RATE.duration_of(self.first_sample as usize).as_secs_f64();
+        let words: Vec<Word> = words
+            .into_iter()
+            .map(|heard| Word {
+                word: heard.word,
+                start: begin + heard.start,
+                end: begin + heard.end,
+                confidence: Some(heard.confidence),
+            })
+            .collect();
+        let said: Vec<&str> = words.iter().map(|word| word.word.as_str()).collect();
+        let sum: f32 = words.iter().filter_map(|word| word.confidence).sum();
+        Transcript {
+            text: said.join(" "),
+            // The recogniser's own probability of a whole utterance is next to nothing even where every word is right.
+            confidence: (!words.is_empty()).then(|| sum / words.len() as f32),
+            words,
+            language: Some(LANGUAGE.to_owned()),
+        }
+    }
+}
+
+/// The input, cut.
+struct Cuts {
+    input: mpsc::Receiver<SttInput>,
+    cutter: UtteranceCutter,
+    waiting: VecDeque<Cut>,
+    input_ended: bool,
+}
+
+impl Cuts {
+    fn new(input: mpsc::Receiver<SttInput>) -> Self {
+        Self {
+            input,
+            cutter: UtteranceCutter::new(),
+            waiting: VecDeque::new(),
+            input_ended: false,
+        }
+    }
+
+    /// The next cut; `None` at the end of the input. Cancel-safe.
+    async fn next(&mut self) -> Option<Cut> {
+        loop {
+            if let Some(cut) = self.waiting.pop_front() {
+                return Some(cut);
+            }
+            if self.input_ended {
+                return None;
+            }
+            match self.input.recv().await {
+                Some(SttInput::Audio(bytes)) => {
+                    let (samples, _) = bytes.as_chunks();
+                    let samples: Vec<i16> =
+                        samples.iter().map(|&b| i16::from_le_bytes(b)).collect();
+                    self.cutter.push(&samples, &mut self.waiting);
+                }
+                Some(SttInput::Finalize) => self.cutter.finish(&mut self.waiting),
+                None => {
+                    self.input_ended = true;
+                    self.cutter.finish(&mut self.waiting);
+                }
+            }
+        }
+    }
+}
