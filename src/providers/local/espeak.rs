@@ -88,7 +88,7 @@ fn say(voice: &LocalVoice, speaking_rate: f64, text: &str) -> Invocation {
     Invocation {
         arguments: arguments.iter().map(Into::into).collect(),
         // Two brackets would begin a passage in phonemes.
-        input: text.replace("[[", "[ ["),
+        input: text.replace('[', " [ "),
     }
 }
 
