@@ -20,7 +20,9 @@ fn main() {
         return bare(arguments[place + 1].parse().unwrap());
     }
     println!("### `/speak` cache hits\n");
-    println!("| format | bytes | hits per CPU second | bare handler | ratio |\n|---|---|---|---|---|");
+    println!(
+        "| format | bytes | hits per CPU second | bare handler | ratio |\n|---|---|---|---|---|"
+    );
     for (format, rate) in [("mp3", 24_000), ("linear16", 24_000)] {
         compare(format, rate);
     }
@@ -40,10 +42,13 @@ fn bare(length: usize) {
     actix_web::rt::System::new().block_on(async move {
         let app = move || {
             let sound = sound.clone();
-            App::new().route("/speak", web::post().to(move |_: web::Bytes| {
-                let sound = sound.clone();
-                async move { HttpResponse::Ok().content_type("audio/pcm").body(sound) }
-            }))
+            App::new().route(
+                "/speak",
+                web::post().to(move |_: web::Bytes| {
+                    let sound = sound.clone();
+                    async move { HttpResponse::Ok().content_type("audio/pcm").body(sound) }
+                }),
+            )
         };
         let server = HttpServer::new(app).workers(1).bind("127.0.0.1:0").unwrap();
         println!("listens on http://{}", server.addrs()[0]);
@@ -58,11 +63,24 @@ fn compare(format: &str, rate: u32) {
     let data = tempfile::tempdir().unwrap();
     let ours = Running::start(
         Command::new(env!("CARGO_BIN_EXE_vivavoce"))
-            .args(["serve", "--port", "0", "--set", "server.workers=1", "--data-dir"])
+            .args([
+                "serve",
+                "--port",
+                "0",
+                "--set",
+                "server.workers=1",
+                "--data-dir",
+            ])
             .arg(data.path()),
     );
-    let length = request(&mut TcpStream::connect(&ours.address).unwrap(), &body, &mut Vec::new());
-    let bare = Running::start(Command::new(std::env::current_exe().unwrap()).args(["--bare", &length.to_string()]));
+    let length = request(
+        &mut TcpStream::connect(&ours.address).unwrap(),
+        &body,
+        &mut Vec::new(),
+    );
+    let bare = Running::start(
+        Command::new(std::env::current_exe().unwrap()).args(["--bare", &length.to_string()]),
+    );
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         for (server, rates) in [&ours, &bare].into_iter().zip(&mut rates) {
@@ -73,7 +91,10 @@ fn compare(format: &str, rate: u32) {
         rates.sort_by(f64::total_cmp);
         rates[ROUNDS / 2]
     });
-    println!("| {format} {rate} Hz | {length} | {ours:.0} | {bare:.0} | {:.2} |", ours / bare);
+    println!(
+        "| {format} {rate} Hz | {length} | {ours:.0} | {bare:.0} | {:.2} |",
+        ours / bare
+    );
 }
 
 struct Running {
@@ -84,10 +105,18 @@ struct Running {
 impl Running {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let address = lines.find_map(|line| line.split_once("http://").map(|(_, address)| address.to_owned()));
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let address = lines.find_map(|line| {
+            line.split_once("http://")
+                .map(|(_, address)| address.to_owned())
+        });
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address: address.unwrap() }
+        Self {
+            child,
+            address: address.unwrap(),
+        }
     }
 
     fn hits_per_cpu_second(&self, body: &str, length: usize) -> f64 {
@@ -109,7 +138,12 @@ impl Running {
     /// User and system time of the process so far, from clock ticks of 10 ms.
     fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .collect();
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         ticks as f64 / 100.0
     }
@@ -133,9 +167,14 @@ fn request(connection: &mut TcpStream, body: &str, buffer: &mut Vec<u8>) -> usiz
     let (head_end, body_length) = loop {
         read_some(connection, buffer);
         if let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            let head = std::str::from_utf8(&buffer[..end]).unwrap().to_ascii_lowercase();
+            let head = std::str::from_utf8(&buffer[..end])
+                .unwrap()
+                .to_ascii_lowercase();
             assert!(head.starts_with("http/1.1 200"), "{head}");
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .unwrap();
             break (end + 4, length.parse::<usize>().unwrap());
         }
     };
@@ -154,7 +193,11 @@ fn read_some(connection: &mut TcpStream, buffer: &mut Vec<u8>) {
 
 fn start_to_ready() -> Duration {
     let data = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let start = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_vivavoce"))
         .args(["serve", "--port", &port.to_string(), "--data-dir"])
@@ -164,7 +207,8 @@ fn start_to_ready() -> Duration {
         .unwrap();
     let ready = loop {
         let answer = TcpStream::connect(("127.0.0.1", port)).and_then(|mut connection| {
-            connection.write_all(b"GET /readyz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+            connection
+                .write_all(b"GET /readyz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
             let mut answer = String::new();
             connection.read_to_string(&mut answer)?;
             Ok(answer)

@@ -86,12 +86,12 @@ pub struct Limits {
 impl Program {
     /// Where it is installed, by the directories of `PATH`.
     pub fn find(&self) -> Result<PathBuf, ProgramError> {
-        let missing = ProgramError::Missing {
-            name: self.name,
-            package: self.package,
-        };
-        let path = std::env::var_os("PATH").ok_or(missing)?;
-        std::env::split_paths(&path)
+        self.find_in(&std::env::var_os("PATH").unwrap_or_default())
+    }
+
+    /// Where it is installed, by the directories of a search path written like `PATH`.
+    pub fn find_in(&self, search_path: &OsStr) -> Result<PathBuf, ProgramError> {
+        std::env::split_paths(search_path)
             .map(|folder| folder.join(self.name))
             .find(|file| is_executable(file))
             .ok_or(ProgramError::Missing {
@@ -107,11 +107,21 @@ impl Program {
         arguments: impl IntoIterator<Item = A>,
         limits: Limits,
     ) -> Result<RunningProgram, ProgramError> {
+        self.start_file(&self.find()?, arguments, limits)
+    }
+
+    /// As [`Program::start`], for a program that was found before.
+    pub fn start_file<A: AsRef<OsStr>>(
+        &self,
+        file: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        limits: Limits,
+    ) -> Result<RunningProgram, ProgramError> {
         let io = |source| ProgramError::Io {
             name: self.name,
             source,
         };
-        let mut child = Command::new(self.find()?)
+        let mut child = Command::new(file)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

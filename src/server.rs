@@ -1,6 +1,5 @@
 //! Puts the server together from the settings, and runs it until it is told to stop.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,26 +42,8 @@ pub enum ServerError {
     Io(#[from] io::Error),
 }
 
-/// A way to hear or to speak on this machine.
-#[derive(Debug)]
-pub struct Engine {
-    /// `hears` or `speaks`.
-    pub role: &'static str,
-    /// A description, or what is missing and which package brings it.
-    pub found: Result<String, String>,
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.found {
-            Ok(description) => write!(f, "{:6}  {description}", self.role),
-            Err(missing) => write!(f, "{:6}  missing: {missing}", self.role),
-        }
-    }
-}
-
 /// Looks for the local engines.
-pub fn engines(settings: &Settings) -> Vec<Engine> {
+pub fn engines(settings: &Settings) -> Vec<local::Engine> {
     local::engines(&settings.providers)
 }
 

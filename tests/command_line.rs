@@ -6,7 +6,13 @@ use crate::harness::*;
 
 #[test]
 fn help_has_examples_for_every_subcommand() {
-    for arguments in [&["--help"][..], &["serve", "--help"], &["say", "--help"], &["transcribe", "--help"], &["voices", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["say", "--help"],
+        &["transcribe", "--help"],
+        &["voices", "--help"],
+    ] {
         let output = vivavoce(arguments);
         assert!(output.status.success());
         assert!(stdout(&output).contains("Examples:"), "{arguments:?}");
@@ -23,9 +29,21 @@ fn print_config_shows_origins_and_masks_secrets() {
         .output()
         .unwrap();
     let shown = stdout(&output);
-    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
-    assert!(line("server.port").ends_with("4000  (command line)"), "{shown}");
-    assert!(line("providers.deepgram.api_key").ends_with("***  (environment DEEPGRAM_API_KEY)"), "{shown}");
+    let line = |key: &str| {
+        shown
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line("server.port").ends_with("4000  (command line)"),
+        "{shown}"
+    );
+    assert!(
+        line("providers.deepgram.api_key").ends_with("***  (environment DEEPGRAM_API_KEY)"),
+        "{shown}"
+    );
     assert!(line("cache.ttl_seconds").ends_with("(default)"), "{shown}");
     assert!(!shown.contains("marker"));
 }
@@ -84,7 +102,11 @@ fn every_kind_of_file_is_written_by_its_name_and_read_again() {
     let flac = folder.path().join("hello.flac");
     run("sox", [folder.path().join("hello.wav"), flac.clone()]);
     let heard = vivavoce(["transcribe".as_ref(), flac.as_os_str()]);
-    assert!(share_of_words(SENTENCES[3], &stdout(&heard)) >= 0.85, "{}", stdout(&heard));
+    assert!(
+        share_of_words(SENTENCES[3], &stdout(&heard)) >= 0.85,
+        "{}",
+        stdout(&heard)
+    );
     let refused = vivavoce(["say", "Yes.", "-o", "hello.xyz"]);
     assert_eq!(refused.status.code(), Some(2));
 }
@@ -104,14 +126,22 @@ fn sound_goes_through_pipes() {
         .unwrap();
     assert!(say.wait().unwrap().success());
     assert!(transcribe.status.success(), "{}", stderr(&transcribe));
-    assert!(share_of_words(SENTENCES[1], &stdout(&transcribe)) >= 0.8, "{}", stdout(&transcribe));
+    assert!(
+        share_of_words(SENTENCES[1], &stdout(&transcribe)) >= 0.8,
+        "{}",
+        stdout(&transcribe)
+    );
 }
 
 #[test]
 fn a_file_that_is_no_sound_is_a_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("no.wav");
-    for content in [&b""[..], b"RIFF", b"this is no sound at all, only text that goes on for a while"] {
+    for content in [
+        &b""[..],
+        b"RIFF",
+        b"this is no sound at all, only text that goes on for a while",
+    ] {
         std::fs::write(&file, content).unwrap();
         let output = vivavoce(["transcribe".as_ref(), file.as_os_str()]);
         assert_eq!(output.status.code(), Some(1), "{content:?}");

@@ -11,11 +11,26 @@ use crate::harness::*;
 async fn health_is_public_and_short() {
     let server = Server::start();
     for path in ["/", "/healthz", "/readyz"] {
-        let answer = client().get(format!("{}{path}", server.url)).send().await.unwrap();
+        let answer = client()
+            .get(format!("{}{path}", server.url))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
-        assert_eq!(answer.json::<Value>().await.unwrap(), json!({"status": "OK"}), "{path}");
-        let head = client().head(format!("{}{path}", server.url)).send().await.unwrap();
-        assert_eq!((head.status().as_u16(), head.bytes().await.unwrap().len()), (200, 0));
+        assert_eq!(
+            answer.json::<Value>().await.unwrap(),
+            json!({"status": "OK"}),
+            "{path}"
+        );
+        let head = client()
+            .head(format!("{}{path}", server.url))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(
+            (head.status().as_u16(), head.bytes().await.unwrap().len()),
+            (200, 0)
+        );
     }
 }
 
@@ -72,16 +87,27 @@ fn bad_settings_stop_the_start_with_file_line_and_key() {
             "environment CACHE_TTL_SECONDS: cache.ttl_seconds must be a number of seconds",
             "command line: cache.enabled must be true or false, not \"ture\"",
         ] {
-            assert!(said.contains(part), "{command}: {part:?} is missing in {said}");
+            assert!(
+                said.contains(part),
+                "{command}: {part:?} is missing in {said}"
+            );
         }
     }
 }
 
 #[test]
 fn a_server_that_is_told_to_lock_its_doors_does_not_start_without_locks() {
-    let output = Command::new(VIVAVOCE).arg("serve").env("AUTH_REQUIRED", "true").output().unwrap();
+    let output = Command::new(VIVAVOCE)
+        .arg("serve")
+        .env("AUTH_REQUIRED", "true")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("auth.required"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("auth.required"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -105,7 +131,9 @@ fn listening_to_the_world_starts_with_a_warning() {
         .spawn()
         .unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    let warned = lines.map_while(Result::ok).any(|line| line.contains("WARN") && line.contains("POST /speak"));
+    let warned = lines
+        .map_while(Result::ok)
+        .any(|line| line.contains("WARN") && line.contains("POST /speak"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(warned);

@@ -5,5 +5,6 @@ mod command_line;
 mod harness;
 mod lifecycle;
 mod local_stt;
+mod local_tts;
 mod speak;
 mod voices;

@@ -1,21 +1,146 @@
-//! stub
-use super::AudioFormat;
-use bytes::Bytes;
-/// stub
+//! From any format to any other as the sound comes: decode, mix down, stretch, resample, encode. What a provider
+//! cannot produce itself is made here of what it can.
+
+use bytes::{Bytes, BytesMut};
+
+use super::decode::{Chunks, DecodeError, StreamDecoder};
+use super::encode::{EncodeError, Encoded, StreamEncoder};
+use super::format::{AudioFormat, Layout, SampleRate};
+use super::pcm::Pcm;
+use super::resample::Resampler;
+use super::stretch::{Speed, SpeedError, Stretch};
+
+/// Why sound could not be converted.
 #[derive(Debug, thiserror::Error)]
-#[error("x")]
-pub struct ConvertError;
-/// stub
-pub struct Converter;
-#[allow(missing_docs, clippy::unused_async)]
+pub enum ConvertError {
+    /// What came is not what was declared.
+    #[error("the sound cannot be decoded: {0}")]
+    Decode(#[from] DecodeError),
+    /// What was asked for cannot be made.
+    #[error("the sound cannot be encoded: {0}")]
+    Encode(#[from] EncodeError),
+    /// A speed that cannot be had.
+    #[error(transparent)]
+    Speed(#[from] SpeedError),
+}
+
+/// Converts one stream. Sound in two channels is mixed down on the way. It lasts as long as before,
+/// divided by the speed.
+#[derive(Debug)]
+pub struct Converter {
+    decoder: StreamDecoder,
+    shaper: Shaper,
+    encoder: StreamEncoder,
+}
+
+/// Everything between decoding and encoding. The rate of the source may only be known with its first sound.
+#[derive(Debug)]
+struct Shaper {
+    to: Layout,
+    speed: Speed,
+    stages: Option<Stages>,
+}
+
+#[derive(Debug)]
+struct Stages {
+    rate: SampleRate,
+    stretch: Stretch,
+    resampler: Resampler,
+    stretched: Vec<i16>,
+}
+
 impl Converter {
-    pub fn new(_: AudioFormat, _: AudioFormat, _: f64) -> Result<Self, ConvertError> {
-        Ok(Self)
+    /// A converter at the start of a stream. `speed` 2.0 halves the time without a change of pitch. Must be called in a
+    /// runtime when the target is MP3.
+    pub fn new(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
+        Ok(Self {
+            decoder: StreamDecoder::new(from)?,
+            shaper: Shaper {
+                to: to.layout,
+                speed: Speed::new(speed)?,
+                stages: None,
+            },
+            encoder: StreamEncoder::new(to)?,
+        })
     }
-    pub async fn push(&mut self, _: &[u8]) -> Result<Bytes, ConvertError> {
-        Ok(Bytes::new())
+
+    /// Converts more bytes and returns what is ready.
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<Bytes, ConvertError> {
+        let mut shaped = Vec::new();
+        self.shaper.shape(self.decoder.push(bytes), &mut shaped)?;
+        Ok(joined(
+            self.encoder.push(&self.shaper.in_layout(shaped)).await?,
+        ))
     }
-    pub async fn finish(self) -> Result<Bytes, ConvertError> {
-        Ok(Bytes::new())
+
+    /// The rest of the stream.
+    pub async fn finish(mut self) -> Result<Bytes, ConvertError> {
+        let mut shaped = Vec::new();
+        self.shaper.shape(self.decoder.finish(), &mut shaped)?;
+        self.shaper.finish(&mut shaped);
+        let mut ready = self.encoder.push(&self.shaper.in_layout(shaped)).await?;
+        ready.extend(self.encoder.finish().await?);
+        Ok(joined(ready))
     }
+}
+
+impl Shaper {
+    /// Appends to `shaped` what the chunks are in one channel, at the target's rate and speed.
+    fn shape(&mut self, chunks: Chunks<'_>, shaped: &mut Vec<i16>) -> Result<(), ConvertError> {
+        for chunk in chunks {
+            let chunk = chunk?.into_mono();
+            let stages = self.stages_for(chunk.rate(), shaped);
+            stages.stretch.push(chunk.samples(), &mut stages.stretched);
+            stages.resampler.push(&stages.stretched, shaped);
+            stages.stretched.clear();
+        }
+        Ok(())
+    }
+
+    /// The stages for sound at this rate. A stream that changes its rate (chained files) is finished and begun anew.
+    fn stages_for(&mut self, rate: SampleRate, shaped: &mut Vec<i16>) -> &mut Stages {
+        if self
+            .stages
+            .as_ref()
+            .is_some_and(|stages| stages.rate != rate)
+        {
+            self.finish(shaped);
+            self.stages = None;
+        }
+        let (to, speed) = (self.to.rate, self.speed);
+        self.stages.get_or_insert_with(|| Stages {
+            rate,
+            stretch: Stretch::new(rate, speed),
+            resampler: Resampler::new(Layout::mono(rate), to),
+            stretched: Vec::new(),
+        })
+    }
+
+    fn finish(&mut self, shaped: &mut Vec<i16>) {
+        if let Some(stages) = &mut self.stages {
+            stages.stretch.finish(&mut stages.stretched);
+            stages.resampler.push(&stages.stretched, shaped);
+            stages.stretched.clear();
+            stages.resampler.finish(shaped);
+        }
+    }
+
+    fn in_layout(&self, samples: Vec<i16>) -> Pcm {
+        Pcm::new(Layout::mono(self.to.rate), samples).into_channels(self.to.channels)
+    }
+}
+
+fn joined(ready: Vec<Encoded>) -> Bytes {
+    let mut ready = ready.into_iter();
+    let Some(first) = ready.next() else {
+        return Bytes::new();
+    };
+    let rest: Vec<Encoded> = ready.collect();
+    if rest.is_empty() {
+        return first.data;
+    }
+    let mut all = BytesMut::from(first.data);
+    rest.iter()
+        .for_each(|piece| all.extend_from_slice(&piece.data));
+    all.freeze()
 }

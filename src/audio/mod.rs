@@ -14,6 +14,7 @@ pub mod opus;
 pub mod pacer;
 pub mod pcm;
 pub mod resample;
+pub mod stretch;
 pub mod vad;
 pub mod wav;
 

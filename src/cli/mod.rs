@@ -2,8 +2,12 @@
 
 mod check;
 mod print_config;
+mod say;
 
 mod serve;
+mod stt_worker;
+mod transcribe;
+mod voices;
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -52,6 +56,15 @@ enum Command {
     Check,
     /// Shows every setting with its value and where it comes from
     PrintConfig,
+    /// Lists the voices that there are
+    Voices(voices::Arguments),
+    /// Speaks a text, aloud or into a file
+    Say(say::Arguments),
+    /// Writes down what is said in an audio file
+    Transcribe(transcribe::Arguments),
+    /// Recognises speech for a server (started by the server itself)
+    #[command(hide = true)]
+    SttWorker(stt_worker::Arguments),
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -106,6 +119,10 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
             print_config::run(&load(config, &[])?);
             Ok(())
         }
+        Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
+        Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
+        Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::SttWorker(arguments) => stt_worker::run(&arguments),
     }
 }
 

@@ -21,7 +21,10 @@ const PLAYERS: &[(&str, &[&str])] = &[
     ("paplay", &[]),
     ("aplay", &["-q", "-"]),
     ("play", &["-q", "-t", "wav", "-"]),
-    ("ffplay", &["-autoexit", "-nodisp", "-loglevel", "error", "-"]),
+    (
+        "ffplay",
+        &["-autoexit", "-nodisp", "-loglevel", "error", "-"],
+    ),
 ];
 
 #[derive(Debug, Args)]
@@ -71,10 +74,13 @@ pub(super) fn run(config: &Config, arguments: Arguments) -> Result<(), Failure> 
     let speech = wire.check().map_err(Failure::usage)?;
     let sound = runtime()?.block_on(synthesize(config, speech, &text))?;
     match arguments.output {
-        Some(file) if file.as_os_str() == "-" => write_all(&mut stdout().lock(), &sound, "standard output"),
+        Some(file) if file.as_os_str() == "-" => {
+            write_all(&mut stdout().lock(), &sound, "standard output")
+        }
         Some(file) => {
             let name = file.display().to_string();
-            let mut out = std::fs::File::create(&file).map_err(|error| Failure::work(format!("{name}: {error}")))?;
+            let mut out = std::fs::File::create(&file)
+                .map_err(|error| Failure::work(format!("{name}: {error}")))?;
             write_all(&mut out, &sound, &name)
         }
         None => play(&sound),
@@ -85,7 +91,11 @@ fn read_text(text: String) -> Result<String, Failure> {
     let text = if text == "-" {
         let mut piped = String::new();
         let most = MAX_TEXT_BYTES as u64 + 1;
-        stdin().lock().take(most).read_to_string(&mut piped).map_err(Failure::work)?;
+        stdin()
+            .lock()
+            .take(most)
+            .read_to_string(&mut piped)
+            .map_err(Failure::work)?;
         piped
     } else {
         text
@@ -93,7 +103,9 @@ fn read_text(text: String) -> Result<String, Failure> {
     match text.len() {
         _ if text.trim().is_empty() => Err(Failure::usage("there is nothing to say")),
         0..=MAX_TEXT_BYTES => Ok(text),
-        _ => Err(Failure::usage(format!("the text is longer than {MAX_TEXT_BYTES} bytes"))),
+        _ => Err(Failure::usage(format!(
+            "the text is longer than {MAX_TEXT_BYTES} bytes"
+        ))),
     }
 }
 
@@ -102,7 +114,10 @@ fn format_of(file: &Path) -> Result<&'static str, Failure> {
     if file.as_os_str() == "-" {
         return Ok("wav");
     }
-    let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let extension = file
+        .extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default();
     match extension.to_ascii_lowercase().as_str() {
         "wav" => Ok("wav"),
         "mp3" => Ok("mp3"),
@@ -117,24 +132,37 @@ fn format_of(file: &Path) -> Result<&'static str, Failure> {
     }
 }
 
-async fn synthesize(config: &Config, speech: SpeechConfig, text: &str) -> Result<Vec<Bytes>, Failure> {
+async fn synthesize(
+    config: &Config,
+    speech: SpeechConfig,
+    text: &str,
+) -> Result<Vec<Bytes>, Failure> {
     let providers = Arc::new(providers(&config.settings).map_err(Failure::work)?);
     let mut settings = synthesis_settings(&config.settings);
     // A command that runs once has nothing to keep.
     settings.cache = None;
     let synthesizer = Synthesizer::open(providers, settings).map_err(Failure::work)?;
-    let speech = synthesizer.speak(speech, text, None).await.map_err(Failure::work)?;
+    let speech = synthesizer
+        .speak(speech, text, None)
+        .await
+        .map_err(Failure::work)?;
     speech.whole().await.map_err(Failure::work)
 }
 
 fn write_all(out: &mut impl Write, sound: &[Bytes], name: &str) -> Result<(), Failure> {
-    let written = sound.iter().try_for_each(|chunk| out.write_all(chunk)).and_then(|()| out.flush());
+    let written = sound
+        .iter()
+        .try_for_each(|chunk| out.write_all(chunk))
+        .and_then(|()| out.flush());
     written.map_err(|error| Failure::work(format!("{name}: {error}")))
 }
 
 fn play(sound: &[Bytes]) -> Result<(), Failure> {
     for (player, arguments) in PLAYERS {
-        let started = Command::new(player).args(*arguments).stdin(Stdio::piped()).spawn();
+        let started = Command::new(player)
+            .args(*arguments)
+            .stdin(Stdio::piped())
+            .spawn();
         let Ok(mut child) = started else { continue };
         if let Some(mut stdin) = child.stdin.take() {
             // A player that stops early says so by its exit status.
@@ -144,9 +172,17 @@ fn play(sound: &[Bytes]) -> Result<(), Failure> {
         return if status.success() {
             Ok(())
         } else {
-            Err(Failure::work(format!("{player} could not play the sound; write it to a file with -o FILE")))
+            Err(Failure::work(format!(
+                "{player} could not play the sound; write it to a file with -o FILE"
+            )))
         };
     }
-    let names = PLAYERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    Err(Failure::work(format!("no player is installed (looked for {names}); write to a file with -o FILE")))
+    let names = PLAYERS
+        .iter()
+        .map(|(name, _)| *name)
+        .collect::<Vec<_>>()
+        .join(", ");
+    Err(Failure::work(format!(
+        "no player is installed (looked for {names}); write to a file with -o FILE"
+    )))
 }

@@ -57,14 +57,21 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     let name = arguments.file.display().to_string();
     let named = |error: &dyn std::fmt::Display| Failure::work(format!("{name}: {error}"));
     let file = open(&arguments.file).map_err(|error| named(&error))?;
-    let decoder = FileDecoder::open(file, FileLimits { duration: LONGEST }).map_err(|error| named(&error))?;
+    let decoder =
+        FileDecoder::open(file, FileLimits { duration: LONGEST }).map_err(|error| named(&error))?;
     runtime()?.block_on(async {
         let table = providers(&config.settings).map_err(Failure::work)?;
         let provider = table.speech_to_text(&arguments.provider).ok_or_else(|| {
             let known = table.speech_to_text_slugs().join(", ");
-            Failure::usage(format!("no provider {:?}; there is: {known}", arguments.provider))
+            Failure::usage(format!(
+                "no provider {:?}; there is: {known}",
+                arguments.provider
+            ))
         })?;
-        let offered = AudioFormat { encoding: Encoding::Linear16, layout: decoder.layout() };
+        let offered = AudioFormat {
+            encoding: Encoding::Linear16,
+            layout: decoder.layout(),
+        };
         let format = provider.accepts().nearest(offered);
         let request = SttRequest {
             language: arguments.language.clone(),
@@ -75,11 +82,10 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
         let SttStream { sink, mut events } = provider.open(request).await.map_err(Failure::work)?;
         let mut report = Report::new(arguments.json, decoder.duration());
         let position = Arc::clone(&report.position);
-        let feeding = tokio::task::spawn_blocking(move || feed(decoder, format.layout, &sink, &position));
+        let feeding =
+            tokio::task::spawn_blocking(move || feed(decoder, format.layout, &sink, &position));
         while let Some(event) = events.next().await {
-            report.take(event.map_err(|error| {
-                Failure::work(error)
-            })?)?;
+            report.take(event.map_err(Failure::work)?)?;
         }
         report.clear();
         // The recogniser may have ended first; then its events have said why.
@@ -152,7 +158,14 @@ struct Report {
 impl Report {
     fn new(json: bool, duration: Option<Duration>) -> Self {
         let progress = stderr().is_terminal();
-        Self { json, progress, duration, position: Arc::default(), utterances: 0, lost: 0 }
+        Self {
+            json,
+            progress,
+            duration,
+            position: Arc::default(),
+            utterances: 0,
+            lost: 0,
+        }
     }
 
     fn take(&mut self, event: SttEvent) -> Result<(), Failure> {
@@ -161,7 +174,8 @@ impl Report {
             SttEvent::Final(transcript) => {
                 self.clear();
                 self.utterances += 1;
-                self.write(&transcript).map_err(|error| Failure::work(format!("standard output: {error}")))?;
+                self.write(&transcript)
+                    .map_err(|error| Failure::work(format!("standard output: {error}")))?;
                 self.show("");
             }
             SttEvent::EndOfSpeech => {}
@@ -201,7 +215,10 @@ impl Report {
             }
             _ => clock(position),
         };
-        let line: String = format!("{share}  {partial}").chars().take(COLUMNS).collect();
+        let line: String = format!("{share}  {partial}")
+            .chars()
+            .take(COLUMNS)
+            .collect();
         // Progress that cannot be shown is no failure.
         let _ = write!(stderr().lock(), "\r\x1b[K{line}");
     }
@@ -214,7 +231,11 @@ impl Report {
 
     fn end(&self) -> Result<(), Failure> {
         if self.lost > 0 {
-            return Err(Failure::work(format!("{} of {} utterances were lost", self.lost, self.lost + self.utterances)));
+            return Err(Failure::work(format!(
+                "{} of {} utterances were lost",
+                self.lost,
+                self.lost + self.utterances
+            )));
         }
         if self.utterances == 0 {
             eprintln!("vivavoce: no speech was found");

@@ -175,16 +175,6 @@ fn contradictions(settings: &Settings) -> Vec<String> {
                 .to_owned(),
         );
     }
-    for (key, url) in [
-        ("providers.local.stt_url", &settings.providers.local_stt_url),
-        ("providers.local.tts_url", &settings.providers.local_tts_url),
-    ] {
-        if let Some(url) = url
-            && let Err(error) = url.parse::<crate::providers::local::wyoming::Address>()
-        {
-            problems.push(format!("{key}: {error}"));
-        }
-    }
     problems
 }
 

@@ -408,10 +408,10 @@ impl UnderWay {
     /// Completes what could not be known at the beginning and keeps the whole.
     async fn finish(&self, config: &SpeechConfig) {
         if config.format.encoding == Encoding::Wav {
-            let length = self.flight.chunks().iter().map(Bytes::len).sum();
+            let length: usize = self.flight.chunks().iter().map(Bytes::len).sum();
             self.flight.replace_first(|head| {
                 let mut head = head.to_vec();
-                wav::patch_length(&mut head, length);
+                wav::patch_length(&mut head, length as u64);
                 head.into()
             });
         }

@@ -58,9 +58,14 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let url = lines
-            .find_map(|line| line.split_once("listens on ").map(|(_, url)| url.to_owned()))
+            .find_map(|line| {
+                line.split_once("listens on ")
+                    .map(|(_, url)| url.to_owned())
+            })
             .expect("the server ended before it said where it listens");
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url, data }
@@ -79,7 +84,9 @@ impl Server {
 
     /// Waits for its end.
     pub fn ended(&mut self) -> ExitStatus {
-        within(PATIENCE, "the server did not end", || self.child.try_wait().unwrap())
+        within(PATIENCE, "the server did not end", || {
+            self.child.try_wait().unwrap()
+        })
     }
 
     /// Its data folder, for a next server.
@@ -109,9 +116,17 @@ pub fn children_of(pid: u32, name: &str) -> Vec<u32> {
     pids.filter(|child| {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         // pid (name) state parent …; the name may hold anything, so the last parenthesis counts.
-        let Some((head, tail)) = stat.rsplit_once(')') else { return false };
-        let parent = tail.split_whitespace().nth(1).and_then(|parent| parent.parse().ok());
-        parent == Some(pid) && head.split_once('(').is_some_and(|(_, program)| program == name)
+        let Some((head, tail)) = stat.rsplit_once(')') else {
+            return false;
+        };
+        let parent = tail
+            .split_whitespace()
+            .nth(1)
+            .and_then(|parent| parent.parse().ok());
+        parent == Some(pid)
+            && head
+                .split_once('(')
+                .is_some_and(|(_, program)| program == name)
     })
     .collect()
 }
@@ -166,26 +181,40 @@ impl Programs {
 /// Where an installed program is; fails with the package that brings it.
 pub fn which(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap();
-    let packages: HashMap<_, _> =
-        [("ffprobe", "ffmpeg"), ("opusinfo", "opus-tools"), ("opusenc", "opus-tools")].into();
+    let packages: HashMap<_, _> = [
+        ("ffprobe", "ffmpeg"),
+        ("opusinfo", "opus-tools"),
+        ("opusenc", "opus-tools"),
+    ]
+    .into();
     let package = packages.get(name).unwrap_or(&name);
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
-        .unwrap_or_else(|| panic!("this test needs the program {name}; install the Debian package {package}"))
+        .unwrap_or_else(|| {
+            panic!("this test needs the program {name}; install the Debian package {package}")
+        })
 }
 
 /// Runs an installed program to its end; its failure fails the test.
 pub fn run<A: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Output {
     let output = Command::new(which(name)).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
 /// Runs our own program to its end in an empty folder.
 pub fn vivavoce<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     let folder = tempfile::tempdir().unwrap();
-    Command::new(VIVAVOCE).args(arguments).current_dir(folder.path()).output().unwrap()
+    Command::new(VIVAVOCE)
+        .args(arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap()
 }
 
 /// Standard output as text.
@@ -201,7 +230,10 @@ pub fn stderr(output: &Output) -> String {
 /// A `tts_config` of the local engines with some fields set.
 pub fn local(fields: Value) -> Value {
     let mut config = json!({"provider": "local", "model": ""});
-    config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    config
+        .as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
     config
 }
 
@@ -212,19 +244,32 @@ pub async fn speak(server: &Server, text: &str, fields: Value) -> reqwest::Respo
 
 /// `POST /speak` with any body.
 pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
-    client().post(format!("{}/speak", server.url)).json(&body).send().await.unwrap()
+    client()
+        .post(format!("{}/speak", server.url))
+        .json(&body)
+        .send()
+        .await
+        .unwrap()
 }
 
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
-    reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap()
+    reqwest::Client::builder()
+        .timeout(PATIENCE)
+        .no_proxy()
+        .build()
+        .unwrap()
 }
 
 /// Checks status, code and a part of the message of an error answer.
 pub async fn assert_error(response: reqwest::Response, status: u16, code: &str, part: &str) {
     let got = response.status().as_u16();
     let body: Value = response.json().await.unwrap();
-    assert_eq!((got, body["error"].as_str().unwrap()), (status, code), "{body}");
+    assert_eq!(
+        (got, body["error"].as_str().unwrap()),
+        (status, code),
+        "{body}"
+    );
     let message = body["message"].as_str().unwrap();
     assert!(message.contains(part), "{message:?} does not name {part:?}");
     assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
@@ -234,12 +279,19 @@ pub async fn assert_error(response: reqwest::Response, status: u16, code: &str, 
 pub fn ffprobe(file: &Path, raw: &[&str]) -> Value {
     let output = Command::new(which("ffprobe"))
         .args(["-v", "warning", "-of", "json", "-count_packets"])
-        .args(["-show_entries", "stream=codec_name,sample_rate,channels,nb_read_packets:format=duration"])
+        .args([
+            "-show_entries",
+            "stream=codec_name,sample_rate,channels,nb_read_packets:format=duration",
+        ])
         .args(raw)
         .arg(file)
         .output()
         .unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        stderr(&output)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -258,7 +310,11 @@ pub fn words_in_order(said: &[String], heard: &[String]) -> usize {
         let mut diagonal = 0;
         for (index, other) in heard.iter().enumerate() {
             let above = row[index + 1];
-            row[index + 1] = if word == other { diagonal + 1 } else { above.max(row[index]) };
+            row[index + 1] = if word == other {
+                diagonal + 1
+            } else {
+                above.max(row[index])
+            };
             diagonal = above;
         }
     }

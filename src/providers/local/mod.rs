@@ -44,13 +44,18 @@ impl std::fmt::Display for Engine {
 /// Looks for the engines that the settings allow, without starting them.
 pub fn engines(settings: &config::Providers) -> Vec<Engine> {
     let hears = pocketsphinx::probe(&settings.local_model_path);
-    let mut engines = vec![Engine { role: "hears", found: hears.map_err(|error| error.message) }];
+    let mut engines = vec![Engine {
+        role: "hears",
+        found: hears.map_err(|error| error.message),
+    }];
     let programs = tts::probe(&LocalTtsSettings::default().search_path);
     engines.extend(programs.into_iter().map(|(name, state)| Engine {
         role: "speaks",
         found: match state {
             EngineState::Found(file) => Ok(format!("{name}, {}", file.display())),
-            EngineState::Missing(package) => Err(format!("{name}; install the Debian package {package}")),
+            EngineState::Missing(package) => {
+                Err(format!("{name}; install the Debian package {package}"))
+            }
         },
     }));
     engines
