@@ -140,7 +140,8 @@ fn joined(ready: Vec<Encoded>) -> Bytes {
         return first.data;
     }
     let mut all = BytesMut::from(first.data);
-    rest.iter()
-        .for_each(|piece| all.extend_from_slice(&piece.data));
+    for piece in &rest {
+        all.extend_from_slice(&piece.data);
+    }
     all.freeze()
 }

@@ -15,5 +15,6 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    worker::run(&arguments.model).map_err(Failure::work)
+    // What went wrong was told to the server in the protocol, or the server is gone; nobody reads standard error.
+    worker::run(&arguments.model).map_err(|_| Failure::work(""))
 }

@@ -122,10 +122,15 @@ impl Handler<ListVoices> for VoiceRegistry {
         let look_ups = join_all(look_ups.collect::<Vec<_>>());
         Box::pin(look_ups.into_actor(self).map(|outcomes, registry, _| {
             let now = Instant::now();
-            let lists = outcomes
-                .into_iter()
-                .map(|(slug, outcome)| Ok((slug, registry.settle(slug, outcome, now)?)));
-            lists.collect::<Result<_, _>>().map(Some)
+            let mut lists = BTreeMap::new();
+            for (slug, outcome) in outcomes {
+                let list = registry.settle(slug, outcome, now)?;
+                // A provider without voices (no engine, no credential) is absent.
+                if !list.is_empty() {
+                    lists.insert(slug, list);
+                }
+            }
+            Ok(Some(lists))
         }))
     }
 }

@@ -265,6 +265,7 @@ impl TextToSpeech for LocalTts {
         })
     }
 
+    /// Without any engine there are no voices; an engine that is there and fails is an error.
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
         let mut voices = Vec::new();
         let mut failed = None;
@@ -274,8 +275,11 @@ impl TextToSpeech for LocalTts {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
+        let installed = |(_, state): &(_, EngineState)| matches!(state, EngineState::Found(_));
         match failed {
-            Some(error) if voices.is_empty() => Err(error),
+            Some(error) if voices.is_empty() && probe(&self.search_path).iter().any(installed) => {
+                Err(error)
+            }
             _ => Ok(voices),
         }
     }
