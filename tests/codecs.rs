@@ -14,7 +14,7 @@ use vivavoce::audio::vad::{UtteranceCutter, UtterancePart, Vad, VadEvent, VadSet
 use vivavoce::audio::{AudioFormat, Channels, Encoding, Layout, Pcm, SampleRate, linear16, wav};
 
 const LIMITS: FileLimits = FileLimits {
-    duration: Duration::from_secs(60),
+    duration: Duration::from_mins(1),
 };
 
 /// Runs a program of a Debian package and returns what it printed on standard output and standard error.
@@ -646,7 +646,7 @@ fn an_utterance_holds_its_first_and_its_last_sound() {
             match part {
                 UtterancePart::Start { at } => utterances.push((at, at)),
                 UtterancePart::Audio(audio) => {
-                    utterances.last_mut().unwrap().1 += audio.len() as u64
+                    utterances.last_mut().unwrap().1 += audio.len() as u64;
                 }
                 UtterancePart::End { .. } => {}
             }
