@@ -1,6 +1,7 @@
 //! Black-box tests: a running server, real clients, other people's programs. One module per capability, one test per
 //! promise or reported bug.
 
+mod codecs;
 mod command_line;
 mod harness;
 mod lifecycle;
@@ -8,3 +9,4 @@ mod local_stt;
 mod local_tts;
 mod speak;
 mod voices;
+mod wyoming;

@@ -6,13 +6,14 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Duration;
 
+use symphonia::core::audio::Channels as AnyChannels;
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::common::Limit;
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
-use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 use super::companding::Law;
@@ -541,7 +542,7 @@ fn open_with_symphonia(
     /// Pictures and lyrics are not for us; tags are skipped, not kept.
     const KEPT_METADATA: Limit = Limit::Maximum(64 * 1024);
     let file = Box::new(KnownLength { file, len });
-    let stream = MediaSourceStream::new(file, Default::default());
+    let stream = MediaSourceStream::new(file, MediaSourceStreamOptions::default());
     let metadata = MetadataOptions::default()
         .limit_tag_bytes(KEPT_METADATA)
         .limit_visual_bytes(KEPT_METADATA);
@@ -555,7 +556,7 @@ fn open_with_symphonia(
         return Err(DecodeError::NoSound);
     };
     let rate = SampleRate::new(parameters.sample_rate.ok_or(DecodeError::NoSound)?)?;
-    let channels = parameters.channels.as_ref().map_or(1, |c| c.count());
+    let channels = parameters.channels.as_ref().map_or(1, AnyChannels::count);
     let decoder = symphonia::default::get_codecs()
         .make_audio_decoder(parameters, &AudioDecoderOptions::default())
         .map_err(DecodeError::File)?;
@@ -597,19 +598,19 @@ fn next_of_symphonia(
             Err(SymphoniaError::IoError(error)) => return Err(error.into()),
             Err(error) => return Err(DecodeError::File(error)),
         };
-        let decoded = match decoder.decode(&packet) {
-            Ok(decoded) => decoded,
+        let buffer = match decoder.decode(&packet) {
+            Ok(buffer) => buffer,
             // Only this packet is damaged, says symphonia.
             Err(SymphoniaError::DecodeError(_) | SymphoniaError::IoError(_)) => continue,
             Err(error) => return Err(DecodeError::File(error)),
         };
-        let rate = SampleRate::new(decoded.spec().rate())?;
+        let rate = SampleRate::new(buffer.spec().rate())?;
         if rate != layout.rate {
             return Err(DecodeError::File(SymphoniaError::ResetRequired));
         }
-        let channels = decoded.spec().channels().count();
+        let channels = buffer.spec().channels().count();
         let mut samples = Vec::new();
-        decoded.copy_to_vec_interleaved(&mut samples);
+        buffer.copy_to_vec_interleaved(&mut samples);
         let sound = mix_down(samples, channels.max(1), rate).into_channels(layout.channels);
         if !sound.is_empty() {
             return Ok(Some(sound));

@@ -68,7 +68,7 @@ enum Encoder {
         framer: Framer,
         writer: Option<Box<OggOpusWriter>>,
     },
-    Mp3(Mp3Encoder),
+    Mp3(Box<Mp3Encoder>),
 }
 
 impl StreamEncoder {
@@ -81,7 +81,7 @@ impl StreamEncoder {
             Encoding::Wav => Encoder::Wav { begun: false },
             Encoding::Mulaw => Encoder::Companded(Law::Mu),
             Encoding::Alaw => Encoder::Companded(Law::A),
-            Encoding::Mp3 => Encoder::Mp3(Mp3Encoder::start(layout)?),
+            Encoding::Mp3 => Encoder::Mp3(Box::new(Mp3Encoder::start(layout)?)),
             Encoding::Opus => Encoder::Opus(Framer::new(layout)?),
             Encoding::OggOpus => {
                 let framer = Framer::new(layout)?;
@@ -351,16 +351,16 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let mut encoder = StreamEncoder::new(format).unwrap();
-            let mut encoded = Vec::new();
+            let mut all = Vec::new();
             for piece in sound
                 .samples()
                 .chunks(chunk * format.layout.channels.count())
             {
                 let piece = Pcm::new(format.layout, piece.to_vec());
-                encoded.extend(encoder.push(&piece).await.unwrap());
+                all.extend(encoder.push(&piece).await.unwrap());
             }
-            encoded.extend(encoder.finish().await.unwrap());
-            encoded
+            all.extend(encoder.finish().await.unwrap());
+            all
         })
     }
 
@@ -398,7 +398,7 @@ mod tests {
                 let lasts: Duration = encoded.iter().map(|encoded| encoded.duration).sum();
                 // Each chunk's duration is rounded down to a nanosecond.
                 assert!(
-                    sound.duration() - lasts < Duration::from_micros(1),
+                    sound.duration().abs_diff(lasts) < Duration::from_micros(1),
                     "{format}"
                 );
                 if matches!(encoding, Encoding::Linear16 | Encoding::Wav) {

@@ -22,15 +22,15 @@ pub const LAME: Program = Program {
 const STALLED: Duration = Duration::from_secs(5);
 /// What one stream may cost: a day of sound at the highest bit rate.
 const LIMITS: Limits = Limits {
-    time: Duration::from_secs(24 * 60 * 60),
+    time: Duration::from_hours(24),
     output: 2_000_000_000,
 };
 
 /// A constant bit rate that keeps speech clean, in kilobits per second.
 const fn bitrate_kbps(layout: Layout) -> u32 {
     let mono = match layout.rate.hz() {
-        ..=24_000 => 64,
-        ..=32_000 => 80,
+        0..=24_000 => 64,
+        24_001..=32_000 => 80,
         _ => 96,
     };
     match layout.channels {

@@ -387,7 +387,7 @@ mod tests {
 
     /// Frames of 64 kbit/s at 24 kHz mono whose main data is all zero: silence.
     fn silence(count: usize) -> Vec<u8> {
-        let mut frame = vec![0; 192];
+        let mut frame = [0; 192];
         frame[..4].copy_from_slice(&[0xFF, 0xF3, 0x84, 0xC0]);
         frame.repeat(count)
     }
@@ -450,7 +450,7 @@ mod tests {
         assert!(matches!(frames(b"", 1), Err(Mp3Error::NotMp3)));
         assert!(matches!(frames(&[0x20; 1_000], 9), Err(Mp3Error::NotMp3)));
         let mut decoder = Mp3Decoder::new();
-        decoder.push(&[0xFF; MAX_PREAMBLE + 10]);
+        decoder.push(&vec![0xFF; MAX_PREAMBLE + 10]);
         assert!(matches!(decoder.next_sound(), Err(Mp3Error::NotMp3)));
     }
 

@@ -322,7 +322,7 @@ impl OggOpusReader {
     pub fn next_item(&mut self) -> Result<Option<OggItem>, OggError> {
         while self.items.is_empty() {
             match self.next_page()? {
-                Some(page) => self.take(page)?,
+                Some(page) => self.take(&page)?,
                 None => return Ok(None),
             }
         }
@@ -395,9 +395,9 @@ impl OggOpusReader {
         Ok(())
     }
 
-    fn take(&mut self, page: Page) -> Result<(), OggError> {
+    fn take(&mut self, page: &Page) -> Result<(), OggError> {
         if page.flags & BEGIN != 0 {
-            return self.begin(&page);
+            return self.begin(page);
         }
         let stream = match &mut self.stream {
             Some(stream) if stream.serial == page.serial && stream.part != Part::Ended => stream,
@@ -412,7 +412,7 @@ impl OggOpusReader {
             stream.partial = None;
             stream.position = None;
         }
-        stream.take(&page, &mut self.items);
+        stream.take(page, &mut self.items);
         Ok(())
     }
 

@@ -195,7 +195,7 @@ impl WavFormat {
         self.rate
     }
 
-    const fn frame_bytes(&self) -> usize {
+    const fn frame_bytes(self) -> usize {
         self.coding.bytes() * self.channels as usize
     }
 }

@@ -1,0 +1,178 @@
+//! One scenario of the audio path, so and so many times, to be run under callgrind by `run.py` beside this file:
+//! `instructions SCENARIO COUNT`. Each of ours stands beside the same work by libopus alone.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::hint::black_box;
+
+use vivavoce::audio::companding::Law;
+use vivavoce::audio::decode::StreamDecoder;
+use vivavoce::audio::encode::StreamEncoder;
+use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
+use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
+use vivavoce::audio::vad::{Vad, VadSettings};
+use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+
+const FRAMES: usize = 50;
+
+/// A second of something like a vowel, in frames of 20 ms.
+fn sound(layout: Layout) -> Vec<Pcm> {
+    let frame = layout.samples_in(FRAME);
+    let samples: Vec<i16> = (0..frame * FRAMES)
+        .map(|n| {
+            let time = n as f64 / f64::from(layout.rate.hz()) * std::f64::consts::TAU;
+            let sum: f64 = (1..20)
+                .map(|k| (time * 140.0 * f64::from(k)).sin() / f64::from(k))
+                .sum();
+            (sum * 6_000.0) as i16
+        })
+        .collect();
+    samples
+        .chunks_exact(frame)
+        .map(|frame| Pcm::new(layout, frame.to_vec()))
+        .collect()
+}
+
+/// libopus with the settings of [`OpusSettings::SPEECH`].
+fn raw_encoder(layout: Layout) -> opus::Encoder {
+    let settings = OpusSettings::SPEECH;
+    let hz = layout.rate.hz();
+    let mut encoder =
+        opus::Encoder::new(hz, opus::Channels::Mono, opus::Application::Audio).unwrap();
+    let bitrate = opus::Bitrate::Bits(settings.bitrate_bps as i32);
+    encoder.set_bitrate(bitrate).unwrap();
+    encoder.set_complexity(settings.complexity.into()).unwrap();
+    encoder
+}
+
+fn packets(layout: Layout) -> Vec<Vec<u8>> {
+    let mut encoder = raw_encoder(layout);
+    sound(layout)
+        .iter()
+        .map(|frame| {
+            encoder
+                .encode_vec(frame.samples(), MAX_FRAME_PACKET)
+                .unwrap()
+        })
+        .collect()
+}
+
+/// A stream of Ogg/Opus without an end: its headers, then a page for every ten packets.
+fn pages(layout: Layout, packets: &[Vec<u8>], count: usize) -> Vec<bytes::Bytes> {
+    let head = OpusHead {
+        channels: layout.channels,
+        pre_skip: 312,
+        input_hz: layout.rate.hz(),
+    };
+    let mut writer = OggOpusWriter::new(head, "bench", &[], 1, PAGE_TIME).unwrap();
+    let packets = packets.iter().cycle().take(count);
+    packets.map(|packet| writer.push(packet).unwrap()).collect()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let scenario = arguments.get(1).map_or("", String::as_str);
+    let count: usize = arguments.get(2).map_or(0, |count| count.parse().unwrap());
+    let narrow = Layout::mono(SampleRate::HZ_8000);
+    let wide = Layout::mono(SampleRate::HZ_16000);
+    let speech = Layout::mono(SampleRate::HZ_24000);
+    let full = Layout::mono(SampleRate::HZ_48000);
+    match scenario {
+        "opus-encode-raw-24k" => raw_encode(speech, count),
+        "opus-encode-24k" => encode(speech, count),
+        "opus-stream-encode-24k" => stream_encode(Encoding::Opus, speech, count),
+        "ogg-opus-stream-encode-24k" => stream_encode(Encoding::OggOpus, speech, count),
+        "opus-encode-raw-48k" => raw_encode(full, count),
+        "opus-encode-48k" => encode(full, count),
+        "opus-decode-raw-48k" => raw_decode(full, count),
+        "opus-decode-48k" => decode(full, count),
+        "opus-stream-decode-48k" => stream_decode(Encoding::Opus, full, count),
+        "ogg-opus-stream-decode-48k" => stream_decode(Encoding::OggOpus, full, count),
+        "opus-decode-raw-16k" => raw_decode(wide, count),
+        "opus-decode-16k" => decode(wide, count),
+        "opus-stream-decode-16k" => stream_decode(Encoding::Opus, wide, count),
+        "linear16-stream-decode-16k" => stream_decode(Encoding::Linear16, wide, count),
+        "mulaw-stream-decode-8k" => stream_decode(Encoding::Mulaw, narrow, count),
+        "mulaw-compress-8k" => compress(Law::Mu, narrow, count),
+        "alaw-compress-8k" => compress(Law::A, narrow, count),
+        "vad-16k" => vad(wide, count),
+        other => panic!("no scenario {other:?}"),
+    }
+}
+
+fn raw_encode(layout: Layout, count: usize) {
+    let mut encoder = raw_encoder(layout);
+    let mut packet = [0; MAX_FRAME_PACKET];
+    for frame in sound(layout).iter().cycle().take(count) {
+        black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    }
+}
+
+fn encode(layout: Layout, count: usize) {
+    let mut encoder = OpusEncoder::new(layout, OpusSettings::SPEECH).unwrap();
+    let mut packet = [0; MAX_FRAME_PACKET];
+    for frame in sound(layout).iter().cycle().take(count) {
+        black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    }
+}
+
+fn stream_encode(encoding: Encoding, layout: Layout, count: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut encoder = StreamEncoder::new(AudioFormat { encoding, layout }).unwrap();
+        for frame in sound(layout).iter().cycle().take(count) {
+            black_box(encoder.push(frame).await.unwrap());
+        }
+    });
+}
+
+fn raw_decode(layout: Layout, count: usize) {
+    let mut decoder = opus::Decoder::new(layout.rate.hz(), opus::Channels::Mono).unwrap();
+    let mut samples = vec![0; layout.samples_in(FRAME)];
+    for packet in packets(layout).iter().cycle().take(count) {
+        black_box(decoder.decode(packet, &mut samples, false).unwrap());
+    }
+}
+
+fn decode(layout: Layout, count: usize) {
+    let mut decoder = OpusDecoder::new(layout).unwrap();
+    let mut samples = Vec::new();
+    for packet in packets(layout).iter().cycle().take(count) {
+        samples.clear();
+        decoder.decode(packet, &mut samples).unwrap();
+        black_box(&samples);
+    }
+}
+
+fn stream_decode(encoding: Encoding, layout: Layout, count: usize) {
+    let mut decoder = StreamDecoder::new(AudioFormat { encoding, layout }).unwrap();
+    let chunks = match encoding {
+        Encoding::OggOpus => pages(layout, &packets(layout), count),
+        Encoding::Opus => packets(layout).into_iter().map(Into::into).collect(),
+        Encoding::Mulaw => vec![vec![0x35; layout.samples_in(FRAME)].into()],
+        _ => vec![linear16::encode(sound(layout)[0].samples())],
+    };
+    for chunk in chunks.iter().cycle().take(count) {
+        for sound in decoder.push(chunk) {
+            black_box(sound.unwrap());
+        }
+    }
+}
+
+fn compress(law: Law, layout: Layout, count: usize) {
+    let mut codes = Vec::new();
+    for frame in sound(layout).iter().cycle().take(count) {
+        codes.clear();
+        law.compress(frame.samples(), &mut codes);
+        black_box(&codes);
+    }
+}
+
+fn vad(layout: Layout, count: usize) {
+    let mut vad = Vad::new(VadSettings::default());
+    for frame in sound(layout).iter().cycle().take(count) {
+        black_box(vad.push(frame.samples()));
+    }
+}

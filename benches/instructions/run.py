@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Instructions per 20 ms of sound, counted by callgrind (package valgrind).
+
+Every scenario of main.rs runs twice, with different counts; the difference cancels start-up. Prints a Markdown table
+in which each scenario stands beside libopus alone where there is such a one. Usage, from the root of the repository:
+
+    cargo bench --bench instructions --no-run && benches/instructions/run.py
+"""
+
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+FEW, MANY = 50, 250
+
+# Scenario, what it is, the scenario that it is compared with.
+SCENARIOS = [
+    ("opus-encode-raw-24k", "libopus alone: encode, 24 kHz", None),
+    ("opus-encode-24k", "OpusEncoder, 24 kHz", "opus-encode-raw-24k"),
+    ("opus-stream-encode-24k", "StreamEncoder, opus, 24 kHz", "opus-encode-raw-24k"),
+    ("ogg-opus-stream-encode-24k", "StreamEncoder, ogg_opus, 24 kHz", "opus-encode-raw-24k"),
+    ("opus-encode-raw-48k", "libopus alone: encode, 48 kHz", None),
+    ("opus-encode-48k", "OpusEncoder, 48 kHz", "opus-encode-raw-48k"),
+    ("opus-decode-raw-48k", "libopus alone: decode, 48 kHz", None),
+    ("opus-decode-48k", "OpusDecoder, 48 kHz", "opus-decode-raw-48k"),
+    ("opus-stream-decode-48k", "StreamDecoder, opus, 48 kHz", "opus-decode-raw-48k"),
+    ("ogg-opus-stream-decode-48k", "StreamDecoder, ogg_opus, 48 kHz", "opus-decode-raw-48k"),
+    ("opus-decode-raw-16k", "libopus alone: decode, 16 kHz", None),
+    ("opus-decode-16k", "OpusDecoder, 16 kHz", "opus-decode-raw-16k"),
+    ("opus-stream-decode-16k", "StreamDecoder, opus, 16 kHz", "opus-decode-raw-16k"),
+    ("linear16-stream-decode-16k", "StreamDecoder, linear16, 16 kHz", None),
+    ("mulaw-stream-decode-8k", "StreamDecoder, mulaw, 8 kHz", None),
+    ("mulaw-compress-8k", "µ-law compress, 8 kHz", None),
+    ("alaw-compress-8k", "A-law compress, 8 kHz", None),
+    ("vad-16k", "Vad, 16 kHz", None),
+]
+
+
+def binary():
+    """The newest build of main.rs."""
+    builds = glob.glob("target/release/deps/instructions-*")
+    builds = [build for build in builds if os.access(build, os.X_OK)]
+    if not builds:
+        sys.exit("build it first: cargo bench --bench instructions --no-run")
+    return max(builds, key=os.path.getmtime)
+
+
+def instructions(program, scenario, count):
+    with tempfile.NamedTemporaryFile() as out:
+        try:
+            run = subprocess.run(
+                ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
+                 program, scenario, str(count)],
+                check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            sys.exit("install the package valgrind")
+    return int(re.search(r"Collected : (\d+)", run.stderr)[1])
+
+
+def main():
+    program = binary()
+    counts = {}
+    print("| 20 ms of sound | instructions | beside libopus alone |")
+    print("|---|---:|---:|")
+    for scenario, name, beside in SCENARIOS:
+        few = instructions(program, scenario, FEW)
+        many = instructions(program, scenario, MANY)
+        counts[scenario] = (many - few) / (MANY - FEW)
+        over = f"{100 * (counts[scenario] / counts[beside] - 1):+.2f} %" if beside else ""
+        print(f"| {name} | {counts[scenario]:,.0f} | {over} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
