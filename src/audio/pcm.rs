@@ -110,6 +110,15 @@ impl Pcm {
     }
 }
 
+/// The sample nearest to a value on the same scale; outside of the range, the end of the range.
+pub(super) fn saturate(value: f32) -> i16 {
+    // In floats of this size the last bit of the fraction is worth one, so that the addition rounds (to even) and the
+    // integer can be read off: unlike `f32::round` this needs no call on any processor.
+    const UNIT_FRACTION: f32 = 12_582_912.0;
+    let within = value.clamp(f32::from(i16::MIN), f32::from(i16::MAX));
+    (within + UNIT_FRACTION).to_bits() as i16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +140,22 @@ mod tests {
         );
         assert_eq!(sound.frames(), 320);
         assert_eq!(sound.duration(), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn values_become_the_nearest_sample_within_the_range() {
+        for (value, sample) in [
+            (0.4, 0),
+            (-0.6, -1),
+            (12_344.6, 12_345),
+            (40_000.0, i16::MAX),
+            (-40_000.0, i16::MIN),
+            (f32::INFINITY, i16::MAX),
+            (f32::NEG_INFINITY, i16::MIN),
+        ] {
+            assert_eq!(saturate(value), sample, "{value}");
+        }
+        assert!((i16::MIN..=i16::MAX).all(|sample| saturate(f32::from(sample)) == sample));
     }
 
     proptest! {
