@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::format::{Layout, SampleRate};
-use super::pcm::Pcm;
+use super::pcm::{Pcm, saturate};
 
 /// Length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the shortest
 /// multiple of [`LANES`] that meets 80 dB at 0.60 and 1 dB at 0.40; the other two are where a search found the most
@@ -32,7 +32,7 @@ const LANES: usize = 8;
 const EXACT_PART: u32 = 640;
 /// Rows per frame of the lower rate otherwise.
 const INTERPOLATED_ROWS: u32 = 512;
-/// Filters kept for the next resampler of the same ratio. The standard pairs have 34 ratios between them; the rest is
+/// Filters kept for the next resampler of the same ratio. The standard pairs have 26 ratios between them; the rest is
 /// room for odd ones, which displace each other. A filter takes at most 85 kB.
 const KEPT_FILTERS: usize = 64;
 /// Input is taken in pieces of this many frames: enough to make the bookkeeping cheap, little enough to stay in the
@@ -453,19 +453,9 @@ impl Converter {
 
 /// Rounds what [`Filter::run`] left.
 fn write<'a>(places: impl Iterator<Item = &'a mut i16>, sums: &[Quad]) {
-    for (place, &sum) in places.zip(sums) {
-        *place = round(sum);
+    for (place, &[a, b, c, d]) in places.zip(sums) {
+        *place = saturate((a + b) + (c + d));
     }
-}
-
-/// The nearest sample, at the ends of the range when it lies outside.
-fn round([a, b, c, d]: Quad) -> i16 {
-    let sample = (a + b) + (c + d);
-    // In floats of this size the last bit of the fraction is worth one, so that the addition rounds (to even) and the
-    // integer can be read off: unlike `f32::round` this needs no call on any processor.
-    const UNIT_FRACTION: f32 = 12_582_912.0;
-    let within = sample.clamp(f32::from(i16::MIN), f32::from(i16::MAX));
-    (within + UNIT_FRACTION).to_bits() as i16
 }
 
 #[cfg(test)]
