@@ -7,6 +7,7 @@ pub mod decode;
 pub mod encode;
 pub mod format;
 pub mod linear16;
+pub mod mix;
 pub mod mp3;
 pub mod mpeg;
 pub mod ogg;
