@@ -299,11 +299,11 @@ impl Shared {
     fn take_idle_or_start(&self) -> Result<Worker, PoolError> {
         let mut idle = self.idle();
         idle.retain_mut(Worker::is_alive);
-        // The oldest: it has had the most time to load.
-        match idle.is_empty() {
-            false => Ok(idle.remove(0)),
-            true => Worker::start(&self.settings),
+        if idle.is_empty() {
+            return Worker::start(&self.settings);
         }
+        // The oldest: it has had the most time to load.
+        Ok(idle.remove(0))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {
