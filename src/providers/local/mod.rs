@@ -5,6 +5,7 @@ mod espeak;
 mod flite;
 mod sentences;
 pub mod tts;
+mod utterance;
 mod voices;
 mod wav;
 pub mod wyoming;
