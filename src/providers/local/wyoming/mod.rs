@@ -1,1 +1,289 @@
-//! Wyoming.
+//! Client of the Wyoming protocol, by which self-hosted recognisers and synthesisers (faster-whisper, Piper, Vosk)
+//! are reached. Here: where the server is, one connection to it with its deadlines, and what it says it can do. The
+//! framing is in `wire.rs`; the server's address is the operator's setting and never a client's.
+
+pub mod stt;
+pub mod tts;
+mod wire;
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_util::codec::{Encoder, FramedRead};
+
+pub use stt::WyomingStt;
+pub use tts::WyomingTts;
+use wire::{Event, Wire, WireError};
+
+use super::failure;
+use crate::providers::{ErrorKind, ProviderError};
+
+/// How long the server may take to accept what we send.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where a server listens: `tcp://host:port` or `unix:///path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A host name or address, without brackets, and a port.
+    Tcp(String, u16),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// Why a URL is no [`Endpoint`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the address of a Wyoming server; write tcp://host:port or unix:///path")]
+pub struct EndpointError(String);
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(url: &str) -> Result<Self, EndpointError> {
+        let parsed = if let Some(authority) = url.strip_prefix("tcp://") {
+            tcp(authority)
+        } else {
+            let path = url.strip_prefix("unix://").map(PathBuf::from);
+            path.filter(|path| path.is_absolute()).map(Self::Unix)
+        };
+        parsed.ok_or_else(|| EndpointError(url.to_owned()))
+    }
+}
+
+fn tcp(authority: &str) -> Option<Endpoint> {
+    let (host, port) = authority.rsplit_once(':')?;
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host = match bracketed {
+        Some(address) => address.parse::<Ipv6Addr>().ok()?.to_string(),
+        None => host.to_owned(),
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let valid = bracketed.is_some() || (!host.is_empty() && host.chars().all(is_name));
+    let digits = port.bytes().all(|b| b.is_ascii_digit());
+    let port = port.parse().ok().filter(|&port: &u16| port > 0 && digits)?;
+    valid.then_some(Endpoint::Tcp(host, port))
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+/// What the server sends.
+struct Incoming {
+    events: FramedRead<ReadHalf<Box<dyn Socket>>, Wire>,
+    endpoint: Endpoint,
+}
+
+/// What we send.
+struct Outgoing {
+    socket: WriteHalf<Box<dyn Socket>>,
+    endpoint: Endpoint,
+}
+
+impl Endpoint {
+    async fn connect(&self, limit: Duration) -> Result<(Incoming, Outgoing), ProviderError> {
+        let connecting = async {
+            let socket: Box<dyn Socket> = match self {
+                Self::Tcp(host, port) => {
+                    let socket = TcpStream::connect((host.as_str(), *port)).await?;
+                    socket.set_nodelay(true)?;
+                    Box::new(socket)
+                }
+                Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            };
+            Ok(socket)
+        };
+        let socket = match timeout(limit, connecting).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => return Err(self.broken(&WireError::Io(error))),
+            Err(_) => return Err(self.late("accept the connection", limit)),
+        };
+        let (incoming, outgoing) = split(socket);
+        let incoming = Incoming {
+            events: FramedRead::new(incoming, Wire::default()),
+            endpoint: self.clone(),
+        };
+        let outgoing = Outgoing {
+            socket: outgoing,
+            endpoint: self.clone(),
+        };
+        Ok((incoming, outgoing))
+    }
+
+    /// What the server says it can do.
+    async fn describe(&self, limit: Duration) -> Result<Info, ProviderError> {
+        let asking = async {
+            let (mut incoming, mut outgoing) = self.connect(limit).await?;
+            outgoing.send(Event::new("describe", Value::Null)).await?;
+            loop {
+                let event = incoming.next().await?;
+                if event.kind == "info" {
+                    return event.parse().map_err(|error| self.broken(&error));
+                }
+            }
+        };
+        match timeout(limit, asking).await {
+            Ok(info) => info,
+            Err(_) => Err(self.late("describe itself", limit)),
+        }
+    }
+
+    fn late(&self, what: &str, limit: Duration) -> ProviderError {
+        failure(
+            ErrorKind::Timeout,
+            format!("{self} did not {what} within {} ms", limit.as_millis()),
+        )
+    }
+
+    fn broken(&self, error: &WireError) -> ProviderError {
+        let kind = match error {
+            WireError::Io(_) | WireError::Truncated => ErrorKind::Unavailable,
+            _ => ErrorKind::Protocol,
+        };
+        failure(kind, format!("{self}: {error}"))
+    }
+}
+
+impl Incoming {
+    /// The next event. Can be cancelled without losing any. The end of the connection is an error here, and so is an
+    /// `error` event.
+    async fn next(&mut self) -> Result<Event, ProviderError> {
+        match self.events.next().await {
+            Some(Ok(event)) if event.kind == "error" => {
+                let said = event.text("text").unwrap_or("an error without a text");
+                let endpoint = &self.endpoint;
+                Err(failure(
+                    ErrorKind::Unavailable,
+                    format!("{endpoint} reports: {said}"),
+                ))
+            }
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(self.endpoint.broken(&error)),
+            None => Err(failure(
+                ErrorKind::Unavailable,
+                format!("{} closed the connection", self.endpoint),
+            )),
+        }
+    }
+}
+
+impl Outgoing {
+    async fn send(&mut self, event: Event) -> Result<(), ProviderError> {
+        let mut bytes = BytesMut::new();
+        let encoded = Wire::default().encode(event, &mut bytes);
+        encoded.map_err(|error| self.endpoint.broken(&error))?;
+        match timeout(WRITE_LIMIT, self.socket.write_all(&bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.endpoint.broken(&WireError::Io(error))),
+            Err(_) => Err(self.endpoint.late("take what was sent", WRITE_LIMIT)),
+        }
+    }
+}
+
+/// The parts of an `info` event that we use.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Info {
+    asr: Vec<AsrProgram>,
+    tts: Vec<TtsProgram>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct AsrProgram {
+    name: String,
+    #[serde(default)]
+    models: Vec<AsrModel>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct AsrModel {
+    name: String,
+    #[serde(default)]
+    languages: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct TtsProgram {
+    name: String,
+    #[serde(default)]
+    voices: Vec<TtsVoice>,
+    #[serde(default)]
+    supports_synthesize_streaming: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct TtsVoice {
+    name: String,
+    description: Option<String>,
+    #[serde(default)]
+    languages: Vec<String>,
+    speakers: Option<Vec<TtsSpeaker>>,
+    #[serde(default = "installed")]
+    installed: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct TtsSpeaker {
+    name: String,
+}
+
+const fn installed() -> bool {
+    true
+}
+
+/// Asks the server for another program than its first.
+fn select_program(name: &str) -> Event {
+    Event::new("select-program", serde_json::json!({ "name": name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port_and_nothing_else() {
+        for url in [
+            "tcp://127.0.0.1:10300",
+            "tcp://whisper.lan:1",
+            "tcp://[::1]:10200",
+            "unix:///run/piper.sock",
+        ] {
+            assert_eq!(url.parse::<Endpoint>().unwrap().to_string(), url);
+        }
+        for bad in [
+            "",
+            "localhost:10300",
+            "http://localhost:10300",
+            "tcp://localhost",
+            "tcp://:10300",
+            "tcp://localhost:0",
+            "tcp://localhost:+1",
+            "tcp://localhost:70000",
+            "tcp://localhost:10300/",
+            "tcp://user@localhost:10300",
+            "tcp://::1:10300",
+            "tcp://[localhost]:10300",
+            "unix://piper.sock",
+        ] {
+            assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Our Wyoming client beside the reference implementation: its server on the other side, its client in our place.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use vivavoce::audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce::providers::local::tts::{LocalTts, LocalTtsSettings};
+use vivavoce::providers::local::wyoming::stt::SttDeadlines;
+use vivavoce::providers::local::wyoming::{Endpoint, WyomingStt, WyomingTts};
+use vivavoce::providers::{
+    ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, TextStream,
+    TextToSpeech, TtsEvent, TtsRequest, TtsStream,
+};
+
+const FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
+
+fn in_repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn python(script: &str) -> Command {
+    let python = in_repository(".clients/python/bin/python");
+    assert!(
+        python.exists(),
+        "the reference clients are not installed: python3 -m venv .clients/python && \
+         .clients/python/bin/pip install -r tests/clients/requirements.txt"
+    );
+    let mut command = Command::new(python);
+    command
+        .arg(in_repository("tests/clients").join(script))
+        .kill_on_drop(true)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
+}
+
+/// The reference server; it ends with the test.
+struct Server {
+    _process: Child,
+    port: u16,
+}
+
+impl Server {
+    async fn start(arguments: &[&str]) -> Self {
+        let mut process = python("wyoming_server.py").args(arguments).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let port = lines.next_line().await.unwrap().expect("a port").parse();
+        Self {
+            _process: process,
+            port: port.unwrap(),
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        endpoint(self.port)
+    }
+
+    fn tts(&self) -> WyomingTts {
+        WyomingTts::new(self.endpoint())
+    }
+
+    fn stt(&self) -> WyomingStt {
+        WyomingStt::new(self.endpoint(), SttDeadlines::default())
+    }
+}
+
+fn endpoint(port: u16) -> Endpoint {
+    format!("tcp://127.0.0.1:{port}").parse().unwrap()
+}
+
+/// What the reference client prints.
+async fn reference_client(server: &Server, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut client = python("wyoming_client.py")
+        .arg(server.port.to_string())
+        .args(arguments)
+        .spawn()
+        .unwrap();
+    let mut stdin = client.stdin.take().unwrap();
+    stdin.write_all(input).await.unwrap();
+    drop(stdin);
+    let output = client.wait_with_output().await.unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+fn tts_request(voice: Option<&str>) -> TtsRequest {
+    TtsRequest {
+        voice_id: voice.map(Into::into),
+        model: String::new(),
+        speaking_rate: 1.0,
+        preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
+        connection_timeout: Duration::from_secs(10),
+        request_timeout: Duration::from_secs(20),
+    }
+}
+
+fn text(parts: &[&str]) -> TextStream {
+    let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
+    stream::iter(parts).boxed()
+}
+
+async fn sound(mut stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
+    let mut sound = Vec::new();
+    while let Some(event) = stream.events.next().await {
+        match event? {
+            TtsEvent::Audio(bytes) => sound.extend_from_slice(&bytes),
+            TtsEvent::Word { .. } => {}
+            TtsEvent::Done => return Ok(sound),
+        }
+    }
+    panic!("the synthesis ended without Done");
+}
+
+async fn say(tts: &WyomingTts, voice: Option<&str>, words: &str) -> Result<Vec<u8>, ProviderError> {
+    let stream = tts.synthesize(tts_request(voice), text(&[words])).await?;
+    sound(stream).await
+}
+
+fn stt_request(model: &str) -> SttRequest {
+    SttRequest {
+        language: "en-US".into(),
+        model: model.into(),
+        punctuation: true,
+        format: FORMAT,
+    }
+}
+
+/// Two spoken sentences of 16 kHz, with a second and a half of silence behind each.
+async fn speech() -> Vec<u8> {
+    let local = LocalTts::new(LocalTtsSettings::default());
+    let mut all = Vec::new();
+    for words in [
+        "The first sentence is here.",
+        "And now comes the second one.",
+    ] {
+        let stream = local
+            .synthesize(tts_request(Some("flite-slt")), text(&[words]))
+            .await
+            .unwrap();
+        all.extend(sound(stream).await.unwrap());
+        all.extend(vec![0; 48_000]);
+    }
+    all
+}
+
+async fn send(stream: &SttStream, audio: &[u8]) {
+    for chunk in audio.chunks(640) {
+        stream.sink.send(chunk.to_vec().into()).await.unwrap();
+    }
+}
+
+/// Everything that is reported until the stream ends by itself.
+async fn hear(stt: &WyomingStt, model: &str, audio: &[u8]) -> Vec<SttEvent> {
+    let stream = stt.open(stt_request(model)).await.unwrap();
+    let SttStream { sink, events } = stream;
+    let sending = async {
+        for chunk in audio.chunks(640) {
+            sink.send(chunk.to_vec().into()).await.unwrap();
+        }
+        sink.close();
+    };
+    let (events, ()) = tokio::join!(events.collect::<Vec<_>>(), sending);
+    events.into_iter().map(Result::unwrap).collect()
+}
+
+fn finals(events: &[SttEvent]) -> Vec<&str> {
+    let finals = events.iter().filter_map(|event| match event {
+        SttEvent::Final(transcript) => Some(transcript.text.as_str()),
+        _ => None,
+    });
+    finals.collect()
+}
+
+fn kinds(events: &[SttEvent]) -> String {
+    let kinds = events.iter().map(|event| match event {
+        SttEvent::Partial(_) => 'p',
+        SttEvent::Final(_) => 'F',
+        SttEvent::EndOfSpeech => 'E',
+        SttEvent::UtteranceLost(_) => 'L',
+    });
+    kinds.collect()
+}
+
+/// The stretch of `audio` that the server says it heard: its length is in the transcript.
+async fn stretch<'a>(server: &Server, audio: &'a [u8], transcript: &str) -> &'a [u8] {
+    let length: usize = transcript.split(' ').next().unwrap().parse().unwrap();
+    // Utterances begin at the detector's frames of 256 samples or at the limit of the pre-roll.
+    for at in (0..=audio.len() - length).step_by(32) {
+        use sha2::{Digest, Sha256};
+        use std::fmt::Write;
+        let digest = Sha256::digest(&audio[at..at + length]);
+        let hex = digest.iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").unwrap();
+            hex
+        });
+        if transcript.ends_with(&hex) {
+            let _ = server;
+            return &audio[at..at + length];
+        }
+    }
+    panic!("what the server heard was never said");
+}
+
+#[tokio::test]
+async fn our_client_hears_what_the_reference_client_hears() {
+    for arguments in [&[][..], &["--streaming"]] {
+        let server = Server::start(arguments).await;
+        let tts = server.tts();
+        let words = "It is a fine day.";
+        let stream = tts
+            .synthesize(tts_request(Some("rms")), text(&[words]))
+            .await
+            .unwrap();
+        assert_eq!(stream.format, FORMAT);
+        let ours = sound(stream).await.unwrap();
+        assert!(ours.len() > 32_000);
+        if arguments.is_empty() {
+            assert_eq!(
+                ours,
+                reference_client(&server, &["say", words, "rms"], &[]).await
+            );
+        } else {
+            // The reference client has no streaming call; the same server without streaming says the same.
+            let plain = Server::start(&[]).await;
+            assert_eq!(
+                ours,
+                reference_client(&plain, &["say", words, "rms"], &[]).await
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn our_utterances_are_transcribed_as_the_reference_clients() {
+    let server = Server::start(&[]).await;
+    let audio = speech().await;
+    let events = hear(&server.stt(), "", &audio).await;
+    assert_eq!(kinds(&events), "FEFE");
+    for transcript in finals(&events) {
+        let utterance = stretch(&server, &audio, transcript).await;
+        let theirs = reference_client(&server, &["hear"], utterance).await;
+        assert_eq!(String::from_utf8(theirs).unwrap().trim(), transcript);
+    }
+}
+
+#[tokio::test]
+async fn transcripts_that_come_in_parts_are_partials() {
+    let server = Server::start(&["--streaming"]).await;
+    let audio = speech().await;
+    let events = hear(&server.stt(), "", &audio).await;
+    assert_eq!(kinds(&events), "pppFEpppFE");
+    let SttEvent::Partial(second) = &events[1] else {
+        panic!("no partial");
+    };
+    assert!(second.text.ends_with("bytes,"), "{}", second.text);
+    let SttEvent::Final(last) = &events[3] else {
+        panic!("no final");
+    };
+    assert_eq!(last.language.as_deref(), Some("en"));
+}
+
+#[tokio::test]
+async fn finalize_ends_an_utterance_in_the_middle_of_speech() {
+    let server = Server::start(&[]).await;
+    let audio = speech().await;
+    let mut stream = server.stt().open(stt_request("")).await.unwrap();
+    send(&stream, &audio[..32_000]).await;
+    stream.sink.finalize().await.unwrap();
+    let event = stream.events.next().await.unwrap().unwrap();
+    assert!(matches!(event, SttEvent::Final(_)), "{event:?}");
+    let SttStream { sink, events } = stream;
+    sink.close();
+    let rest: Vec<_> = events.map(Result::unwrap).collect().await;
+    assert_eq!(kinds(&rest), "E");
+}
+
+#[tokio::test]
+async fn silence_is_not_sent_to_the_server() {
+    let server = Server::start(&[]).await;
+    assert!(hear(&server.stt(), "", &vec![0; 160_000]).await.is_empty());
+}
+
+#[tokio::test]
+async fn an_utterance_that_fails_is_lost_and_the_next_is_heard() {
+    let server = Server::start(&[]).await;
+    let stt = WyomingStt::new(
+        server.endpoint(),
+        SttDeadlines {
+            answer: Duration::from_millis(300),
+            ..SttDeadlines::default()
+        },
+    );
+    let audio = speech().await;
+    for (fault, kind, cause) in [
+        ("hang", ErrorKind::Timeout, "did not answer"),
+        ("garbage", ErrorKind::Protocol, "no event"),
+        ("endless", ErrorKind::Protocol, "header longer"),
+        ("error", ErrorKind::Unavailable, "the model is not loaded"),
+        ("close", ErrorKind::Unavailable, ""),
+    ] {
+        let events = hear(&stt, fault, &audio).await;
+        assert_eq!(kinds(&events), "LEFE", "{fault}");
+        let SttEvent::UtteranceLost(error) = &events[0] else {
+            panic!("not lost");
+        };
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.message.contains(cause), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_synthesis_that_fails_says_why_and_the_next_is_heard() {
+    for arguments in [&[][..], &["--streaming"]] {
+        let server = Server::start(arguments).await;
+        let tts = server.tts();
+        for (fault, kind, cause) in [
+            ("hang", ErrorKind::Timeout, "did not speak"),
+            ("garbage", ErrorKind::Protocol, "no event"),
+            ("endless", ErrorKind::Protocol, "header longer"),
+            ("error", ErrorKind::Unavailable, "the model is not loaded"),
+            ("close", ErrorKind::Unavailable, ""),
+        ] {
+            let hurried = TtsRequest {
+                request_timeout: Duration::from_millis(500),
+                ..tts_request(Some(fault))
+            };
+            let error = match tts.synthesize(hurried, text(&["Hello there."])).await {
+                Ok(stream) => sound(stream).await.unwrap_err(),
+                Err(error) => error,
+            };
+            assert_eq!(error.kind, kind, "{error}");
+            assert!(error.message.contains(cause), "{error}");
+            let next = say(&tts, Some(fault), "Hello there.").await.unwrap();
+            assert!(next.len() > 16_000);
+        }
+    }
+}
+
+#[tokio::test]
+async fn voices_come_from_the_server_with_their_speakers() {
+    let server = Server::start(&[]).await;
+    let tts = server.tts();
+    let voices = tts.voices().await.unwrap();
+    assert_eq!(voices[0].id, "slt");
+    assert_eq!(voices[1].id, "slt/fast");
+    assert_eq!(voices[0].language, "en-US");
+    let normal = say(&tts, Some("slt"), "Hello there.").await.unwrap();
+    let fast = say(&tts, Some("slt/fast"), "Hello there.").await.unwrap();
+    assert!(fast.len() * 3 < normal.len() * 2);
+    let error = say(&tts, Some("nobody"), "Hello.").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidRequest);
+    let language = SttRequest {
+        language: "it-IT".into(),
+        ..stt_request("")
+    };
+    let error = server.stt().open(language).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidRequest);
+}
+
+#[tokio::test]
+async fn text_is_spoken_while_it_is_written() {
+    for arguments in [&[][..], &["--streaming"]] {
+        let server = Server::start(arguments).await;
+        let tts = server.tts();
+        let (writer, written) = mpsc::channel(4);
+        writer.send("Hello there. And".to_owned()).await.unwrap();
+        let text = ReceiverStream::new(written).boxed();
+        let mut stream = tts.synthesize(tts_request(None), text).await.unwrap();
+        let first = stream.events.next().await.unwrap().unwrap();
+        assert!(matches!(first, TtsEvent::Audio(_)));
+        writer.send(" good bye.".to_owned()).await.unwrap();
+        drop(writer);
+        assert!(sound(stream).await.unwrap().len() > 32_000);
+    }
+}
+
+#[tokio::test]
+async fn nothing_to_say_is_no_sound_and_no_error() {
+    for arguments in [&[][..], &["--streaming"]] {
+        let server = Server::start(arguments).await;
+        for silent in ["", " ... ", "😀"] {
+            assert!(say(&server.tts(), None, silent).await.unwrap().is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable_at_once() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let stt = WyomingStt::new(endpoint(port), SttDeadlines::default());
+    let error = stt.open(stt_request("")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(error.message.contains(&port.to_string()), "{error}");
+    let tts = WyomingTts::new(endpoint(port));
+    let error = say(&tts, None, "Hello.").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_says_nothing_is_a_timeout() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = endpoint(silent.local_addr().unwrap().port());
+    let deadlines = SttDeadlines {
+        connect: Duration::from_millis(200),
+        ..SttDeadlines::default()
+    };
+    let stt = WyomingStt::new(endpoint, deadlines);
+    let error = stt.open(stt_request("")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout);
+}
