@@ -533,12 +533,11 @@ async fn a_program_that_fails_in_any_way_is_a_clear_error_and_the_next_request_w
         assert_error(failed, 500, "PROVIDER_ERROR", part).await;
         let next = speak(&server, "Ja.", json!({"voice_id": "espeak-de"})).await;
         assert_eq!(next.status(), 200, "after {script:?}");
-        within(PATIENCE, "something is left running", || {
-            let left = ["flite", "sleep", "yes"]
-                .iter()
-                .all(|name| server.children(name).is_empty());
-            left.then_some(())
-        });
+        eventually("something is left running", || {
+            let names = ["flite", "sleep", "yes"];
+            names.iter().all(|name| server.children(name).is_empty())
+        })
+        .await;
         let cached = speak(
             &server,
             "Yes.",
@@ -590,17 +589,16 @@ async fn nobody_pays_for_speech_that_nobody_waits_for() {
         .post(format!("{}/speak", server.url))
         .json(&body)
         .send();
-    let started = async {
-        while server.children("sleep").is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
+    let started = eventually("no synthesis began", || {
+        !server.children("sleep").is_empty()
+    });
     tokio::select! {
         _ = request => panic!("the synthesis cannot have ended"),
         () = started => {}
     }
     drop(impatient);
-    within(PATIENCE, "the abandoned synthesis goes on", || {
-        server.children("sleep").is_empty().then_some(())
-    });
+    eventually("the abandoned synthesis goes on", || {
+        server.children("sleep").is_empty()
+    })
+    .await;
 }

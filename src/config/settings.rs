@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::providers::local::wyoming::Endpoint;
+
 use super::value::{
     ByteSize, JsonText, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
     SettingValue,
@@ -133,10 +135,10 @@ settings! {
 
     /// The engines and vendors that hear and speak.
     providers: Providers {
-        /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port`.
-        local_stt_url: Option<String> = "", "providers.local.stt_url", "LOCAL_STT_URL";
-        /// A Wyoming server that speaks instead of flite and espeak-ng, as `tcp://host:port`.
-        local_tts_url: Option<String> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
+        /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port` or `unix:///path`.
+        local_stt_url: Option<Endpoint> = "", "providers.local.stt_url", "LOCAL_STT_URL";
+        /// A Wyoming server that speaks instead of flite and espeak-ng, as `tcp://host:port` or `unix:///path`.
+        local_tts_url: Option<Endpoint> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
         /// Folder of the pocketsphinx model.
         local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
         /// Recogniser processes at most (about 100 MB each); 0 means one per core.

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::providers::local::wyoming::Endpoint;
+
 /// A setting's type.
 pub trait SettingValue: Sized {
     /// What may be written, for people: completes the sentence "must be …".
@@ -123,6 +125,13 @@ impl SettingValue for u16 {
 
 impl SettingValue for usize {
     const SHAPE: &'static str = "a whole number from 0";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl SettingValue for Endpoint {
+    const SHAPE: &'static str = "the address of a Wyoming server, tcp://host:port or unix:///path";
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
     }

@@ -71,7 +71,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
-        let message = if path == "." {
+        // Where the text itself is broken there is no path to name.
+        let message = if matches!(path.as_str(), "." | "?") {
             format!("body: {inner}")
         } else {
             format!("{path}: {inner}")

@@ -65,7 +65,7 @@ impl Cache {
         let expected_entries = (settings.memory_bytes / 65_536).max(64) as usize;
         Ok(Self {
             memory: LruCache::with_weighter(expected_entries, settings.memory_bytes, BySize),
-            disk: Disk::open(settings.path, settings.max_bytes)?,
+            disk: Disk::open(&settings.path, settings.max_bytes)?,
             ttl: settings.ttl,
         })
     }
@@ -174,7 +174,7 @@ impl Index {
 }
 
 impl Disk {
-    fn open(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
+    fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let folder = path.join("speech");
         make_folder(&folder)?;
         Ok(Self {
@@ -298,7 +298,7 @@ fn is_abandoned(file: &Path, meta: &fs::Metadata) -> bool {
         .modified()
         .ok()
         .and_then(|modified| modified.elapsed().ok());
-    is_part && age.is_some_and(|age| age > Duration::from_secs(3600))
+    is_part && age.is_some_and(|age| age > Duration::from_hours(1))
 }
 
 fn key_of_name(name: &str) -> Option<CacheKey> {

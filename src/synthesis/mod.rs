@@ -313,7 +313,7 @@ impl UnderWay {
             other => other,
         });
         if result.is_ok() {
-            self.finish(&config).await;
+            self.finish(&config);
         }
         self.flight.end(result);
     }
@@ -406,7 +406,7 @@ impl UnderWay {
     }
 
     /// Completes what could not be known at the beginning and keeps the whole.
-    async fn finish(&self, config: &SpeechConfig) {
+    fn finish(&self, config: &SpeechConfig) {
         if config.format.encoding == Encoding::Wav {
             let length: usize = self.flight.chunks().iter().map(Bytes::len).sum();
             self.flight.replace_first(|head| {

@@ -9,6 +9,7 @@ pub mod tts;
 mod utterance;
 mod voices;
 mod wav;
+pub mod wyoming;
 
 use std::io;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use crate::providers::{ErrorKind, ProviderError, ProviderTable};
 use pocketsphinx::Pocketsphinx;
 use pocketsphinx::pool::PoolSettings;
 use tts::{EngineState, LocalTts, LocalTtsSettings};
+use wyoming::stt::SttDeadlines;
+use wyoming::{WyomingStt, WyomingTts};
 
 /// The slug of everything in this folder.
 pub const SLUG: &str = "local";
@@ -41,29 +44,47 @@ impl std::fmt::Display for Engine {
     }
 }
 
-/// Looks for the engines that the settings allow, without starting them.
+/// Looks for the engines that the settings allow, without starting them or connecting to them.
 pub fn engines(settings: &config::Providers) -> Vec<Engine> {
-    let hears = pocketsphinx::probe(&settings.local_model_path);
+    let hears = match &settings.local_stt_url {
+        Some(server) => Ok(format!("the Wyoming server at {server}")),
+        None => pocketsphinx::probe(&settings.local_model_path).map_err(|error| error.message),
+    };
     let mut engines = vec![Engine {
         role: "hears",
-        found: hears.map_err(|error| error.message),
+        found: hears,
     }];
-    let programs = tts::probe(&LocalTtsSettings::default().search_path);
-    engines.extend(programs.into_iter().map(|(name, state)| Engine {
+    let speaks = |found| Engine {
         role: "speaks",
-        found: match state {
+        found,
+    };
+    if let Some(server) = &settings.local_tts_url {
+        engines.push(speaks(Ok(format!("the Wyoming server at {server}"))));
+        return engines;
+    }
+    let programs = tts::probe(&LocalTtsSettings::default().search_path);
+    engines.extend(programs.into_iter().map(|(name, state)| {
+        speaks(match state {
             EngineState::Found(file) => Ok(format!("{name}, {}", file.display())),
             EngineState::Missing(package) => {
                 Err(format!("{name}; install the Debian package {package}"))
             }
-        },
+        })
     }));
     engines
 }
 
 /// Adds what the settings name. Must be called in a runtime.
 pub fn add_to(table: &mut ProviderTable, settings: &config::Providers) -> io::Result<()> {
-    table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default())));
+    match &settings.local_tts_url {
+        Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
+        None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default()))),
+    }
+    if let Some(server) = &settings.local_stt_url {
+        let stt = WyomingStt::new(server.clone(), SttDeadlines::default());
+        table.add_speech_to_text(Arc::new(stt));
+        return Ok(());
+    }
     let mut pool = PoolSettings::new(std::env::current_exe()?);
     pool.model.clone_from(&settings.local_model_path);
     if settings.local_stt_workers > 0 {

@@ -33,6 +33,8 @@ const CHUNKS_HELD: usize = 64;
 /// A Wyoming server that speaks.
 pub struct WyomingTts {
     endpoint: Endpoint,
+    /// The endpoint as text.
+    address: String,
     info: Mutex<Option<(Instant, Arc<Info>)>>,
 }
 
@@ -59,6 +61,7 @@ impl WyomingTts {
     /// A client; nothing is connected before the first request.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
+            address: endpoint.to_string(),
             endpoint,
             info: Mutex::default(),
         }
@@ -156,6 +159,10 @@ fn voices_of(program: usize, tag: &str, voice: &TtsVoice) -> Vec<ServerVoice> {
 impl TextToSpeech for WyomingTts {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.address
     }
 
     /// The protocol has no field for it.
