@@ -92,7 +92,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         .as_ref()
         .map(|cache| cache.path.display().to_string())
         .unwrap_or_default();
-    let synthesizer = Synthesizer::open(Arc::clone(&providers), synthesis)
+    let synthesizer = Synthesizer::open(Arc::clone(&providers), &synthesis)
         .map_err(|source| ServerError::Cache { folder, source })?;
     let taking_stock = Arc::clone(&synthesizer);
     tokio::task::spawn_blocking(move || {

@@ -21,3 +21,4 @@ pub mod wav;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use pcm::Pcm;
+pub use resample::Resampler;

@@ -141,7 +141,7 @@ async fn synthesize(
     let mut settings = synthesis_settings(&config.settings);
     // A command that runs once has nothing to keep.
     settings.cache = None;
-    let synthesizer = Synthesizer::open(providers, settings).map_err(Failure::work)?;
+    let synthesizer = Synthesizer::open(providers, &settings).map_err(Failure::work)?;
     let speech = synthesizer
         .speak(speech, text, None)
         .await

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use super::{Failure, runtime};
 use crate::audio::decode::{FileDecoder, FileLimits};
-use crate::audio::{AudioFormat, Encoding, Layout, linear16, resample::Resampler};
+use crate::audio::{AudioFormat, Encoding, Layout, Resampler, linear16};
 use crate::config::Config;
 use crate::providers::{AudioSink, SttEvent, SttRequest, SttStream, Transcript};
 use crate::server::providers;

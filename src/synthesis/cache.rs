@@ -61,7 +61,7 @@ pub struct Cache {
 impl Cache {
     /// An empty cache over a folder, which is made if it is not there. What the folder holds already is found by
     /// [`Cache::scan`]; until then it is served, but not counted.
-    pub fn open(settings: CacheSettings) -> io::Result<Self> {
+    pub fn open(settings: &CacheSettings) -> io::Result<Self> {
         let expected_entries = (settings.memory_bytes / 65_536).max(64) as usize;
         Ok(Self {
             memory: LruCache::with_weighter(expected_entries, settings.memory_bytes, BySize),
@@ -346,7 +346,7 @@ mod tests {
     fn cache(folder: &Path, max_bytes: u64) -> Cache {
         let path = folder.to_owned();
         let ttl = Duration::from_secs(100);
-        Cache::open(CacheSettings {
+        Cache::open(&CacheSettings {
             path,
             ttl,
             max_bytes,

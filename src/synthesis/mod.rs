@@ -132,13 +132,13 @@ impl Synthesizer {
     /// A maker over the providers that there are.
     pub fn open(
         providers: Arc<ProviderTable>,
-        settings: SynthesisSettings,
+        settings: &SynthesisSettings,
     ) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             providers,
             permits: DashMap::new(),
             per_provider: settings.per_provider,
-            cache: settings.cache.map(Cache::open).transpose()?,
+            cache: settings.cache.as_ref().map(Cache::open).transpose()?,
             flights: DashMap::new(),
         }))
     }

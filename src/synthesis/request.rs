@@ -235,7 +235,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.format.to_string(), "linear16, 24000 Hz, mono");
         assert_eq!(config.connection_timeout, Duration::from_secs(10));
-        assert_eq!(config.request_timeout, Duration::from_secs(60));
+        assert_eq!(config.request_timeout, Duration::from_mins(1));
     }
 
     #[test]
