@@ -617,3 +617,103 @@ fn next_of_symphonia(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audio::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
+    use crate::audio::wav;
+
+    fn decoder(encoding: Encoding, hz: u32, channels: Channels) -> StreamDecoder {
+        let layout = Layout::new(SampleRate::new(hz).unwrap(), channels);
+        StreamDecoder::new(AudioFormat { encoding, layout }).unwrap()
+    }
+
+    fn samples(decoder: &mut StreamDecoder, bytes: &[u8]) -> Vec<i16> {
+        decoder
+            .push(bytes)
+            .flat_map(|sound| sound.unwrap().into_samples())
+            .collect()
+    }
+
+    fn packet(layout: Layout) -> Vec<u8> {
+        let mut encoder = OpusEncoder::new(layout, OpusSettings::SPEECH).unwrap();
+        let mut packet = vec![0; MAX_FRAME_PACKET];
+        let silence = vec![0; encoder.frame_samples()];
+        let len = encoder.encode(&silence, &mut packet).unwrap();
+        packet.truncate(len);
+        packet
+    }
+
+    #[test]
+    fn half_a_frame_waits_for_its_other_half() {
+        let mut stereo = decoder(Encoding::Linear16, 16_000, Channels::Stereo);
+        assert!(samples(&mut stereo, &[1, 0, 2]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0, 3, 0, 4]), [1, 2]);
+        assert!(samples(&mut stereo, &[]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0, 5]), [3, 4]);
+        assert_eq!(stereo.finish().count(), 0);
+
+        let mut stereo = decoder(Encoding::Mulaw, 8_000, Channels::Stereo);
+        assert!(samples(&mut stereo, &[0xFF]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0xFF, 0xFF]), [0, 0]);
+    }
+
+    #[test]
+    fn the_header_wins_over_what_was_declared() {
+        let mut decoder = decoder(Encoding::Wav, 8_000, Channels::Mono);
+        assert_eq!(decoder.layout(), None);
+        let truth = Layout::new(SampleRate::HZ_48000, Channels::Stereo);
+        assert!(samples(&mut decoder, &wav::header(truth, None)).is_empty());
+        assert_eq!(decoder.layout(), Some(truth));
+        assert_eq!(samples(&mut decoder, &[1, 0, 2, 0]), [1, 2]);
+    }
+
+    #[test]
+    fn opus_at_a_rate_that_it_lacks_is_decoded_at_its_own() {
+        let mut decoder = decoder(Encoding::Opus, 44_100, Channels::Mono);
+        let layout = Layout::mono(SampleRate::HZ_48000);
+        assert_eq!(decoder.layout(), Some(layout));
+        assert_eq!(samples(&mut decoder, &packet(layout)).len(), 960);
+    }
+
+    #[test]
+    fn a_damaged_opus_packet_costs_only_itself() {
+        let layout = Layout::mono(SampleRate::HZ_16000);
+        let mut decoder = decoder(Encoding::Opus, 16_000, Channels::Mono);
+        for garbage in [&[][..], &[0xFF], &[0x03, 0x3F]] {
+            assert!(decoder.push(garbage).all(|sound| sound.is_err()));
+        }
+        assert_eq!(samples(&mut decoder, &packet(layout)).len(), 320);
+    }
+
+    #[test]
+    fn one_failure_is_reported_once() {
+        for encoding in [Encoding::Wav, Encoding::OggOpus, Encoding::Mp3] {
+            let mut decoder = decoder(encoding, 16_000, Channels::Mono);
+            let garbage = [0x20; 10_000];
+            let mut failures = 0;
+            for _ in 0..20 {
+                failures += decoder.push(&garbage).filter(Result::is_err).count();
+            }
+            failures += decoder.finish().filter(Result::is_err).count();
+            assert_eq!(failures, 1, "{encoding}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_before_it_began_says_so() {
+        for encoding in [Encoding::Wav, Encoding::OggOpus, Encoding::Mp3] {
+            let mut decoder = decoder(encoding, 16_000, Channels::Mono);
+            let results: Vec<_> = decoder.finish().collect();
+            assert!(matches!(results[..], [Err(_)]), "{encoding}");
+        }
+    }
+
+    #[test]
+    fn more_than_two_channels_become_their_mean() {
+        let rate = SampleRate::HZ_8000;
+        let mixed = mix_down(vec![30_000, 30_000, 30_000, -3, -3, 0], 3, rate);
+        assert_eq!(mixed, Pcm::new(Layout::mono(rate), vec![30_000, -2]));
+    }
+}
