@@ -354,6 +354,12 @@ pub struct FileDecoder {
 }
 
 enum Source {
+    Wav {
+        file: Box<dyn ReadSeek>,
+        reader: Box<WavReader>,
+        /// What was decoded with the header.
+        first: Vec<i16>,
+    },
     OggOpus {
         file: Box<dyn ReadSeek>,
         decoder: Box<OggOpusDecoder>,
@@ -422,10 +428,10 @@ impl FileDecoder {
         let mut magic = Vec::new();
         file.by_ref().take(4).read_to_end(&mut magic)?;
         file.rewind()?;
-        let (source, layout, duration) = if magic == b"OggS" {
-            open_ogg_opus(file, len)?
-        } else {
-            open_with_symphonia(file, len)?
+        let (source, layout, duration) = match &magic[..] {
+            b"OggS" => open_ogg_opus(Box::new(file), len)?,
+            b"RIFF" | b"RF64" | b"BW64" => open_wav(Box::new(file), len)?,
+            _ => open_with_symphonia(Box::new(file), len)?,
         };
         Ok(Self {
             source,
@@ -449,6 +455,11 @@ impl FileDecoder {
 
     fn decode(&mut self) -> Result<Option<Pcm>, DecodeError> {
         match &mut self.source {
+            Source::Wav {
+                file,
+                reader,
+                first,
+            } => next_of_wav(file, reader, first),
             Source::OggOpus { file, decoder } => next_of_ogg_opus(file, decoder),
             Source::Symphonia {
                 format,
@@ -480,16 +491,73 @@ impl Iterator for FileDecoder {
     }
 }
 
-fn open_ogg_opus(
-    mut file: impl Read + Seek + Send + Sync + 'static,
-    len: u64,
-) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+/// A decoder at the start of its sound, what the sound is, and how long.
+type Opened = (Source, Layout, Option<Duration>);
+
+fn open_wav(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
+    let mut reader = Box::new(WavReader::new());
+    let mut first = Vec::new();
+    let format = loop {
+        match read_wav(&mut file, &mut reader, &mut first) {
+            Ok(more) => match reader.format() {
+                Some(format) => break format,
+                None if more => {}
+                None => return Err(WavError::CutOff.into()),
+            },
+            Err(DecodeError::Wav(WavError::Coding { .. })) => {
+                file.rewind()?;
+                return open_with_symphonia(file, len);
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let duration = reader
+        .frames_left()
+        .map(|frames| frames + first.len() as u64 / u64::from(format.channels()))
+        .and_then(|frames| usize::try_from(frames).ok())
+        .map(|frames| format.rate().duration_of(frames));
+    let source = Source::Wav {
+        file,
+        reader,
+        first,
+    };
+    Ok((source, wav_layout(format), duration))
+}
+
+/// Reads on and decodes; whether there was more to read.
+fn read_wav(
+    file: &mut impl Read,
+    reader: &mut WavReader,
+    samples: &mut Vec<i16>,
+) -> Result<bool, DecodeError> {
+    let mut bytes = [0; READ];
+    let read = file.read(&mut bytes)?;
+    reader.push(&bytes[..read], samples)?;
+    Ok(read > 0)
+}
+
+fn next_of_wav(
+    file: &mut impl Read,
+    reader: &mut WavReader,
+    first: &mut Vec<i16>,
+) -> Result<Option<Pcm>, DecodeError> {
+    let mut samples = std::mem::take(first);
+    while samples.is_empty() && reader.frames_left() != Some(0) {
+        if !read_wav(file, reader, &mut samples)? {
+            break;
+        }
+    }
+    Ok(reader
+        .format()
+        .and_then(|format| some(mix_down(samples, format.channels().into(), format.rate()))))
+}
+
+fn open_ogg_opus(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     file.by_ref().take(TAIL).read_to_end(&mut tail)?;
     file.rewind()?;
 
-    let mut file: Box<dyn ReadSeek> = Box::new(file);
     let mut decoder = Box::new(OggOpusDecoder::new(SampleRate::HZ_48000));
     let head = loop {
         match decoder.reader.next_item()? {
@@ -535,10 +603,7 @@ fn next_of_ogg_opus(
     }
 }
 
-fn open_with_symphonia(
-    file: impl Read + Seek + Send + Sync + 'static,
-    len: u64,
-) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+fn open_with_symphonia(file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
     /// Pictures and lyrics are not for us; tags are skipped, not kept.
     const KEPT_METADATA: Limit = Limit::Maximum(64 * 1024);
     let file = Box::new(KnownLength { file, len });
