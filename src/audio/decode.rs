@@ -354,6 +354,12 @@ pub struct FileDecoder {
 }
 
 enum Source {
+    Wav {
+        file: Box<dyn ReadSeek>,
+        reader: Box<WavReader>,
+        /// What was decoded with the header.
+        first: Vec<i16>,
+    },
     OggOpus {
         file: Box<dyn ReadSeek>,
         decoder: Box<OggOpusDecoder>,
@@ -422,10 +428,10 @@ impl FileDecoder {
         let mut magic = Vec::new();
         file.by_ref().take(4).read_to_end(&mut magic)?;
         file.rewind()?;
-        let (source, layout, duration) = if magic == b"OggS" {
-            open_ogg_opus(file, len)?
-        } else {
-            open_with_symphonia(file, len)?
+        let (source, layout, duration) = match &magic[..] {
+            b"OggS" => open_ogg_opus(Box::new(file), len)?,
+            b"RIFF" | b"RF64" | b"BW64" => open_wav(Box::new(file), len)?,
+            _ => open_with_symphonia(Box::new(file), len)?,
         };
         Ok(Self {
             source,
@@ -449,6 +455,11 @@ impl FileDecoder {
 
     fn decode(&mut self) -> Result<Option<Pcm>, DecodeError> {
         match &mut self.source {
+            Source::Wav {
+                file,
+                reader,
+                first,
+            } => next_of_wav(file, reader, first),
             Source::OggOpus { file, decoder } => next_of_ogg_opus(file, decoder),
             Source::Symphonia {
                 format,
@@ -480,16 +491,73 @@ impl Iterator for FileDecoder {
     }
 }
 
-fn open_ogg_opus(
-    mut file: impl Read + Seek + Send + Sync + 'static,
-    len: u64,
-) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+/// A decoder at the start of its sound, what the sound is, and how long.
+type Opened = (Source, Layout, Option<Duration>);
+
+fn open_wav(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
+    let mut reader = Box::new(WavReader::new());
+    let mut first = Vec::new();
+    let format = loop {
+        match read_wav(&mut file, &mut reader, &mut first) {
+            Ok(more) => match reader.format() {
+                Some(format) => break format,
+                None if more => {}
+                None => return Err(WavError::CutOff.into()),
+            },
+            Err(DecodeError::Wav(WavError::Coding { .. })) => {
+                file.rewind()?;
+                return open_with_symphonia(file, len);
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let duration = reader
+        .frames_left()
+        .map(|frames| frames + first.len() as u64 / u64::from(format.channels()))
+        .and_then(|frames| usize::try_from(frames).ok())
+        .map(|frames| format.rate().duration_of(frames));
+    let source = Source::Wav {
+        file,
+        reader,
+        first,
+    };
+    Ok((source, wav_layout(format), duration))
+}
+
+/// Reads on and decodes; whether there was more to read.
+fn read_wav(
+    file: &mut impl Read,
+    reader: &mut WavReader,
+    samples: &mut Vec<i16>,
+) -> Result<bool, DecodeError> {
+    let mut bytes = [0; READ];
+    let read = file.read(&mut bytes)?;
+    reader.push(&bytes[..read], samples)?;
+    Ok(read > 0)
+}
+
+fn next_of_wav(
+    file: &mut impl Read,
+    reader: &mut WavReader,
+    first: &mut Vec<i16>,
+) -> Result<Option<Pcm>, DecodeError> {
+    let mut samples = std::mem::take(first);
+    while samples.is_empty() && reader.frames_left() != Some(0) {
+        if !read_wav(file, reader, &mut samples)? {
+            break;
+        }
+    }
+    Ok(reader
+        .format()
+        .and_then(|format| some(mix_down(samples, format.channels().into(), format.rate()))))
+}
+
+fn open_ogg_opus(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     file.by_ref().take(TAIL).read_to_end(&mut tail)?;
     file.rewind()?;
 
-    let mut file: Box<dyn ReadSeek> = Box::new(file);
     let mut decoder = Box::new(OggOpusDecoder::new(SampleRate::HZ_48000));
     let head = loop {
         match decoder.reader.next_item()? {
@@ -535,10 +603,7 @@ fn next_of_ogg_opus(
     }
 }
 
-fn open_with_symphonia(
-    file: impl Read + Seek + Send + Sync + 'static,
-    len: u64,
-) -> Result<(Source, Layout, Option<Duration>), DecodeError> {
+fn open_with_symphonia(file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
     /// Pictures and lyrics are not for us; tags are skipped, not kept.
     const KEPT_METADATA: Limit = Limit::Maximum(64 * 1024);
     let file = Box::new(KnownLength { file, len });
@@ -615,5 +680,105 @@ fn next_of_symphonia(
         if !sound.is_empty() {
             return Ok(Some(sound));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audio::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
+    use crate::audio::wav;
+
+    fn decoder(encoding: Encoding, hz: u32, channels: Channels) -> StreamDecoder {
+        let layout = Layout::new(SampleRate::new(hz).unwrap(), channels);
+        StreamDecoder::new(AudioFormat { encoding, layout }).unwrap()
+    }
+
+    fn samples(decoder: &mut StreamDecoder, bytes: &[u8]) -> Vec<i16> {
+        decoder
+            .push(bytes)
+            .flat_map(|sound| sound.unwrap().into_samples())
+            .collect()
+    }
+
+    fn packet(layout: Layout) -> Vec<u8> {
+        let mut encoder = OpusEncoder::new(layout, OpusSettings::SPEECH).unwrap();
+        let mut packet = vec![0; MAX_FRAME_PACKET];
+        let silence = vec![0; encoder.frame_samples()];
+        let len = encoder.encode(&silence, &mut packet).unwrap();
+        packet.truncate(len);
+        packet
+    }
+
+    #[test]
+    fn half_a_frame_waits_for_its_other_half() {
+        let mut stereo = decoder(Encoding::Linear16, 16_000, Channels::Stereo);
+        assert!(samples(&mut stereo, &[1, 0, 2]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0, 3, 0, 4]), [1, 2]);
+        assert!(samples(&mut stereo, &[]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0, 5]), [3, 4]);
+        assert_eq!(stereo.finish().count(), 0);
+
+        let mut stereo = decoder(Encoding::Mulaw, 8_000, Channels::Stereo);
+        assert!(samples(&mut stereo, &[0xFF]).is_empty());
+        assert_eq!(samples(&mut stereo, &[0xFF, 0xFF]), [0, 0]);
+    }
+
+    #[test]
+    fn the_header_wins_over_what_was_declared() {
+        let mut decoder = decoder(Encoding::Wav, 8_000, Channels::Mono);
+        assert_eq!(decoder.layout(), None);
+        let truth = Layout::new(SampleRate::HZ_48000, Channels::Stereo);
+        assert!(samples(&mut decoder, &wav::header(truth, None)).is_empty());
+        assert_eq!(decoder.layout(), Some(truth));
+        assert_eq!(samples(&mut decoder, &[1, 0, 2, 0]), [1, 2]);
+    }
+
+    #[test]
+    fn opus_at_a_rate_that_it_lacks_is_decoded_at_its_own() {
+        let mut decoder = decoder(Encoding::Opus, 44_100, Channels::Mono);
+        let layout = Layout::mono(SampleRate::HZ_48000);
+        assert_eq!(decoder.layout(), Some(layout));
+        assert_eq!(samples(&mut decoder, &packet(layout)).len(), 960);
+    }
+
+    #[test]
+    fn a_damaged_opus_packet_costs_only_itself() {
+        let layout = Layout::mono(SampleRate::HZ_16000);
+        let mut decoder = decoder(Encoding::Opus, 16_000, Channels::Mono);
+        for garbage in [&[][..], &[0xFF], &[0x03, 0x3F]] {
+            assert!(decoder.push(garbage).all(|sound| sound.is_err()));
+        }
+        assert_eq!(samples(&mut decoder, &packet(layout)).len(), 320);
+    }
+
+    #[test]
+    fn one_failure_is_reported_once() {
+        for encoding in [Encoding::Wav, Encoding::OggOpus, Encoding::Mp3] {
+            let mut decoder = decoder(encoding, 16_000, Channels::Mono);
+            let garbage = [0x20; 10_000];
+            let mut failures = 0;
+            for _ in 0..20 {
+                failures += decoder.push(&garbage).filter(Result::is_err).count();
+            }
+            failures += decoder.finish().filter(Result::is_err).count();
+            assert_eq!(failures, 1, "{encoding}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_before_it_began_says_so() {
+        for encoding in [Encoding::Wav, Encoding::OggOpus, Encoding::Mp3] {
+            let mut decoder = decoder(encoding, 16_000, Channels::Mono);
+            let results: Vec<_> = decoder.finish().collect();
+            assert!(matches!(results[..], [Err(_)]), "{encoding}");
+        }
+    }
+
+    #[test]
+    fn more_than_two_channels_become_their_mean() {
+        let rate = SampleRate::HZ_8000;
+        let mixed = mix_down(vec![30_000, 30_000, 30_000, -3, -3, 0], 3, rate);
+        assert_eq!(mixed, Pcm::new(Layout::mono(rate), vec![30_000, -2]));
     }
 }

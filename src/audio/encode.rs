@@ -129,7 +129,10 @@ impl StreamEncoder {
                 if let Some(writer) = writer {
                     let before = writer.frames_written();
                     let mut pages = Pages::default();
-                    framer.push(samples, |packet| pages.add(writer.push(packet)?))?;
+                    framer.push(samples, |packet| {
+                        pages.add(writer.push(packet)?);
+                        Ok(())
+                    })?;
                     let frames = writer.frames_written() - before;
                     give(&mut ready, pages.bytes(), clock_duration(frames));
                 }
@@ -165,9 +168,12 @@ impl StreamEncoder {
                 if let Some(mut writer) = writer.take() {
                     let before = writer.frames_written();
                     let mut pages = Pages::default();
-                    framer.finish(|packet| pages.add(writer.push(packet)?))?;
+                    framer.finish(|packet| {
+                        pages.add(writer.push(packet)?);
+                        Ok(())
+                    })?;
                     let frames = framer.clock_frames();
-                    pages.add(writer.finish(Some(frames)))?;
+                    pages.add(writer.finish(Some(frames)));
                     let rest = frames.saturating_sub(before);
                     give(&mut ready, pages.bytes(), clock_duration(rest));
                 }
@@ -217,11 +223,7 @@ struct Pages {
 }
 
 impl Pages {
-    #[allow(
-        clippy::unnecessary_wraps,
-        reason = "the last step of a fallible callback"
-    )]
-    fn add(&mut self, page: Bytes) -> Result<(), EncodeError> {
+    fn add(&mut self, page: Bytes) {
         if self.first.is_empty() {
             self.first = page;
         } else if !page.is_empty() {
@@ -230,7 +232,6 @@ impl Pages {
             }
             self.more.extend_from_slice(&page);
         }
-        Ok(())
     }
 
     fn bytes(self) -> Bytes {

@@ -6,7 +6,7 @@
 //! [`SPAN`] frames of the *lower* of the two rates; it passes everything to 0.40 of that rate (0.15 dB down there) and
 //! nothing from 0.60 of it (86 dB down), both for aliases and for images. The ratio is a fraction, so the position
 //! between two input frames takes as many values as its numerator has: where that is few, each has its own row of
-//! taps and the result is exact; otherwise the taps are interpolated between neighbouring rows, an error of −100 dB.
+//! taps and the result is exact; otherwise the taps are interpolated between neighbouring rows, an error below −100 dB.
 
 use std::collections::VecDeque;
 use std::f64::consts::PI;

@@ -1,5 +1,5 @@
 //! RIFF/WAVE: headers for 16-bit PCM written at once or patched afterwards, and a reader for streams whose header may
-//! lie about the length. Compressed WAV (ADPCM) is only read from files, by [`super::decode::FileDecoder`].
+//! lie about the length. Compressed WAV (ADPCM) is for [`super::decode::FileDecoder`] to give to another decoder.
 
 use super::companding::Law;
 use super::format::{Layout, SampleRate};
@@ -238,6 +238,14 @@ impl WavReader {
     /// What the samples are; known once the header was read.
     pub fn format(&self) -> Option<WavFormat> {
         self.format.filter(|_| self.has_begun())
+    }
+
+    /// Frames that are still to come by the header; `None` where it cannot know.
+    pub fn frames_left(&self) -> Option<u64> {
+        let State::Sound(bytes) = self.state else {
+            return Some(0);
+        };
+        Some(bytes? / self.format?.frame_bytes() as u64)
     }
 
     fn has_begun(&self) -> bool {
