@@ -18,6 +18,9 @@ const STDERR_KEPT: usize = 2048;
 /// The most that one [`RunningProgram::read`] returns.
 const READ_CHUNK: usize = 16 * 1024;
 
+/// The longest that a program may run, whatever its limit: so that no deadline leaves the clock's range.
+const LONGEST_RUN: Duration = Duration::from_hours(24);
+
 /// A program that may be installed, and the Debian package to install when it is not.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
@@ -136,7 +139,7 @@ impl Program {
         Ok(RunningProgram {
             name: self.name,
             limits,
-            deadline: Instant::now() + limits.time,
+            deadline: Instant::now() + limits.time.min(LONGEST_RUN),
             printed: 0,
             stdin,
             stdout,

@@ -411,6 +411,25 @@ async fn the_rate_of_speech_is_what_was_asked_for() {
 }
 
 #[tokio::test]
+async fn a_rate_or_deadline_beyond_all_measure_is_no_panic() {
+    let tts = installed();
+    for rate in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+        let request = TtsRequest {
+            speaking_rate: rate,
+            ..request(None)
+        };
+        let error = say(&tts, request, "Hi.").await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
+    }
+    let patient = TtsRequest {
+        connection_timeout: Duration::MAX,
+        request_timeout: Duration::MAX,
+        ..request(None)
+    };
+    assert!(!say(&tts, patient, "Hi.").await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_slow_listener_holds_no_permit() {
     let tts = LocalTts::new(LocalTtsSettings {
         concurrency: 1,

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
@@ -188,24 +189,16 @@ fn kinds(events: &[SttEvent]) -> String {
     kinds.collect()
 }
 
-/// The stretch of `audio` that the server says it heard: its length is in the transcript.
-async fn stretch<'a>(server: &Server, audio: &'a [u8], transcript: &str) -> &'a [u8] {
-    let length: usize = transcript.split(' ').next().unwrap().parse().unwrap();
-    // Utterances begin at the detector's frames of 256 samples or at the limit of the pre-roll.
-    for at in (0..=audio.len() - length).step_by(32) {
-        use sha2::{Digest, Sha256};
-        use std::fmt::Write;
-        let digest = Sha256::digest(&audio[at..at + length]);
-        let hex = digest.iter().fold(String::new(), |mut hex, byte| {
-            write!(hex, "{byte:02x}").unwrap();
-            hex
-        });
-        if transcript.ends_with(&hex) {
-            let _ = server;
-            return &audio[at..at + length];
-        }
-    }
-    panic!("what the server heard was never said");
+/// The stretch of `audio` that the server says it heard: its length and digest are the transcript.
+fn stretch<'a>(audio: &'a [u8], transcript: &str) -> &'a [u8] {
+    let (length, digest) = transcript.split_once(" bytes, ").unwrap();
+    let length: usize = length.parse().unwrap();
+    // Utterances begin at whole milliseconds, or at frames of 16 ms.
+    let mut stretches = (0..=audio.len() - length)
+        .step_by(32)
+        .map(|at| &audio[at..at + length]);
+    let heard = stretches.find(|stretch| format!("{:x}", Sha256::digest(stretch)) == digest);
+    heard.expect("the server heard what was said")
 }
 
 #[tokio::test]
@@ -244,7 +237,7 @@ async fn our_utterances_are_transcribed_as_the_reference_clients() {
     let events = hear(&server.stt(), "", &audio).await;
     assert_eq!(kinds(&events), "FEFE");
     for transcript in finals(&events) {
-        let utterance = stretch(&server, &audio, transcript).await;
+        let utterance = stretch(&audio, transcript);
         let theirs = reference_client(&server, &["hear"], utterance).await;
         assert_eq!(String::from_utf8(theirs).unwrap().trim(), transcript);
     }

@@ -2,6 +2,7 @@
 //! more children at once than there are permits. What each program is called with is in `flite.rs` and `espeak.rs`.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +30,13 @@ use super::{SLUG, failure, program_failure};
 
 /// The voice when none is asked for: Flite's best where it is installed, else eSpeak NG's American.
 const DEFAULT_VOICE: &str = "en-US";
-/// How long a list of voices is believed: a package installed meanwhile is noticed after this.
-const LIST_TTL: Duration = Duration::from_secs(10);
+/// How long a list of voices is believed.
+const LIST_TTL: Duration = Duration::from_mins(1);
+/// How long it is believed that there is none: a package installed meanwhile is noticed after this.
+const FAILURE_TTL: Duration = Duration::from_secs(5);
+/// Both engines keep to these rates of speech within 5 % in every language that was measured; beyond them eSpeak NG
+/// speaks Chinese too slowly.
+const SPEAKING_RATES: RangeInclusive<f64> = 0.5..=1.5;
 /// What listing voices may cost; it takes some 10 ms and prints some 10 kB.
 const LIST_LIMITS: Limits = Limits {
     time: Duration::from_secs(5),
@@ -122,7 +128,7 @@ pub struct LocalTts {
 
 type Voices = Result<Arc<[LocalVoice]>, ProviderError>;
 
-/// An engine's voices, or why they cannot be had; asked for at most once in a [`LIST_TTL`].
+/// An engine's voices, or why they cannot be had; asked for anew when they are old.
 struct VoiceList {
     engine: &'static Engine,
     listed: Mutex<Option<(Instant, Voices)>>,
@@ -131,10 +137,15 @@ struct VoiceList {
 impl VoiceList {
     async fn get(&self, search_path: &OsStr) -> Voices {
         let mut listed = self.listed.lock().await;
-        if let Some((when, voices)) = &*listed
-            && when.elapsed() < LIST_TTL
-        {
-            return voices.clone();
+        if let Some((when, voices)) = &*listed {
+            let ttl = if voices.is_ok() {
+                LIST_TTL
+            } else {
+                FAILURE_TTL
+            };
+            if when.elapsed() < ttl {
+                return voices.clone();
+            }
         }
         let voices = self
             .read(search_path)
@@ -220,11 +231,9 @@ impl TextToSpeech for LocalTts {
         SLUG
     }
 
-    /// Both engines keep to these rates within 5 % in every language that was measured; beyond them eSpeak NG
-    /// speaks Chinese too slowly.
     fn speaks(&self) -> Speaks {
         Speaks {
-            speaking_rates: 0.5..=1.5,
+            speaking_rates: SPEAKING_RATES,
         }
     }
 
@@ -233,6 +242,13 @@ impl TextToSpeech for LocalTts {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
+        if !SPEAKING_RATES.contains(&request.speaking_rate) {
+            let rate = request.speaking_rate;
+            return Err(failure(
+                ErrorKind::InvalidRequest,
+                format!("a speaking rate of {rate} is outside {SPEAKING_RATES:?}"),
+            ));
+        }
         let choosing = self.choose(request.voice_id.as_deref(), &request.model);
         let (engine, voice) = timeout(request.connection_timeout, choosing)
             .await
@@ -247,7 +263,7 @@ impl TextToSpeech for LocalTts {
             engine,
             file,
             voice,
-            speaking_rate: request.speaking_rate.clamp(0.5, 1.5),
+            speaking_rate: request.speaking_rate,
             permits: self.permits.clone(),
             patience: request.connection_timeout,
             time_left: request.request_timeout,

@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_util::codec::{Encoder, FramedRead};
@@ -30,6 +30,9 @@ use crate::providers::{ErrorKind, ProviderError};
 
 /// How long the server may take to accept what we send.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long to look for the last words of a server that has hung up.
+const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
 
 /// Where a server listens: `tcp://host:port` or `unix:///path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,20 +89,14 @@ impl fmt::Display for Endpoint {
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// What the server sends.
-struct Incoming {
-    events: FramedRead<ReadHalf<Box<dyn Socket>>, Wire>,
-    endpoint: Endpoint,
-}
-
-/// What we send.
-struct Outgoing {
-    socket: WriteHalf<Box<dyn Socket>>,
+/// A connection to a server.
+struct Connection {
+    socket: FramedRead<Box<dyn Socket>, Wire>,
     endpoint: Endpoint,
 }
 
 impl Endpoint {
-    async fn connect(&self, limit: Duration) -> Result<(Incoming, Outgoing), ProviderError> {
+    async fn connect(&self, limit: Duration) -> Result<Connection, ProviderError> {
         let connecting = async {
             let socket: Box<dyn Socket> = match self {
                 Self::Tcp(host, port) => {
@@ -116,25 +113,19 @@ impl Endpoint {
             Ok(Err(error)) => return Err(self.broken(&WireError::Io(error))),
             Err(_) => return Err(self.late("accept the connection", limit)),
         };
-        let (incoming, outgoing) = split(socket);
-        let incoming = Incoming {
-            events: FramedRead::new(incoming, Wire::default()),
+        Ok(Connection {
+            socket: FramedRead::new(socket, Wire::default()),
             endpoint: self.clone(),
-        };
-        let outgoing = Outgoing {
-            socket: outgoing,
-            endpoint: self.clone(),
-        };
-        Ok((incoming, outgoing))
+        })
     }
 
     /// What the server says it can do.
     async fn describe(&self, limit: Duration) -> Result<Info, ProviderError> {
         let asking = async {
-            let (mut incoming, mut outgoing) = self.connect(limit).await?;
-            outgoing.send(Event::new("describe", Value::Null)).await?;
+            let mut connection = self.connect(limit).await?;
+            connection.send(Event::new("describe", Value::Null)).await?;
             loop {
-                let event = incoming.next().await?;
+                let event = connection.next().await?;
                 if event.kind == "info" {
                     return event.parse().map_err(|error| self.broken(&error));
                 }
@@ -162,11 +153,11 @@ impl Endpoint {
     }
 }
 
-impl Incoming {
+impl Connection {
     /// The next event. Can be cancelled without losing any. The end of the connection is an error here, and so is an
     /// `error` event.
     async fn next(&mut self) -> Result<Event, ProviderError> {
-        match self.events.next().await {
+        match self.socket.next().await {
             Some(Ok(event)) if event.kind == "error" => {
                 let said = event.text("text").unwrap_or("an error without a text");
                 let endpoint = &self.endpoint;
@@ -183,17 +174,21 @@ impl Incoming {
             )),
         }
     }
-}
 
-impl Outgoing {
+    /// Sends an event. Where that fails, the reason is what the server last said, if it said one.
     async fn send(&mut self, event: Event) -> Result<(), ProviderError> {
         let mut bytes = BytesMut::new();
         let encoded = Wire::default().encode(event, &mut bytes);
         encoded.map_err(|error| self.endpoint.broken(&error))?;
-        match timeout(WRITE_LIMIT, self.socket.write_all(&bytes)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.endpoint.broken(&WireError::Io(error))),
-            Err(_) => Err(self.endpoint.late("take what was sent", WRITE_LIMIT)),
+        let writing = self.socket.get_mut().write_all(&bytes);
+        let error = match timeout(WRITE_LIMIT, writing).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => return Err(self.endpoint.late("take what was sent", WRITE_LIMIT)),
+        };
+        match timeout(LAST_WORDS_LIMIT, self.next()).await {
+            Ok(Err(reason)) => Err(reason),
+            _ => Err(self.endpoint.broken(&WireError::Io(error))),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
-use super::{Endpoint, Incoming, Info, select_program};
+use super::{Connection, Endpoint, Info, select_program};
 use crate::audio::format::Encoding;
 use crate::providers::local::utterance::{Cut, Ended, RATE, UtteranceCutter};
 use crate::providers::local::voices::language_tag;
@@ -314,34 +314,36 @@ impl Recogniser {
         audio: &mut mpsc::Receiver<Bytes>,
         events: &mpsc::Sender<SttEvent>,
     ) -> Result<Transcript, ProviderError> {
-        let (mut incoming, mut outgoing) = self.endpoint.connect(self.deadlines.connect).await?;
+        let mut connection = self.endpoint.connect(self.deadlines.connect).await?;
         for event in &self.opening {
-            outgoing.send(event.clone()).await?;
+            connection.send(event.clone()).await?;
         }
-        outgoing.send(Event::new("audio-start", format())).await?;
-        outgoing.send(chunk(first)).await?;
+        connection.send(Event::new("audio-start", format())).await?;
+        connection.send(chunk(first)).await?;
         let mut answer = Answer::default();
         while !answer.complete {
             tokio::select! {
                 more = audio.recv() => match more {
-                    Some(more) => outgoing.send(chunk(more)).await?,
+                    Some(more) => connection.send(chunk(more)).await?,
                     None => break,
                 },
-                event = incoming.next() => answer.take(&event?, events).await,
+                event = connection.next() => answer.take(&event?, events).await,
             }
         }
-        outgoing.send(Event::new("audio-stop", Value::Null)).await?;
+        connection
+            .send(Event::new("audio-stop", Value::Null))
+            .await?;
         while !answer.complete {
             answer
-                .take(&self.answered(&mut incoming).await?, events)
+                .take(&self.answered(&mut connection).await?, events)
                 .await;
         }
         Ok(answer.into_transcript())
     }
 
-    async fn answered(&self, incoming: &mut Incoming) -> Result<Event, ProviderError> {
+    async fn answered(&self, connection: &mut Connection) -> Result<Event, ProviderError> {
         let limit = self.deadlines.answer;
-        timeout(limit, incoming.next())
+        timeout(limit, connection.next())
             .await
             .unwrap_or_else(|_| Err(self.endpoint.late("answer", limit)))
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
-use super::{Endpoint, Incoming, Info, Outgoing, TtsVoice, select_program};
+use super::{Connection, Endpoint, Info, TtsVoice, select_program};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::providers::local::sentences::{Sentences, in_one_line, is_speakable};
 use crate::providers::local::voices::{choose, language_tag};
@@ -300,13 +300,13 @@ impl Synthesis {
         if !is_speakable(sentence) {
             return Ok(());
         }
-        let (mut incoming, mut outgoing) = self.connect().await?;
+        let mut connection = self.connect().await?;
         let text = in_one_line(sentence);
-        outgoing
+        connection
             .send(self.with_voice("synthesize", json!({ "text": text })))
             .await?;
         loop {
-            let event = self.awaited(&mut incoming).await?;
+            let event = self.awaited(&mut connection).await?;
             if event.kind == "audio-stop" {
                 return Ok(());
             }
@@ -323,26 +323,26 @@ impl Synthesis {
                 None => return Ok(()),
             }
         }
-        let (mut incoming, mut outgoing) = self.connect().await?;
-        outgoing
+        let mut connection = self.connect().await?;
+        connection
             .send(self.with_voice("synthesize-start", json!({})))
             .await?;
         let chunk = |text: String| Event::new("synthesize-chunk", json!({ "text": text }));
-        outgoing.send(chunk(first)).await?;
+        connection.send(chunk(first)).await?;
         loop {
             tokio::select! {
                 part = text.next() => match part {
-                    Some(part) => outgoing.send(chunk(part)).await?,
+                    Some(part) => connection.send(chunk(part)).await?,
                     None => break,
                 },
-                event = incoming.next() => self.hear(event?).await?,
+                event = connection.next() => self.hear(event?).await?,
             }
         }
-        outgoing
+        connection
             .send(Event::new("synthesize-stop", Value::Null))
             .await?;
         loop {
-            let event = self.awaited(&mut incoming).await?;
+            let event = self.awaited(&mut connection).await?;
             if event.kind == "synthesize-stopped" {
                 return Ok(());
             }
@@ -350,12 +350,12 @@ impl Synthesis {
         }
     }
 
-    async fn connect(&self) -> Result<(Incoming, Outgoing), ProviderError> {
-        let (incoming, mut outgoing) = self.endpoint.connect(self.connection_timeout).await?;
+    async fn connect(&self) -> Result<Connection, ProviderError> {
+        let mut connection = self.endpoint.connect(self.connection_timeout).await?;
         if let Some(program) = &self.target.program {
-            outgoing.send(select_program(program)).await?;
+            connection.send(select_program(program)).await?;
         }
-        Ok((incoming, outgoing))
+        Ok(connection)
     }
 
     fn with_voice(&self, kind: &str, mut data: Value) -> Event {
@@ -366,9 +366,9 @@ impl Synthesis {
     }
 
     /// The next event, on the server's time.
-    async fn awaited(&mut self, incoming: &mut Incoming) -> Result<Event, ProviderError> {
+    async fn awaited(&mut self, connection: &mut Connection) -> Result<Event, ProviderError> {
         let asked = Instant::now();
-        let event = timeout(self.time_left, incoming.next()).await;
+        let event = timeout(self.time_left, connection.next()).await;
         self.time_left = self.time_left.saturating_sub(asked.elapsed());
         event.unwrap_or_else(|_| Err(self.endpoint.late("speak", self.request_timeout)))
     }
