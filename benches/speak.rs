@@ -188,7 +188,7 @@ fn request(connection: &mut TcpStream, body: &str, buffer: &mut Vec<u8>) -> usiz
 }
 
 fn read_some(connection: &mut TcpStream, buffer: &mut Vec<u8>) {
-    let mut chunk = [0; 65_536];
+    let mut chunk = [0; 16_384];
     let read = connection.read(&mut chunk).unwrap();
     assert!(read > 0, "the server hung up");
     buffer.extend_from_slice(&chunk[..read]);

@@ -2,7 +2,7 @@
 //! promise or reported bug.
 
 // A test that cannot go on shall stop.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 mod codecs;
 mod command_line;
