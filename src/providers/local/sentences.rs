@@ -1,10 +1,14 @@
 //! Cuts text that comes as it is written into pieces that can be spoken one after the other: sentences, and parts of
 //! sentences where one is very long. Every character of the text comes out again, in order.
 
+use futures_util::future::ready;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
+use crate::providers::TextStream;
+
 /// The longest piece, in characters: about 20 seconds of speech.
-pub const MAX_CHARS: usize = 300;
+const MAX_CHARS: usize = 300;
 
 /// Words whose full stop does not end a sentence, in lower case and without that stop. Single letters ("J.", "U.S.",
 /// "z. B.") and ordinals ("am 5. Mai") need no entry.
@@ -16,21 +20,36 @@ const ABBREVIATIONS: &[&str] = &[
     "vgl", "vol", "vs", "z.b",
 ];
 
+/// What is to be said of a text: every piece in which there is a word, in one line, as soon as it is complete.
+pub fn spoken_lines(text: TextStream) -> BoxStream<'static, String> {
+    let mut sentences = Sentences::default();
+    text.map(Some)
+        .chain(stream::iter([None]))
+        .flat_map(move |part| {
+            stream::iter(match part {
+                Some(part) => sentences.push(&part),
+                None => sentences.finish(),
+            })
+        })
+        .filter_map(|piece| ready(is_speakable(&piece).then(|| in_one_line(&piece))))
+        .boxed()
+}
+
 /// Text on its way to the synthesiser.
 #[derive(Debug, Default)]
-pub struct Sentences {
+struct Sentences {
     pending: String,
 }
 
 impl Sentences {
     /// Adds text; gives the pieces that are complete with it.
-    pub fn push(&mut self, text: &str) -> Vec<String> {
+    fn push(&mut self, text: &str) -> Vec<String> {
         self.pending.push_str(text);
         self.take(false)
     }
 
     /// There is no more text; gives what is left.
-    pub fn finish(&mut self) -> Vec<String> {
+    fn finish(&mut self) -> Vec<String> {
         self.take(true)
     }
 
@@ -53,7 +72,7 @@ pub fn is_speakable(text: &str) -> bool {
 }
 
 /// The same text in one line: control characters, line ends among them, become spaces.
-pub fn in_one_line(text: &str) -> String {
+fn in_one_line(text: &str) -> String {
     text.trim()
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

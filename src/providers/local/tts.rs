@@ -23,7 +23,7 @@ use crate::providers::{
 
 use super::espeak::ESPEAK;
 use super::flite::FLITE;
-use super::sentences::{Sentences, in_one_line, is_speakable};
+use super::sentences::spoken_lines;
 use super::voices::{LocalVoice, choose};
 use super::wav::{WavError, WavStream};
 use super::{SLUG, failure, program_failure};
@@ -353,28 +353,20 @@ impl Speaker {
         let _ = self.deliver(outcome, None).await;
     }
 
-    async fn say_all(&mut self, mut text: TextStream) -> Result<(), Unsaid> {
-        let mut sentences = Sentences::default();
-        while let Some(part) = text.next().await {
-            for sentence in sentences.push(&part) {
-                self.say(&sentence).await?;
-            }
-        }
-        for sentence in sentences.finish() {
-            self.say(&sentence).await?;
+    async fn say_all(&mut self, text: TextStream) -> Result<(), Unsaid> {
+        let mut lines = spoken_lines(text);
+        while let Some(line) = lines.next().await {
+            self.say(&line).await?;
         }
         Ok(())
     }
 
-    async fn say(&mut self, sentence: &str) -> Result<(), Unsaid> {
-        if !is_speakable(sentence) {
-            return Ok(());
-        }
+    async fn say(&mut self, line: &str) -> Result<(), Unsaid> {
         let room = self.held.clone().acquire_owned().await;
         let room = Arc::new(room.map_err(|_| Unsaid::Cancelled)?);
         let _permit = self.permit().await?;
         let started = Instant::now();
-        let mut program = self.start(&in_one_line(sentence)).await?;
+        let mut program = self.start(line).await?;
         let mut sound = WavStream::default();
         while let Some(printed) = program.read().await? {
             let samples = sound.push(&printed).map_err(|e| self.not_sound(&e))?;

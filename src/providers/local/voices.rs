@@ -55,13 +55,12 @@ pub fn choose<'a, V>(
     found.map(|(_, voice)| voice).ok_or_else(|| {
         let wanted: String = wanted.chars().take(80).collect();
         let some: Vec<&str> = voices.take(NAMED).map(|v| shown(v).id.as_str()).collect();
-        failure(
-            ErrorKind::InvalidRequest,
-            format!(
-                "there is no voice {wanted:?}; there are {}, …",
-                some.join(", ")
-            ),
-        )
+        let known = match some.as_slice() {
+            [] => String::new(),
+            some => format!("; there are {}, …", some.join(", ")),
+        };
+        let message = format!("there is no voice {wanted:?}{known}");
+        failure(ErrorKind::InvalidRequest, message)
     })
 }
 

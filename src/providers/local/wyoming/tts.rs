@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, TtsVoice, select_program};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
-use crate::providers::local::sentences::{Sentences, in_one_line, is_speakable};
+use crate::providers::local::sentences::{is_speakable, spoken_lines};
 use crate::providers::local::voices::{choose, language_tag};
 use crate::providers::local::{SLUG, failure};
 use crate::providers::{
@@ -283,28 +283,18 @@ impl Synthesis {
         let _ = self.chunks.send(outcome).await;
     }
 
-    async fn say_by_sentences(&mut self, mut text: TextStream) -> Result<(), Broken> {
-        let mut sentences = Sentences::default();
-        while let Some(part) = text.next().await {
-            for sentence in sentences.push(&part) {
-                self.say(&sentence).await?;
-            }
-        }
-        for sentence in sentences.finish() {
-            self.say(&sentence).await?;
+    async fn say_by_sentences(&mut self, text: TextStream) -> Result<(), Broken> {
+        let mut lines = spoken_lines(text);
+        while let Some(line) = lines.next().await {
+            self.say(&line).await?;
         }
         Ok(())
     }
 
-    async fn say(&mut self, sentence: &str) -> Result<(), Broken> {
-        if !is_speakable(sentence) {
-            return Ok(());
-        }
+    async fn say(&mut self, line: &str) -> Result<(), Broken> {
         let mut connection = self.connect().await?;
-        let text = in_one_line(sentence);
-        connection
-            .send(self.with_voice("synthesize", json!({ "text": text })))
-            .await?;
+        let request = self.with_voice("synthesize", json!({ "text": line }));
+        connection.send(request).await?;
         loop {
             let event = self.awaited(&mut connection).await?;
             if event.kind == "audio-stop" {
@@ -318,8 +308,7 @@ impl Synthesis {
         let mut first = String::new();
         while !is_speakable(&first) {
             match text.next().await {
-                // Silence before the first word needs no remembering.
-                Some(part) => first = part,
+                Some(part) => first.push_str(&part),
                 None => return Ok(()),
             }
         }
