@@ -214,19 +214,11 @@ impl Chunks<'_> {
             }
             (Decoder::Wav(reader), Some(bytes)) => {
                 reader.push(bytes, &mut samples)?;
-                let Some(format) = reader.format() else {
-                    return Ok(None);
-                };
-                return Ok(some(mix_down(
-                    samples,
-                    format.channels().into(),
-                    format.rate(),
-                )));
+                return Ok(wav_sound(reader, samples));
             }
-            (Decoder::Wav(reader), None) if self.ended => {
-                // Once is enough.
-                self.ended = false;
-                return reader.finish().map(|()| None).map_err(Into::into);
+            (Decoder::Wav(reader), None) if std::mem::take(&mut self.ended) => {
+                reader.finish(&mut samples)?;
+                return Ok(wav_sound(reader, samples));
             }
             (Decoder::OggOpus(decoder), _) => {
                 let sound = decoder.next_sound()?;
@@ -244,6 +236,12 @@ impl Chunks<'_> {
 
 fn some(sound: Pcm) -> Option<Pcm> {
     (!sound.is_empty()).then_some(sound)
+}
+
+/// The sound that a reader gave, if any.
+fn wav_sound(reader: &WavReader, samples: Vec<i16>) -> Option<Pcm> {
+    let format = reader.format()?;
+    some(mix_down(samples, format.channels().into(), format.rate()))
 }
 
 fn wav_layout(format: WavFormat) -> Layout {
@@ -430,7 +428,7 @@ impl FileDecoder {
         file.rewind()?;
         let (source, layout, duration) = match &magic[..] {
             b"OggS" => open_ogg_opus(Box::new(file), len)?,
-            b"RIFF" | b"RF64" | b"BW64" => open_wav(Box::new(file), len)?,
+            b"RIFF" | b"RF64" | b"BW64" => open_wav(Box::new(file))?,
             _ => open_with_symphonia(Box::new(file), len)?,
         };
         Ok(Self {
@@ -494,21 +492,15 @@ impl Iterator for FileDecoder {
 /// A decoder at the start of its sound, what the sound is, and how long.
 type Opened = (Source, Layout, Option<Duration>);
 
-fn open_wav(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
+fn open_wav(mut file: Box<dyn ReadSeek>) -> Result<Opened, DecodeError> {
     let mut reader = Box::new(WavReader::new());
     let mut first = Vec::new();
     let format = loop {
-        match read_wav(&mut file, &mut reader, &mut first) {
-            Ok(more) => match reader.format() {
-                Some(format) => break format,
-                None if more => {}
-                None => return Err(WavError::CutOff.into()),
-            },
-            Err(DecodeError::Wav(WavError::Coding { .. })) => {
-                file.rewind()?;
-                return open_with_symphonia(file, len);
-            }
-            Err(error) => return Err(error),
+        let more = read_wav(&mut file, &mut reader, &mut first)?;
+        match reader.format() {
+            Some(format) => break format,
+            None if more => {}
+            None => return Err(WavError::CutOff.into()),
         }
     };
     let duration = reader
@@ -542,14 +534,13 @@ fn next_of_wav(
     first: &mut Vec<i16>,
 ) -> Result<Option<Pcm>, DecodeError> {
     let mut samples = std::mem::take(first);
-    while samples.is_empty() && reader.frames_left() != Some(0) {
+    while samples.is_empty() {
         if !read_wav(file, reader, &mut samples)? {
+            reader.finish(&mut samples)?;
             break;
         }
     }
-    Ok(reader
-        .format()
-        .and_then(|format| some(mix_down(samples, format.channels().into(), format.rate()))))
+    Ok(wav_sound(reader, samples))
 }
 
 fn open_ogg_opus(mut file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {

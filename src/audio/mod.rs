@@ -1,5 +1,6 @@
 //! What sound is and how it changes. Nothing here talks to the outside or knows a vendor.
 
+pub mod adpcm;
 pub mod bus;
 pub mod companding;
 pub mod convert;

@@ -1,6 +1,7 @@
 //! RIFF/WAVE: headers for 16-bit PCM written at once or patched afterwards, and a reader for streams whose header may
-//! lie about the length. Compressed WAV (ADPCM) is for [`super::decode::FileDecoder`] to give to another decoder.
+//! lie about the length, for PCM of any width, float, G.711 and ADPCM.
 
+use super::adpcm::Adpcm;
 use super::companding::Law;
 use super::format::{Layout, SampleRate};
 use super::linear16;
@@ -31,7 +32,7 @@ pub enum WavError {
     /// A rate that the server does not handle.
     #[error(transparent)]
     Rate(#[from] super::format::FormatError),
-    /// A coding that is not read from streams.
+    /// A coding that we do not read.
     #[error("unsupported WAV coding: format tag {tag:#06x} with {bits} bits")]
     Coding {
         /// `wFormatTag`.
@@ -81,9 +82,11 @@ pub fn patch_length(start: &mut [u8], total_len: u64) {
 }
 
 const PCM: u16 = 1;
+const MS_ADPCM: u16 = 2;
 const FLOAT: u16 = 3;
 const A_LAW: u16 = 6;
 const MU_LAW: u16 = 7;
+const IMA_ADPCM: u16 = 0x11;
 const EXTENSIBLE: u16 = 0xFFFE;
 
 /// How samples are written down in a stream that we can read.
@@ -96,6 +99,7 @@ enum Coding {
     F32,
     F64,
     Companded(Law),
+    Adpcm(Adpcm),
 }
 
 impl Coding {
@@ -109,40 +113,28 @@ impl Coding {
             (FLOAT, 64) => Self::F64,
             (A_LAW, 8) => Self::Companded(Law::A),
             (MU_LAW, 8) => Self::Companded(Law::Mu),
+            (MS_ADPCM, 4) => Self::Adpcm(Adpcm::Ms),
+            (IMA_ADPCM, 4) => Self::Adpcm(Adpcm::Ima),
             _ => return Err(WavError::Coding { tag, bits }),
         })
     }
 
-    const fn bytes(self) -> usize {
-        match self {
-            Self::U8 | Self::Companded(_) => 1,
-            Self::I16 => 2,
-            Self::I24 => 3,
-            Self::I32 | Self::F32 => 4,
-            Self::F64 => 8,
-        }
-    }
-
-    /// Appends the samples in `bytes`, whole frames, in 16 bits.
-    fn decode(self, bytes: &[u8], samples: &mut Vec<i16>) {
-        // Conversion from float saturates; NaN becomes silence.
-        let float = |value: f64| (value * 32_768.0).round() as i16;
-        let words = bytes.chunks_exact(self.bytes());
-        match self {
-            Self::U8 => samples.extend(bytes.iter().map(|&b| (i16::from(b) - 128) << 8)),
-            Self::I16 => linear16::decode(bytes, samples),
-            Self::I24 | Self::I32 => samples.extend(words.map(|word| {
-                let top = &word[word.len() - 2..];
-                i16::from_le_bytes([top[0], top[1]])
-            })),
-            Self::F32 => samples.extend(words.map(|word| {
-                let word = word.try_into().map_or(0.0, f32::from_le_bytes);
-                float(f64::from(word))
-            })),
-            Self::F64 => samples
-                .extend(words.map(|word| float(word.try_into().map_or(0.0, f64::from_le_bytes)))),
-            Self::Companded(law) => law.expand(bytes, samples),
-        }
+    /// Bytes of a block, the least that can be decoded: a frame, except in ADPCM. `None` where a block of
+    /// `block_bytes`, as the header has it, cannot be.
+    fn block(self, block_bytes: usize, channels: usize) -> Option<usize> {
+        let frame = match self {
+            Self::U8 | Self::Companded(_) => channels,
+            Self::I16 => channels * 2,
+            Self::I24 => channels * 3,
+            Self::I32 | Self::F32 => channels * 4,
+            Self::F64 => channels * 8,
+            Self::Adpcm(kind) => {
+                return kind
+                    .frames_of_block(block_bytes, channels)
+                    .map(|_| block_bytes);
+            }
+        };
+        (frame == block_bytes).then_some(frame)
     }
 }
 
@@ -152,6 +144,7 @@ pub struct WavFormat {
     coding: Coding,
     channels: u16,
     rate: SampleRate,
+    block_bytes: usize,
 }
 
 impl WavFormat {
@@ -173,15 +166,14 @@ impl WavFormat {
         }
         let hz = u32::from(word(4)?) | u32::from(word(6)?) << 16;
         let coding = Coding::new(tag, bits)?;
-        if usize::from(word(12)?) != coding.bytes() * usize::from(channels) {
-            return Err(WavError::Header(
-                "frames have another length than their samples",
-            ));
-        }
+        let block_bytes = coding
+            .block(word(12)?.into(), channels.into())
+            .ok_or(WavError::Header("frames of an impossible length"))?;
         Ok(Self {
             coding,
             channels,
             rate: SampleRate::new(hz)?,
+            block_bytes,
         })
     }
 
@@ -195,8 +187,39 @@ impl WavFormat {
         self.rate
     }
 
-    const fn frame_bytes(self) -> usize {
-        self.coding.bytes() * self.channels as usize
+    /// Frames in so many bytes.
+    fn frames_in(&self, bytes: u64) -> u64 {
+        let frames = match self.coding {
+            Coding::Adpcm(kind) => kind.frames_of_block(self.block_bytes, self.channels.into()),
+            _ => Some(1),
+        };
+        (bytes / self.block_bytes as u64).saturating_mul(frames.unwrap_or(0))
+    }
+
+    /// Appends the samples of whole blocks, in 16 bits.
+    fn decode(&self, bytes: &[u8], samples: &mut Vec<i16>) {
+        let words = |width| bytes.chunks_exact(width);
+        // Conversion from float saturates; NaN becomes silence.
+        let float = |value: f64| (value * 32_768.0).round() as i16;
+        match self.coding {
+            Coding::U8 => samples.extend(bytes.iter().map(|&b| (i16::from(b) - 128) << 8)),
+            Coding::I16 => linear16::decode(bytes, samples),
+            Coding::I24 => samples.extend(words(3).map(|w| i16::from_le_bytes([w[1], w[2]]))),
+            Coding::I32 => samples.extend(words(4).map(|w| i16::from_le_bytes([w[2], w[3]]))),
+            Coding::F32 => samples.extend(words(4).map(|word| {
+                let value = word.try_into().map_or(0.0, f32::from_le_bytes);
+                float(value.into())
+            })),
+            Coding::F64 => samples.extend(
+                words(8).map(|word| float(word.try_into().map_or(0.0, f64::from_le_bytes))),
+            ),
+            Coding::Companded(law) => law.expand(bytes, samples),
+            Coding::Adpcm(kind) => {
+                for block in bytes.chunks(self.block_bytes) {
+                    kind.decode(block, self.channels.into(), samples);
+                }
+            }
+        }
     }
 }
 
@@ -245,7 +268,7 @@ impl WavReader {
         let State::Sound(bytes) = self.state else {
             return Some(0);
         };
-        Some(bytes? / self.format?.frame_bytes() as u64)
+        Some(self.format?.frames_in(bytes?))
     }
 
     fn has_begun(&self) -> bool {
@@ -289,12 +312,14 @@ impl WavReader {
         Ok(())
     }
 
-    /// Says that the stream has ended: an error if it never came to its sound.
-    pub fn finish(&self) -> Result<(), WavError> {
-        if self.has_begun() {
-            return Ok(());
+    /// Says that the stream has ended and appends what there is of a last block of ADPCM: an error if the stream never
+    /// came to its sound.
+    pub fn finish(&mut self, samples: &mut Vec<i16>) -> Result<(), WavError> {
+        let format = self.format().ok_or(WavError::CutOff)?;
+        if let Coding::Adpcm(_) = format.coding {
+            format.decode(&std::mem::take(&mut self.held), samples);
         }
-        Err(WavError::CutOff)
+        Ok(())
     }
 
     /// Moves bytes into `held` until it has `len`; true when it has.
@@ -357,8 +382,8 @@ impl WavReader {
             rest => State::Sound(rest),
         };
         if let Some(format) = self.format {
-            whole_frames(&mut self.held, sound, format.frame_bytes(), |frames| {
-                format.coding.decode(frames, samples);
+            whole_frames(&mut self.held, sound, format.block_bytes, |blocks| {
+                format.decode(blocks, samples);
             });
         }
         after
@@ -410,7 +435,7 @@ mod tests {
         for piece in bytes.chunks(chunk.max(1)) {
             reader.push(piece, &mut samples)?;
         }
-        reader.finish()?;
+        reader.finish(&mut samples)?;
         Ok((reader.format(), samples))
     }
 
@@ -503,10 +528,10 @@ mod tests {
     fn what_cannot_be_read_says_why() {
         assert_eq!(read(b"ID3 and so on", 4), Err(WavError::NotWav));
         assert_eq!(read(b"RIFF", 4), Err(WavError::CutOff));
-        let adpcm = chunked(2, 1, 4, b"", &[]);
+        let mpeg = chunked(0x55, 1, 0, b"", &[]);
         assert!(matches!(
-            read(&adpcm, 9),
-            Err(WavError::Coding { tag: 2, .. })
+            read(&mpeg, 9),
+            Err(WavError::Coding { tag: 0x55, .. })
         ));
         let mut fast = chunked(PCM, 1, 16, b"", &[]);
         fast[24..28].copy_from_slice(&4_000_000_000u32.to_le_bytes());
