@@ -116,6 +116,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             .configure(http::configure)
     })
     .disable_signals()
+    // A caller who has hung up wants no answer: what is done for it alone is dropped.
+    .h1_allow_half_closed(false)
     .shutdown_timeout(settings.shutdown.drain_seconds.as_secs());
     if settings.server.workers > 0 {
         server = server.workers(settings.server.workers);

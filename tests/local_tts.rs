@@ -218,7 +218,7 @@ async fn a_missing_engine_names_its_package_and_the_other_speaks() {
             "{error}"
         );
     }
-    assert!(nothing.voices().await.is_err());
+    assert!(nothing.voices().await.unwrap().is_empty());
     let missing = [
         ("flite", EngineState::Missing("flite")),
         ("espeak-ng", EngineState::Missing("espeak-ng")),
