@@ -130,6 +130,8 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
+            // Ctrl-C at a terminal is for the server, which then lets running work end.
+            .process_group(0)
             .spawn()
             .map_err(io)?;
         let gone = || io(std::io::ErrorKind::BrokenPipe.into());

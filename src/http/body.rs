@@ -67,19 +67,21 @@ fn read_error(error: &actix_web::Error) -> ApiError {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Following the path costs more than parsing, so it is followed only when there is something to name.
+    serde_json::from_slice(bytes).map_err(|error| why_not::<T>(bytes, &error))
+}
+
+fn why_not<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> ApiError {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        // Where the text itself is broken there is no path to name.
-        let message = if matches!(path.as_str(), "." | "?") {
-            format!("body: {inner}")
-        } else {
-            format!("{path}: {inner}")
-        };
-        ApiError::new(Code::InvalidRequest, message)
-    })?;
-    json.end()
-        .map_err(|error| ApiError::new(Code::InvalidRequest, format!("body: {error}")))?;
-    Ok(value)
+    let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Ok(_) => String::new(),
+        Err(error) => error.path().to_string(),
+    };
+    // Where the text itself is broken there is no path to name.
+    let place = if matches!(path.as_str(), "" | "." | "?") {
+        "body"
+    } else {
+        &path
+    };
+    ApiError::new(Code::InvalidRequest, format!("{place}: {error}"))
 }

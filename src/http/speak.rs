@@ -1,7 +1,7 @@
 //! `POST /speak`: text in, sound out, in one request.
 
 use actix_web::body::{BodyStream, SizedStream};
-use actix_web::http::header;
+use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream;
 use serde::Deserialize;
@@ -11,6 +11,10 @@ use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::audio::{AudioFormat, Encoding};
 use crate::synthesis::{InvalidField, MAX_TEXT_BYTES, Speech, TtsConfig};
+
+const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
+const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
+const CACHE: HeaderName = HeaderName::from_static("x-cache");
 
 /// Body of `POST /speak`.
 #[derive(Debug, Deserialize)]
@@ -50,9 +54,9 @@ pub async fn speak(
     response
         .insert_header((header::CONTENT_TYPE, content_type(&request, format)))
         .insert_header((header::VARY, "accept"))
-        .insert_header(("x-audio-format", format.encoding.name()))
-        .insert_header(("x-sample-rate", format.layout.rate.hz()))
-        .insert_header(("x-cache", if speech.cached { "hit" } else { "miss" }));
+        .insert_header((AUDIO_FORMAT, format.encoding.name()))
+        .insert_header((SAMPLE_RATE, format.layout.rate.hz()))
+        .insert_header((CACHE, if speech.cached { "hit" } else { "miss" }));
     if query.stream {
         return stream_as_it_comes(response, speech).await;
     }

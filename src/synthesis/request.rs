@@ -158,11 +158,11 @@ impl SpeechConfig {
     /// Names the sound of `text` under this config: every field that shapes it, the endpoint that makes it, whose
     /// credential pays for it, and whose it is. Two requests with the same key get the same bytes.
     pub fn cache_key(&self, text: &str, owner: &Owner<'_>) -> CacheKey {
-        let mut digest = Sha256::new();
+        let mut fields = Vec::with_capacity(512 + text.len());
         let mut field = |bytes: &[u8]| {
             // Length first, so that no two lists of fields give the same stream of bytes.
-            digest.update((bytes.len() as u64).to_le_bytes());
-            digest.update(bytes);
+            fields.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            fields.extend_from_slice(bytes);
         };
         field(b"vivavoce speech 1");
         field(self.provider.as_bytes());
@@ -182,7 +182,7 @@ impl SpeechConfig {
         field(&[u8::from(owner.tenant.is_some())]);
         field(owner.tenant.unwrap_or_default().as_bytes());
         field(text.as_bytes());
-        CacheKey(digest.finalize().into())
+        CacheKey(Sha256::digest(&fields).into())
     }
 }
 

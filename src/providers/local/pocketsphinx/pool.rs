@@ -133,6 +133,8 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
+            // Ctrl-C at a terminal is for the server, which then lets running work end.
+            .process_group(0)
             .spawn()
             .map_err(PoolError::Start)?;
         let gone = || PoolError::Start(std::io::ErrorKind::BrokenPipe.into());
