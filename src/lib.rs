@@ -6,6 +6,7 @@ pub mod audio;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod json;
 pub mod process;
 pub mod providers;
 pub mod server;

@@ -9,6 +9,7 @@ use futures_util::future::LocalBoxFuture;
 use serde::de::DeserializeOwned;
 
 use super::error::{ApiError, Code};
+use crate::json;
 
 /// The largest body of any request.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
@@ -27,7 +28,9 @@ impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
         let bytes = Bytes::from_request(request, payload);
         async move {
             let bytes = bytes.await.map_err(|error| read_error(&error))?;
-            parse(&bytes).map(Self)
+            let misfit =
+                |misfit: json::Misfit| ApiError::new(Code::InvalidRequest, misfit.to_string());
+            json::parse(&bytes).map(Self).map_err(misfit)
         }
         .boxed_local()
     }
@@ -64,24 +67,4 @@ fn read_error(error: &actix_web::Error) -> ApiError {
             "the body could not be read to its end",
         ),
     }
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // Following the path costs more than parsing, so it is followed only when there is something to name.
-    serde_json::from_slice(bytes).map_err(|error| why_not::<T>(bytes, &error))
-}
-
-fn why_not<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> ApiError {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Ok(_) => String::new(),
-        Err(error) => error.path().to_string(),
-    };
-    // Where the text itself is broken there is no path to name.
-    let place = if matches!(path.as_str(), "" | "." | "?") {
-        "body"
-    } else {
-        &path
-    };
-    ApiError::new(Code::InvalidRequest, format!("{place}: {error}"))
 }

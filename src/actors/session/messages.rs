@@ -1,0 +1,745 @@
+//! The socket's messages, both ways (protocol, sections 2 and 3). What comes in is checked here once and trusted
+//! inside; what goes out is named here and nowhere else.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use crate::json::{self, Misfit};
+use crate::providers::Word;
+use crate::synthesis::{SpeechConfig, TtsConfig};
+
+/// A refused message: the field and what is wrong with it.
+fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
+    Misfit {
+        place: place.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+/// The name of a session, chosen by the client or made by us.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct StreamId(String);
+
+impl StreamId {
+    /// A name from a client: 1–128 characters of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit, without `..`.
+    pub fn parse(text: &str) -> Result<Self, Misfit> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let valid = (1..=128).contains(&text.len())
+            && text.chars().all(allowed)
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && !text.contains("..");
+        if valid {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(misfit(
+            "stream_id",
+            "must be 1 to 128 characters of A-Z a-z 0-9 . _ -, begin with a letter or digit and hold no two dots in a row",
+        ))
+    }
+
+    /// A name that nobody has.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().to_string())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum ClientMessage {
+    /// Begins a session, or changes it.
+    Config(Box<SessionConfig>),
+    /// Says a text.
+    Speak(Speak),
+    /// Stops what is being said.
+    Clear,
+    /// Starts the loading sound.
+    LoadingStart,
+    /// Stops it.
+    LoadingStop,
+    /// Relays a message into the room.
+    SendMessage(SendMessage),
+    /// Moves the telephone call.
+    SipTransfer(SipTransfer),
+}
+
+/// `speak`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Speak {
+    /// What to say.
+    pub text: String,
+    /// Whether it is said now, or waits for more.
+    pub flush: bool,
+    /// Whether `clear` may stop it.
+    pub allow_interruption: bool,
+    /// Whether it stops what is being said.
+    pub replace: bool,
+    /// Comes back in the events of this utterance.
+    pub id: Option<String>,
+}
+
+/// `send_message`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SendMessage {
+    /// What is sent.
+    pub message: String,
+    /// For example `user` or `assistant`.
+    pub role: String,
+    /// `messages` when absent.
+    pub topic: String,
+    /// Anything.
+    pub debug: Option<Value>,
+}
+
+/// `sip_transfer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SipTransfer {
+    /// Where to.
+    pub transfer_to: String,
+    /// Who; the first telephone participant when absent.
+    pub participant_identity: Option<String>,
+}
+
+/// `config`, checked.
+#[derive(Debug)]
+pub struct SessionConfig {
+    /// The name that the client chose.
+    pub stream_id: Option<StreamId>,
+    /// How to listen; `None` without sound.
+    pub stt: Option<ListenConfig>,
+    /// How to speak; `None` without sound.
+    pub tts: Option<SpeechConfig>,
+    /// The loading sound, not yet decoded.
+    pub loading_audio: Option<LoadingAudio>,
+    /// Voice activity and turns.
+    pub vad: VadConfig,
+}
+
+/// `stt_config`, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListenConfig {
+    /// The provider's slug, with aliases resolved.
+    pub provider: String,
+    /// BCP-47.
+    pub language: String,
+    /// What the client sends.
+    pub format: AudioFormat,
+    /// Whether punctuation is wanted.
+    pub punctuation: bool,
+    /// The provider's model; empty means its default.
+    pub model: String,
+    /// The caller's own credential; empty means the server's.
+    pub auth: Map<String, Value>,
+}
+
+/// `loading_audio` on the wire.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct LoadingAudio {
+    /// Base64.
+    pub data: String,
+    /// `wav` or `pcm`; found by signature when absent.
+    pub format: Option<String>,
+    /// Of `pcm` only.
+    pub sample_rate: Option<u64>,
+    /// Of `pcm` only.
+    pub channels: Option<u64>,
+    /// 1.0 when absent; clamped to 0–1.
+    pub volume: Option<f64>,
+}
+
+/// `vad`, checked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VadConfig {
+    /// Whether voice activity is looked for.
+    pub enabled: bool,
+    /// The score, 0–1, from which sound is speech.
+    pub threshold: f32,
+    /// Silence that may end a turn.
+    pub silence_ms: u32,
+    /// Speech shorter than this is none.
+    pub min_speech_ms: u32,
+    /// How long after the last words a turn ends by itself.
+    pub speech_final_timeout_ms: u32,
+    /// The longest turn; 0 means none.
+    pub max_turn_ms: u32,
+    /// Whether noise is suppressed.
+    pub noise_suppression: bool,
+}
+
+impl Default for VadConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            threshold: 0.65,
+            silence_ms: 500,
+            min_speech_ms: 100,
+            speech_final_timeout_ms: 1800,
+            max_turn_ms: 0,
+            noise_suppression: false,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    r#type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireSpeak {
+    text: Option<String>,
+    flush: Option<bool>,
+    allow_interruption: Option<bool>,
+    replace: Option<bool>,
+    id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireSendMessage {
+    message: Option<String>,
+    role: Option<String>,
+    topic: Option<String>,
+    debug: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct WireSipTransfer {
+    transfer_to: Option<String>,
+    participant_identity: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireConfig {
+    stream_id: Option<String>,
+    audio: Option<bool>,
+    stt_config: Option<WireStt>,
+    tts_config: Option<TtsConfig>,
+    loading_audio: Option<LoadingAudio>,
+    vad: Option<WireVad>,
+}
+
+#[derive(Deserialize)]
+struct WireStt {
+    provider: Option<String>,
+    language: Option<String>,
+    sample_rate: Option<u64>,
+    channels: Option<u64>,
+    punctuation: Option<bool>,
+    encoding: Option<String>,
+    model: Option<String>,
+    auth: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize)]
+struct WireVad {
+    enabled: Option<bool>,
+    threshold: Option<f32>,
+    silence_ms: Option<u32>,
+    min_speech_ms: Option<u32>,
+    speech_final_timeout_ms: Option<u32>,
+    max_turn_ms: Option<u32>,
+    noise_suppression: Option<bool>,
+}
+
+impl ClientMessage {
+    /// The message of a text frame.
+    pub fn parse(text: &[u8]) -> Result<Self, Misfit> {
+        let kind: Kind = json::parse(text)?;
+        match kind.r#type.as_deref() {
+            Some("config") => Ok(Self::Config(Box::new(
+                json::parse::<WireConfig>(text)?.check()?,
+            ))),
+            Some("speak") => Ok(Self::Speak(json::parse::<WireSpeak>(text)?.check()?)),
+            Some("clear") => Ok(Self::Clear),
+            Some("loading_start") => Ok(Self::LoadingStart),
+            Some("loading_stop") => Ok(Self::LoadingStop),
+            Some("send_message") => Ok(Self::SendMessage(
+                json::parse::<WireSendMessage>(text)?.check()?,
+            )),
+            Some("sip_transfer") => Ok(Self::SipTransfer(
+                json::parse::<WireSipTransfer>(text)?.check()?,
+            )),
+            Some(other) => {
+                let other: String = other.chars().take(40).collect();
+                Err(misfit("type", format!("unknown message {other:?}")))
+            }
+            None => Err(misfit("type", "is required")),
+        }
+    }
+}
+
+fn required<T>(value: Option<T>, place: &str) -> Result<T, Misfit> {
+    value.ok_or_else(|| misfit(place, "is required"))
+}
+
+impl WireSpeak {
+    fn check(self) -> Result<Speak, Misfit> {
+        Ok(Speak {
+            text: required(self.text, "text")?,
+            flush: self.flush.unwrap_or(true),
+            allow_interruption: self.allow_interruption.unwrap_or(true),
+            replace: self.replace.unwrap_or(false),
+            id: self.id,
+        })
+    }
+}
+
+impl WireSendMessage {
+    fn check(self) -> Result<SendMessage, Misfit> {
+        Ok(SendMessage {
+            message: required(self.message, "message")?,
+            role: required(self.role, "role")?,
+            topic: self.topic.unwrap_or_else(|| "messages".to_owned()),
+            debug: self.debug,
+        })
+    }
+}
+
+impl WireSipTransfer {
+    fn check(self) -> Result<SipTransfer, Misfit> {
+        let transfer_to = required(self.transfer_to, "transfer_to")?;
+        Ok(SipTransfer {
+            transfer_to,
+            participant_identity: self.participant_identity,
+        })
+    }
+}
+
+impl WireConfig {
+    fn check(self) -> Result<SessionConfig, Misfit> {
+        let (stt, tts) = if self.audio.unwrap_or(true) {
+            let stt = required(self.stt_config, "stt_config")?.check()?;
+            let tts = required(self.tts_config, "tts_config")?;
+            let tts = tts
+                .check()
+                .map_err(|invalid| misfit(invalid.field, invalid.problem))?;
+            (Some(stt), Some(tts))
+        } else {
+            (None, None)
+        };
+        Ok(SessionConfig {
+            stream_id: self.stream_id.as_deref().map(StreamId::parse).transpose()?,
+            stt,
+            tts,
+            loading_audio: self.loading_audio,
+            vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
+        })
+    }
+}
+
+impl WireStt {
+    fn check(self) -> Result<ListenConfig, Misfit> {
+        let provider = match required(self.provider, "stt_config.provider")?.as_str() {
+            "" => return Err(misfit("stt_config.provider", "must not be empty")),
+            "microsoft-azure" => "azure".to_owned(),
+            slug => slug.to_owned(),
+        };
+        let encoding = match self.encoding.as_deref().unwrap_or("linear16") {
+            "linear16" => Encoding::Linear16,
+            "mulaw" => Encoding::Mulaw,
+            "alaw" => Encoding::Alaw,
+            "opus" => Encoding::Opus,
+            "ogg_opus" => Encoding::OggOpus,
+            _ => {
+                let known = "must be linear16, mulaw, alaw, opus or ogg_opus";
+                return Err(misfit("stt_config.encoding", known));
+            }
+        };
+        let rate = SampleRate::new(self.sample_rate.unwrap_or(16_000))
+            .ok()
+            .filter(|rate| *rate <= SampleRate::MAX_WIRE)
+            .ok_or_else(|| misfit("stt_config.sample_rate", "must be from 8000 to 48000"))?;
+        let channels = Channels::try_from(self.channels.unwrap_or(1))
+            .map_err(|_| misfit("stt_config.channels", "must be 1 or 2"))?;
+        Ok(ListenConfig {
+            provider,
+            language: self
+                .language
+                .filter(|language| !language.is_empty())
+                .unwrap_or_else(|| "en-US".to_owned()),
+            format: AudioFormat {
+                encoding,
+                layout: Layout::new(rate, channels),
+            },
+            punctuation: self.punctuation.unwrap_or(true),
+            model: self.model.unwrap_or_default(),
+            auth: self.auth.unwrap_or_default(),
+        })
+    }
+}
+
+impl WireVad {
+    /// The longest that any of its times may be: an hour.
+    const LONGEST_MS: u32 = 3_600_000;
+
+    fn check(self) -> Result<VadConfig, Misfit> {
+        let default = VadConfig::default();
+        let threshold = self.threshold.unwrap_or(default.threshold);
+        if !(0.0..=1.0).contains(&threshold) {
+            return Err(misfit("vad.threshold", "must be from 0 to 1"));
+        }
+        let time = |value: Option<u32>, default: u32, place: &str| match value.unwrap_or(default) {
+            ms @ 0..=Self::LONGEST_MS => Ok(ms),
+            _ => Err(misfit(place, "must be at most 3600000")),
+        };
+        Ok(VadConfig {
+            enabled: self.enabled.unwrap_or(default.enabled),
+            threshold,
+            silence_ms: time(self.silence_ms, default.silence_ms, "vad.silence_ms")?,
+            min_speech_ms: time(
+                self.min_speech_ms,
+                default.min_speech_ms,
+                "vad.min_speech_ms",
+            )?,
+            speech_final_timeout_ms: time(
+                self.speech_final_timeout_ms,
+                default.speech_final_timeout_ms,
+                "vad.speech_final_timeout_ms",
+            )?,
+            max_turn_ms: time(self.max_turn_ms, default.max_turn_ms, "vad.max_turn_ms")?,
+            noise_suppression: self.noise_suppression.unwrap_or(default.noise_suppression),
+        })
+    }
+}
+
+/// What we tell a client. Times are milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ServerMessage {
+    /// The session is as it was configured.
+    Ready {
+        /// Its name.
+        stream_id: StreamId,
+    },
+    /// What was heard.
+    SttResult {
+        /// This segment.
+        transcript: String,
+        /// Whether it stays as it is.
+        is_final: bool,
+        /// Whether the speaker has finished.
+        is_speech_final: bool,
+        /// 0–1, or null.
+        confidence: Option<f32>,
+        /// The whole turn, on every `is_speech_final`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        turn_transcript: Option<String>,
+        /// Words with their times, where known.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        words: Vec<Word>,
+        /// What was spoken, where known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        language: Option<String>,
+    },
+    /// What the voice does.
+    VadEvent {
+        /// What happened.
+        event: VadEventKind,
+        /// When, in session audio.
+        timestamp_ms: u64,
+        /// How long the silence was.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        silence_duration_ms: Option<u64>,
+        /// Why the turn ended.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The first sound of an utterance leaves.
+    TtsStarted {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// Unix time.
+        timestamp: u64,
+    },
+    /// The last sample of an utterance has been played out.
+    TtsPlaybackComplete {
+        /// Unix time.
+        timestamp: u64,
+        /// Of its `speak`.
+        id: Option<String>,
+        /// How long it was.
+        duration_ms: u64,
+    },
+    /// An utterance was cut off.
+    TtsInterrupted {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// Unix time.
+        timestamp: u64,
+        /// How much was played.
+        played_ms: u64,
+        /// What was heard of it.
+        heard_text: String,
+    },
+    /// A provider's fate.
+    ProviderEvent {
+        /// `stt`, `tts`, `rtc` or `recording`.
+        kind: &'static str,
+        /// `reconnecting`, `recovered`, `switched` or `failed`.
+        state: &'static str,
+        /// Its slug.
+        provider: String,
+        /// For people.
+        message: String,
+    },
+    /// Something that was asked for cannot be done.
+    Error {
+        /// For people.
+        message: String,
+        /// For programs.
+        code: ErrorCode,
+        /// Whether the session ends.
+        fatal: bool,
+    },
+}
+
+/// `vad_event.event`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VadEventKind {
+    /// Somebody begins to speak.
+    SpeechStart,
+    /// A pause, perhaps the end.
+    SilenceDetected,
+    /// It was not the end.
+    SpeechResumed,
+    /// The turn is over.
+    TurnEnd,
+}
+
+/// `error.code`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The message is not of the protocol; it is ignored.
+    InvalidMessage,
+    /// No `config` came in time.
+    ConfigTimeout,
+    /// Something else came before `config`.
+    NotConfigured,
+    /// The session has no sound.
+    AudioDisabled,
+    /// The name is taken.
+    StreamIdInUse,
+    /// No such provider.
+    UnsupportedProvider,
+    /// A credential of the wrong shape.
+    InvalidProviderAuth,
+    /// No credential.
+    MissingProviderAuth,
+    /// The provider refused the credential.
+    ProviderAuth,
+    /// The provider is not there.
+    ProviderUnavailable,
+    /// The provider will never accept this.
+    ProviderRejected,
+    /// The provider asks for patience.
+    ProviderRateLimited,
+    /// The provider was too slow.
+    ProviderTimeout,
+    /// Hearing failed.
+    SttFailed,
+    /// Speaking failed.
+    TtsFailed,
+    /// There are no rooms.
+    RtcNotConfigured,
+    /// The room failed.
+    RtcFailed,
+    /// The room belongs to somebody else.
+    RoomAccessDenied,
+    /// It cannot be recorded.
+    RecordingUnavailable,
+    /// The loading sound is none.
+    InvalidLoadingAudio,
+    /// There is no loading sound.
+    LoadingUnavailable,
+    /// A bound of ours is reached.
+    Overloaded,
+    /// Our own fault.
+    Internal,
+}
+
+impl ServerMessage {
+    /// The text frame.
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and null cannot fail to be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// An error that leaves the session as it is.
+    pub fn refusal(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::Error {
+            message: message.into(),
+            code,
+            fatal: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn refused(message: &Value) -> String {
+        ClientMessage::parse(message.to_string().as_bytes())
+            .unwrap_err()
+            .place
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // so that tables of cases read well
+    fn config(fields: Value) -> Value {
+        let mut config = json!({
+            "type": "config", "stt_config": {"provider": "local"}, "tts_config": {"provider": "local", "model": ""},
+        });
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        config
+    }
+
+    fn accepted(message: &Value) -> SessionConfig {
+        match ClientMessage::parse(message.to_string().as_bytes()).unwrap() {
+            ClientMessage::Config(config) => *config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_smallest_config_has_every_default() {
+        let config = accepted(&config(json!({"vad": null, "unknown": 1})));
+        let stt = config.stt.unwrap();
+        assert_eq!(
+            stt.format,
+            AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000)
+        );
+        assert_eq!(
+            (stt.language.as_str(), stt.punctuation, stt.model.as_str()),
+            ("en-US", true, "")
+        );
+        assert_eq!(config.vad, VadConfig::default());
+        assert!(config.stream_id.is_none() && config.loading_audio.is_none());
+        assert_eq!(
+            config.tts.unwrap().format,
+            AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000)
+        );
+    }
+
+    #[test]
+    fn a_session_without_sound_needs_no_providers() {
+        let config = accepted(&json!({"type": "config", "audio": false}));
+        assert!(config.stt.is_none() && config.tts.is_none());
+    }
+
+    #[test]
+    fn every_field_that_does_not_fit_is_named() {
+        for (message, place) in [
+            (json!({}), "type"),
+            (json!({"type": 5}), "type"),
+            (json!({"type": "dance"}), "type"),
+            (json!({"type": "speak"}), "text"),
+            (json!({"type": "speak", "text": 5}), "text"),
+            (
+                json!({"type": "speak", "text": "x", "flush": "yes"}),
+                "flush",
+            ),
+            (json!({"type": "send_message", "message": "x"}), "role"),
+            (json!({"type": "sip_transfer"}), "transfer_to"),
+            (json!({"type": "config"}), "stt_config"),
+            (
+                json!({"type": "config", "stt_config": {"provider": "local"}}),
+                "tts_config",
+            ),
+            (config(json!({"stt_config": {}})), "stt_config.provider"),
+            (
+                config(json!({"stt_config": {"provider": "local", "sample_rate": 7999}})),
+                "stt_config.sample_rate",
+            ),
+            (
+                config(json!({"stt_config": {"provider": "local", "sample_rate": 96000}})),
+                "stt_config.sample_rate",
+            ),
+            (
+                config(json!({"stt_config": {"provider": "local", "channels": 3}})),
+                "stt_config.channels",
+            ),
+            (
+                config(json!({"stt_config": {"provider": "local", "encoding": "mp3"}})),
+                "stt_config.encoding",
+            ),
+            (
+                config(json!({"tts_config": {"provider": "local"}})),
+                "tts_config.model",
+            ),
+            (config(json!({"vad": {"threshold": 1.5}})), "vad.threshold"),
+            (config(json!({"vad": {"silence_ms": -1}})), "vad.silence_ms"),
+            (
+                config(json!({"vad": {"max_turn_ms": 4_000_000_000u32}})),
+                "vad.max_turn_ms",
+            ),
+            (config(json!({"stream_id": "../x"})), "stream_id"),
+        ] {
+            assert_eq!(refused(&message), place, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_stream_id_is_safe_as_a_file_name() {
+        for good in ["a", "7", "A.b_c-d", &"x".repeat(128)] {
+            assert!(StreamId::parse(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            ".a",
+            "-a",
+            "_a",
+            "a/b",
+            "a..b",
+            "a b",
+            "ä",
+            &"x".repeat(129),
+        ] {
+            assert!(StreamId::parse(bad).is_err(), "{bad}");
+        }
+        assert!(StreamId::parse(StreamId::random().as_str()).is_ok());
+    }
+
+    #[test]
+    fn messages_look_as_the_protocol_says() {
+        let result = ServerMessage::SttResult {
+            transcript: "hello".to_owned(),
+            is_final: true,
+            is_speech_final: false,
+            confidence: None,
+            turn_transcript: None,
+            words: Vec::new(),
+            language: None,
+        };
+        let expected = json!({"type": "stt_result", "transcript": "hello", "is_final": true,
+            "is_speech_final": false, "confidence": null});
+        assert_eq!(
+            serde_json::from_str::<Value>(&result.to_json()).unwrap(),
+            expected
+        );
+        let error = ServerMessage::refusal(ErrorCode::StreamIdInUse, "taken");
+        let expected = json!({"type": "error", "message": "taken", "code": "stream_id_in_use", "fatal": false});
+        assert_eq!(
+            serde_json::from_str::<Value>(&error.to_json()).unwrap(),
+            expected
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_ends_the_process(text in "\\PC{0,200}") {
+            let _ = ClientMessage::parse(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! A session: one client on one socket, heard and spoken to.
+
+pub mod messages;
