@@ -31,4 +31,4 @@ need_rust() {
 
 # What the build and the local engines need.
 ENGINES="flite espeak-ng libpocketsphinx3 pocketsphinx-en-us lame"
-BUILD="cmake pkg-config"
+BUILD="cmake make gcc libc6-dev"

@@ -14,6 +14,15 @@ pub struct Misfit {
 
 /// The value of a text.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
+    // Our messages are objects; serde would also take an array of their fields.
+    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'[') {
+        let problem = "must be an object".to_owned();
+        return Err(Misfit {
+            place: "body".to_owned(),
+            problem,
+        });
+    }
     // Following the path costs more than parsing, so it is followed only when there is something to name.
     serde_json::from_slice(text).map_err(|error| misfit::<T>(text, &error))
 }
@@ -30,9 +39,34 @@ fn misfit<T: DeserializeOwned>(text: &[u8], error: &serde_json::Error) -> Misfit
     } else {
         path
     };
-    Misfit {
-        place,
-        problem: error.to_string(),
+    let problem = problem(error);
+    Misfit { place, problem }
+}
+
+/// What is wrong, without what was sent: that may be a credential, or what somebody says.
+fn problem(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let at = format!(" at line {} column {}", error.line(), error.column());
+    let message = message.strip_suffix(&at).unwrap_or(&message);
+    if !error.is_data() {
+        return format!("{message}{at}");
+    }
+    match message.rsplit_once("expected ") {
+        Some((_, expected)) => format!("must be {}", in_words(expected)),
+        None if message.starts_with("missing field") => message.to_owned(),
+        None => "does not fit".to_owned(),
+    }
+}
+
+/// What serde expects, in the words of JSON.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
+        "f32" | "f64" => "a number",
+        "a map" => "an object",
+        "a sequence" => "an array",
+        _ if expected.starts_with("struct ") => "an object",
+        _ => expected,
     }
 }
 
@@ -54,6 +88,19 @@ mod tests {
     }
 
     #[test]
+    fn a_misfit_never_repeats_what_was_sent() {
+        for text in [
+            r#"{"list": "marker"}"#,
+            r#"{"list": ["expected marker"]}"#,
+            r#"{"list": [{"number": "marker"}]}"#,
+        ] {
+            let misfit = parse::<Outer>(text.as_bytes()).unwrap_err().to_string();
+            assert!(!misfit.contains("marker"), "{misfit}");
+            assert!(misfit.contains("must be a"), "{misfit}");
+        }
+    }
+
+    #[test]
     fn a_misfit_names_its_place() {
         for (text, place) in [
             (
@@ -65,6 +112,7 @@ mod tests {
             ("{", "body"),
             ("", "body"),
             (r#"{"list": []} x"#, "body"),
+            ("[[]]", "body"),
         ] {
             assert_eq!(
                 parse::<Outer>(text.as_bytes()).unwrap_err().place,

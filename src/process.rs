@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -246,6 +247,14 @@ impl RunningProgram {
 impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.last_words.abort();
+        // Whatever the program itself has started goes with it. While it has not been waited for, its id is its own.
+        if let Some(group) = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()))
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 }
 
@@ -289,6 +298,21 @@ mod tests {
             hanging.read().await,
             Err(ProgramError::Timeout { .. })
         ));
+    }
+
+    #[tokio::test]
+    async fn what_a_program_has_started_ends_with_it() {
+        let script = "sleep 600 & echo $!; wait";
+        let mut running = SH.start(["-c", script], LIMITS).unwrap();
+        let printed = running.read().await.unwrap().unwrap();
+        let grandchild = String::from_utf8_lossy(&printed).trim().to_owned();
+        let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
+        assert!(state().is_ok());
+        drop(running);
+        // Killed at once, and gone or a zombie as soon as the system has got round to it.
+        while state().is_ok_and(|state| !state.contains(") Z")) {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

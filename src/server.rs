@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix::Actor;
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::config::{Config, Settings};
@@ -101,10 +101,12 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         }
     });
     let draining = CancellationToken::new();
+    let work = TaskTracker::new();
     let state = web::Data::new(AppState {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         draining: draining.clone(),
+        work: work.clone(),
     });
 
     // Signals are caught before anything is announced, so that an early one is not lost.
@@ -133,13 +135,18 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let drain = settings.shutdown.drain_seconds;
     actix_web::rt::spawn(async move {
         stop.received().await;
-        draining.cancel();
         tracing::info!("stopping: running work may go on for {} s", drain.as_secs());
-        let graceful = handle.stop(true);
+        // New connections are still taken, so that a load balancer is told by /readyz.
+        draining.cancel();
+        work.close();
+        let done = async {
+            work.wait().await;
+            handle.stop(true).await;
+        };
         tokio::select! {
-            () = graceful => {}
+            () = done => {}
             () = stop.received() => at_once(&handle).await,
-            () = tokio::time::sleep(drain + Duration::from_secs(1)) => at_once(&handle).await,
+            () = tokio::time::sleep(drain) => at_once(&handle).await,
         }
     });
     running.await?;

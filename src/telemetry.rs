@@ -19,6 +19,8 @@ pub fn start(level: LogLevel, format: LogFormat) {
     };
     let filter = Targets::new()
         .with_default(LevelFilter::WARN.min(ours))
+        // It reports every malformed request as an error: whoever can connect could fill the log.
+        .with_target("actix_http", LevelFilter::OFF)
         .with_target(env!("CARGO_PKG_NAME"), ours);
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match format {

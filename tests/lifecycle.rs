@@ -1,7 +1,6 @@
 //! Starting and stopping: health, refusal of bad settings, and the end on SIGTERM.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -42,7 +41,7 @@ fn sigterm_ends_an_idle_server_with_status_nought() {
 }
 
 #[actix_web::test]
-async fn a_request_under_way_is_answered_before_the_server_ends() {
+async fn a_request_under_way_is_answered_before_the_server_ends_and_new_ones_are_refused() {
     let programs = Programs::new();
     let gate = programs.0.path().join("gate");
     let flite = which("flite");
@@ -55,10 +54,21 @@ async fn a_request_under_way_is_answered_before_the_server_ends() {
     let mut server = Server::start_with(&[("PATH", &programs.first())]);
     let request = speak(&server, "The last words.", json!({}));
     let stop = async {
-        while server.children("flite").is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        eventually("no synthesis began", || {
+            !server.children("flite").is_empty()
+        })
+        .await;
         server.terminate();
+        let ready = || async {
+            let answer = client().get(format!("{}/readyz", server.url)).send().await;
+            answer.unwrap().status().as_u16()
+        };
+        while ready().await != 503 {
+            tokio::task::yield_now().await;
+        }
+        let refused = speak(&server, "More.", json!({})).await;
+        assert!(refused.headers().contains_key("retry-after"));
+        assert_error(refused, 503, "OVERLOADED", "stopping").await;
         std::fs::write(&gate, "").unwrap();
     };
     let (answer, ()) = tokio::join!(request, stop);

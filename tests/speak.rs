@@ -427,6 +427,20 @@ async fn every_bad_request_gets_its_own_error() {
             "INVALID_REQUEST",
             "auth",
         ),
+        (
+            json!({"text": "a ".repeat(16_000), "tts_config": local(json!({
+                "pronunciations": [{"word": "a", "pronunciation": "x".repeat(1000)}],
+            }))}),
+            "INVALID_REQUEST",
+            "65536",
+        ),
+        (
+            json!({"text": text, "tts_config": local(json!({
+                "pronunciations": [{"word": "a", "pronunciation": "x".repeat(1001)}],
+            }))}),
+            "INVALID_REQUEST",
+            "1000",
+        ),
     ] {
         assert_error(post_speak(&server, body).await, 400, code, part).await;
     }

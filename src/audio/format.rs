@@ -14,6 +14,9 @@ pub enum FormatError {
     /// A rate outside [`SampleRate::MIN`]`..=`[`SampleRate::MAX`].
     #[error("sample rate {0} Hz is outside {min}..={max} Hz", min = SampleRate::MIN.hz(), max = SampleRate::MAX.hz())]
     Rate(u64),
+    /// A rate that a file may have, but nothing on the wire.
+    #[error("sample rate {0} Hz is outside {min}..={max} Hz", min = SampleRate::MIN.hz(), max = SampleRate::MAX_WIRE.hz())]
+    WireRate(u64),
     /// A channel count other than 1 or 2.
     #[error("{0} channels are not supported; use 1 or 2")]
     Channels(u64),
@@ -220,18 +223,16 @@ impl Encoding {
         let Some(hz) = hz else {
             return Ok(self.default_rate());
         };
-        let rate = SampleRate::new(hz)?;
+        let rate = SampleRate::new(hz)
+            .ok()
+            .filter(|rate| *rate <= SampleRate::MAX_WIRE)
+            .ok_or(FormatError::WireRate(hz))?;
         let allowed = match self.output_rates() {
-            None if rate <= SampleRate::MAX_WIRE => return Ok(rate),
-            None => "8000 to 48000 Hz".to_owned(),
+            None => return Ok(rate),
             Some(rates) if rates.contains(&rate.hz()) => return Ok(rate),
             Some(rates) => {
-                rates
-                    .iter()
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-                    + " Hz"
+                let names: Vec<_> = rates.iter().map(u32::to_string).collect();
+                names.join(", ") + " Hz"
             }
         };
         Err(FormatError::RateOfEncoding {

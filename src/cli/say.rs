@@ -70,6 +70,9 @@ pub(super) fn run(config: &Config, arguments: Arguments) -> Result<(), Failure> 
         "provider": arguments.provider, "model": arguments.model, "voice_id": arguments.voice,
         "audio_format": format, "sample_rate": arguments.sample_rate, "speaking_rate": arguments.rate,
     });
+    if !arguments.rate.is_finite() {
+        return Err(Failure::usage("--rate must be a number from 0.25 to 4.0"));
+    }
     let wire: TtsConfig = serde_json::from_value(wire).map_err(Failure::usage)?;
     let speech = wire.check().map_err(Failure::usage)?;
     let sound = runtime()?.block_on(synthesize(config, speech, &text))?;

@@ -321,6 +321,7 @@ mod tests {
     fn environment_names_follow_the_keys() {
         for setting in TABLE {
             let by_rule = setting.key.to_uppercase().replace('.', "_");
+            // The table names providers' variables after the provider alone.
             let by_rule = by_rule.strip_prefix("PROVIDERS_").unwrap_or(&by_rule);
             assert!(
                 setting.env == by_rule || NAMED_IN_THE_TABLE.contains(&setting.env),

@@ -1,5 +1,7 @@
 //! JSON request bodies: bounded before they are read, and refused with the name of the field that does not fit.
 
+use std::time::Duration;
+
 use actix_web::error::PayloadError;
 use actix_web::http::header;
 use actix_web::web::Bytes;
@@ -7,12 +9,16 @@ use actix_web::{FromRequest, HttpRequest, dev};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use super::error::{ApiError, Code};
 use crate::json;
 
 /// The largest body of any request.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// How long a body may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A JSON body. A missing content type counts as JSON, any other than `application/json` does not.
 pub struct JsonBody<T>(pub T);
@@ -27,7 +33,12 @@ impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
         }
         let bytes = Bytes::from_request(request, payload);
         async move {
-            let bytes = bytes.await.map_err(|error| read_error(&error))?;
+            let Ok(bytes) = timeout(PATIENCE, bytes).await else {
+                let seconds = PATIENCE.as_secs();
+                let late = format!("the body did not arrive within {seconds} s");
+                return Err(ApiError::new(Code::InvalidRequest, late));
+            };
+            let bytes = bytes.map_err(|error| read_error(&error))?;
             let misfit =
                 |misfit: json::Misfit| ApiError::new(Code::InvalidRequest, misfit.to_string());
             json::parse(&bytes).map(Self).map_err(misfit)

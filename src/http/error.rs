@@ -104,6 +104,11 @@ impl ApiError {
     /// A provider's failure; `own_credential` tells whose credential it was.
     pub fn provider(error: &ProviderError, own_credential: bool) -> Self {
         let message = error.to_string();
+        if !matches!(error.kind, ErrorKind::InvalidRequest) {
+            // The cause may quote a program's last words, and those the text that it was given.
+            tracing::warn!(provider = error.provider, kind = ?error.kind, "a provider failed");
+            tracing::debug!(provider = error.provider, %message, "a provider failed");
+        }
         match error.kind {
             ErrorKind::InvalidRequest => Self::new(Code::InvalidRequest, message),
             ErrorKind::Auth if own_credential => Self {
@@ -134,9 +139,13 @@ impl From<SynthesisError> for ApiError {
                 error,
                 own_credential,
             } => Self::provider(error, *own_credential),
-            SynthesisError::TooLong { .. }
-            | SynthesisError::Conversion(_)
-            | SynthesisError::Abandoned => Self::new(Code::SynthesisFailed, error.to_string()),
+            SynthesisError::TooLong { .. } => Self::new(Code::InvalidRequest, error.to_string()),
+            SynthesisError::NoMemory => {
+                Self::new(Code::Overloaded, error.to_string()).retry_after(Duration::from_secs(5))
+            }
+            SynthesisError::Conversion(_) | SynthesisError::Abandoned => {
+                Self::new(Code::SynthesisFailed, error.to_string())
+            }
         }
     }
 }

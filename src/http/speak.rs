@@ -5,6 +5,7 @@ use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream;
 use serde::Deserialize;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
@@ -37,6 +38,7 @@ pub async fn speak(
     query: web::Query<Query>,
     body: JsonBody<SpeakRequest>,
 ) -> Result<HttpResponse, ApiError> {
+    let work = state.begin_work()?;
     let JsonBody(SpeakRequest { text, tts_config }) = body;
     let text = check_text(text)?;
     let tts_config =
@@ -58,7 +60,7 @@ pub async fn speak(
         .insert_header((SAMPLE_RATE, format.layout.rate.hz()))
         .insert_header((CACHE, if speech.cached { "hit" } else { "miss" }));
     if query.stream {
-        return stream_as_it_comes(response, speech).await;
+        return stream_as_it_comes(response, speech, work).await;
     }
     let mut chunks = speech.whole().await?;
     if let [only] = chunks.as_mut_slice() {
@@ -92,15 +94,19 @@ fn check_text(text: Option<String>) -> Result<String, ApiError> {
 async fn stream_as_it_comes(
     mut response: actix_web::HttpResponseBuilder,
     mut speech: Speech,
+    work: TaskTrackerToken,
 ) -> Result<HttpResponse, ApiError> {
     let first = speech.next().await.transpose()?;
-    let rest = stream::unfold((first, speech), |(first, mut speech)| async move {
-        let next = match first {
-            Some(chunk) => Ok(chunk),
-            None => speech.next().await?.map_err(ApiError::from),
-        };
-        Some((next, (None, speech)))
-    });
+    let rest = stream::unfold(
+        (first, speech, work),
+        |(first, mut speech, work)| async move {
+            let next = match first {
+                Some(chunk) => Ok(chunk),
+                None => speech.next().await?.map_err(ApiError::from),
+            };
+            Some((next, (None, speech, work)))
+        },
+    );
     Ok(response.body(BodyStream::new(rest)))
 }
 

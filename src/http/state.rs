@@ -1,10 +1,14 @@
 //! What every handler can reach.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Addr;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::error::{ApiError, Code};
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::synthesis::Synthesizer;
 
@@ -16,4 +20,18 @@ pub struct AppState {
     pub voices: Addr<VoiceRegistry>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
+    /// What is being done; the server stops when it is done.
+    pub work: TaskTracker,
+}
+
+impl AppState {
+    /// Begins a piece of work that the server waits for before it stops; refused once it drains.
+    pub fn begin_work(&self) -> Result<TaskTrackerToken, ApiError> {
+        if self.draining.is_cancelled() {
+            let message = "the server is stopping; try another";
+            let patience = Duration::from_secs(1);
+            return Err(ApiError::new(Code::Overloaded, message).retry_after(patience));
+        }
+        Ok(self.work.token())
+    }
 }

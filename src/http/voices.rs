@@ -40,7 +40,10 @@ pub async fn list(
         (None, None) => Ok(web::Json(BTreeMap::new())),
         (None, Some(slug)) => Err(ApiError::new(
             Code::UnsupportedProvider,
-            format!("no provider {slug:?}"),
+            format!(
+                "no provider {:?}",
+                slug.chars().take(40).collect::<String>()
+            ),
         )),
     }
 }

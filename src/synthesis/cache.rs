@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use quick_cache::{Weighter, sync::Cache as LruCache};
 use sha2::{Digest, Sha256};
 
@@ -22,6 +22,9 @@ const MAGIC: &[u8; 8] = b"VVSPEEC1";
 const HEADER: usize = 8 + 8 + 32;
 /// What an entry costs beside its sound, so that many tiny entries are bounded too.
 const OVERHEAD: u64 = 256;
+
+/// A piece of sound may take this part of the memory at most.
+const LARGEST_SHARE: u64 = 16;
 
 /// Bounds of a cache.
 #[derive(Debug, Clone)]
@@ -87,8 +90,17 @@ impl Cache {
         Some(entry.sound)
     }
 
-    /// Keeps a complete piece of sound in memory.
-    pub fn keep_in_memory(&self, key: CacheKey, sound: Bytes, now: SystemTime) {
+    /// Keeps a complete piece of sound in memory, where it does not take the room of too many others.
+    pub fn keep_in_memory(&self, key: CacheKey, chunks: &[Bytes], now: SystemTime) {
+        let length: usize = chunks.iter().map(Bytes::len).sum();
+        if length as u64 > self.memory.capacity() / LARGEST_SHARE {
+            return;
+        }
+        let mut sound = BytesMut::with_capacity(length);
+        chunks
+            .iter()
+            .for_each(|chunk| sound.extend_from_slice(chunk));
+        let sound = sound.freeze();
         self.memory.insert(
             key,
             Entry {
@@ -99,8 +111,13 @@ impl Cache {
     }
 
     /// Keeps a complete piece of sound on disk, and makes room for it.
-    pub fn keep_on_disk(&self, key: &CacheKey, sound: &[u8], now: SystemTime) -> io::Result<()> {
-        self.disk.write(key, sound, now)
+    pub fn keep_on_disk(
+        &self,
+        key: &CacheKey,
+        chunks: &[Bytes],
+        now: SystemTime,
+    ) -> io::Result<()> {
+        self.disk.write(key, chunks, now)
     }
 
     /// Counts what the folder holds from earlier runs and removes what was left half-written.
@@ -208,8 +225,9 @@ impl Disk {
         entry
     }
 
-    fn write(&self, key: &CacheKey, sound: &[u8], now: SystemTime) -> io::Result<()> {
-        let bytes = sound.len() as u64 + OVERHEAD;
+    fn write(&self, key: &CacheKey, chunks: &[Bytes], now: SystemTime) -> io::Result<()> {
+        let length: usize = chunks.iter().map(Bytes::len).sum();
+        let bytes = length as u64 + OVERHEAD;
         if bytes > self.max_bytes {
             return Ok(());
         }
@@ -222,8 +240,12 @@ impl Disk {
         let created = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         written.write_all(MAGIC)?;
         written.write_all(&created.to_le_bytes())?;
-        written.write_all(&Sha256::digest(sound))?;
-        written.write_all(sound)?;
+        let mut hash = Sha256::new();
+        chunks.iter().for_each(|chunk| hash.update(chunk));
+        written.write_all(&hash.finalize())?;
+        for chunk in chunks {
+            written.write_all(chunk)?;
+        }
         written.as_file().set_modified(now)?;
         written.persist(&file)?;
         let evicted = {
@@ -350,7 +372,7 @@ mod tests {
             path,
             ttl,
             max_bytes,
-            memory_bytes: 10_000,
+            memory_bytes: 100_000,
         })
         .unwrap()
     }
@@ -363,7 +385,7 @@ mod tests {
     fn what_was_kept_is_found_after_a_restart_until_it_is_too_old() {
         let folder = tempfile::tempdir().unwrap();
         cache(folder.path(), 10_000)
-            .keep_on_disk(&key(1), b"sound", NOW)
+            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
             .unwrap();
         let cache = cache(folder.path(), 10_000);
         assert!(cache.in_memory(&key(1), NOW).is_none());
@@ -384,7 +406,9 @@ mod tests {
     fn a_damaged_entry_is_a_miss_whichever_byte_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), 10_000);
-        cache.keep_on_disk(&key(1), b"sound", NOW).unwrap();
+        cache
+            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
+            .unwrap();
         let file = cache.disk.file(&key(1));
         let whole = fs::read(&file).unwrap();
         for length in 0..whole.len() {
@@ -408,7 +432,7 @@ mod tests {
             first
                 .keep_on_disk(
                     &key(number),
-                    &[number; 1_000],
+                    &[vec![number; 1_000].into()],
                     NOW + Duration::from_secs(number.into()),
                 )
                 .unwrap();
@@ -421,7 +445,11 @@ mod tests {
         let again = cache(folder.path(), max_bytes);
         again.scan().unwrap();
         again
-            .keep_on_disk(&key(4), &[4; 1_000], NOW + Duration::from_secs(51))
+            .keep_on_disk(
+                &key(4),
+                &[vec![4; 1_000].into()],
+                NOW + Duration::from_secs(51),
+            )
             .unwrap();
         let now = NOW + Duration::from_secs(52);
         let kept: Vec<_> = (1..=4)
@@ -434,7 +462,9 @@ mod tests {
     fn files_are_readable_by_their_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), 10_000);
-        cache.keep_on_disk(&key(1), b"sound", NOW).unwrap();
+        cache
+            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
+            .unwrap();
         let file = cache.disk.file(&key(1));
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
@@ -464,7 +494,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let cache = cache(folder.path(), 10_000);
             for (number, size) in sizes {
-                cache.keep_on_disk(&key(number), &vec![0; size], NOW).unwrap();
+                cache.keep_on_disk(&key(number), &[vec![0; size].into()], NOW).unwrap();
                 let on_disk: u64 = (0..20)
                     .filter_map(|number| fs::metadata(cache.disk.file(&key(number))).ok())
                     .map(|meta| meta.len())

@@ -2,6 +2,9 @@
 //! from the first on. When the last reader has gone the producer is told, so nobody pays for speech that nobody
 //! waits for. Which requests share a flight is decided in the parent module.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use bytes::Bytes;
 use tokio::sync::watch;
 
@@ -10,11 +13,34 @@ use super::SynthesisError;
 /// The most encoded sound of one request: half an hour of uncompressed speech at 16 kHz.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
 
+/// The most encoded sound of all requests that are under way at once.
+const MAX_BYTES_OF_ALL: usize = 512 * 1024 * 1024;
+
+/// What all flights of a server may hold together.
 #[derive(Debug, Default)]
+pub(super) struct Budget {
+    held: AtomicUsize,
+}
+
+impl Budget {
+    fn take(&self, bytes: usize) -> bool {
+        let grown = |held: usize| Some(held + bytes).filter(|held| *held <= MAX_BYTES_OF_ALL);
+        self.held.fetch_update(Relaxed, Relaxed, grown).is_ok()
+    }
+}
+
+#[derive(Debug)]
 struct State {
     chunks: Vec<Bytes>,
     bytes: usize,
     end: Option<Result<(), SynthesisError>>,
+    budget: Arc<Budget>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// The producer's side. Dropping it unfinished fails the readers.
@@ -24,10 +50,21 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        let state = State {
+            chunks: Vec::new(),
+            bytes: 0,
+            end: None,
+            budget: Arc::clone(budget),
+        };
         Self {
-            state: watch::Sender::new(State::default()),
+            state: watch::Sender::new(state),
         }
+    }
+
+    /// Whether both are the same flight.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.state.same_channel(&other.state)
     }
 
     /// A reader from the first chunk on.
@@ -53,19 +90,18 @@ impl Flight {
         if chunk.is_empty() {
             return Ok(());
         }
-        let mut fits = true;
+        let mut pushed = Ok(());
         self.state.send_modify(|state| {
-            fits = state.bytes + chunk.len() <= MAX_BYTES;
-            if fits {
+            if state.bytes + chunk.len() > MAX_BYTES {
+                pushed = Err(SynthesisError::TooLong { limit: MAX_BYTES });
+            } else if !state.budget.take(chunk.len()) {
+                pushed = Err(SynthesisError::NoMemory);
+            } else {
                 state.bytes += chunk.len();
                 state.chunks.push(chunk);
             }
         });
-        if fits {
-            Ok(())
-        } else {
-            Err(SynthesisError::TooLong { limit: MAX_BYTES })
-        }
+        pushed
     }
 
     /// Puts the finished head of the stream in place of the provisional one, for readers who take the whole.
@@ -141,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_who_comes_late_hears_everything() {
-        let flight = Flight::new();
+        let flight = Flight::new(&Arc::default());
         let mut early = flight.join();
         flight.push("one".into()).unwrap();
         assert_eq!(early.next().await.unwrap().unwrap(), "one");
@@ -155,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_producer_learns_that_nobody_waits() {
-        let flight = Flight::new();
+        let flight = Flight::new(&Arc::default());
         let reader = flight.join();
         assert!(flight.is_wanted());
         drop(reader);
@@ -165,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_producer_that_dies_fails_its_readers() {
-        let flight = Flight::new();
+        let flight = Flight::new(&Arc::default());
         let mut reader = flight.join();
         flight.push("one".into()).unwrap();
         drop(flight);
@@ -177,8 +213,28 @@ mod tests {
     }
 
     #[test]
+    fn all_flights_together_are_bounded_and_give_back_what_they_held() {
+        let budget = Arc::default();
+        let chunk = Bytes::from(vec![0; MAX_BYTES]);
+        let flights: Vec<_> = (0..MAX_BYTES_OF_ALL / MAX_BYTES)
+            .map(|_| {
+                let flight = Flight::new(&budget);
+                flight.push(chunk.clone()).unwrap();
+                flight
+            })
+            .collect();
+        let next = Flight::new(&budget);
+        assert!(matches!(
+            next.push("x".into()),
+            Err(SynthesisError::NoMemory)
+        ));
+        drop(flights);
+        assert!(next.push(chunk).is_ok());
+    }
+
+    #[test]
     fn a_flight_is_bounded() {
-        let flight = Flight::new();
+        let flight = Flight::new(&Arc::default());
         let chunk = Bytes::from(vec![0; MAX_BYTES / 2]);
         assert!(flight.push(chunk.clone()).is_ok());
         assert!(flight.push(chunk.clone()).is_ok());

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use futures_util::StreamExt;
@@ -26,8 +26,8 @@ use crate::providers::{
 
 use cache::Cache;
 pub use cache::CacheSettings;
-use flight::Flight;
 pub use flight::FlightReader;
+use flight::{Budget, Flight};
 pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
@@ -63,6 +63,9 @@ pub enum SynthesisError {
         /// The most that is kept.
         limit: usize,
     },
+    /// All syntheses under way hold as much sound as they may.
+    #[error("too much speech is under way at once; try again later")]
+    NoMemory,
     /// The provider's sound cannot be read or written in the format asked for.
     #[error("{0}")]
     Conversion(String),
@@ -93,6 +96,7 @@ pub struct Synthesizer {
     per_provider: usize,
     cache: Option<Cache>,
     flights: DashMap<CacheKey, Flight>,
+    budget: Arc<Budget>,
 }
 
 /// Speech that was asked for.
@@ -140,6 +144,7 @@ impl Synthesizer {
             per_provider: settings.per_provider,
             cache: settings.cache.as_ref().map(Cache::open).transpose()?,
             flights: DashMap::new(),
+            budget: Arc::default(),
         }))
     }
 
@@ -162,7 +167,7 @@ impl Synthesizer {
             .ok_or_else(|| {
                 let known = self.providers.text_to_speech_slugs().join(", ");
                 SynthesisError::UnsupportedProvider {
-                    slug: config.provider.clone(),
+                    slug: config.provider.chars().take(40).collect(),
                     known,
                 }
             })?;
@@ -189,9 +194,10 @@ impl Synthesizer {
                 sound: Sound::Kept(sound),
             });
         }
+        let spoken = config.spoken(text)?;
         Ok(Speech {
             cached: false,
-            sound: Sound::Coming(self.join_or_start(key, provider, config, text)),
+            sound: Sound::Coming(self.join_or_start(key, provider, config, spoken)),
         })
     }
 
@@ -214,11 +220,11 @@ impl Synthesizer {
         key: CacheKey,
         provider: Arc<dyn TextToSpeech>,
         config: SpeechConfig,
-        text: &str,
+        text: String,
     ) -> FlightReader {
         if self.cache.is_none() {
             // Nothing is kept, so nothing is shared: each request is said anew.
-            let flight = Flight::new();
+            let flight = Flight::new(&self.budget);
             let reader = flight.join();
             self.start(None, flight, provider, config, text);
             return reader;
@@ -226,7 +232,7 @@ impl Synthesizer {
         match self.flights.entry(key) {
             Entry::Occupied(flight) => flight.get().join(),
             Entry::Vacant(place) => {
-                let flight = Flight::new();
+                let flight = Flight::new(&self.budget);
                 let reader = flight.join();
                 place.insert(flight.clone());
                 self.start(Some(key), flight, provider, config, text);
@@ -241,10 +247,9 @@ impl Synthesizer {
         flight: Flight,
         provider: Arc<dyn TextToSpeech>,
         config: SpeechConfig,
-        text: &str,
+        text: String,
     ) {
         let this = Arc::clone(self);
-        let text = config.spoken(text);
         tokio::spawn(async move {
             let under_way = UnderWay {
                 synthesizer: this,
@@ -292,7 +297,9 @@ impl Drop for UnderWay {
         // A panic or a stopped runtime is told here; an end that was told before stays.
         self.flight.end(Err(SynthesisError::Abandoned));
         if let Some(key) = self.key {
-            self.synthesizer.flights.remove(&key);
+            // The place may be another's by now: whoever was abandoned gave it up before.
+            let flights = &self.synthesizer.flights;
+            flights.remove_if(&key, |_, flight| flight.is(&self.flight));
         }
     }
 }
@@ -323,11 +330,11 @@ impl UnderWay {
         loop {
             self.flight.abandoned().await;
             let Some(key) = self.key else { return };
-            let removed = self
-                .synthesizer
-                .flights
-                .remove_if(&key, |_, flight| !flight.is_wanted());
-            if removed.is_some() {
+            let mine = |flight: &Flight| flight.is(&self.flight);
+            let flights = &self.synthesizer.flights;
+            flights.remove_if(&key, |_, flight| mine(flight) && !flight.is_wanted());
+            // Where somebody has joined in between, the flight is still in its place, and goes on.
+            if !flights.get(&key).is_some_and(|flight| mine(flight.value())) {
                 return;
             }
         }
@@ -419,22 +426,50 @@ impl UnderWay {
             return;
         };
         let chunks = self.flight.chunks();
-        let mut whole = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
-        chunks
-            .iter()
-            .for_each(|chunk| whole.extend_from_slice(chunk));
-        let whole = whole.freeze();
         let now = SystemTime::now();
-        cache.keep_in_memory(key, whole.clone(), now);
+        cache.keep_in_memory(key, &chunks, now);
         let synthesizer = Arc::clone(&self.synthesizer);
         // The listeners do not wait for the disk.
         tokio::task::spawn_blocking(move || {
             let Some(cache) = &synthesizer.cache else {
                 return;
             };
-            if let Err(error) = cache.keep_on_disk(&key, &whole, now) {
+            if let Err(error) = cache.keep_on_disk(&key, &chunks, now) {
                 tracing::warn!(%error, "speech could not be kept in the cache folder");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flight_that_ends_late_leaves_its_successor_in_place() {
+        let settings = SynthesisSettings {
+            cache: None,
+            per_provider: 1,
+        };
+        let synthesizer = Synthesizer::open(Arc::default(), &settings).unwrap();
+        let key = CacheKey([7; 32]);
+        let under_way = |flight| UnderWay {
+            synthesizer: Arc::clone(&synthesizer),
+            key: Some(key),
+            flight,
+        };
+        let first = Flight::new(&synthesizer.budget);
+        let second = Flight::new(&synthesizer.budget);
+        let reader = second.join();
+        synthesizer.flights.insert(key, second.clone());
+        // The first gave up its place to the second before it was dropped.
+        let late = under_way(first);
+        late.unwanted().await;
+        drop(late);
+        assert!(synthesizer.flights.get(&key).unwrap().is(&second));
+        drop(reader);
+        let abandoned = under_way(second);
+        abandoned.unwanted().await;
+        assert!(synthesizer.flights.is_empty());
     }
 }

@@ -15,91 +15,117 @@ pub struct Pronunciation {
     pub pronunciation: String,
 }
 
-/// The text with every override applied.
-pub fn apply(text: &str, pronunciations: &[Pronunciation]) -> String {
+/// The text with every override applied; `None` where that is longer than `most` bytes.
+pub fn apply(text: &str, pronunciations: &[Pronunciation], most: usize) -> Option<String> {
     if pronunciations.is_empty() {
-        return text.to_owned();
+        return Some(text.to_owned());
     }
     let table = Table::new(pronunciations);
-    let mut boundaries: Vec<usize> = text.split_word_bound_indices().map(|(at, _)| at).collect();
-    boundaries.push(text.len());
-    let mut said = String::with_capacity(text.len());
+    let text = Folded::new(text);
+    let mut said = String::with_capacity(text.text.len());
     let mut at = 0;
-    for (index, &start) in boundaries.iter().enumerate() {
-        if start < at || start == text.len() {
+    for (index, &start) in text.boundaries.iter().enumerate() {
+        if start < at || start == text.text.len() {
             continue;
         }
-        let next = boundaries[index + 1];
-        match table.longest_at(&text[start..], |end| {
-            boundaries.binary_search(&(start + end)).is_ok()
-        }) {
-            Some((end, replacement)) => {
-                said.push_str(replacement);
-                at = start + end;
-            }
-            None => {
-                said.push_str(&text[start..next]);
-                at = next;
-            }
+        let (end, piece) = table.longest_at(&text, start).unwrap_or_else(|| {
+            let next = text.boundaries[index + 1];
+            (next, &text.text[start..next])
+        });
+        said.push_str(piece);
+        at = end;
+        if said.len() > most {
+            return None;
         }
     }
-    said
+    Some(said)
 }
 
-/// Folded words by their first character, longest first.
-struct Table<'a>(HashMap<char, Vec<(Vec<char>, &'a str)>>);
+/// A text with its word boundaries and its characters in lower case, each with the byte behind the one that it came
+/// from. One character may fold to several.
+struct Folded<'a> {
+    text: &'a str,
+    boundaries: Vec<usize>,
+    characters: Vec<(usize, char)>,
+}
+
+impl<'a> Folded<'a> {
+    fn new(text: &'a str) -> Self {
+        let mut boundaries: Vec<usize> =
+            text.split_word_bound_indices().map(|(at, _)| at).collect();
+        boundaries.push(text.len());
+        Self {
+            text,
+            boundaries,
+            characters: folded(text).collect(),
+        }
+    }
+
+    /// The folded characters from a byte position on.
+    fn from(&self, start: usize) -> &[(usize, char)] {
+        &self.characters[self.characters.partition_point(|(end, _)| *end <= start)..]
+    }
+}
+
+fn folded(text: &str) -> impl Iterator<Item = (usize, char)> {
+    text.char_indices().flat_map(|(at, character)| {
+        let end = at + character.len_utf8();
+        character.to_lowercase().map(move |lower| (end, lower))
+    })
+}
+
+/// The words as a tree of characters, so that looking one up costs no more than its length.
+struct Table<'a> {
+    nodes: Vec<Node<'a>>,
+}
+
+#[derive(Default)]
+struct Node<'a> {
+    next: HashMap<char, usize>,
+    said: Option<&'a str>,
+}
 
 impl<'a> Table<'a> {
     fn new(pronunciations: &'a [Pronunciation]) -> Self {
-        let mut table: HashMap<char, Vec<(Vec<char>, &str)>> = HashMap::new();
+        let mut nodes = vec![Node::default()];
         for entry in pronunciations {
-            let word: Vec<char> = folded(&entry.word)
-                .map(|(_, character)| character)
-                .collect();
-            if let Some(&first) = word.first() {
-                table
-                    .entry(first)
-                    .or_default()
-                    .push((word, &entry.pronunciation));
-            }
-        }
-        for entries in table.values_mut() {
-            entries.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
-        }
-        Self(table)
-    }
-
-    /// The longest entry at the beginning of `text` that ends at a boundary: where it ends, and what replaces it.
-    fn longest_at(
-        &self,
-        text: &str,
-        is_boundary: impl Fn(usize) -> bool,
-    ) -> Option<(usize, &'a str)> {
-        let first = folded(text).next()?.1;
-        self.0.get(&first)?.iter().find_map(|(word, replacement)| {
-            let mut end = 0;
-            let mut characters = folded(text);
-            for expected in word {
-                let (after, character) = characters.next()?;
-                if character != *expected {
-                    return None;
+            let mut at = 0;
+            for (_, character) in folded(&entry.word) {
+                let fresh = nodes.len();
+                at = *nodes[at].next.entry(character).or_insert(fresh);
+                if at == fresh {
+                    nodes.push(Node::default());
                 }
-                end = after;
             }
-            // A character that folds to several may be matched by half; the next one then has the same end.
-            let whole = characters.next().is_none_or(|(after, _)| after != end);
-            (whole && is_boundary(end)).then_some((end, *replacement))
-        })
+            // Of two entries for one word the first counts.
+            nodes[at].said.get_or_insert(&entry.pronunciation);
+        }
+        Self { nodes }
     }
-}
 
-/// Lower-case characters, each with the byte position behind the character that it came from.
-fn folded(text: &str) -> impl Iterator<Item = (usize, char)> {
-    text.char_indices().flat_map(|(at, character)| {
-        character
-            .to_lowercase()
-            .map(move |lower| (at + character.len_utf8(), lower))
-    })
+    /// The longest entry that begins at `start` and ends at a word boundary: where it ends, and what is said instead.
+    fn longest_at(&self, text: &Folded<'_>, start: usize) -> Option<(usize, &'a str)> {
+        let characters = text.from(start);
+        let mut longest = None;
+        let mut node = &self.nodes[0];
+        for (index, (end, character)) in characters.iter().enumerate() {
+            let Some(&next) = node.next.get(character) else {
+                break;
+            };
+            node = &self.nodes[next];
+            // A character that folds to several must not be matched by half: its next part has the same end.
+            let whole = characters
+                .get(index + 1)
+                .is_none_or(|(after, _)| after != end);
+            if let Some(said) = node.said
+                && whole
+                && text.boundaries.binary_search(end).is_ok()
+            {
+                longest = Some((*end, said));
+            }
+        }
+        longest
+    }
 }
 
 #[cfg(test)]
@@ -133,30 +159,34 @@ mod tests {
             ("die STRASSE, die Straße", "die STRASSE, die street"),
             ("", ""),
         ] {
-            assert_eq!(apply(text, &table), said);
+            assert_eq!(apply(text, &table, 1_000).unwrap(), said);
         }
     }
 
     #[test]
     fn a_dollar_sign_or_bracket_is_literal() {
-        assert_eq!(
-            apply(
-                "a.b $1 (x)",
-                &entries(&[("$1", "one dollar"), ("(x)", "$0")])
-            ),
-            "a.b one dollar $0"
-        );
+        let table = entries(&[("$1", "one dollar"), ("(x)", "$0")]);
+        let said = apply("a.b $1 (x)", &table, 1_000).unwrap();
+        assert_eq!(said, "a.b one dollar $0");
+    }
+
+    #[test]
+    fn a_text_cannot_grow_without_bound() {
+        let table = entries(&[("a", &"x".repeat(500))]);
+        assert!(apply(&"a ".repeat(1_000), &table, 100_000).is_none());
+        assert!(apply(&"a ".repeat(10), &table, 100_000).is_some());
     }
 
     proptest! {
         #[test]
         fn any_text_and_any_table_give_a_text(text in "\\PC{0,60}", word in "\\PC{0,4}", said in "\\PC{0,4}") {
-            let _ = apply(&text, &entries(&[(&word, &said)]));
+            let _ = apply(&text, &entries(&[(&word, &said)]), 1_000);
         }
 
         #[test]
         fn a_word_that_does_not_occur_changes_nothing(text in "[a-p İß]{0,60}") {
-            prop_assert_eq!(apply(&text, &entries(&[("xyz", "never"), ("zzz", "never")])), text);
+            let table = entries(&[("xyz", "never"), ("zzz", "never")]);
+            prop_assert_eq!(apply(&text, &table, 1_000).unwrap(), text);
         }
     }
 }

@@ -12,8 +12,12 @@ use crate::audio::format::{AudioFormat, Encoding};
 
 /// The longest text of one request.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
-/// The most pronunciations of one request.
+/// The longest text after its pronunciations are put in.
+const MAX_SPOKEN_BYTES: usize = 2 * MAX_TEXT_BYTES;
+/// The most pronunciations of one request, and the longest of their words and replacements.
 const MAX_PRONUNCIATIONS: usize = 1000;
+const MAX_WORD_BYTES: usize = 200;
+const MAX_PRONUNCIATION_BYTES: usize = 1000;
 /// Rates of speech that may be asked for.
 const SPEAKING_RATES: std::ops::RangeInclusive<f64> = 0.25..=4.0;
 /// Seconds that a timeout may have.
@@ -140,19 +144,29 @@ fn check_pronunciations(entries: Vec<Pronunciation>) -> Result<Vec<Pronunciation
             format!("must be at most {MAX_PRONUNCIATIONS}"),
         ));
     }
-    if let Some(index) = entries
-        .iter()
-        .position(|entry| entry.word.trim().is_empty())
-    {
-        return Err(invalid(FIELD, format!("[{index}].word must not be empty")));
+    for (index, entry) in entries.iter().enumerate() {
+        let problem = if entry.word.trim().is_empty() {
+            "word must not be empty".to_owned()
+        } else if entry.word.len() > MAX_WORD_BYTES {
+            format!("word must be at most {MAX_WORD_BYTES} bytes")
+        } else if entry.pronunciation.len() > MAX_PRONUNCIATION_BYTES {
+            format!("pronunciation must be at most {MAX_PRONUNCIATION_BYTES} bytes")
+        } else {
+            continue;
+        };
+        return Err(invalid(FIELD, format!("[{index}].{problem}")));
     }
     Ok(entries)
 }
 
 impl SpeechConfig {
     /// The text as the provider is to say it.
-    pub fn spoken(&self, text: &str) -> String {
-        pronunciation::apply(text, &self.pronunciations)
+    pub fn spoken(&self, text: &str) -> Result<String, InvalidField> {
+        pronunciation::apply(text, &self.pronunciations, MAX_SPOKEN_BYTES).ok_or_else(|| {
+            let problem =
+                format!("with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes");
+            invalid("tts_config.pronunciations", problem)
+        })
     }
 
     /// Names the sound of `text` under this config: every field that shapes it, the endpoint that makes it, whose
