@@ -4,6 +4,7 @@
 //! recognised, so an utterance survives the worker that was hearing it.
 
 pub mod library;
+mod narrowband;
 pub mod pool;
 mod session;
 pub mod wire;

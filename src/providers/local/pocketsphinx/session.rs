@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::LANGUAGE;
 use super::library::{CepstralMean, UNKNOWN_SPEAKER};
+use super::narrowband::Narrowband;
 use super::pool::{Lease, PoolError, Shared, out_of_turn};
 use super::wire::{Command, HeardWord, Report};
 use crate::providers::local::SLUG;
@@ -228,10 +229,11 @@ impl Utterance {
     }
 }
 
-/// The input, cut.
+/// The input, cut, and filled where it came over a telephone.
 struct Cuts {
     input: mpsc::Receiver<SttInput>,
     cutter: UtteranceCutter,
+    narrowband: Narrowband,
     waiting: VecDeque<Cut>,
     input_ended: bool,
 }
@@ -241,6 +243,7 @@ impl Cuts {
         Self {
             input,
             cutter: UtteranceCutter::new(),
+            narrowband: Narrowband::new(),
             waiting: VecDeque::new(),
             input_ended: false,
         }
@@ -249,7 +252,12 @@ impl Cuts {
     /// The next cut; `None` at the end of the input. Cancel-safe.
     async fn next(&mut self) -> Option<Cut> {
         loop {
-            if let Some(cut) = self.waiting.pop_front() {
+            if let Some(mut cut) = self.waiting.pop_front() {
+                match &mut cut {
+                    Cut::Begin(_) => self.narrowband.begin(),
+                    Cut::Audio(samples) => self.narrowband.fill(samples),
+                    Cut::End(_) => {}
+                }
                 return Some(cut);
             }
             if self.input_ended {
