@@ -1,8 +1,7 @@
 //! Voice activity detection: where in a stream of 16 kHz mono speech begins, pauses and ends. A small neural network
 //! (`earshot`) scores frames of 16 ms; hysteresis, a minimum length and a hang-over make events of the scores. What an
-//! event means for a turn, and which audio goes to a recogniser in which format, is decided elsewhere.
+//! event means for a turn or for an utterance is decided elsewhere.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,8 +25,6 @@ pub struct VadSettings {
     pub min_speech: Duration,
     /// Silence after which speech has ended.
     pub hang_over: Duration,
-    /// How much before the onset belongs to an utterance: the network needs a moment to be sure.
-    pub pre_roll: Duration,
 }
 
 impl Default for VadSettings {
@@ -36,7 +33,6 @@ impl Default for VadSettings {
             threshold: 0.65,
             min_speech: Duration::from_millis(100),
             hang_over: Duration::from_millis(500),
-            pre_roll: Duration::from_millis(300),
         }
     }
 }
@@ -79,9 +75,12 @@ enum State {
     },
 }
 
+/// The voice probability, 0–1, of the next [`FRAME`] samples.
+pub type Score = Box<dyn FnMut(&[i16]) -> f32 + Send>;
+
 /// One detector for one stream.
 pub struct Vad {
-    network: Box<earshot::Detector>,
+    score: Score,
     /// Samples of a frame that is not complete yet.
     frame: Vec<i16>,
     decider: Decider,
@@ -104,8 +103,14 @@ struct Decider {
 impl Vad {
     /// A detector that has heard nothing yet.
     pub fn new(settings: VadSettings) -> Self {
+        let mut network = earshot::Detector::default_boxed();
+        Self::with_score(settings, Box::new(move |frame| network.predict_i16(frame)))
+    }
+
+    /// A detector that is told what to think of each frame.
+    pub fn with_score(settings: VadSettings, score: Score) -> Self {
         Self {
-            network: earshot::Detector::default_boxed(),
+            score,
             frame: Vec::with_capacity(FRAME),
             decider: Decider::new(settings),
         }
@@ -116,9 +121,22 @@ impl Vad {
         self.decider.position
     }
 
-    /// Whether somebody is speaking, a pause within the hang-over included.
-    pub const fn is_speech(&self) -> bool {
-        matches!(self.decider.state, State::Speech | State::Pause { .. })
+    /// Samples until the next frame is complete, and decided.
+    pub fn missing(&self) -> usize {
+        FRAME - self.frame.len()
+    }
+
+    /// Whether speech has paused, but not for the hang-over yet.
+    pub const fn is_pause(&self) -> bool {
+        matches!(self.decider.state, State::Pause { .. })
+    }
+
+    /// Ends speech without an event and with the last sample that was heard: what comes next is another onset.
+    pub fn interrupt(&mut self) {
+        self.decider.position += self.frame.len() as u64;
+        self.frame.clear();
+        self.decider.state = State::Silence;
+        self.decider.against = 0;
     }
 
     /// Hears more and tells what happened, in order.
@@ -127,15 +145,15 @@ impl Vad {
         while !samples.is_empty() {
             let (score, rest) = if self.frame.is_empty() && samples.len() >= FRAME {
                 let (frame, rest) = samples.split_at(FRAME);
-                (self.network.predict_i16(frame), rest)
+                ((self.score)(frame), rest)
             } else {
-                let missing = (FRAME - self.frame.len()).min(samples.len());
+                let missing = self.missing().min(samples.len());
                 let (part, rest) = samples.split_at(missing);
                 self.frame.extend_from_slice(part);
                 if self.frame.len() < FRAME {
                     break;
                 }
-                let score = self.network.predict_i16(&self.frame);
+                let score = (self.score)(&self.frame);
                 self.frame.clear();
                 (score, rest)
             };
@@ -213,114 +231,10 @@ impl Decider {
     }
 }
 
-/// What a recogniser is to hear of a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UtterancePart {
-    /// An utterance begins; its audio begins at this sample, with the pre-roll.
-    Start {
-        /// The first sample of the audio that follows.
-        at: u64,
-    },
-    /// Its next samples, without gaps.
-    Audio(Vec<i16>),
-    /// It is over, its hang-over included.
-    End {
-        /// The first sample of the silence that ended it.
-        at: u64,
-    },
-}
-
-/// Cuts a stream into utterances with their pre-roll and hang-over: a [`Vad`] that remembers the recent past.
-#[derive(Debug)]
-pub struct UtteranceCutter {
-    vad: Vad,
-    /// Samples that were not handed out: the pre-roll, or what waits for the end of a frame.
-    recent: VecDeque<i16>,
-    /// How many of them are kept in silence.
-    keep: usize,
-    pre_roll: u64,
-    heard: u64,
-}
-
-impl UtteranceCutter {
-    /// A cutter that has heard nothing yet.
-    pub fn new(settings: VadSettings) -> Self {
-        let pre_roll = samples_in(settings.pre_roll);
-        // An onset is known this much after it happened.
-        let doubt = samples_in(settings.min_speech) + (CONSECUTIVE + 1) * FRAME as u64;
-        Self {
-            vad: Vad::new(settings),
-            recent: VecDeque::new(),
-            keep: usize::try_from(pre_roll + doubt).unwrap_or(usize::MAX),
-            pre_roll,
-            heard: 0,
-        }
-    }
-
-    /// Whether an utterance is under way.
-    pub const fn is_speech(&self) -> bool {
-        self.vad.is_speech()
-    }
-
-    /// Hears more and tells what of it belongs to utterances, in order.
-    pub fn push(&mut self, samples: &[i16]) -> Vec<UtterancePart> {
-        let mut parts = Vec::new();
-        // By frames, so that an event finds the past not yet forgotten, however much is pushed at once.
-        for chunk in samples.chunks(FRAME) {
-            self.recent.extend(chunk);
-            self.heard += chunk.len() as u64;
-            for event in self.vad.push(chunk) {
-                match event {
-                    VadEvent::SpeechStart { at } => {
-                        let oldest = self.heard - self.recent.len() as u64;
-                        let at = at.saturating_sub(self.pre_roll).max(oldest);
-                        self.recent.drain(..(at - oldest) as usize);
-                        parts.push(UtterancePart::Start { at });
-                    }
-                    VadEvent::SpeechEnd { at } => {
-                        // What came after the frame that decided stays for the next utterance.
-                        let after = (self.heard - self.vad.position()) as usize;
-                        let decided = self.recent.len().saturating_sub(after);
-                        push_audio(&mut parts, self.recent.drain(..decided));
-                        parts.push(UtterancePart::End { at });
-                    }
-                    VadEvent::SilenceBegan { .. } | VadEvent::SpeechResumed { .. } => {}
-                }
-            }
-            if self.vad.is_speech() {
-                push_audio(&mut parts, self.recent.drain(..));
-            } else {
-                let excess = self.recent.len().saturating_sub(self.keep);
-                self.recent.drain(..excess);
-            }
-        }
-        parts
-    }
-
-    /// Ends an utterance that is under way because the stream has ended.
-    pub fn finish(self) -> Option<UtterancePart> {
-        self.is_speech()
-            .then_some(UtterancePart::End { at: self.heard })
-    }
-}
-
-/// Adds audio to the parts, to the last one where that is audio already.
-fn push_audio(parts: &mut Vec<UtterancePart>, samples: impl ExactSizeIterator<Item = i16>) {
-    if samples.len() == 0 {
-        return;
-    }
-    match parts.last_mut() {
-        Some(UtterancePart::Audio(audio)) => audio.extend(samples),
-        _ => parts.push(UtterancePart::Audio(samples.collect())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    const MS: u64 = 16;
 
     fn decide(scores: impl IntoIterator<Item = f32>, settings: VadSettings) -> Vec<VadEvent> {
         let mut decider = Decider::new(settings);
@@ -413,35 +327,10 @@ mod tests {
         }
     }
 
-    /// A cutter whose audio is checked against what was pushed.
-    fn utterances(sound: &[i16], chunk: usize, settings: VadSettings) -> Vec<(u64, u64)> {
-        let mut cutter = UtteranceCutter::new(settings);
-        let mut found = Vec::new();
-        let mut next = 0;
-        for piece in sound.chunks(chunk) {
-            for part in cutter.push(piece) {
-                match part {
-                    UtterancePart::Start { at } => {
-                        assert!(at >= next, "audio is handed out twice");
-                        next = at;
-                        found.push((at, 0));
-                    }
-                    UtterancePart::Audio(audio) => {
-                        let at = next as usize;
-                        assert_eq!(audio, sound[at..at + audio.len()]);
-                        next += audio.len() as u64;
-                    }
-                    UtterancePart::End { .. } => found.last_mut().unwrap().1 = next,
-                }
-            }
-        }
-        found
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn utterances_are_the_same_in_any_chunking(chunk in 1usize..5_000) {
+        fn events_are_the_same_in_any_chunking(chunk in 1usize..5_000) {
             // A threshold under everything makes speech of noise and tells it from a pause of a minimum score.
             let settings = VadSettings { threshold: 0.02, ..VadSettings::default() };
             let mut sound = noise(0.02, 1);
@@ -449,9 +338,13 @@ mod tests {
             sound.extend(vec![0; 16_000]);
             sound.extend(tones(&[200.0, 400.0, 2_600.0], 1));
             sound.extend(vec![0; 16_000]);
-            let whole = utterances(&sound, sound.len(), settings);
+            let events = |chunk| -> Vec<VadEvent> {
+                let mut vad = Vad::new(settings);
+                sound.chunks(chunk).flat_map(|piece| vad.push(piece)).collect()
+            };
+            let whole = events(sound.len());
             prop_assert!(!whole.is_empty());
-            prop_assert_eq!(utterances(&sound, chunk, settings), whole);
+            prop_assert_eq!(events(chunk), whole);
         }
 
         #[test]
@@ -474,12 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cutter_remembers_no_more_than_it_may() {
-        let mut cutter = UtteranceCutter::new(VadSettings::default());
-        for _ in 0..100 {
-            cutter.push(&vec![0; 16_000]);
-        }
-        let most = Duration::from_millis(300 + 100 + 5 * MS);
-        assert!(cutter.recent.len() as u64 <= samples_in(most));
+    fn after_an_interruption_speech_begins_anew_and_no_sample_is_forgotten() {
+        let mut vad = Vad::with_score(VadSettings::default(), Box::new(|_| 0.9));
+        let begins = vad.push(&[0; 10 * FRAME + 100]);
+        assert_eq!(begins, [VadEvent::SpeechStart { at: 0 }]);
+        vad.interrupt();
+        let at = 10 * FRAME as u64 + 100;
+        assert_eq!((vad.position(), vad.missing()), (at, FRAME));
+        let begins = vad.push(&[0; 10 * FRAME]);
+        assert_eq!(begins, [VadEvent::SpeechStart { at }]);
     }
 }

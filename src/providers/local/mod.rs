@@ -6,7 +6,7 @@ mod flite;
 pub mod pocketsphinx;
 mod sentences;
 pub mod tts;
-mod utterance;
+pub mod utterance;
 mod voices;
 mod wav;
 pub mod wyoming;

@@ -3,25 +3,21 @@
 //! goes in, cuts come out; the recogniser and the clock are elsewhere.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
-use crate::audio::SampleRate;
+use crate::audio::vad::{FRAME, Vad, VadEvent, VadSettings};
 
-/// The only rate that is listened to.
-pub const RATE: SampleRate = SampleRate::HZ_16000;
-/// Samples that are scored at a time.
-const FRAME: usize = 256;
-/// A voice begins with this score in as many frames in a row.
-const ENTER: f32 = 0.65;
-const ENTER_FRAMES: usize = 3;
-/// A voice goes on with at least this score.
-const STAY: f32 = 0.5;
+/// When a voice counts as one. A single short word is an utterance, so it takes no longer than the detector needs to
+/// tell it from a click.
+const VOICE: VadSettings = VadSettings {
+    threshold: 0.65,
+    min_speech: Duration::from_millis(ONSET as u64 / 16),
+    hang_over: Duration::from_millis(500),
+};
+const ONSET: usize = 3 * FRAME;
 /// Kept from before the first frame of a voice: soft beginnings score low.
 const PRE_ROLL: usize = ms(300);
-/// A pause this long ends the utterance.
-const HANG_OVER: usize = ms(500);
-/// From this length on the first frame without voice ends the utterance.
+/// From this length on the next gap between two words ends the utterance.
 const LONG: usize = ms(12_000);
 /// An utterance is never longer.
 const LONGEST: usize = ms(15_000);
@@ -56,144 +52,110 @@ pub enum Cut {
     End(Ended),
 }
 
-/// The voice probability, 0–1, of the next [`FRAME`] samples.
-type Score = Box<dyn FnMut(&[i16]) -> f32 + Send>;
-
-/// Cuts one stream of mono samples at [`RATE`].
+/// Cuts one stream of mono samples at [`RATE`](crate::audio::vad::RATE).
+#[derive(Debug)]
 pub struct UtteranceCutter {
-    score: Score,
-    /// Samples of frames that were scored.
-    position: u64,
-    /// The beginning of the next frame.
-    frame: Vec<i16>,
-    /// What was heard since the last utterance, up to the pre-roll and the frames of an onset.
-    before: VecDeque<i16>,
-    state: State,
+    vad: Vad,
+    /// What was heard and not handed out: the pre-roll and an onset, or a frame that is not complete.
+    waiting: VecDeque<i16>,
+    /// Samples of the utterance that is under way, if there is one.
+    length: Option<usize>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum State {
-    Quiet { onset_frames: usize },
-    Speaking { length: usize, pause: usize },
-}
-
-const QUIET: State = State::Quiet { onset_frames: 0 };
-
-impl fmt::Debug for UtteranceCutter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UtteranceCutter")
-            .field("position", &self.position)
-            .field("state", &self.state)
-            .finish_non_exhaustive()
+impl Default for UtteranceCutter {
+    /// A cutter that has heard nothing yet.
+    fn default() -> Self {
+        Self::with_vad(Vad::new(VOICE))
     }
 }
 
 impl UtteranceCutter {
-    /// A cutter that listens with the earshot detector.
-    pub fn new() -> Self {
-        let mut detector = earshot::Detector::default();
-        Self::with_score(Box::new(move |frame| detector.predict_i16(frame)))
-    }
-
-    fn with_score(score: Score) -> Self {
+    fn with_vad(vad: Vad) -> Self {
         Self {
-            score,
-            position: 0,
-            frame: Vec::with_capacity(FRAME),
-            before: VecDeque::with_capacity(PRE_ROLL + ENTER_FRAMES * FRAME),
-            state: QUIET,
+            vad,
+            waiting: VecDeque::new(),
+            length: None,
         }
     }
 
     /// Hears the next samples of the stream.
     pub fn push(&mut self, mut samples: &[i16], cuts: &mut impl Extend<Cut>) {
         while !samples.is_empty() {
-            let (now, later) = samples.split_at(samples.len().min(FRAME - self.frame.len()));
-            self.frame.extend_from_slice(now);
+            let (now, later) = samples.split_at(samples.len().min(self.vad.missing()));
             samples = later;
-            if self.frame.len() == FRAME {
-                let frame = std::mem::replace(&mut self.frame, Vec::with_capacity(FRAME));
-                self.hear(frame, cuts);
+            self.waiting.extend(now);
+            // A frame has one event at most.
+            let event = self.vad.push(now).pop();
+            if self.vad.missing() == FRAME {
+                self.decide(event, cuts);
             }
         }
     }
 
     /// Ends the utterance that is under way, if there is one, with the last sample that was heard.
     pub fn finish(&mut self, cuts: &mut impl Extend<Cut>) {
-        let rest = std::mem::take(&mut self.frame);
-        self.position += rest.len() as u64;
-        match self.state {
-            State::Speaking { .. } => cuts.extend([Cut::Audio(rest), Cut::End(Ended::Asked)]),
-            State::Quiet { .. } => self.remember(rest),
-        }
-        self.state = QUIET;
-    }
-
-    fn hear(&mut self, frame: Vec<i16>, cuts: &mut impl Extend<Cut>) {
-        let score = (self.score)(&frame);
-        self.position += FRAME as u64;
-        match self.state {
-            State::Quiet { onset_frames } => {
-                self.remember(frame);
-                self.state = if score < ENTER {
-                    QUIET
-                } else if onset_frames + 1 < ENTER_FRAMES {
-                    State::Quiet {
-                        onset_frames: onset_frames + 1,
-                    }
-                } else {
-                    self.begin(cuts)
-                };
-            }
-            State::Speaking { length, pause } => {
-                let length = length + FRAME;
-                let pause = if score < STAY { pause + FRAME } else { 0 };
-                cuts.extend([Cut::Audio(frame)]);
-                self.state = self.go_on_or_end(length, pause, cuts);
-            }
+        self.vad.interrupt();
+        match self.length.take() {
+            Some(_) => cuts.extend([Cut::Audio(self.take_waiting()), Cut::End(Ended::Asked)]),
+            None => self.forget(),
         }
     }
 
-    fn begin(&mut self, cuts: &mut impl Extend<Cut>) -> State {
-        let audio = Vec::from(std::mem::take(&mut self.before));
-        let length = audio.len();
-        cuts.extend([Cut::Begin(self.position - length as u64), Cut::Audio(audio)]);
-        State::Speaking { length, pause: 0 }
-    }
-
-    fn go_on_or_end(&self, length: usize, pause: usize, cuts: &mut impl Extend<Cut>) -> State {
-        if pause >= HANG_OVER {
+    /// Takes what the detector says of the frame that was just completed.
+    fn decide(&mut self, event: Option<VadEvent>, cuts: &mut impl Extend<Cut>) {
+        let before = match (self.length, event) {
+            (Some(length), _) => length,
+            (None, Some(VadEvent::SpeechStart { at })) => {
+                cuts.extend([Cut::Begin(self.begin(at))]);
+                0
+            }
+            (None, _) => return self.forget(),
+        };
+        let audio = self.take_waiting();
+        let length = before + audio.len();
+        cuts.extend([Cut::Audio(audio)]);
+        self.length = if let Some(VadEvent::SpeechEnd { .. }) = event {
             cuts.extend([Cut::End(Ended::Pause)]);
-            QUIET
-        } else if length + FRAME > LONGEST || (length >= LONG && pause > 0) {
-            cuts.extend([Cut::End(Ended::Length), Cut::Begin(self.position)]);
-            State::Speaking { length: 0, pause }
+            None
+        } else if length + FRAME > LONGEST || (length >= LONG && self.vad.is_pause()) {
+            cuts.extend([Cut::End(Ended::Length), Cut::Begin(self.vad.position())]);
+            Some(0)
         } else {
-            State::Speaking { length, pause }
-        }
+            Some(length)
+        };
     }
 
-    fn remember(&mut self, samples: Vec<i16>) {
-        self.before.extend(samples);
-        let excess = self
-            .before
-            .len()
-            .saturating_sub(PRE_ROLL + ENTER_FRAMES * FRAME);
-        self.before.drain(..excess);
+    /// Leaves only what belongs to a voice that began with sample `at`, and says with which sample that begins.
+    fn begin(&mut self, at: u64) -> u64 {
+        let oldest = self.vad.position() - self.waiting.len() as u64;
+        let begin = at.saturating_sub(PRE_ROLL as u64).max(oldest);
+        self.waiting.drain(..(begin - oldest) as usize);
+        begin
+    }
+
+    fn take_waiting(&mut self) -> Vec<i16> {
+        std::mem::take(&mut self.waiting).into()
+    }
+
+    /// Forgets what no utterance can begin with any more.
+    fn forget(&mut self) {
+        let excess = self.waiting.len().saturating_sub(PRE_ROLL + ONSET);
+        self.waiting.drain(..excess);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audio::vad::RATE;
     use proptest::prelude::*;
 
     /// A stream whose samples count up, so that each is known again, scored by what the test says of each frame.
     fn cuts(scores: Vec<f32>, chunk: usize, finish_after: Option<usize>) -> Vec<Cut> {
         let total = scores.len() * FRAME;
         let mut scores = scores.into_iter();
-        let mut cutter =
-            UtteranceCutter::with_score(Box::new(move |_| scores.next().unwrap_or(0.0)));
+        let score = Box::new(move |_: &[i16]| scores.next().unwrap_or(0.0));
+        let mut cutter = UtteranceCutter::with_vad(Vad::with_score(VOICE, score));
         let samples: Vec<i16> = (0..total).map(|at| at as i16).collect();
         let mut cuts = Vec::new();
         for (n, piece) in samples.chunks(chunk).enumerate() {
@@ -246,7 +208,7 @@ mod tests {
             320,
             None,
         ));
-        let pause = HANG_OVER.next_multiple_of(FRAME);
+        let pause = RATE.frames_in(VOICE.hang_over).next_multiple_of(FRAME);
         let begin = 100 * FRAME - PRE_ROLL;
         let length = PRE_ROLL + 50 * FRAME + pause;
         assert_eq!(heard, [(begin as u64, length, Ended::Pause)]);
@@ -268,7 +230,7 @@ mod tests {
             1000,
             None,
         ));
-        assert_eq!(heard[0], (0, (gap + 1) * FRAME, Ended::Length));
+        assert_eq!(heard[0], (0, (gap + 3) * FRAME, Ended::Length));
         assert_eq!(heard[1].0, heard[0].1 as u64);
     }
 
@@ -279,6 +241,20 @@ mod tests {
         let total: usize = heard.iter().map(|&(_, length, _)| length).sum();
         assert_eq!(total, 3000 * FRAME);
         assert_eq!(LONGEST_UTTERANCE, RATE.duration_of(LONGEST));
+    }
+
+    #[test]
+    fn silence_is_forgotten_however_it_is_pushed_and_finished() {
+        for chunk in [100, 16_000] {
+            let mut cutter = UtteranceCutter::default();
+            let mut cuts = Vec::new();
+            for _ in 0..100 {
+                cutter.push(&vec![0; chunk], &mut cuts);
+                cutter.finish(&mut cuts);
+            }
+            assert_eq!(cuts, []);
+            assert!(cutter.waiting.len() <= PRE_ROLL + ONSET);
+        }
     }
 
     proptest! {
@@ -301,9 +277,10 @@ mod tests {
             }
             prop_assert!(from <= total as u64);
             if finish_after.is_none() {
-                for (n, onset) in scores.windows(ENTER_FRAMES).enumerate() {
-                    if onset.iter().all(|&score| score >= ENTER) {
-                        let (begin, end) = ((n * FRAME) as u64, ((n + ENTER_FRAMES) * FRAME) as u64);
+                prop_assert_eq!(cuts(scores.clone(), chunk, None), cuts(scores.clone(), total, None));
+                for (n, onset) in scores.windows(ONSET / FRAME).enumerate() {
+                    if onset.iter().all(|&score| score >= VOICE.threshold) {
+                        let (begin, end) = ((n * FRAME) as u64, (n * FRAME + ONSET) as u64);
                         let covered: u64 = heard
                             .iter()
                             .map(|&(at, length, _)| {

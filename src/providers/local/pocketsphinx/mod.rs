@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::SLUG;
-use super::utterance::RATE;
+use crate::audio::vad::RATE;
 use crate::audio::{AudioFormat, Encoding};
 use crate::providers::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttRequest, SttStream,

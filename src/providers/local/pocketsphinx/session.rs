@@ -13,8 +13,9 @@ use super::library::{CepstralMean, UNKNOWN_SPEAKER};
 use super::narrowband::Narrowband;
 use super::pool::{Lease, PoolError, Shared, out_of_turn};
 use super::wire::{Command, HeardWord, Report};
+use crate::audio::vad::RATE;
 use crate::providers::local::SLUG;
-use crate::providers::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, RATE, UtteranceCutter};
+use crate::providers::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
 use crate::providers::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
 
 /// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
@@ -242,7 +243,7 @@ impl Cuts {
     fn new(input: mpsc::Receiver<SttInput>) -> Self {
         Self {
             input,
-            cutter: UtteranceCutter::new(),
+            cutter: UtteranceCutter::default(),
             narrowband: Narrowband::new(),
             waiting: VecDeque::new(),
             input_ended: false,

@@ -16,7 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, select_program};
 use crate::audio::format::Encoding;
-use crate::providers::local::utterance::{Cut, Ended, RATE, UtteranceCutter};
+use crate::audio::vad::RATE;
+use crate::providers::local::utterance::{Cut, Ended, UtteranceCutter};
 use crate::providers::local::voices::language_tag;
 use crate::providers::local::{SLUG, failure};
 use crate::providers::{
@@ -187,7 +188,7 @@ async fn cut(
     recogniser: Recogniser,
     utterances: mpsc::Sender<Utterance>,
 ) {
-    let mut cutter = UtteranceCutter::new();
+    let mut cutter = UtteranceCutter::default();
     let mut connections = JoinSet::new();
     let mut open: Option<(mpsc::Sender<Bytes>, mpsc::Sender<Ended>)> = None;
     let mut cuts = Vec::new();
