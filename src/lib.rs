@@ -8,6 +8,7 @@ pub mod config;
 pub mod http;
 pub mod process;
 pub mod providers;
+pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;
 pub mod telemetry;

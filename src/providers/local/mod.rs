@@ -4,7 +4,6 @@
 mod espeak;
 mod flite;
 pub mod pocketsphinx;
-mod sentences;
 pub mod tts;
 mod utterance;
 mod voices;
