@@ -254,6 +254,9 @@ impl Stage {
         assert!(!self.held, "nothing leaves while it is held");
         let later = self.known.range(key..).skip(1);
         assert!(later.into_iter().all(|(_, k)| k.left.is_empty()), "order");
+        let mut earlier = self.known.range(..key).filter(|(_, k)| k.end.is_none());
+        let told = earlier.all(|(_, k)| k.cut.is_none() && !k.failed);
+        assert!(told, "clients drop what they have when a cut is told");
         let known = self.known.get_mut(&key).unwrap();
         assert!(known.started && known.cut.is_none() && known.end.is_none());
         assert_eq!(chunk.number, known.left.len(), "every chunk, in order");
