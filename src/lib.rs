@@ -9,6 +9,7 @@ pub mod http;
 pub mod json;
 pub mod process;
 pub mod providers;
+pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;
 pub mod telemetry;

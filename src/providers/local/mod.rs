@@ -4,7 +4,6 @@
 mod espeak;
 mod flite;
 pub mod pocketsphinx;
-mod sentences;
 pub mod tts;
 pub mod utterance;
 mod voices;

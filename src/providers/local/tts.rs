@@ -20,10 +20,10 @@ use crate::providers::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
+use crate::sentences::spoken_lines;
 
 use super::espeak::ESPEAK;
 use super::flite::FLITE;
-use super::sentences::spoken_lines;
 use super::voices::{LocalVoice, choose};
 use super::wav::{WavError, WavStream};
 use super::{SLUG, failure, program_failure};

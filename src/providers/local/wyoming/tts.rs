@@ -15,13 +15,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, TtsVoice, select_program};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
-use crate::providers::local::sentences::{is_speakable, spoken_lines};
 use crate::providers::local::voices::{choose, language_tag};
 use crate::providers::local::{SLUG, failure};
 use crate::providers::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
+use crate::sentences::{is_speakable, spoken_lines};
 
 /// How long the server's description is believed.
 const INFO_TTL: Duration = Duration::from_mins(1);

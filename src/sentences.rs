@@ -66,6 +66,15 @@ impl Sentences {
     }
 }
 
+/// The length in bytes of the pieces that are complete at the start of `text`; text that follows cannot change them.
+pub fn complete_len(text: &str) -> usize {
+    let mut len = 0;
+    while let Some(piece) = first_piece(&text[len..], false) {
+        len += piece;
+    }
+    len
+}
+
 /// Whether a synthesiser would find a word in it. Punctuation, spaces and pictures alone are silence.
 pub fn is_speakable(text: &str) -> bool {
     text.chars().any(char::is_alphanumeric)
@@ -208,6 +217,7 @@ mod tests {
         assert_eq!(sentences.push(" "), ["Hello world. "]);
         assert!(sentences.push("Dr. ").is_empty());
         assert_eq!(sentences.push("No is in! How"), ["Dr. No is in! "]);
+        assert_eq!(complete_len("Dr. No is in! How"), "Dr. No is in! ".len());
         assert_eq!(sentences.finish(), ["How"]);
         assert!(sentences.finish().is_empty());
     }

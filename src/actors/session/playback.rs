@@ -1,0 +1,575 @@
+//! The playback queue of a session: what `speak` and `clear` ask for and what synthesis brings becomes sound that
+//! leaves at the listener's pace, and events that say what was really heard (`docs/protocol.md`, section 3). A pure
+//! state machine: the timer, the synthesiser and the way to the listener are its owner's, who calls [`poll`] until it
+//! gives nothing more, after every input and at [`next_wakeup`].
+//!
+//! What the protocol leaves open is decided here:
+//!
+//! - Parts of one utterance (`flush: false`) share one fate: the first `id` among them is its id, and it is protected
+//!   when one part is.
+//! - End events come in the order of the utterances, each when the one before has ended; only a blank text completes at
+//!   once, whatever plays. So the end of a cleared utterance is told after the protected one before it was heard, for
+//!   clients drop what they have buffered when they are told of an interruption. For the same reason nothing leaves
+//!   behind a cut or failed utterance before its end was told.
+//! - What was cleared before it began has played nothing and heard nothing, and ends as interrupted, too.
+//! - `clear` does not touch a protected utterance that is still being written; it stays open. `replace` closes it: the
+//!   new text is an utterance of its own behind it.
+//! - Sound of a clearable utterance that has left, with sound of a protected one behind it on its way, plays out: it
+//!   could be taken back only together with the protected sound.
+//! - A failed utterance loses its protection and the text that follows begins another. What was synthesised of it plays
+//!   out, then it ends as failed: told at once, the failure of an utterance that is prepared would stop the one before.
+//!
+//! [`poll`]: PlaybackQueue::poll
+//! [`next_wakeup`]: PlaybackQueue::next_wakeup
+
+mod script;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::audio::encode::Encoded;
+use crate::audio::pacer::Pacer;
+use crate::audio::pcm::Pcm;
+use script::Script;
+
+/// Utterances that may wait, and utterances that may be on their way to the listener.
+pub const MAX_UTTERANCES: usize = 64;
+/// Text that may wait for synthesis, and text of one utterance, in bytes.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Synthesised sound that may wait, apart from the rest of one chunk.
+pub const MAX_SOUND: Duration = Duration::from_secs(5);
+
+/// A piece of sound that leaves whole, usually 20 ms.
+pub trait Sound {
+    /// How long it lasts when it is played; zero for a header.
+    fn duration(&self) -> Duration;
+}
+
+impl Sound for Encoded {
+    fn duration(&self) -> Duration {
+        self.duration
+    }
+}
+
+impl Sound for Pcm {
+    fn duration(&self) -> Duration {
+        Self::duration(self)
+    }
+}
+
+/// One utterance of a queue. Later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UtteranceKey(u64);
+
+/// The command `speak`.
+#[derive(Debug, Clone)]
+pub struct Speak {
+    /// What to say.
+    pub text: String,
+    /// Whether the utterance ends with this text.
+    pub flush: bool,
+    /// Whether `clear` and `replace` may cut it.
+    pub allow_interruption: bool,
+    /// Whether everything that may be cut is cut first.
+    pub replace: bool,
+    /// The client's name for the utterance.
+    pub id: Option<String>,
+}
+
+/// Why a `speak` was refused. Nothing has changed, not even with `replace`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Overloaded {
+    /// [`MAX_UTTERANCES`].
+    #[error("{MAX_UTTERANCES} utterances wait already")]
+    Utterances,
+    /// [`MAX_TEXT_BYTES`].
+    #[error("more than {MAX_TEXT_BYTES} bytes of text would wait")]
+    Text,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output<S> {
+    /// For the listener.
+    Sound {
+        /// Whose sound.
+        utterance: UtteranceKey,
+        /// The sound.
+        sound: S,
+    },
+    /// For the client.
+    Event(Event),
+    /// For synthesis.
+    Command(Command),
+}
+
+/// What the synthesiser is to do. It has one utterance at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Say this. It must be answered by `done` or `failed`, within the synthesiser's own deadlines.
+    Synthesize {
+        /// The utterance.
+        utterance: UtteranceKey,
+        /// Its text, or the first sentences of it.
+        text: String,
+        /// Whether that is all of it.
+        last: bool,
+    },
+    /// The text goes on.
+    MoreText {
+        /// The utterance.
+        utterance: UtteranceKey,
+        /// More sentences; may be empty when it is the last.
+        text: String,
+        /// Whether the text ends here.
+        last: bool,
+    },
+    /// Stop; what still comes of it is ignored.
+    Cancel {
+        /// The utterance.
+        utterance: UtteranceKey,
+    },
+}
+
+/// What became of an utterance: started at most once, and exactly one of the others, which is the last of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The utterance.
+    pub utterance: UtteranceKey,
+    /// The client's name for it.
+    pub id: Option<String>,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Kinds of [`Event`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// Its first sound leaves now.
+    Started,
+    /// The listener has heard its last sample.
+    Complete {
+        /// All of its sound.
+        duration: Duration,
+    },
+    /// It was cut off, perhaps before it began.
+    Interrupted {
+        /// What the listener had heard by then.
+        played: Duration,
+        /// The words in that.
+        heard_text: String,
+    },
+    /// Its synthesis failed, and the listener has heard what there was of it. The error itself is known to whoever
+    /// called `failed`.
+    Failed {
+        /// What the listener has heard.
+        played: Duration,
+        /// The words in that.
+        heard_text: String,
+    },
+}
+
+/// How far synthesis is with an utterance, or how it ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Running,
+    Done,
+    Failed,
+    Cut { heard_text: String },
+}
+
+#[derive(Debug)]
+struct Utterance<S> {
+    key: UtteranceKey,
+    id: Option<String>,
+    protected: bool,
+    script: Script,
+    stage: Stage,
+    /// Sound that waits to leave.
+    sound: VecDeque<S>,
+    /// All sound that synthesis brought.
+    synthesised: Duration,
+    /// What has left and was not cut.
+    left: Duration,
+    started: bool,
+}
+
+impl<S> Utterance<S> {
+    /// Whether text may be added.
+    const fn is_open(&self) -> bool {
+        !self.script.is_closed() && matches!(self.stage, Stage::Waiting | Stage::Running)
+    }
+
+    /// Whether nothing of it will leave any more.
+    fn has_left(&self) -> bool {
+        self.sound.is_empty() && !matches!(self.stage, Stage::Waiting | Stage::Running)
+    }
+
+    /// Whether the sound behind it waits until its end was told.
+    const fn holds_up(&self) -> bool {
+        matches!(self.stage, Stage::Failed | Stage::Cut { .. })
+    }
+
+    fn heard_text(&self) -> String {
+        let finished = self.stage == Stage::Done;
+        self.script.heard(self.left, self.synthesised, finished)
+    }
+}
+
+/// The queue. `S` is what leaves: encoded chunks, or samples.
+#[derive(Debug)]
+pub struct PlaybackQueue<S> {
+    pacer: Pacer,
+    utterances: VecDeque<Utterance<S>>,
+    /// Blank ones, which complete at once.
+    blank: VecDeque<(UtteranceKey, Option<String>)>,
+    /// One at most: synthesis has one utterance at a time.
+    cancel: Option<UtteranceKey>,
+    /// Synthesised sound that waits to leave.
+    waiting: Duration,
+    held: bool,
+    next_key: u64,
+}
+
+impl<S: Sound> PlaybackQueue<S> {
+    /// An empty queue whose sound leaves at most `lead` ahead of real time; [`Duration::MAX`] turns pacing off.
+    pub const fn new(lead: Duration) -> Self {
+        Self {
+            pacer: Pacer::new(lead),
+            utterances: VecDeque::new(),
+            blank: VecDeque::new(),
+            cancel: None,
+            waiting: Duration::ZERO,
+            held: false,
+            next_key: 0,
+        }
+    }
+
+    /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to.
+    pub fn speak(&mut self, speak: Speak, now: Instant) -> Result<UtteranceKey, Overloaded> {
+        self.admit(&speak, now)?;
+        if speak.replace {
+            self.clear(now);
+            self.close_open("");
+        }
+        let key = self.open_utterance(speak.id, !speak.allow_interruption);
+        if speak.flush {
+            self.close_open(&speak.text);
+        } else if let Some(open) = self.utterances.back_mut() {
+            open.script.push(&speak.text);
+        }
+        Ok(key)
+    }
+
+    /// Cuts everything that is not protected. Nothing of it leaves any more.
+    pub fn clear(&mut self, now: Instant) {
+        let spared = self.spared(now);
+        self.cut(now, spared, |utterance| utterance.protected);
+    }
+
+    /// Cuts everything, protected or not: the session ends.
+    pub fn stop(&mut self, now: Instant) {
+        self.cut(now, 0, |_| false);
+    }
+
+    /// While it is held no sound leaves: the way to the listener is full, or the listener is not there yet. The
+    /// listener's clock goes on with what has left.
+    pub const fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether synthesised sound is taken.
+    pub fn wants_sound(&self) -> bool {
+        self.waiting < MAX_SOUND
+    }
+
+    /// Sound that synthesis brings. What comes of a cancelled utterance is ignored. Where too much waits already
+    /// ([`wants_sound`](Self::wants_sound)) the sound is given back, to be brought again later.
+    pub fn sound(&mut self, utterance: UtteranceKey, sound: S) -> Result<(), S> {
+        let full = !self.wants_sound();
+        let Some(running) = self.running(utterance) else {
+            return Ok(());
+        };
+        if full {
+            return Err(sound);
+        }
+        let duration = sound.duration();
+        running.synthesised += duration;
+        running.sound.push_back(sound);
+        self.waiting += duration;
+        Ok(())
+    }
+
+    /// Synthesis has brought all sound of an utterance. Before it had all of the text that is a failure.
+    pub fn done(&mut self, utterance: UtteranceKey) {
+        if let Some(running) = self.running(utterance) {
+            if running.script.is_given() {
+                running.stage = Stage::Done;
+            } else {
+                self.failed(utterance);
+            }
+        }
+    }
+
+    /// Synthesis of an utterance has failed. Its protection ends here.
+    pub fn failed(&mut self, utterance: UtteranceKey) {
+        if let Some(running) = self.running(utterance) {
+            running.stage = Stage::Failed;
+            running.protected = false;
+        }
+    }
+
+    /// The next thing to do now. `None`: nothing before [`next_wakeup`](Self::next_wakeup) or the next input.
+    pub fn poll(&mut self, now: Instant) -> Option<Output<S>> {
+        if let Some(utterance) = self.cancel.take() {
+            return Some(Output::Command(Command::Cancel { utterance }));
+        }
+        if let Some(event) = self.next_end(now) {
+            return Some(Output::Event(event));
+        }
+        if let Some(command) = self.next_text() {
+            return Some(Output::Command(command));
+        }
+        self.next_sound(now)
+    }
+
+    /// When something happens by itself, said after [`poll`](Self::poll) gave `None`.
+    pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
+        let end = self
+            .utterances
+            .front()
+            .filter(|front| front.has_left())
+            .map(|_| self.unplayed(0, now));
+        let sound = self
+            .sender()
+            .and_then(|sender| self.utterances[sender].sound.front())
+            .map(|sound| self.pacer.wait(now, sound.duration()));
+        end.into_iter().chain(sound).min().map(|wait| now + wait)
+    }
+
+    /// Whether the listener hears something now, by the paced clock.
+    pub fn is_playing(&self, now: Instant) -> bool {
+        !self.pacer.unplayed(now).is_zero()
+    }
+
+    /// Whether everything that was asked for has ended and was told.
+    pub fn is_idle(&self) -> bool {
+        self.utterances.is_empty() && self.blank.is_empty() && self.cancel.is_none()
+    }
+
+    /// Whether there is room for what `speak` brings.
+    fn admit(&self, speak: &Speak, now: Instant) -> Result<(), Overloaded> {
+        let open = self.open().filter(|_| !speak.replace);
+        let (utterances, text) = self.waiting_after(speak.replace, now);
+        if open.is_none() && utterances >= MAX_UTTERANCES {
+            return Err(Overloaded::Utterances);
+        }
+        // An id is kept where there is none, and costs what text costs.
+        let id = |id: &Option<String>| id.as_ref().map_or(0, String::len);
+        let more = match open {
+            Some(Utterance { id: Some(_), .. }) => speak.text.len(),
+            _ => speak.text.len() + id(&speak.id),
+        };
+        let of_one = open.map_or(0, |open| open.script.len() + id(&open.id));
+        if text.max(of_one) + more > MAX_TEXT_BYTES {
+            return Err(Overloaded::Text);
+        }
+        Ok(())
+    }
+
+    /// The utterances of which nothing has left, and the bytes of text that wait, now or after a `clear`.
+    fn waiting_after(&self, clear: bool, now: Instant) -> (usize, usize) {
+        let spared = self.spared(now);
+        let (mut utterances, mut text) = (self.blank.len(), 0);
+        let mut one_stays = false;
+        for (index, utterance) in self.utterances.iter().enumerate() {
+            let stays = !clear || utterance.protected || index < spared;
+            one_stays |= stays;
+            // A cut one is there until its end may be told.
+            utterances += usize::from(one_stays && !utterance.started);
+            text += if stays { utterance.script.waiting() } else { 0 };
+        }
+        (utterances, text)
+    }
+
+    fn open(&self) -> Option<&Utterance<S>> {
+        self.utterances.back().filter(|last| last.is_open())
+    }
+
+    /// The utterance that is being written, or a new one.
+    fn open_utterance(&mut self, id: Option<String>, protected: bool) -> UtteranceKey {
+        if let Some(open) = self.utterances.back_mut().filter(|last| last.is_open()) {
+            open.id = open.id.take().or(id);
+            open.protected |= protected;
+            return open.key;
+        }
+        let key = UtteranceKey(self.next_key);
+        self.next_key += 1;
+        self.utterances.push_back(Utterance {
+            key,
+            id,
+            protected,
+            script: Script::default(),
+            stage: Stage::Waiting,
+            sound: VecDeque::new(),
+            synthesised: Duration::ZERO,
+            left: Duration::ZERO,
+            started: false,
+        });
+        key
+    }
+
+    /// The utterance that is being written, if there is one, ends with `text`.
+    fn close_open(&mut self, text: &str) {
+        if let Some(mut open) = self.utterances.pop_back_if(|last| last.is_open()) {
+            open.script.close(text);
+            if open.script.is_blank() {
+                self.blank.push_back((open.key, open.id));
+            } else {
+                self.utterances.push_back(open);
+            }
+        }
+    }
+
+    fn running(&mut self, key: UtteranceKey) -> Option<&mut Utterance<S>> {
+        self.utterances
+            .iter_mut()
+            .find(|utterance| utterance.key == key && utterance.stage == Stage::Running)
+    }
+
+    /// What has left of an utterance and was not heard yet. Sound is heard in order, so that what was not heard is
+    /// the last of what has left.
+    fn unplayed(&self, index: usize, now: Instant) -> Duration {
+        let behind: Duration = self.utterances.range(index + 1..).map(|u| u.left).sum();
+        let unplayed = self.pacer.unplayed(now).saturating_sub(behind);
+        unplayed.min(self.utterances[index].left)
+    }
+
+    /// How many utterances `clear` cannot cut: all up to the last protected one whose sound is on its way.
+    fn spared(&self, now: Instant) -> usize {
+        (0..self.utterances.len())
+            .rev()
+            .find(|&index| self.utterances[index].protected && !self.unplayed(index, now).is_zero())
+            .map_or(0, |last| last + 1)
+    }
+
+    /// Cuts the utterances from index `first` on, except those to keep.
+    fn cut(&mut self, now: Instant, first: usize, keep: impl Fn(&Utterance<S>) -> bool) {
+        let mut unplayed = self.pacer.unplayed(now);
+        for utterance in self.utterances.range_mut(first..).rev() {
+            let its = unplayed.min(utterance.left);
+            let has_ended = utterance.has_left() && its.is_zero();
+            if has_ended || keep(utterance) {
+                continue;
+            }
+            unplayed -= its;
+            utterance.left -= its;
+            if utterance.stage == Stage::Running {
+                self.cancel = Some(utterance.key);
+            }
+            let waiting: Duration = utterance.sound.drain(..).map(|s| s.duration()).sum();
+            self.waiting -= waiting;
+            let heard_text = utterance.heard_text();
+            utterance.stage = Stage::Cut { heard_text };
+            utterance.script = Script::default();
+        }
+        // The sound that is left was there before what was cut.
+        self.pacer.clear(now);
+        if !unplayed.is_zero() {
+            self.pacer.leave(now, unplayed);
+        }
+    }
+
+    /// The end of a blank utterance, or of the first one when it was heard.
+    fn next_end(&mut self, now: Instant) -> Option<Event> {
+        if let Some((utterance, id)) = self.blank.pop_front() {
+            let duration = Duration::ZERO;
+            let kind = EventKind::Complete { duration };
+            return Some(Event {
+                utterance,
+                id,
+                kind,
+            });
+        }
+        let front = self.utterances.front()?;
+        if !front.has_left() || !self.unplayed(0, now).is_zero() {
+            return None;
+        }
+        let ended = self.utterances.pop_front()?;
+        let played = ended.left;
+        let kind = match ended.stage {
+            Stage::Failed => EventKind::Failed {
+                played,
+                heard_text: ended.heard_text(),
+            },
+            Stage::Cut { heard_text } => EventKind::Interrupted { played, heard_text },
+            Stage::Done | Stage::Waiting | Stage::Running => {
+                EventKind::Complete { duration: played }
+            }
+        };
+        Some(Event {
+            utterance: ended.key,
+            id: ended.id,
+            kind,
+        })
+    }
+
+    /// More text for the utterance that synthesis has; else, where there is room for its sound, the first text of the
+    /// one whose turn it is to play or of the one behind it.
+    fn next_text(&mut self) -> Option<Command> {
+        let has_room = self.wants_sound();
+        let mut next_two = self.utterances.iter_mut().filter(|u| !u.has_left()).take(2);
+        let next = next_two.find(|u| matches!(u.stage, Stage::Waiting | Stage::Running))?;
+        let utterance = next.key;
+        if next.stage == Stage::Running {
+            let (text, last) = next.script.take()?;
+            return Some(Command::MoreText {
+                utterance,
+                text,
+                last,
+            });
+        }
+        let (text, last) = has_room.then(|| next.script.take())??;
+        next.stage = Stage::Running;
+        Some(Command::Synthesize {
+            utterance,
+            text,
+            last,
+        })
+    }
+
+    /// The index of the utterance whose turn it is to leave.
+    fn sender(&self) -> Option<usize> {
+        if self.held {
+            return None;
+        }
+        let mut on_their_way = self.utterances.iter().take(MAX_UTTERANCES);
+        let index = on_their_way.position(|u| !u.has_left() || u.holds_up())?;
+        (!self.utterances[index].has_left()).then_some(index)
+    }
+
+    fn next_sound(&mut self, now: Instant) -> Option<Output<S>> {
+        let index = self.sender()?;
+        let sender = &mut self.utterances[index];
+        let duration = sender.sound.front()?.duration();
+        if !self.pacer.wait(now, duration).is_zero() {
+            return None;
+        }
+        let utterance = sender.key;
+        if !std::mem::replace(&mut sender.started, true) {
+            return Some(Output::Event(Event {
+                utterance,
+                id: sender.id.clone(),
+                kind: EventKind::Started,
+            }));
+        }
+        let sound = sender.sound.pop_front()?;
+        sender.left += duration;
+        self.waiting -= duration;
+        self.pacer.leave(now, duration);
+        Some(Output::Sound { utterance, sound })
+    }
+}
