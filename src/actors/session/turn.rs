@@ -964,8 +964,10 @@ mod tests {
         // Its flag comes late and ends nothing, not even the next turn.
         scene.speech(500).flag().speech(500);
         assert_eq!(scene.ends().len(), 1);
-        scene.final_segment("again").flag();
-        assert_eq!(scene.turns(), ["hello", "again"]);
+        scene.final_segment("again").speech(500);
+        assert_eq!(scene.ends().len(), 1);
+        scene.final_segment("friend").flag();
+        assert_eq!(scene.turns(), ["hello", "again friend"]);
     }
 
     #[test]
@@ -1167,6 +1169,27 @@ mod tests {
         scene.final_segment("good night").stall(5_000);
         assert_eq!(scene.turns(), ["good night"]);
         assert_eq!(scene.ends(), [(3_500, Timeout)]);
+    }
+
+    #[test]
+    fn a_client_that_stops_sending_in_a_pause_still_gets_its_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(200).stall(2_000);
+        assert_eq!(scene.finalizes(), 1);
+        scene.final_segment("good night");
+        assert_eq!(scene.turns(), ["good night"]);
+        assert_eq!(scene.ends(), [(3_200, Timeout)]);
+    }
+
+    #[test]
+    fn a_hiccup_of_the_network_does_not_end_what_is_being_said() {
+        let mut scene = Scene::new(TurnSettings {
+            speech_final_timeout: ms(300),
+            ..TurnSettings::default()
+        });
+        scene.speech(1_000).final_segment("good").stall(1_500);
+        scene.speech(500).final_segment("night");
+        assert_eq!((scene.finalizes(), scene.ends()), (0, vec![]));
     }
 
     #[test]
