@@ -3,3 +3,4 @@
 
 pub mod messages;
 pub mod playback;
+pub mod turn;

@@ -1,0 +1,1560 @@
+//! Turn-taking: when a speaker has finished, and what was said until then. A pure state machine that joins what voice
+//! activity detection hears with what a recogniser understands, and makes the client's `stt_result`s and `vad_event`s
+//! of it. Audio, timers and the recogniser's stream are the caller's; so is whose turn it is where several people are
+//! heard (one detector each).
+//!
+//! A turn opens with the first speech or the first text and ends exactly once, with one `turn_end`. If it has text, one
+//! `stt_result` with `is_speech_final` comes before that and carries all of it. Which comes first of these ends it:
+//!
+//! | reason | when |
+//! |---|---|
+//! | `provider` | the recogniser says so and owes no final. If it still owes one, the final is waited for |
+//! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it |
+//! | `timeout` | nothing new was said or understood for `speech_final_timeout_ms`; whatever is heard sets it back |
+//! | `max_turn` | the turn is longer than `max_turn_ms`, speech or not; or its text is longer than 64 KiB |
+//! | `session_end` | [`TurnDetector::end`] |
+//!
+//! Finals are told when they come and are never held back: the end is usually found later, and then the result that
+//! says so has an empty `transcript` (nothing is said twice) beside the `turn_transcript`. Only finals make text. One that
+//! comes after its turn has ended opens the next, so nothing is lost and nothing ends twice.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::audio::vad::{RATE, VadEvent, VadSettings};
+use crate::providers::{SttEvent, Transcript, Word};
+
+/// How far before a pause the last word may end and still be the last one before it: recognisers and voice activity
+/// detection do not agree to the frame.
+const WORD_SLACK: Duration = Duration::from_millis(300);
+/// Speech of which no sample has come for this long is not going on: the client has stopped sending in its middle.
+const STALL: Duration = Duration::from_secs(2);
+/// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
+const LONGEST_TURN_BYTES: usize = 64 * 1024;
+
+/// When a turn is over: the `vad` part of a session's `config`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TurnSettings {
+    /// Whether voice activity is listened to. Without it, turns end by the provider's flag and the time-out.
+    pub enabled: bool,
+    /// The score, 0–1, from which sound is speech.
+    pub threshold: f32,
+    /// Silence that ends a turn whose text is complete.
+    pub silence: Duration,
+    /// Speech shorter than this never was any.
+    pub min_speech: Duration,
+    /// How long after the last speech and the last text a turn ends in any case.
+    pub speech_final_timeout: Duration,
+    /// How long a turn may last; `None` is for ever.
+    pub max_turn: Option<Duration>,
+}
+
+impl Default for TurnSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            threshold: 0.65,
+            silence: Duration::from_millis(500),
+            min_speech: Duration::from_millis(100),
+            speech_final_timeout: Duration::from_millis(1_800),
+            max_turn: None,
+        }
+    }
+}
+
+impl TurnSettings {
+    /// The voice activity detection whose events belong to these settings.
+    pub fn vad(&self) -> VadSettings {
+        VadSettings {
+            threshold: self.threshold,
+            min_speech: self.min_speech,
+            hang_over: self.silence,
+            ..VadSettings::default()
+        }
+    }
+}
+
+/// Now, on both of a session's clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// The clock on the wall: deadlines run on when a client stops sending.
+    pub now: Instant,
+    /// How much audio the session has heard: what `timestamp_ms` counts.
+    pub heard: Duration,
+}
+
+/// What a detector wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEvent {
+    /// Tell the client what was understood.
+    Result(SttResult),
+    /// Tell the client what was heard.
+    Voice(VoiceEvent),
+    /// Ask the recogniser to make final what it has heard: the turn is over and waits for it.
+    Finalize,
+}
+
+/// The body of an `stt_result`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SttResult {
+    /// The text of this segment; empty where only the end of the turn is told, or an interim result is taken back.
+    pub transcript: String,
+    /// Whether the segment stays as it is.
+    pub is_final: bool,
+    /// Whether the turn is over.
+    pub is_speech_final: bool,
+    /// 0–1 of this segment; of the whole turn where the segment is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f32>,
+    /// All text of the turn, on its last result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_transcript: Option<String>,
+    /// The words of this segment where known, in seconds of session audio.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<Word>,
+    /// BCP-47 where the provider says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+}
+
+/// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
+/// turns, then `turn_end`. A turn that only the recogniser has heard has just its `turn_end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct VoiceEvent {
+    /// What happened.
+    pub event: VoiceEventKind,
+    /// Where in the session's audio it happened; for the end of a turn, where it was decided. Never goes back.
+    pub timestamp_ms: u64,
+    /// How long the pause was that ends with this event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silence_duration_ms: Option<u64>,
+    /// Why the turn has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<TurnEndReason>,
+}
+
+/// What a [`VoiceEvent`] tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VoiceEventKind {
+    /// Somebody begins to speak, and a turn with it.
+    SpeechStart,
+    /// A pause, perhaps the end.
+    SilenceDetected,
+    /// It was not the end.
+    SpeechResumed,
+    /// The turn is over.
+    TurnEnd,
+}
+
+/// Why a turn has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnEndReason {
+    /// The recogniser said so.
+    Provider,
+    /// A pause, with all text there.
+    Silence,
+    /// Nothing new for too long.
+    Timeout,
+    /// The turn was too long.
+    MaxTurn,
+    /// The session is over.
+    SessionEnd,
+}
+
+/// What voice activity detection says, whosever turn it is. Positions are session audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Voice {
+    Speech,
+    /// Silence that may still be a pause.
+    Pause {
+        since: Duration,
+    },
+    /// Silence that has lasted.
+    Silence {
+        since: Duration,
+    },
+}
+
+/// A turn under way.
+#[derive(Debug)]
+struct Turn {
+    /// The finals so far, joined.
+    text: String,
+    confidence: MeanConfidence,
+    language: Option<String>,
+    /// What the recogniser has understood and still owes a final for.
+    partial: String,
+    /// The session audio that the finals are known to cover.
+    reach: Duration,
+    /// Whether speech was heard in it, and told.
+    voiced: bool,
+    /// When it is over even if nothing comes; `None` is beyond the clock.
+    deadline: Option<Instant>,
+    /// The audio that had been heard when the deadline was set.
+    heard_before: Duration,
+    /// When it is too long.
+    must_end: Option<Instant>,
+    /// The turn is over for this reason; only the final of what was heard is waited for, until the deadline.
+    ending: Option<TurnEndReason>,
+}
+
+/// The confidence of a turn: that of its segments by their words.
+#[derive(Debug, Default)]
+struct MeanConfidence {
+    sum: f32,
+    words: f32,
+}
+
+/// One speaker's turns.
+#[derive(Debug)]
+pub struct TurnDetector {
+    settings: TurnSettings,
+    voice: Voice,
+    turn: Option<Turn>,
+    /// The last turn ended without the provider's flag, which may still come and then means nothing.
+    flag_outstanding: bool,
+    /// The latest position told.
+    told: Duration,
+    events: Vec<TurnEvent>,
+}
+
+impl TurnDetector {
+    /// A detector that has heard nothing yet.
+    pub fn new(settings: TurnSettings) -> Self {
+        Self {
+            settings,
+            voice: Voice::Silence {
+                since: Duration::ZERO,
+            },
+            turn: None,
+            flag_outstanding: false,
+            told: Duration::ZERO,
+            events: Vec::new(),
+        }
+    }
+
+    /// Takes what voice activity detection has heard. Positions are samples at its rate since the session began; a
+    /// [`Vad`](crate::audio::vad::Vad) that was started later needs its own offset added.
+    pub fn vad(&mut self, event: VadEvent, moment: Moment) -> Vec<TurnEvent> {
+        if self.settings.enabled {
+            match event {
+                VadEvent::SpeechStart { at } | VadEvent::SpeechResumed { at } => {
+                    self.speech_begins(position(at), moment);
+                }
+                VadEvent::SilenceBegan { at } => self.speech_pauses(position(at), moment),
+                VadEvent::SpeechEnd { at } => {
+                    let since = position(at);
+                    self.voice = Voice::Silence { since };
+                    self.end_if_silent(moment);
+                }
+            }
+        }
+        mem::take(&mut self.events)
+    }
+
+    /// Takes what the recogniser has understood. An utterance that it lost is told to the client by the caller.
+    pub fn stt(&mut self, event: SttEvent, moment: Moment) -> Vec<TurnEvent> {
+        self.revive(moment);
+        match event {
+            SttEvent::Partial(segment) => self.partial(segment, moment),
+            SttEvent::Final(segment) => self.final_segment(segment, moment),
+            SttEvent::EndOfSpeech => self.provider_ends(moment),
+            SttEvent::UtteranceLost(_) => {
+                self.flag_outstanding = false;
+                self.nothing_more(moment);
+            }
+        }
+        mem::take(&mut self.events)
+    }
+
+    /// When [`TurnDetector::tick`] is due. Anything that comes before the tick, however late that is, is heard first
+    /// and may set the deadline back.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let turn = self.turn.as_ref()?;
+        let must_end = turn.must_end.filter(|_| turn.ending.is_none());
+        turn.deadline.into_iter().chain(must_end).min()
+    }
+
+    /// Lets time pass. Ticks that nothing is due at do nothing.
+    pub fn tick(&mut self, moment: Moment) -> Vec<TurnEvent> {
+        self.revive(moment);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= moment.now);
+        if let Some(turn) = self
+            .turn
+            .take_if(|turn| turn.ending.is_none() && due(turn.must_end))
+        {
+            self.end_with_all_text(turn, TurnEndReason::MaxTurn, moment);
+        } else if let Some(turn) = self.turn.take_if(|turn| due(turn.deadline)) {
+            match turn.ending {
+                None if self.speech_goes_on(&turn, moment) => self.go_on(turn, moment),
+                None => self.end_with_all_text(turn, TurnEndReason::Timeout, moment),
+                Some(reason) => self.close(turn, reason, None, moment),
+            }
+        }
+        mem::take(&mut self.events)
+    }
+
+    /// Ends the turn because the session does. To be called when the recogniser has said its last.
+    pub fn end(&mut self, moment: Moment) -> Vec<TurnEvent> {
+        if let Some(turn) = self.turn.take() {
+            self.close(turn, TurnEndReason::SessionEnd, None, moment);
+        }
+        mem::take(&mut self.events)
+    }
+
+    fn speech_begins(&mut self, at: Duration, moment: Moment) {
+        let silence = self.silence_until(at);
+        self.voice = Voice::Speech;
+        match self.turn.take() {
+            None => {
+                let turn = self.open(at, moment);
+                self.turn = Some(turn);
+            }
+            Some(mut turn) => {
+                if mem::replace(&mut turn.voiced, true) {
+                    self.tell(VoiceEventKind::SpeechResumed, at, silence, None);
+                } else {
+                    self.tell(VoiceEventKind::SpeechStart, at, None, None);
+                }
+                // Later speech extends a turn, unless it is too long or the provider has ended it and owes its final.
+                let stays = match turn.ending {
+                    Some(TurnEndReason::Provider) => !turn.partial.is_empty(),
+                    reason => reason == Some(TurnEndReason::MaxTurn),
+                };
+                if !stays {
+                    turn.ending = None;
+                }
+                self.go_on(turn, moment);
+            }
+        }
+    }
+
+    fn speech_pauses(&mut self, since: Duration, moment: Moment) {
+        self.voice = Voice::Pause { since };
+        // What is left of speech after its turn was ended by the provider is nobody's pause.
+        if let Some(turn) = self.turn.take_if(|turn| turn.voiced) {
+            self.tell(VoiceEventKind::SilenceDetected, since, None, None);
+            self.go_on(turn, moment);
+        }
+    }
+
+    fn partial(&mut self, mut segment: Transcript, moment: Moment) {
+        trim(&mut segment.text);
+        if segment.text.is_empty() {
+            self.take_back_partial();
+            self.end_if_silent(moment);
+            return;
+        }
+        self.flag_outstanding = false;
+        let mut turn = self.turn_or_new(moment);
+        if turn.partial == segment.text {
+            self.turn = Some(turn);
+        } else {
+            turn.partial.clone_from(&segment.text);
+            self.events.push(result(segment, false, None));
+            self.go_on(turn, moment);
+        }
+    }
+
+    fn final_segment(&mut self, mut segment: Transcript, moment: Moment) {
+        self.flag_outstanding = false;
+        trim(&mut segment.text);
+        if segment.text.is_empty() {
+            self.nothing_more(moment);
+            return;
+        }
+        let mut turn = self.turn_or_new(moment);
+        turn.add(&segment, moment.heard);
+        let reason = match turn.ending {
+            None if self.has_finished(&turn) => Some(TurnEndReason::Silence),
+            None if turn.text.len() >= LONGEST_TURN_BYTES => Some(TurnEndReason::MaxTurn),
+            ending => ending,
+        };
+        match reason {
+            Some(reason) => self.close(turn, reason, Some(segment), moment),
+            None => {
+                self.events.push(result(segment, true, None));
+                self.go_on(turn, moment);
+            }
+        }
+    }
+
+    /// The provider's own flag. It ends what has its text; otherwise the final is still to come, or it was a noise that
+    /// lapses at the deadline.
+    fn provider_ends(&mut self, moment: Moment) {
+        if mem::take(&mut self.flag_outstanding) {
+            return;
+        }
+        let Some(mut turn) = self.turn.take() else {
+            return;
+        };
+        let reason = match turn.ending {
+            None | Some(TurnEndReason::Timeout) => TurnEndReason::Provider,
+            Some(reason) => reason,
+        };
+        if turn.is_complete() {
+            self.close(turn, reason, None, moment);
+        } else {
+            if turn.ending != Some(reason) {
+                self.await_final(&mut turn, reason, moment);
+            }
+            self.turn = Some(turn);
+        }
+    }
+
+    /// What the recogniser was hearing has come to nothing.
+    fn nothing_more(&mut self, moment: Moment) {
+        self.take_back_partial();
+        if let Some(turn) = self.turn.take_if(|turn| turn.ending.is_some())
+            && let Some(reason) = turn.ending
+        {
+            self.close(turn, reason, None, moment);
+        } else {
+            self.end_if_silent(moment);
+        }
+    }
+
+    fn take_back_partial(&mut self) {
+        if let Some(turn) = &mut self.turn
+            && !mem::take(&mut turn.partial).is_empty()
+        {
+            self.events.push(result(Transcript::default(), false, None));
+        }
+    }
+
+    fn end_if_silent(&mut self, moment: Moment) {
+        if let Some(turn) = self.turn.take() {
+            if turn.ending.is_none() && self.has_finished(&turn) {
+                self.close(turn, TurnEndReason::Silence, None, moment);
+            } else {
+                self.turn = Some(turn);
+            }
+        }
+    }
+
+    /// Ends a turn whose time is up: at once, or with the final of what the recogniser must still be holding.
+    fn end_with_all_text(&mut self, mut turn: Turn, reason: TurnEndReason, moment: Moment) {
+        let held = match self.voice {
+            Voice::Speech => true,
+            Voice::Pause { .. } => turn.text.is_empty(),
+            Voice::Silence { .. } => false,
+        };
+        if held || !turn.partial.is_empty() {
+            self.events.push(TurnEvent::Finalize);
+            self.await_final(&mut turn, reason, moment);
+            self.turn = Some(turn);
+        } else {
+            self.close(turn, reason, None, moment);
+        }
+    }
+
+    /// Tells the one end of a turn, `segment` being its last final where that was not told yet.
+    fn close(
+        &mut self,
+        turn: Turn,
+        reason: TurnEndReason,
+        segment: Option<Transcript>,
+        moment: Moment,
+    ) {
+        self.flag_outstanding = reason != TurnEndReason::Provider;
+        if !turn.text.is_empty() {
+            let segment = segment.unwrap_or_else(|| Transcript {
+                confidence: turn.confidence.mean(),
+                language: turn.language,
+                ..Transcript::default()
+            });
+            self.events.push(result(segment, true, Some(turn.text)));
+        }
+        let silence = self.silence_until(moment.heard).filter(|_| turn.voiced);
+        self.tell(VoiceEventKind::TurnEnd, moment.heard, silence, Some(reason));
+        // Whoever is cut short goes on speaking. After the provider's flag it is more likely the tail of the last word.
+        if reason == TurnEndReason::MaxTurn && self.voice == Voice::Speech {
+            let turn = self.open(moment.heard, moment);
+            self.turn = Some(turn);
+        }
+    }
+
+    /// A turn that begins at `at`.
+    fn open(&mut self, at: Duration, moment: Moment) -> Turn {
+        let voiced = self.voice == Voice::Speech;
+        if voiced {
+            self.tell(VoiceEventKind::SpeechStart, at, None, None);
+        }
+        let max_turn = self.settings.max_turn;
+        Turn {
+            text: String::new(),
+            confidence: MeanConfidence::default(),
+            language: None,
+            partial: String::new(),
+            reach: Duration::ZERO,
+            voiced,
+            deadline: self.deadline(moment.now),
+            heard_before: moment.heard,
+            must_end: max_turn.and_then(|max| moment.now.checked_add(max)),
+            ending: None,
+        }
+    }
+
+    fn turn_or_new(&mut self, moment: Moment) -> Turn {
+        match self.turn.take() {
+            Some(turn) => turn,
+            None => self.open(moment.heard, moment),
+        }
+    }
+
+    /// Something was said or understood: the deadline moves, unless it is that of a turn that has ended already.
+    fn go_on(&mut self, mut turn: Turn, moment: Moment) {
+        if turn.ending.is_none() {
+            turn.deadline = self.deadline(moment.now);
+            turn.heard_before = moment.heard;
+        }
+        self.turn = Some(turn);
+    }
+
+    /// A client that had stopped sending in the middle of its speech sends again: the turn was not over.
+    fn revive(&mut self, moment: Moment) {
+        if let Some(mut turn) = self
+            .turn
+            .take_if(|turn| turn.ending == Some(TurnEndReason::Timeout))
+        {
+            if self.speech_goes_on(&turn, moment) {
+                turn.ending = None;
+            }
+            self.go_on(turn, moment);
+        }
+    }
+
+    fn await_final(&self, turn: &mut Turn, reason: TurnEndReason, moment: Moment) {
+        turn.ending = Some(reason);
+        turn.deadline = moment.now.checked_add(self.settings.speech_final_timeout);
+        turn.heard_before = moment.heard;
+    }
+
+    /// When nothing new is too long ago. While somebody speaks, it is the time to see whether audio still comes.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        let timeout = self.settings.speech_final_timeout;
+        now.checked_add(match self.voice {
+            Voice::Speech => timeout.max(STALL),
+            Voice::Pause { .. } | Voice::Silence { .. } => timeout,
+        })
+    }
+
+    fn speech_goes_on(&self, turn: &Turn, moment: Moment) -> bool {
+        self.voice == Voice::Speech && moment.heard > turn.heard_before
+    }
+
+    /// Whether silence has lasted after speech that is all understood. A silence in which no speech was heard before
+    /// proves nothing: it may be too soft for the threshold.
+    fn has_finished(&self, turn: &Turn) -> bool {
+        match self.voice {
+            Voice::Silence { since } => turn.voiced && turn.is_complete() && turn.reach >= since,
+            Voice::Speech | Voice::Pause { .. } => false,
+        }
+    }
+
+    fn silence_until(&self, at: Duration) -> Option<Duration> {
+        match self.voice {
+            Voice::Speech => None,
+            Voice::Pause { since } | Voice::Silence { since } => Some(at.saturating_sub(since)),
+        }
+    }
+
+    fn tell(
+        &mut self,
+        event: VoiceEventKind,
+        at: Duration,
+        silence: Option<Duration>,
+        reason: Option<TurnEndReason>,
+    ) {
+        // An onset is known a little after it happened, perhaps after a deadline in between.
+        self.told = self.told.max(at);
+        self.events.push(TurnEvent::Voice(VoiceEvent {
+            event,
+            timestamp_ms: self.told.as_millis() as u64,
+            silence_duration_ms: silence.map(|silence| silence.as_millis() as u64),
+            reason,
+        }));
+    }
+}
+
+impl Turn {
+    /// Whether there is text and no more of it is on the way, as far as the recogniser has said.
+    fn is_complete(&self) -> bool {
+        !self.text.is_empty() && self.partial.is_empty()
+    }
+
+    /// Adds a final that has come when `heard` had been heard.
+    fn add(&mut self, segment: &Transcript, heard: Duration) {
+        self.partial.clear();
+        join(&mut self.text, &segment.text);
+        self.confidence.add(segment);
+        if segment.language.is_some() {
+            self.language.clone_from(&segment.language);
+        }
+        let last_word = segment.words.last();
+        let end = last_word.and_then(|word| Duration::try_from_secs_f64(word.end).ok());
+        // Without times, a final covers at most what was heard when it came.
+        let reach = end.map_or(heard, |end| end.saturating_add(WORD_SLACK));
+        self.reach = self.reach.max(reach);
+    }
+}
+
+impl MeanConfidence {
+    fn add(&mut self, segment: &Transcript) {
+        if let Some(confidence) = segment.confidence {
+            let words = segment.text.split_whitespace().count() as f32;
+            self.sum += confidence * words;
+            self.words += words;
+        }
+    }
+
+    fn mean(&self) -> Option<f32> {
+        (self.words > 0.0).then(|| self.sum / self.words)
+    }
+}
+
+fn position(samples: u64) -> Duration {
+    RATE.duration_of(usize::try_from(samples).unwrap_or(usize::MAX))
+}
+
+fn result(segment: Transcript, is_final: bool, turn_transcript: Option<String>) -> TurnEvent {
+    TurnEvent::Result(SttResult {
+        transcript: segment.text,
+        is_final,
+        is_speech_final: turn_transcript.is_some(),
+        confidence: segment.confidence,
+        turn_transcript,
+        words: segment.words,
+        language: segment.language,
+    })
+}
+
+fn trim(text: &mut String) {
+    if text.trim().len() < text.len() {
+        *text = text.trim().to_owned();
+    }
+}
+
+/// Appends a segment, with a space where the script has spaces between words.
+fn join(text: &mut String, segment: &str) {
+    let spaced = |c: Option<char>| c.is_some_and(|c| !is_written_without_spaces(c));
+    if spaced(text.chars().last()) || (!text.is_empty() && spaced(segment.chars().next())) {
+        text.push(' ');
+    }
+    text.push_str(segment);
+}
+
+/// Thai, Lao, Myanmar and Khmer; Chinese characters and kana with their punctuation.
+const fn is_written_without_spaces(c: char) -> bool {
+    matches!(c, '\u{0E00}'..='\u{0EFF}' | '\u{1000}'..='\u{109F}' | '\u{1780}'..='\u{17FF}'
+        | '\u{3000}'..='\u{30FF}' | '\u{3400}'..='\u{4DBF}' | '\u{4E00}'..='\u{9FFF}'
+        | '\u{F900}'..='\u{FAFF}' | '\u{FF00}'..='\u{FFEF}' | '\u{20000}'..='\u{3FFFF}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TurnEndReason::{MaxTurn, Provider, SessionEnd, Silence, Timeout};
+    use super::*;
+    use crate::providers::{ErrorKind, ProviderError};
+    use proptest::prelude::*;
+
+    const STEP_MS: u64 = 10;
+    /// How long the modelled voice activity detection must hear something to be sure of it.
+    const SURE_MS: u64 = 50;
+
+    /// A session in virtual time: sound goes through a model of voice activity detection, deadlines are kept to the
+    /// step, and what the client is told is noted with its time.
+    struct Scene {
+        turns: TurnDetector,
+        start: Instant,
+        now_ms: u64,
+        heard_ms: u64,
+        voice: Voice,
+        /// For how long the sound has been other than `voice` says.
+        against_ms: u64,
+        told: Vec<(u64, TurnEvent)>,
+    }
+
+    impl Scene {
+        fn new(settings: TurnSettings) -> Self {
+            Self {
+                turns: TurnDetector::new(settings),
+                start: Instant::now(),
+                now_ms: 0,
+                heard_ms: 0,
+                voice: Voice::Silence {
+                    since: Duration::ZERO,
+                },
+                against_ms: 0,
+                told: Vec::new(),
+            }
+        }
+
+        fn usual() -> Self {
+            Self::new(TurnSettings::default())
+        }
+
+        fn without_vad() -> Self {
+            Self::new(TurnSettings {
+                enabled: false,
+                ..TurnSettings::default()
+            })
+        }
+
+        fn with_max_turn(max: u64) -> Self {
+            Self::new(TurnSettings {
+                max_turn: Some(ms(max)),
+                ..TurnSettings::default()
+            })
+        }
+
+        fn moment(&self) -> Moment {
+            Moment {
+                now: self.start + ms(self.now_ms),
+                heard: ms(self.heard_ms),
+            }
+        }
+
+        fn note(&mut self, events: Vec<TurnEvent>) {
+            let now = self.now_ms;
+            self.told
+                .extend(events.into_iter().map(|event| (now, event)));
+        }
+
+        /// Lets time pass without sound.
+        fn stall(&mut self, length_ms: u64) -> &mut Self {
+            for _ in 0..length_ms / STEP_MS {
+                self.now_ms += STEP_MS;
+                let deadline = self.turns.next_deadline();
+                if deadline.is_some_and(|at| at <= self.moment().now) {
+                    let events = self.turns.tick(self.moment());
+                    self.note(events);
+                }
+            }
+            self
+        }
+
+        fn sound(&mut self, speech: bool, length_ms: u64) -> &mut Self {
+            for _ in 0..length_ms / STEP_MS {
+                self.stall(STEP_MS);
+                self.heard_ms += STEP_MS;
+                if let Some(event) = self.activity(speech) {
+                    let events = self.turns.vad(event, self.moment());
+                    self.note(events);
+                }
+            }
+            self
+        }
+
+        fn activity(&mut self, speech: bool) -> Option<VadEvent> {
+            let opposed = speech != (self.voice == Voice::Speech);
+            self.against_ms = if opposed {
+                self.against_ms + STEP_MS
+            } else {
+                0
+            };
+            let since = ms(self.heard_ms - self.against_ms);
+            let at = since.as_millis() as u64 * 16;
+            let sure = self.against_ms >= SURE_MS;
+            let (voice, event) = match self.voice {
+                Voice::Speech if sure => (Voice::Pause { since }, VadEvent::SilenceBegan { at }),
+                Voice::Pause { .. } if sure => (Voice::Speech, VadEvent::SpeechResumed { at }),
+                Voice::Silence { .. } if sure => (Voice::Speech, VadEvent::SpeechStart { at }),
+                Voice::Pause { since }
+                    if !opposed && ms(self.heard_ms) >= since + self.turns.settings.silence =>
+                {
+                    let at = since.as_millis() as u64 * 16;
+                    (Voice::Silence { since }, VadEvent::SpeechEnd { at })
+                }
+                _ => return None,
+            };
+            (self.voice, self.against_ms) = (voice, 0);
+            Some(event)
+        }
+
+        fn speech(&mut self, length_ms: u64) -> &mut Self {
+            self.sound(true, length_ms)
+        }
+
+        fn silence(&mut self, length_ms: u64) -> &mut Self {
+            self.sound(false, length_ms)
+        }
+
+        fn stt(&mut self, event: SttEvent) -> &mut Self {
+            let events = self.turns.stt(event, self.moment());
+            self.note(events);
+            self
+        }
+
+        fn partial(&mut self, text: &str) -> &mut Self {
+            self.stt(SttEvent::Partial(said(text)))
+        }
+
+        fn final_segment(&mut self, text: &str) -> &mut Self {
+            self.stt(SttEvent::Final(said(text)))
+        }
+
+        /// A final whose last word ends there.
+        fn timed_final(&mut self, text: &str, end_ms: u64) -> &mut Self {
+            let end = end_ms as f64 / 1_000.0;
+            let word = Word {
+                word: text.to_owned(),
+                start: end - 0.2,
+                end,
+                confidence: None,
+            };
+            self.stt(SttEvent::Final(Transcript {
+                words: vec![word],
+                ..said(text)
+            }))
+        }
+
+        fn flag(&mut self) -> &mut Self {
+            self.stt(SttEvent::EndOfSpeech)
+        }
+
+        fn lost(&mut self) -> &mut Self {
+            let error = ProviderError::new("local", ErrorKind::Timeout, "test");
+            self.stt(SttEvent::UtteranceLost(error))
+        }
+
+        fn end(&mut self) -> &mut Self {
+            let events = self.turns.end(self.moment());
+            self.note(events);
+            self
+        }
+
+        fn results(&self) -> impl Iterator<Item = &SttResult> {
+            self.told.iter().filter_map(|(_, event)| match event {
+                TurnEvent::Result(result) => Some(result),
+                _ => None,
+            })
+        }
+
+        fn voices(&self) -> impl Iterator<Item = (u64, &VoiceEvent)> {
+            self.told.iter().filter_map(|(now, event)| match event {
+                TurnEvent::Voice(event) => Some((*now, event)),
+                _ => None,
+            })
+        }
+
+        /// The text of every turn that had one.
+        fn turns(&self) -> Vec<&str> {
+            self.results()
+                .filter_map(|result| result.turn_transcript.as_deref())
+                .collect()
+        }
+
+        /// When every turn ended and why.
+        fn ends(&self) -> Vec<(u64, TurnEndReason)> {
+            self.voices()
+                .filter_map(|(now, event)| event.reason.map(|reason| (now, reason)))
+                .collect()
+        }
+
+        fn finalizes(&self) -> usize {
+            let finalize = |(_, event): &&(u64, TurnEvent)| *event == TurnEvent::Finalize;
+            self.told.iter().filter(finalize).count()
+        }
+
+        /// `event timestamp_ms silence_duration_ms`, one after the other.
+        fn heard(&self) -> Vec<(VoiceEventKind, u64, Option<u64>)> {
+            self.voices()
+                .map(|(_, told)| (told.event, told.timestamp_ms, told.silence_duration_ms))
+                .collect()
+        }
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn said(text: &str) -> Transcript {
+        Transcript {
+            text: text.to_owned(),
+            ..Transcript::default()
+        }
+    }
+
+    #[test]
+    fn the_flag_after_the_final_ends_the_turn_without_saying_anything_twice() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).partial("hel").silence(300);
+        scene.final_segment("hello").flag().silence(5_000);
+        let results: Vec<_> = scene
+            .results()
+            .map(|told| {
+                (
+                    told.transcript.as_str(),
+                    told.is_final,
+                    told.is_speech_final,
+                )
+            })
+            .collect();
+        assert_eq!(
+            results,
+            [
+                ("hel", false, false),
+                ("hello", true, false),
+                ("", true, true)
+            ]
+        );
+        assert_eq!(scene.turns(), ["hello"]);
+        assert_eq!(scene.ends(), [(1_300, Provider)]);
+    }
+
+    #[test]
+    fn the_flag_before_the_final_waits_for_it() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).partial("hello").silence(200).flag();
+        assert_eq!(scene.ends(), []);
+        scene.silence(200).final_segment("hello").silence(5_000);
+        assert_eq!(scene.turns(), ["hello"]);
+        assert_eq!(scene.ends(), [(1_400, Provider)]);
+        let last = scene.results().last().unwrap();
+        assert_eq!(last.transcript, "hello", "one result says all of it");
+    }
+
+    #[test]
+    fn a_flag_whose_final_never_comes_ends_the_turn_all_the_same() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("well").partial("well I");
+        scene.flag().silence(5_000);
+        assert_eq!(scene.turns(), ["well"]);
+        assert_eq!(scene.ends(), [(2_800, Provider)]);
+    }
+
+    #[test]
+    fn the_flag_for_a_noise_is_no_turn() {
+        let mut scene = Scene::without_vad();
+        scene.flag().silence(5_000);
+        assert_eq!(scene.told, []);
+    }
+
+    #[test]
+    fn speech_after_the_flag_for_a_noise_is_not_cut_by_it() {
+        let mut scene = Scene::usual();
+        scene.speech(200).silence(600).flag().silence(300);
+        scene.speech(1_000).final_segment("now").speech(500);
+        assert_eq!(scene.ends(), []);
+        scene.final_segment("really").flag();
+        assert_eq!(scene.turns(), ["now really"]);
+    }
+
+    #[test]
+    fn a_final_in_the_pause_ends_the_turn_when_the_silence_has_lasted() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(200).final_segment("hello");
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), ["hello"]);
+        assert_eq!(scene.ends(), [(1_500, Silence)]);
+    }
+
+    #[test]
+    fn a_final_after_the_silence_ends_the_turn_at_once() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(900).final_segment("hello");
+        assert_eq!(scene.ends(), [(1_900, Silence)]);
+        let last = scene.results().last().unwrap();
+        assert!(last.is_speech_final && last.transcript == "hello");
+        // Its flag comes late and ends nothing, not even the next turn.
+        scene.speech(500).flag().speech(500);
+        assert_eq!(scene.ends().len(), 1);
+        scene.final_segment("again").speech(500);
+        assert_eq!(scene.ends().len(), 1);
+        scene.final_segment("friend").flag();
+        assert_eq!(scene.turns(), ["hello", "again friend"]);
+    }
+
+    #[test]
+    fn a_final_from_before_the_last_words_waits_for_theirs() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("I would like");
+        scene.speech(1_000).silence(700);
+        assert_eq!(scene.ends(), [], "the second half is not understood yet");
+        scene.final_segment("to order");
+        assert_eq!(scene.turns(), ["I would like to order"]);
+        assert_eq!(scene.ends(), [(2_700, Silence)]);
+    }
+
+    #[test]
+    fn word_times_tell_which_speech_a_slow_final_covers() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(400).speech(500).silence(300);
+        scene.timed_final("one", 950).silence(500);
+        assert_eq!(scene.ends(), []);
+        scene.timed_final("two", 1_800);
+        assert_eq!(scene.turns(), ["one two"]);
+        assert_eq!(scene.ends(), [(2_700, Silence)]);
+    }
+
+    #[test]
+    fn a_partial_without_its_final_keeps_silence_from_ending_the_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(100);
+        scene.final_segment("one").partial("tw").silence(1_000);
+        assert_eq!(scene.ends(), []);
+        scene.final_segment("two");
+        assert_eq!(scene.turns(), ["one two"]);
+    }
+
+    #[test]
+    fn without_voice_activity_the_deadline_after_the_last_final_ends_the_turn() {
+        let mut scene = Scene::without_vad();
+        scene.speech(1_000).final_segment("hello").speech(1_000);
+        scene.final_segment("there").silence(1_790);
+        assert_eq!(scene.ends(), []);
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), ["hello there"]);
+        assert_eq!(scene.ends(), [(3_800, Timeout)]);
+        assert_eq!(scene.heard(), [(VoiceEventKind::TurnEnd, 3_790, None)]);
+    }
+
+    #[test]
+    fn silence_proves_nothing_about_speech_too_soft_to_be_heard() {
+        let mut scene = Scene::usual();
+        scene.silence(1_000).final_segment("I would like");
+        scene.silence(1_000).final_segment("to order");
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), ["I would like to order"]);
+        assert_eq!(scene.ends(), [(3_800, Timeout)]);
+    }
+
+    #[test]
+    fn a_partial_that_says_something_new_extends_the_turn_and_a_repeated_one_does_not() {
+        let mut scene = Scene::without_vad();
+        scene.final_segment("one").silence(1_500);
+        scene.partial("two").silence(1_500).partial("two three");
+        scene.silence(1_500).partial("two three").silence(290);
+        assert_eq!(scene.finalizes(), 0);
+        scene.silence(10);
+        assert_eq!(scene.finalizes(), 1);
+        assert_eq!(scene.results().count(), 3);
+    }
+
+    #[test]
+    fn speech_before_the_deadline_extends_the_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(900).final_segment("one");
+        scene.speech(100).silence(1_500);
+        scene.speech(1_000).silence(200).final_segment("two");
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), ["one two"]);
+        assert_eq!(scene.ends(), [(4_000, Silence)]);
+        use VoiceEventKind::{SilenceDetected, SpeechResumed, SpeechStart, TurnEnd};
+        assert_eq!(
+            scene.heard(),
+            [
+                (SpeechStart, 0, None),
+                (SilenceDetected, 1_000, None),
+                (SpeechResumed, 2_500, Some(1_500)),
+                (SilenceDetected, 3_500, None),
+                (TurnEnd, 4_000, Some(500)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_final_after_the_end_is_a_turn_of_its_own() {
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .silence(100)
+            .final_segment("hello")
+            .flag();
+        scene.silence(500).final_segment("there").silence(5_000);
+        assert_eq!(scene.turns(), ["hello", "there"]);
+        assert_eq!(scene.ends(), [(1_100, Provider), (3_400, Timeout)]);
+    }
+
+    #[test]
+    fn a_final_after_the_end_joins_what_is_said_next() {
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .silence(100)
+            .final_segment("hello")
+            .flag();
+        scene.silence(500).final_segment("there").silence(500);
+        scene.speech(1_000).final_segment("friend").flag();
+        assert_eq!(scene.turns(), ["hello", "there friend"]);
+    }
+
+    #[test]
+    fn a_partial_after_the_end_opens_the_next_turn() {
+        let mut scene = Scene::without_vad();
+        scene.final_segment("one").flag().partial("two");
+        scene.final_segment("two").flag();
+        assert_eq!(scene.turns(), ["one", "two"]);
+    }
+
+    #[test]
+    fn too_long_a_turn_ends_with_the_text_of_what_was_heard_and_the_speaker_has_the_next() {
+        let mut scene = Scene::with_max_turn(3_000);
+        scene.speech(4_000);
+        assert_eq!(scene.finalizes(), 1, "the recogniser is asked once");
+        assert_eq!(scene.ends(), []);
+        scene.final_segment("and so on").flag();
+        assert_eq!(scene.turns(), ["and so on"]);
+        assert_eq!(scene.ends(), [(4_000, MaxTurn)]);
+        scene
+            .speech(500)
+            .silence(200)
+            .final_segment("and on")
+            .flag();
+        assert_eq!(scene.turns(), ["and so on", "and on"]);
+        let starts = |(_, told): &(u64, &VoiceEvent)| told.event == VoiceEventKind::SpeechStart;
+        assert_eq!(scene.voices().filter(starts).count(), 2);
+    }
+
+    #[test]
+    fn too_long_a_turn_ends_even_when_the_recogniser_does_not_answer() {
+        let mut scene = Scene::with_max_turn(3_000);
+        scene.speech(1_000).final_segment("one").speech(10_000);
+        // Since the onset was sure, and as long again as a deadline.
+        assert_eq!(scene.ends()[0], (50 + 3_000 + 1_800, MaxTurn));
+        assert_eq!(scene.turns(), ["one"]);
+    }
+
+    #[test]
+    fn text_without_end_is_cut() {
+        let mut scene = Scene::usual();
+        scene.speech(100);
+        let segment = "x".repeat(999);
+        for _ in 0..200 {
+            scene.final_segment(&segment);
+        }
+        assert_eq!(scene.turns().len(), 3);
+        assert!(scene.turns().iter().all(|text| text.len() < 67_000));
+    }
+
+    #[test]
+    fn an_utterance_lost_in_the_middle_leaves_the_rest_of_the_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("one").partial("tw");
+        scene.lost();
+        let taken_back = scene.results().last().unwrap();
+        assert!(taken_back.transcript.is_empty() && !taken_back.is_final);
+        scene.speech(1_000).final_segment("three").flag();
+        assert_eq!(scene.turns(), ["one three"]);
+    }
+
+    #[test]
+    fn a_lost_utterance_alone_is_no_speech_final() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(500).lost().flag();
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), [""; 0]);
+        assert_eq!(scene.ends(), [(3_300, Provider)]);
+    }
+
+    #[test]
+    fn speech_that_nobody_understands_ends_without_a_speech_final() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(5_000);
+        assert_eq!(scene.results().count(), 0);
+        // 50 ms to be sure of the silence.
+        assert_eq!(scene.ends(), [(2_850, Timeout)]);
+    }
+
+    #[test]
+    fn a_client_that_stops_sending_in_its_middle_still_gets_its_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).partial("good").stall(2_500);
+        assert_eq!(scene.finalizes(), 1);
+        scene.final_segment("good night").stall(5_000);
+        assert_eq!(scene.turns(), ["good night"]);
+        assert_eq!(scene.ends(), [(3_500, Timeout)]);
+    }
+
+    #[test]
+    fn a_client_that_stops_sending_in_a_pause_still_gets_its_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(200).stall(2_000);
+        assert_eq!(scene.finalizes(), 1);
+        scene.final_segment("good night");
+        assert_eq!(scene.turns(), ["good night"]);
+        assert_eq!(scene.ends(), [(3_200, Timeout)]);
+    }
+
+    #[test]
+    fn a_hiccup_of_the_network_does_not_end_what_is_being_said() {
+        let mut scene = Scene::new(TurnSettings {
+            speech_final_timeout: ms(300),
+            ..TurnSettings::default()
+        });
+        scene.speech(1_000).final_segment("good").stall(1_500);
+        scene.speech(500).final_segment("night");
+        assert_eq!((scene.finalizes(), scene.ends()), (0, vec![]));
+    }
+
+    #[test]
+    fn a_client_that_sends_again_after_a_stall_goes_on_with_its_turn() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).stall(3_500).speech(500);
+        assert_eq!(scene.finalizes(), 1);
+        scene.final_segment("good").speech(500);
+        assert_eq!(scene.ends(), []);
+        scene.silence(100).final_segment("night").silence(500);
+        assert_eq!(scene.turns(), ["good night"]);
+    }
+
+    #[test]
+    fn the_end_of_the_session_ends_the_turn_once() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("good bye").end().end();
+        assert_eq!(scene.turns(), ["good bye"]);
+        assert_eq!(scene.ends(), [(1_000, SessionEnd)]);
+        let mut scene = Scene::usual();
+        scene.silence(1_000).end();
+        assert_eq!(scene.told, []);
+    }
+
+    #[test]
+    fn the_last_result_has_the_confidence_of_the_turn_by_its_words() {
+        let mut scene = Scene::without_vad();
+        for (text, confidence) in [
+            ("one two three", Some(0.9)),
+            ("four", Some(0.5)),
+            ("five", None),
+        ] {
+            scene.stt(SttEvent::Final(Transcript {
+                confidence,
+                language: Some("en-GB".to_owned()),
+                ..said(text)
+            }));
+        }
+        scene.flag();
+        let last = scene.results().last().unwrap();
+        assert!((last.confidence.unwrap() - 0.8).abs() < 1e-6);
+        assert_eq!(last.language.as_deref(), Some("en-GB"));
+    }
+
+    #[test]
+    fn segments_are_joined_as_their_script_does() {
+        for (segments, whole) in [
+            (vec![" good ", "", "\tmorning. "], "good morning."),
+            (vec!["今日は。", "元気ですか"], "今日は。元気ですか"),
+            (vec!["これは", "Rust", "です"], "これは Rust です"),
+        ] {
+            let mut scene = Scene::without_vad();
+            for segment in segments {
+                scene.final_segment(segment);
+            }
+            scene.flag();
+            assert_eq!(scene.turns(), [whole]);
+        }
+    }
+
+    #[test]
+    fn times_beyond_the_clock_mean_never() {
+        let mut scene = Scene::new(TurnSettings {
+            speech_final_timeout: Duration::MAX,
+            max_turn: Some(Duration::MAX),
+            ..TurnSettings::default()
+        });
+        scene
+            .speech(1_000)
+            .timed_final("one", u64::MAX)
+            .silence(200);
+        assert_eq!(scene.turns.next_deadline(), None);
+        scene.flag();
+        assert_eq!(scene.turns(), ["one"]);
+    }
+
+    #[test]
+    fn events_have_the_names_and_only_the_fields_of_the_wire() {
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .silence(200)
+            .final_segment("one")
+            .silence(500);
+        let json: Vec<_> = scene
+            .told
+            .iter()
+            .map(|(_, event)| match event {
+                TurnEvent::Result(result) => serde_json::to_string(result).unwrap(),
+                TurnEvent::Voice(event) => serde_json::to_string(event).unwrap(),
+                TurnEvent::Finalize => String::new(),
+            })
+            .collect();
+        assert_eq!(
+            json,
+            [
+                r#"{"event":"speech_start","timestamp_ms":0}"#,
+                r#"{"event":"silence_detected","timestamp_ms":1000}"#,
+                r#"{"transcript":"one","is_final":true,"is_speech_final":false}"#,
+                r#"{"transcript":"","is_final":true,"is_speech_final":true,"turn_transcript":"one"}"#,
+                r#"{"event":"turn_end","timestamp_ms":1500,"silence_duration_ms":500,"reason":"silence"}"#,
+            ]
+        );
+    }
+
+    /// lessons.md, 1: a cough or "mhm" kills the sentence that is being spoken.
+    mod complaint_1_a_cough_is_not_a_turn {
+        use super::*;
+
+        #[test]
+        fn a_cough_that_is_heard_is_told_and_ends_nothing_with_text() {
+            let mut scene = Scene::usual();
+            // The recogniser thinks of a word, then better of it.
+            scene.speech(250).partial("huh").silence(500);
+            scene.final_segment("").flag().silence(3_000);
+            assert_eq!(scene.turns(), [""; 0]);
+            assert_eq!(scene.ends().len(), 1);
+            scene
+                .speech(1_000)
+                .silence(300)
+                .final_segment("sorry")
+                .flag();
+            assert_eq!(scene.turns(), ["sorry"], "and the next turn is whole");
+        }
+
+        #[test]
+        fn a_cough_in_a_turn_neither_ends_nor_splits_it() {
+            let mut scene = Scene::usual();
+            scene.speech(1_000).silence(200).final_segment("I would");
+            scene.speech(150).silence(200).lost().speech(800);
+            scene.silence(200).final_segment("like two").silence(500);
+            assert_eq!(scene.turns(), ["I would like two"]);
+        }
+    }
+
+    /// lessons.md, 3: answers before the user has finished, or never.
+    mod complaint_3_neither_too_early_nor_never {
+        use super::*;
+
+        #[test]
+        fn someone_who_thinks_between_words_is_let_finish() {
+            let mut scene = Scene::usual();
+            scene.speech(800).silence(450).final_segment("my number is");
+            for digits in ["five five", "one two", "three"] {
+                scene.speech(600).partial(digits).silence(450);
+                scene.final_segment(digits);
+            }
+            assert_eq!(scene.ends(), []);
+            scene.silence(100);
+            assert_eq!(scene.turns(), ["my number is five five one two three"]);
+        }
+
+        #[test]
+        fn a_slow_recogniser_is_waited_for_and_its_final_is_answered_at_once() {
+            let mut scene = Scene::usual();
+            scene.speech(2_000).partial("book a").silence(1_340);
+            assert_eq!(scene.ends(), []);
+            scene.final_segment("book a table");
+            assert_eq!(scene.ends(), [(3_340, Silence)]);
+        }
+
+        #[test]
+        fn a_recogniser_that_forgets_its_final_is_asked_for_it() {
+            let mut scene = Scene::usual();
+            scene.speech(1_000).partial("hello").silence(1_850);
+            assert_eq!(scene.finalizes(), 1);
+            scene.silence(200).final_segment("hello");
+            assert_eq!(scene.turns(), ["hello"]);
+        }
+
+        #[test]
+        fn a_recogniser_that_says_nothing_at_all_leaves_no_turn_open() {
+            let mut scene = Scene::usual();
+            scene.speech(1_000).partial("hello").silence(10_000);
+            assert_eq!(scene.ends(), [(2_850 + 1_800, Timeout)]);
+            assert_eq!(scene.turns.next_deadline(), None);
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Speech(u64),
+        Silence(u64),
+        Stall(u64),
+        Partial(u8),
+        Final,
+        TimedFinal,
+        EmptyFinal,
+        EmptyPartial,
+        Flag,
+        Lost,
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let act = prop_oneof![
+            3 => (1u64..250).prop_map(|n| Act::Speech(n * STEP_MS)),
+            3 => (1u64..250).prop_map(|n| Act::Silence(n * STEP_MS)),
+            1 => (1u64..500).prop_map(|n| Act::Stall(n * STEP_MS)),
+            2 => (0u8..3).prop_map(Act::Partial),
+            3 => Just(Act::Final),
+            1 => Just(Act::TimedFinal),
+            1 => Just(Act::EmptyFinal),
+            1 => Just(Act::EmptyPartial),
+            2 => Just(Act::Flag),
+            1 => Just(Act::Lost),
+        ];
+        prop::collection::vec(act, 0..60)
+    }
+
+    /// Plays `acts` and the end; returns every final in order.
+    fn play(scene: &mut Scene, acts: &[Act]) -> Vec<String> {
+        let mut finals = Vec::new();
+        for act in acts {
+            let text = format!("s{}", finals.len());
+            match *act {
+                Act::Speech(length) => scene.speech(length),
+                Act::Silence(length) => scene.silence(length),
+                Act::Stall(length) => scene.stall(length),
+                Act::Partial(n) => scene.partial(&format!("p{n}")),
+                Act::Final => scene.final_segment(&text),
+                Act::TimedFinal => scene.timed_final(&text, scene.heard_ms / 2),
+                Act::EmptyFinal => scene.final_segment(" "),
+                Act::EmptyPartial => scene.partial(""),
+                Act::Flag => scene.flag(),
+                Act::Lost => scene.lost(),
+            };
+            if matches!(act, Act::Final | Act::TimedFinal) {
+                finals.push(text);
+            }
+        }
+        scene.end();
+        finals
+    }
+
+    fn any_settings() -> impl Strategy<Value = TurnSettings> {
+        (
+            any::<bool>(),
+            0u64..3_000,
+            0u64..3_000,
+            prop::option::of(500u64..8_000),
+        )
+            .prop_map(|(enabled, silence, timeout, max_turn)| TurnSettings {
+                enabled,
+                silence: ms(silence),
+                speech_final_timeout: ms(timeout),
+                max_turn: max_turn.map(ms),
+                ..TurnSettings::default()
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_text_is_lost_or_told_twice_and_a_turn_with_text_ends_exactly_once(
+            settings in any_settings(), acts in acts(),
+        ) {
+            let mut scene = Scene::new(settings);
+            let finals = play(&mut scene, &acts);
+            prop_assert_eq!(scene.turns().join(" "), finals.join(" "));
+            // What was told as finals between two ends is what the end says.
+            let mut segments: Vec<&str> = Vec::new();
+            let mut speech_final = false;
+            for (_, event) in &scene.told {
+                match event {
+                    TurnEvent::Result(told) => {
+                        prop_assert!(!speech_final, "a speech final ends its turn at once");
+                        prop_assert_eq!(told.is_speech_final, told.turn_transcript.is_some());
+                        if told.is_final && !told.transcript.is_empty() {
+                            segments.push(&told.transcript);
+                        }
+                        if let Some(whole) = &told.turn_transcript {
+                            prop_assert_eq!(&segments.join(" "), whole);
+                            prop_assert!(told.is_final && !whole.is_empty());
+                            segments.clear();
+                            speech_final = true;
+                        }
+                    }
+                    TurnEvent::Voice(VoiceEvent { event: VoiceEventKind::TurnEnd, .. }) => {
+                        prop_assert!(segments.is_empty(), "a turn with text ends with a speech final");
+                        speech_final = false;
+                    }
+                    _ => prop_assert!(!speech_final),
+                }
+            }
+            prop_assert!(segments.is_empty() && !speech_final);
+            prop_assert_eq!(scene.turns.next_deadline(), None);
+        }
+
+        #[test]
+        fn what_is_heard_is_told_in_order_and_its_times_never_go_back(
+            settings in any_settings(), acts in acts(),
+        ) {
+            use VoiceEventKind::{SilenceDetected, SpeechResumed, SpeechStart, TurnEnd};
+            let mut scene = Scene::new(settings);
+            play(&mut scene, &acts);
+            let mut last = 0;
+            let mut before = TurnEnd;
+            for (event, timestamp, silence) in scene.heard() {
+                prop_assert!(timestamp >= last);
+                let follows = match event {
+                    SpeechStart => before == TurnEnd,
+                    SilenceDetected => matches!(before, SpeechStart | SpeechResumed),
+                    SpeechResumed => before == SilenceDetected && silence.is_some(),
+                    TurnEnd => true,
+                };
+                prop_assert!(follows, "{event:?} after {before:?}");
+                prop_assert!(settings.enabled || event == TurnEnd);
+                (last, before) = (timestamp, event);
+            }
+        }
+
+        #[test]
+        fn nobody_who_speaks_is_ended_by_silence_or_time(settings in any_settings(), acts in acts()) {
+            let mut scene = Scene::new(TurnSettings { enabled: true, ..settings });
+            // With sound all the time, as the model hears it.
+            let acts: Vec<_> = acts.into_iter().filter(|act| !matches!(act, Act::Stall(_))).collect();
+            play(&mut scene, &acts);
+            let mut speaking = false;
+            let mut reasons = Vec::new();
+            for (_, told) in scene.voices() {
+                match told.event {
+                    VoiceEventKind::SpeechStart | VoiceEventKind::SpeechResumed => speaking = true,
+                    VoiceEventKind::SilenceDetected => speaking = false,
+                    VoiceEventKind::TurnEnd => {
+                        if mem::take(&mut speaking) {
+                            reasons.extend(told.reason);
+                        }
+                    }
+                }
+            }
+            prop_assert!(reasons.iter().all(|why| matches!(why, Provider | MaxTurn | SessionEnd)), "{reasons:?}");
+        }
+
+        #[test]
+        fn a_deadline_never_comes_nearer_and_every_turn_ends_by_itself(
+            settings in any_settings(), acts in acts(),
+        ) {
+            let mut scene = Scene::new(TurnSettings { enabled: false, ..settings });
+            let mut last = None;
+            for act in &acts {
+                play_one(&mut scene, act);
+                let deadline = scene.turns.next_deadline();
+                if scene.told.iter().any(|(_, told)| matches!(told, TurnEvent::Voice(_))) {
+                    // A turn has ended: the next has deadlines of its own.
+                    scene.told.clear();
+                } else if let (Some(last), Some(deadline)) = (last, deadline) {
+                    prop_assert!(deadline >= last);
+                }
+                last = deadline;
+            }
+            scene.silence(2 * 3_000 + 2_000);
+            prop_assert_eq!(scene.turns.next_deadline(), None);
+        }
+    }
+
+    fn play_one(scene: &mut Scene, act: &Act) {
+        match act {
+            Act::Speech(length) | Act::Silence(length) | Act::Stall(length) => scene.stall(*length),
+            Act::Partial(n) => scene.partial(&format!("p{n}")),
+            Act::Final | Act::TimedFinal => scene.final_segment("s"),
+            Act::EmptyFinal => scene.final_segment(""),
+            Act::EmptyPartial => scene.partial(""),
+            Act::Flag => scene.flag(),
+            Act::Lost => scene.lost(),
+        };
+    }
+}
