@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use super::turn::{SttResult, VoiceEvent};
 use crate::json::{self, Misfit};
-use crate::providers::Word;
 use crate::synthesis::{SpeechConfig, TtsConfig};
 
 /// A refused message: the field and what is wrong with it.
@@ -417,38 +417,9 @@ pub enum ServerMessage {
         stream_id: StreamId,
     },
     /// What was heard.
-    SttResult {
-        /// This segment.
-        transcript: String,
-        /// Whether it stays as it is.
-        is_final: bool,
-        /// Whether the speaker has finished.
-        is_speech_final: bool,
-        /// 0–1, or null.
-        confidence: Option<f32>,
-        /// The whole turn, on every `is_speech_final`.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        turn_transcript: Option<String>,
-        /// Words with their times, where known.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        words: Vec<Word>,
-        /// What was spoken, where known.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        language: Option<String>,
-    },
+    SttResult(SttResult),
     /// What the voice does.
-    VadEvent {
-        /// What happened.
-        event: VadEventKind,
-        /// When, in session audio.
-        timestamp_ms: u64,
-        /// How long the silence was.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        silence_duration_ms: Option<u64>,
-        /// Why the turn ended.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-    },
+    VadEvent(VoiceEvent),
     /// The first sound of an utterance leaves.
     TtsStarted {
         /// Of its `speak`.
@@ -496,20 +467,6 @@ pub enum ServerMessage {
         /// Whether the session ends.
         fatal: bool,
     },
-}
-
-/// `vad_event.event`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VadEventKind {
-    /// Somebody begins to speak.
-    SpeechStart,
-    /// A pause, perhaps the end.
-    SilenceDetected,
-    /// It was not the end.
-    SpeechResumed,
-    /// The turn is over.
-    TurnEnd,
 }
 
 /// `error.code`.
@@ -713,7 +670,7 @@ mod tests {
 
     #[test]
     fn messages_look_as_the_protocol_says() {
-        let result = ServerMessage::SttResult {
+        let result = ServerMessage::SttResult(SttResult {
             transcript: "hello".to_owned(),
             is_final: true,
             is_speech_final: false,
@@ -721,7 +678,7 @@ mod tests {
             turn_transcript: None,
             words: Vec::new(),
             language: None,
-        };
+        });
         let expected = json!({"type": "stt_result", "transcript": "hello", "is_final": true,
             "is_speech_final": false, "confidence": null});
         assert_eq!(

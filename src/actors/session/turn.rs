@@ -71,7 +71,6 @@ impl TurnSettings {
             threshold: self.threshold,
             min_speech: self.min_speech,
             hang_over: self.silence,
-            ..VadSettings::default()
         }
     }
 }
@@ -105,8 +104,7 @@ pub struct SttResult {
     pub is_final: bool,
     /// Whether the turn is over.
     pub is_speech_final: bool,
-    /// 0–1 of this segment; of the whole turn where the segment is empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// 0–1 of this segment; of the whole turn where the segment is empty; null where the provider gives none.
     pub confidence: Option<f32>,
     /// All text of the turn, on its last result.
     #[serde(skip_serializing_if = "Option::is_none")]
