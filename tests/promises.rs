@@ -10,6 +10,7 @@ mod harness;
 mod lifecycle;
 mod local_stt;
 mod local_tts;
+mod readme;
 mod speak;
 mod voices;
 mod wyoming;

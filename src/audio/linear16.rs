@@ -9,6 +9,13 @@ pub fn decode(bytes: &[u8], samples: &mut Vec<i16>) {
     samples.extend(pairs.map(|pair| i16::from_le_bytes([pair[0], pair[1]])));
 }
 
+/// The samples in `bytes`; a last odd byte is no sample and is left out.
+pub fn samples(bytes: &[u8]) -> Vec<i16> {
+    let mut samples = Vec::with_capacity(bytes.len() / 2);
+    decode(bytes, &mut samples);
+    samples
+}
+
 /// The bytes of `samples`.
 pub fn encode(samples: &[i16]) -> Bytes {
     let mut bytes = vec![0; samples.len() * 2];

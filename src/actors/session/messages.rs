@@ -4,8 +4,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use super::playback::Speak;
 use super::turn::{SttResult, VoiceEvent};
+use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
 use crate::synthesis::{SpeechConfig, TtsConfig};
 
@@ -66,21 +67,6 @@ pub enum ClientMessage {
     SendMessage(SendMessage),
     /// Moves the telephone call.
     SipTransfer(SipTransfer),
-}
-
-/// `speak`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Speak {
-    /// What to say.
-    pub text: String,
-    /// Whether it is said now, or waits for more.
-    pub flush: bool,
-    /// Whether `clear` may stop it.
-    pub allow_interruption: bool,
-    /// Whether it stops what is being said.
-    pub replace: bool,
-    /// Comes back in the events of this utterance.
-    pub id: Option<String>,
 }
 
 /// `send_message`.

@@ -13,6 +13,7 @@ use super::library::{CepstralMean, UNKNOWN_SPEAKER};
 use super::narrowband::Narrowband;
 use super::pool::{Lease, PoolError, Shared, out_of_turn};
 use super::wire::{Command, HeardWord, Report};
+use crate::audio::linear16;
 use crate::audio::vad::RATE;
 use crate::providers::local::SLUG;
 use crate::providers::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
@@ -266,10 +267,8 @@ impl Cuts {
             }
             match self.input.recv().await {
                 Some(SttInput::Audio(bytes)) => {
-                    let (samples, _) = bytes.as_chunks();
-                    let samples: Vec<i16> =
-                        samples.iter().map(|&b| i16::from_le_bytes(b)).collect();
-                    self.cutter.push(&samples, &mut self.waiting);
+                    self.cutter
+                        .push(&linear16::samples(&bytes), &mut self.waiting);
                 }
                 Some(SttInput::Finalize) => self.cutter.finish(&mut self.waiting),
                 None => {

@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, select_program};
 use crate::audio::format::Encoding;
+use crate::audio::linear16;
 use crate::audio::vad::RATE;
 use crate::providers::local::utterance::{Cut, Ended, UtteranceCutter};
 use crate::providers::local::voices::language_tag;
@@ -196,7 +197,7 @@ async fn cut(
         let input = input.recv().await;
         let last = input.is_none();
         match input {
-            Some(SttInput::Audio(audio)) => cutter.push(&samples(&audio), &mut cuts),
+            Some(SttInput::Audio(audio)) => cutter.push(&linear16::samples(&audio), &mut cuts),
             Some(SttInput::Finalize) | None => cutter.finish(&mut cuts),
         }
         for cut in cuts.drain(..) {
@@ -219,7 +220,7 @@ async fn cut(
                 Cut::Audio(audio) => {
                     if let Some((connection, _)) = &open {
                         // One that has failed has said so in its events.
-                        let _ = connection.send(bytes(&audio)).await;
+                        let _ = connection.send(linear16::encode(&audio)).await;
                     }
                 }
                 Cut::End(why) => {
@@ -235,15 +236,6 @@ async fn cut(
     }
     drop(utterances);
     while connections.join_next().await.is_some() {}
-}
-
-fn samples(audio: &[u8]) -> Vec<i16> {
-    let samples = audio.chunks_exact(2);
-    samples.map(|s| i16::from_le_bytes([s[0], s[1]])).collect()
-}
-
-fn bytes(samples: &[i16]) -> Bytes {
-    samples.iter().flat_map(|s| s.to_le_bytes()).collect()
 }
 
 /// The events of all utterances, in the order of speech.
