@@ -10,6 +10,7 @@ mod harness;
 mod lifecycle;
 mod local_stt;
 mod local_tts;
+mod socket_edge;
 mod speak;
 mod voices;
 mod wyoming;

@@ -316,3 +316,183 @@ fn encode_close(closed: &Closed) -> Next {
     Parser::write_close(&mut frame, reason, false);
     Next::Frame(frame.freeze())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CHUNK: Duration = Duration::from_millis(20);
+
+    fn outbox() -> Outbox {
+        Outbox::new(Duration::from_secs(2))
+    }
+
+    fn ours(code: u16) -> Closed {
+        Closed {
+            code,
+            reason: String::new(),
+            by: ClosedBy::Server,
+        }
+    }
+
+    /// Everything that leaves now: first byte and payload of each frame.
+    fn sent(outbox: &mut Outbox, now: Instant) -> Vec<(u8, Bytes)> {
+        std::iter::from_fn(|| match outbox.next(now) {
+            Next::Frame(frame) => {
+                assert_eq!(frame[1] as usize, frame.len() - 2, "a short frame");
+                Some((frame[0] & 0x0f, frame.slice(2..)))
+            }
+            Next::Wait | Next::End => None,
+        })
+        .collect()
+    }
+
+    #[tokio::test]
+    async fn audio_waits_up_to_its_bound_and_a_chunk_always_fits_alone() {
+        let mut outbox = outbox();
+        let long = Duration::from_secs(5);
+        assert_eq!(outbox.audio(Bytes::new(), long), Ok(()));
+        assert_eq!(outbox.audio(Bytes::new(), CHUNK), Err(AudioRefused::Full));
+        outbox.next(Instant::now());
+        let taken = (0..1000).take_while(|_| outbox.audio(Bytes::new(), CHUNK).is_ok());
+        assert_eq!(taken.count(), 100);
+        assert_eq!(outbox.cut_audio(), Duration::from_secs(2));
+        assert!(outbox.has_room(CHUNK));
+    }
+
+    #[tokio::test]
+    async fn the_latest_of_a_kind_stands_where_it_was_given() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        outbox.latest("interim", "first words".into());
+        outbox.latest("level", "3".into());
+        outbox.event("final".into(), now);
+        outbox.latest("interim", "next turn".into());
+        let texts: Vec<_> = sent(&mut outbox, now)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect();
+        assert_eq!(texts, ["3", "final", "next turn"]);
+    }
+
+    #[tokio::test]
+    async fn one_event_too_many_closes_and_only_the_close_frame_leaves() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        for _ in 0..MAX_EVENTS {
+            outbox.event("x".into(), now);
+        }
+        for _ in 0..1000 {
+            outbox.latest("interim", "y".into());
+        }
+        assert_eq!(outbox.closed(), None);
+        outbox.event("x".into(), now);
+        assert_eq!(outbox.closed().map(|closed| closed.code), Some(1013));
+        let frames = sent(&mut outbox, now);
+        assert_eq!(frames.len(), 1);
+        assert_eq!(
+            (frames[0].0, &frames[0].1[..2]),
+            (8, &1013_u16.to_be_bytes()[..])
+        );
+        assert_eq!(outbox.next(now), Next::End);
+    }
+
+    #[tokio::test]
+    async fn closing_waits_for_the_answer_and_not_for_ever() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        outbox.close(ours(1000), now);
+        assert_eq!(outbox.deadline(), Some(now + CLOSE_PATIENCE));
+        let later = now + Duration::from_secs(1);
+        assert_eq!(sent(&mut outbox, later).len(), 1);
+        assert_eq!(outbox.deadline(), Some(later + CLOSE_PATIENCE));
+        assert_eq!(outbox.next(later), Next::Wait);
+        assert!(outbox.reads());
+        outbox.end(ours(1000), later);
+        assert_eq!(outbox.next(later), Next::End);
+        assert!(!outbox.reads());
+    }
+
+    #[tokio::test]
+    async fn a_reason_is_cut_to_what_a_control_frame_carries() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        let reason = "ä".repeat(100);
+        outbox.end(Closed::by_edge(1011, &reason), now);
+        let frames = sent(&mut outbox, now);
+        assert_eq!(&frames[0].1[2..], "ä".repeat(61).as_bytes());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Event,
+        Latest(bool),
+        Audio,
+        Cut,
+        Pong,
+        Send,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            Just(Step::Event),
+            any::<bool>().prop_map(Step::Latest),
+            3 => Just(Step::Audio),
+            Just(Step::Cut),
+            Just(Step::Pong),
+            3 => Just(Step::Send),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Against a plain list: order is kept, no event is lost, nothing that was cut leaves.
+        #[test]
+        fn what_leaves_is_what_was_given_less_what_was_cut(steps in prop::collection::vec(step(), 0..200)) {
+            let now = Instant::now();
+            let mut outbox = outbox();
+            let mut model: Vec<(char, String)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                let name = number.to_string();
+                match step {
+                    Step::Event => {
+                        outbox.event(name.clone().into(), now);
+                        model.push(('e', name));
+                    }
+                    Step::Latest(which) => {
+                        let kind = if which { "a" } else { "b" };
+                        outbox.latest(kind, name.clone().into());
+                        let mark = if which { 'a' } else { 'b' };
+                        model.retain(|(other, _)| *other != mark);
+                        model.push((mark, name));
+                    }
+                    Step::Audio => {
+                        if outbox.audio(name.clone().into(), CHUNK).is_ok() {
+                            model.push(('s', name));
+                        }
+                    }
+                    Step::Cut => {
+                        let cut = outbox.cut_audio();
+                        let before = model.len();
+                        model.retain(|(kind, _)| *kind != 's');
+                        prop_assert_eq!(cut, CHUNK * (before - model.len()) as u32);
+                    }
+                    Step::Pong => {
+                        outbox.pong(Bytes::from_static(b"?"));
+                        prop_assert_eq!(outbox.next(now), encode(b"?", OpCode::Pong));
+                    }
+                    Step::Send => match outbox.next(now) {
+                        Next::Frame(frame) => {
+                            let (kind, name) = model.remove(0);
+                            prop_assert_eq!(frame[0] & 0x0f, if kind == 's' { 2 } else { 1 });
+                            prop_assert_eq!(&frame[2..], name.as_bytes());
+                        }
+                        _ => prop_assert!(model.is_empty()),
+                    },
+                }
+            }
+        }
+    }
+}

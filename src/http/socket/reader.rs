@@ -207,3 +207,113 @@ fn by_client(reason: Option<CloseReason>) -> Closed {
         by: ClosedBy::Client,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::socket::outbox::Next;
+    use actix_http::ws::{OpCode, Parser};
+    use bytes::BytesMut;
+    use std::os::unix::net::UnixStream;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    struct Record(mpsc::UnboundedSender<Closed>);
+
+    impl SocketHandler for Record {
+        fn text(&mut self, _: ByteString) {}
+        fn binary(&mut self, _: Bytes) {}
+        fn closed(self, closed: Closed) {
+            let _ = self.0.send(closed);
+        }
+    }
+
+    struct Bench {
+        client: mpsc::UnboundedSender<Result<Bytes, PayloadError>>,
+        shared: Arc<Shared>,
+        closed: mpsc::UnboundedReceiver<Closed>,
+        task: tokio::task::JoinHandle<()>,
+        _far_end: UnixStream,
+    }
+
+    fn bench(idle_timeout: Duration) -> Bench {
+        let (near, far) = UnixStream::pair().unwrap();
+        let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
+        let shared = Arc::new(Shared::new(Duration::from_secs(2)));
+        let (client, payload) = mpsc::unbounded_channel();
+        let (sender, closed) = mpsc::unbounded_channel();
+        let reader = Reader::new(
+            Record(sender),
+            Arc::clone(&shared),
+            connection,
+            idle_timeout,
+        );
+        Bench {
+            client,
+            shared,
+            closed,
+            task: tokio::spawn(reader.run(UnboundedReceiverStream::new(payload))),
+            _far_end: far,
+        }
+    }
+
+    fn frame(opcode: OpCode) -> Result<Bytes, PayloadError> {
+        let mut bytes = BytesMut::new();
+        Parser::write_message(&mut bytes, "", opcode, true, true);
+        Ok(bytes.freeze())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_server_pings_every_15_seconds_and_gives_up_after_60_of_silence() {
+        let mut bench = bench(Duration::from_mins(1));
+        let start = Instant::now();
+        let mut pings = 0;
+        let closed = loop {
+            tokio::select! {
+                closed = bench.closed.recv() => break closed.unwrap(),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {
+                    if let Next::Frame(frame) = bench.shared.lock().next(Instant::now()) {
+                        assert_eq!(frame[..], [0x89, 0]);
+                        pings += 1;
+                    }
+                }
+            }
+        };
+        assert_eq!((closed.code, pings), (4409, 3));
+        assert_eq!(start.elapsed().as_secs(), 60);
+        // The client does not read: there is patience, then an end.
+        bench.task.await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), 62);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_frame_is_a_sign_of_life_and_half_a_frame_is_none() {
+        let mut bench = bench(Duration::from_secs(10));
+        let start = Instant::now();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            bench.client.send(frame(OpCode::Pong)).unwrap();
+        }
+        assert!(bench.closed.try_recv().is_err());
+        for byte in [0x82, 0xfe, 0x01, 0x00, 0, 0, 0, 0, 1, 2, 3, 4] {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let _ = bench.client.send(Ok(vec![byte].into()));
+        }
+        assert_eq!(bench.closed.recv().await.unwrap().code, 4409);
+        assert_eq!(start.elapsed().as_secs(), 102);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_answers_a_close_frame_is_dropped_after_two_seconds() {
+        let mut bench = bench(Duration::from_mins(1));
+        let closed = Closed::by_edge(1001, "draining");
+        let start = Instant::now();
+        bench.shared.change(|outbox| outbox.close(closed, start));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let frame = bench.shared.lock().next(Instant::now());
+        assert!(matches!(frame, Next::Frame(_)));
+        assert_eq!(bench.closed.recv().await.unwrap().code, 1001);
+        bench.task.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(3));
+    }
+}
