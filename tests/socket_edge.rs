@@ -198,7 +198,7 @@ impl Raw {
     }
 
     /// All frames up to the close frame, and its code; then the connection must end.
-    fn to_the_end(&mut self) -> (Vec<Seen>, Option<u16>) {
+    fn until_end(&mut self) -> (Vec<Seen>, Option<u16>) {
         let mut frames = Vec::new();
         loop {
             let Seen(head, payload) = self.frame().expect("no close frame");
@@ -220,11 +220,11 @@ fn raw_frame(first: u8, payload: &[u8]) -> Vec<u8> {
     match payload.len() {
         short @ 0..126 => frame.push(0x80 | short as u8),
         middle @ 126..=0xffff => {
-            frame.push(0x80 | 126);
+            frame.push(0xfe);
             frame.extend((middle as u16).to_be_bytes());
         }
         long => {
-            frame.push(0x80 | 127);
+            frame.push(0xff);
             frame.extend((long as u64).to_be_bytes());
         }
     }
@@ -299,7 +299,7 @@ fn check(cases: Vec<Case>) {
     for case in cases {
         let mut client = Raw::connect(&edge, "/echo");
         client.send_chopped(&case.wire, case.chop);
-        let (frames, code) = client.to_the_end();
+        let (frames, code) = client.until_end();
         assert!(frames == case.frames, "{}: other frames", case.name);
         assert_eq!(code, case.code, "{}", case.name);
     }
@@ -783,7 +783,7 @@ fn a_client_that_never_reads_is_heard_and_costs_no_more_than_the_bounds() {
     }
     assert_eq!(audio, taken);
     client.send(&close(1000));
-    assert_eq!(client.to_the_end(), (vec![], Some(1000)));
+    assert_eq!(client.until_end(), (vec![], Some(1000)));
 }
 
 #[test]
@@ -813,7 +813,7 @@ fn cleared_audio_stays_unheard_and_the_event_keeps_its_place() {
     assert_eq!(heard_bytes + cut_bytes, taken);
     assert_eq!(client.frame().unwrap(), seen(BINARY, "next"));
     client.send(&close(1000));
-    assert_eq!(client.to_the_end(), (vec![], Some(1000)));
+    assert_eq!(client.until_end(), (vec![], Some(1000)));
 }
 
 #[test]
@@ -831,7 +831,7 @@ fn a_client_too_slow_for_its_events_is_closed_with_1013() {
     let end = closed(&heard);
     assert_eq!(end.code, 1013, "{end:?}");
     // Events that it cannot have any more are not sent.
-    let (frames, code) = client.to_the_end();
+    let (frames, code) = client.until_end();
     assert_eq!(code, Some(1013));
     assert!(frames.iter().all(|frame| frame.0 == 0x82));
 }

@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_kept_message_keeps_no_larger_buffer_alive() {
         let mut frames = Frames::default();
-        frames.push(&frame(OpCode::Text, true, &[b'a'; 100_000]));
+        frames.push(&frame(OpCode::Text, true, &vec![b'a'; 100_000]));
         assert_eq!(all(&mut frames).map(|inputs| inputs.len()), Ok(1));
         frames.push(&frame(OpCode::Binary, true, &[1; 640]));
         assert!(frames.arrived.capacity() < 2_000);
