@@ -11,6 +11,7 @@ mod lifecycle;
 mod local_stt;
 mod local_tts;
 mod readme;
+mod socket_edge;
 mod speak;
 mod voices;
 mod wyoming;

@@ -21,6 +21,8 @@ pub enum Code {
     UnsupportedProvider,
     /// A provider refused a credential, or there is none.
     ProviderAuth,
+    /// A page of this origin may not open a socket.
+    OriginNotAllowed,
     /// No such path.
     NotFound,
     /// The path exists, the method does not.
@@ -62,6 +64,7 @@ impl ApiError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let status = match code {
             Code::InvalidRequest | Code::UnsupportedProvider => StatusCode::BAD_REQUEST,
+            Code::OriginNotAllowed => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -4,6 +4,7 @@
 mod body;
 mod error;
 mod health;
+pub mod socket;
 mod speak;
 mod state;
 mod voices;

@@ -1,0 +1,328 @@
+//! What a client's bytes mean (RFC 6455): frames out of chunks, messages out of fragments. Unmasking, reserved bits
+//! and opcodes are the codec's of `actix-http`; sizes (on the declared length, before anything is kept), the order of
+//! fragments, UTF-8 and the rules of control frames are checked here. No I/O, no clock.
+
+use actix_http::ws::{CloseReason, OpCode, Parser};
+use bytes::{Bytes, BytesMut};
+use bytestring::ByteString;
+
+/// The longest text message, over all its fragments (protocol, section 1).
+pub const MAX_TEXT_BYTES: usize = 4 << 20;
+/// The longest binary message, over all its fragments (protocol, section 1).
+pub const MAX_BINARY_BYTES: usize = 1 << 20;
+/// RFC 6455, section 5.5.
+const MAX_CONTROL_BYTES: u64 = 125;
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A whole text message.
+    Text(ByteString),
+    /// A whole binary message.
+    Binary(Bytes),
+    /// To be answered with the same bytes.
+    Ping(Bytes),
+    /// An answer to one of our pings, or unsolicited.
+    Pong,
+    /// A part of a message, not the last.
+    Fragment,
+    /// The client's close frame; nothing that follows counts.
+    Close(Option<CloseReason>),
+}
+
+/// Why the connection cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A frame that RFC 6455 forbids.
+    #[error("{0}")]
+    Protocol(&'static str),
+    /// Text that is not UTF-8.
+    #[error("text is not UTF-8")]
+    Utf8,
+    /// A message longer than its kind may be.
+    #[error("a message is longer than {limit} bytes")]
+    TooBig {
+        /// Bytes that it may have.
+        limit: usize,
+    },
+}
+
+impl FrameError {
+    /// The close code (RFC 6455, section 7.4.1).
+    pub const fn close_code(self) -> u16 {
+        match self {
+            Self::Protocol(_) => 1002,
+            Self::Utf8 => 1007,
+            Self::TooBig { .. } => 1009,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Binary,
+}
+
+impl Kind {
+    const fn limit(self) -> usize {
+        match self {
+            Self::Text => MAX_TEXT_BYTES,
+            Self::Binary => MAX_BINARY_BYTES,
+        }
+    }
+
+    fn message(self, bytes: Bytes) -> Result<Input, FrameError> {
+        match self {
+            Self::Text => ByteString::try_from(bytes)
+                .map(Input::Text)
+                .map_err(|_| FrameError::Utf8),
+            Self::Binary => Ok(Input::Binary(bytes)),
+        }
+    }
+}
+
+/// The part of a frame's head that says how long it is.
+struct Head {
+    opcode: OpCode,
+    last: bool,
+    /// Head and payload.
+    frame_bytes: u64,
+    payload_bytes: u64,
+}
+
+impl Head {
+    /// `None` while the length has not arrived. A client's frame always has a mask of 4 bytes.
+    fn peek(bytes: &[u8]) -> Option<Self> {
+        let (&[first, second], rest) = bytes.split_first_chunk()?;
+        let (payload_bytes, length_bytes) = match second & 0x7f {
+            126 => (u16::from_be_bytes(*rest.first_chunk()?).into(), 2),
+            127 => (u64::from_be_bytes(*rest.first_chunk()?), 8),
+            short => (short.into(), 0),
+        };
+        Some(Self {
+            opcode: OpCode::from(first & 0x0f),
+            last: first & 0x80 != 0,
+            frame_bytes: payload_bytes.saturating_add(2 + length_bytes + 4),
+            payload_bytes,
+        })
+    }
+}
+
+/// The incoming side of one connection.
+#[derive(Debug, Default)]
+pub struct Frames {
+    arrived: BytesMut,
+    /// The fragments so far of the message that is being sent.
+    begun: Option<(Kind, BytesMut)>,
+}
+
+impl Frames {
+    /// Takes what arrived.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.arrived.is_empty() {
+            // A buffer of its own for each burst: messages that are kept do not keep a larger one alive.
+            self.arrived = BytesMut::new();
+        }
+        self.arrived.extend_from_slice(chunk);
+    }
+
+    /// The next frame's meaning; `None` when more has to arrive. After an error nothing more can be understood.
+    pub fn next(&mut self) -> Result<Option<Input>, FrameError> {
+        let Some(head) = Head::peek(&self.arrived) else {
+            return Ok(None);
+        };
+        self.check_size(&head)?;
+        // While the frame is incomplete the codec only looks at its head: a limit of 0 keeps it from reserving memory
+        // for a length that was merely declared.
+        let whole = self.arrived.len() as u64 >= head.frame_bytes;
+        let limit = if whole { usize::MAX } else { 0 };
+        let frame = Parser::parse(&mut self.arrived, true, limit)
+            .map_err(|_| FrameError::Protocol("malformed frame"))?;
+        let Some((last, opcode, payload)) = frame else {
+            return Ok(None);
+        };
+        self.frame(last, opcode, payload.unwrap_or_default())
+            .map(Some)
+    }
+
+    fn check_size(&self, head: &Head) -> Result<(), FrameError> {
+        let (kind, begun_bytes) = match (head.opcode, &self.begun) {
+            (OpCode::Ping | OpCode::Pong | OpCode::Close, _) => {
+                return if !head.last {
+                    Err(FrameError::Protocol("fragmented control frame"))
+                } else if head.payload_bytes > MAX_CONTROL_BYTES {
+                    Err(FrameError::Protocol("control frame over 125 bytes"))
+                } else {
+                    Ok(())
+                };
+            }
+            (OpCode::Text, None) => (Kind::Text, 0),
+            (OpCode::Binary, None) => (Kind::Binary, 0),
+            (OpCode::Continue, Some((kind, begun))) => (*kind, begun.len() as u64),
+            (OpCode::Continue, None) => {
+                return Err(FrameError::Protocol("nothing to continue"));
+            }
+            (OpCode::Text | OpCode::Binary, Some(_)) => {
+                return Err(FrameError::Protocol("message within a message"));
+            }
+            (OpCode::Bad, _) => return Err(FrameError::Protocol("unknown opcode")),
+        };
+        let limit = kind.limit();
+        if begun_bytes.saturating_add(head.payload_bytes) > limit as u64 {
+            return Err(FrameError::TooBig { limit });
+        }
+        Ok(())
+    }
+
+    fn frame(
+        &mut self,
+        last: bool,
+        opcode: OpCode,
+        payload: BytesMut,
+    ) -> Result<Input, FrameError> {
+        let (kind, message) = match opcode {
+            OpCode::Ping => return Ok(Input::Ping(payload.freeze())),
+            OpCode::Pong => return Ok(Input::Pong),
+            OpCode::Close => {
+                return Parser::try_parse_close_payload(&payload)
+                    .map(Input::Close)
+                    .map_err(|_| FrameError::Protocol("malformed close frame"));
+            }
+            OpCode::Text => (Kind::Text, payload),
+            OpCode::Binary => (Kind::Binary, payload),
+            OpCode::Continue | OpCode::Bad => {
+                let (kind, mut begun) = self
+                    .begun
+                    .take()
+                    .ok_or(FrameError::Protocol("nothing to continue"))?;
+                begun.extend_from_slice(&payload);
+                (kind, begun)
+            }
+        };
+        if last {
+            return kind.message(message.freeze());
+        }
+        self.begun = Some((kind, message));
+        Ok(Input::Fragment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A client's frame.
+    fn frame(opcode: OpCode, last: bool, payload: &[u8]) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        Parser::write_message(&mut bytes, payload, opcode, last, true);
+        bytes
+    }
+
+    fn all(frames: &mut Frames) -> Result<Vec<Input>, FrameError> {
+        std::iter::from_fn(|| frames.next().transpose()).collect()
+    }
+
+    #[test]
+    fn a_declared_length_is_refused_before_its_bytes_are_kept() {
+        for (opcode, limit) in [(0x81, MAX_TEXT_BYTES), (0x82, MAX_BINARY_BYTES)] {
+            for (length, refused) in [(limit, false), (limit + 1, true), (usize::MAX >> 1, true)] {
+                let mut frames = Frames::default();
+                frames.push(&[opcode, 0xff]);
+                frames.push(&(length as u64).to_be_bytes());
+                frames.push(&[1, 2, 3, 4, 5]);
+                let expected = if refused {
+                    Err(FrameError::TooBig { limit })
+                } else {
+                    Ok(None)
+                };
+                assert_eq!(frames.next(), expected);
+                assert!(
+                    frames.arrived.capacity() < 1024,
+                    "memory reserved for a promise"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_sum_of_fragments_is_limited() {
+        let mut frames = Frames::default();
+        let half = vec![0; MAX_BINARY_BYTES / 2];
+        frames.push(&frame(OpCode::Binary, false, &half));
+        frames.push(&frame(OpCode::Continue, false, &half));
+        assert_eq!(all(&mut frames), Ok(vec![Input::Fragment, Input::Fragment]));
+        frames.push(&frame(OpCode::Continue, true, b"x"));
+        assert_eq!(
+            frames.next(),
+            Err(FrameError::TooBig {
+                limit: MAX_BINARY_BYTES
+            })
+        );
+    }
+
+    #[test]
+    fn garbage_is_refused_as_soon_as_its_head_is_there() {
+        let mut frames = Frames::default();
+        frames.push(b"GET / ");
+        assert!(matches!(frames.next(), Err(FrameError::Protocol(_))));
+    }
+
+    #[test]
+    fn a_kept_message_keeps_no_larger_buffer_alive() {
+        let mut frames = Frames::default();
+        frames.push(&frame(OpCode::Text, true, &vec![b'a'; 100_000]));
+        assert_eq!(all(&mut frames).map(|inputs| inputs.len()), Ok(1));
+        frames.push(&frame(OpCode::Binary, true, &[1; 640]));
+        assert!(frames.arrived.capacity() < 2_000);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn messages_do_not_depend_on_how_they_are_chopped(
+            texts in prop::collection::vec("\\PC{0,90}", 1..5),
+            pieces in 1_usize..4,
+            chunk in 1_usize..300,
+        ) {
+            let mut wire = BytesMut::new();
+            for text in &texts {
+                let fragment = text.len() / pieces + 1;
+                let parts: Vec<_> = text.as_bytes().chunks(fragment).collect();
+                let parts = if parts.is_empty() { vec![&[][..]] } else { parts };
+                for (index, part) in parts.iter().enumerate() {
+                    let opcode = if index == 0 { OpCode::Text } else { OpCode::Continue };
+                    wire.extend(frame(opcode, index + 1 == parts.len(), part));
+                    wire.extend(frame(OpCode::Ping, true, b"between"));
+                }
+            }
+            let mut frames = Frames::default();
+            let mut heard = Vec::new();
+            for chunk in wire.chunks(chunk) {
+                frames.push(chunk);
+                for input in all(&mut frames).unwrap() {
+                    if let Input::Text(text) = input {
+                        heard.push(text.to_string());
+                    }
+                }
+            }
+            prop_assert_eq!(heard, texts);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_hold_more_than_arrived(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..10),
+        ) {
+            let mut frames = Frames::default();
+            for chunk in chunks {
+                frames.push(&chunk);
+                if all(&mut frames).is_err() {
+                    break;
+                }
+                prop_assert!(frames.arrived.capacity() <= 8_192);
+            }
+        }
+    }
+}

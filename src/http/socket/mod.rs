@@ -1,0 +1,129 @@
+//! The socket edge: WebSocket (RFC 6455) over a request of `actix-web`, with reading and writing independent of each
+//! other, so that a client that does not read is still heard (protocol, section 1). What messages mean is the
+//! handler's matter.
+//!
+//! The server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
+//!
+//! ```text
+//! request payload ─> reading task ─> Frames ─> SocketHandler::text, binary
+//!                      │ pongs, pings, close, idle
+//!                      ▼
+//! response body  <── Outbox <── SocketWriter::event, latest, audio, cut_audio, close
+//! ```
+
+mod connection;
+mod echo;
+mod frames;
+mod outbox;
+mod reader;
+mod writer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
+use actix_web_actors::ws::HandshakeError;
+
+pub use connection::{WRITE_BUFFER_BYTES, accepted};
+pub use echo::echo;
+pub use frames::{MAX_BINARY_BYTES, MAX_TEXT_BYTES};
+pub use outbox::{AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS};
+pub use reader::{PING_INTERVAL, SocketHandler};
+pub use writer::SocketWriter;
+
+use self::connection::Connection;
+use self::reader::Reader;
+use self::writer::{Body, Shared};
+use super::error::{ApiError, Code};
+
+/// What differs from server to server.
+#[derive(Debug, Clone)]
+pub struct SocketSettings {
+    /// Origins of browsers that may connect beside the server's own, as `scheme://host[:port]`.
+    pub allowed_origins: Vec<String>,
+    /// How long a client may send no frame of any kind.
+    pub idle_timeout: Duration,
+    /// Audio that may wait for a client that reads slowly.
+    pub max_buffered_audio: Duration,
+}
+
+/// Why a request does not become a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A page of another origin, which is not on the list.
+    #[error("pages of {0} may not connect; server.cors_origins names those that may")]
+    Origin(String),
+    /// Not a WebSocket handshake of version 13.
+    #[error("this is no WebSocket handshake: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// The server was not set up with [`accepted`], or the connection carries a socket already.
+    #[error("this connection cannot carry a socket")]
+    Connection,
+}
+
+impl ResponseError for OpenError {
+    fn error_response(&self) -> HttpResponse {
+        let code = match self {
+            Self::Origin(_) => Code::OriginNotAllowed,
+            Self::Handshake(_) => Code::InvalidRequest,
+            Self::Connection => Code::Internal,
+        };
+        let mut response = ApiError::new(code, self.to_string()).error_response();
+        if matches!(self, Self::Handshake(HandshakeError::UnsupportedVersion)) {
+            // RFC 6455, section 4.2.2.
+            let version = header::HeaderValue::from_static("13");
+            response
+                .headers_mut()
+                .insert(header::SEC_WEBSOCKET_VERSION, version);
+        }
+        response
+    }
+}
+
+/// Makes a socket of a request. `handler` is called only when the handshake is good. The socket belongs to the worker
+/// thread that calls this.
+pub fn open<H: SocketHandler>(
+    request: &HttpRequest,
+    payload: web::Payload,
+    settings: &SocketSettings,
+    handler: impl FnOnce(SocketWriter) -> H,
+) -> Result<HttpResponse, OpenError> {
+    check_origin(request, &settings.allowed_origins)?;
+    // Stricter about version and key than the handshake itself.
+    actix_http::ws::verify_handshake(request.head())?;
+    let mut response = actix_web_actors::ws::handshake(request)?;
+    let connection = Arc::new(Connection::take(request).ok_or(OpenError::Connection)?);
+
+    let shared = Arc::new(Shared::new(settings.max_buffered_audio));
+    let handler = handler(SocketWriter(Arc::clone(&shared)));
+    let reader = Reader::new(
+        handler,
+        Arc::clone(&shared),
+        Arc::clone(&connection),
+        settings.idle_timeout,
+    );
+    actix_web::rt::spawn(reader.run(payload));
+    Ok(response.streaming(Body::new(shared, connection)))
+}
+
+/// Browsers name the page's origin, other clients need not.
+fn check_origin(request: &HttpRequest, allowed: &[String]) -> Result<(), OpenError> {
+    let Some(origin) = request.headers().get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let origin = String::from_utf8_lossy(origin.as_bytes());
+    let host = request.headers().get(header::HOST);
+    let own = host
+        .and_then(|host| host.to_str().ok())
+        .zip(origin.split_once("://"))
+        .is_some_and(|(host, (_, authority))| authority.eq_ignore_ascii_case(host));
+    let listed = allowed
+        .iter()
+        .any(|allowed| origin.eq_ignore_ascii_case(allowed.trim_end_matches('/')));
+    if own || listed {
+        Ok(())
+    } else {
+        Err(OpenError::Origin(origin.into_owned()))
+    }
+}

@@ -1,0 +1,498 @@
+//! What waits to be sent to one client, in which order, and how much of it may. A pure queue: what is taken from it is
+//! on its way and cannot be called back; who waits for room or for something to send is the writer's matter.
+//!
+//! Events and audio leave in the order in which they were given. A coalesced event stands where its latest version was
+//! given. Pings and pongs overtake both; the close frame comes last.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use actix_http::ws::{CloseCode, CloseReason, OpCode, Parser};
+use bytes::{Bytes, BytesMut};
+use bytestring::ByteString;
+use tokio::time::Instant;
+
+/// Events that wait at most; coalesced ones are not counted (protocol, section 1).
+pub const MAX_EVENTS: usize = 256;
+/// How long flushing may take, and then how long the peer's close frame.
+pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// Pongs that wait at most; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
+const MAX_PONGS: usize = 16;
+/// What is left of a control frame's 125 bytes beside the code.
+const MAX_REASON_BYTES: usize = 123;
+/// Head of an unmasked frame at most.
+const MAX_HEAD_BYTES: usize = 10;
+
+/// Why audio was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AudioRefused {
+    /// So much waits already that the client must read first.
+    #[error("the client reads too slowly for more audio")]
+    Full,
+    /// The socket is closing or closed.
+    #[error("the socket is closing")]
+    Closed,
+}
+
+/// Who ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosedBy {
+    /// The caller, by `close`.
+    Server,
+    /// The edge: forbidden frames, silence, too much waiting.
+    Edge,
+    /// The client's close frame.
+    Client,
+    /// The connection broke without a close frame.
+    Transport,
+}
+
+/// How a socket ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// The close code; 1005 for a client's close frame without one, 1006 for none at all.
+    pub code: u16,
+    /// For people; may be empty.
+    pub reason: String,
+    /// Who ended it.
+    pub by: ClosedBy,
+}
+
+impl Closed {
+    pub(super) fn by_edge(code: u16, reason: &str) -> Self {
+        Self {
+            code,
+            reason: reason.to_owned(),
+            by: ClosedBy::Edge,
+        }
+    }
+}
+
+/// What the transport should do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Send this frame.
+    Frame(Bytes),
+    /// Nothing now.
+    Wait,
+    /// Everything is said and the close frame is sent.
+    End,
+}
+
+#[derive(Debug)]
+enum Item {
+    Event(ByteString),
+    Latest(&'static str, ByteString),
+    Audio(Bytes, Duration),
+}
+
+#[derive(Debug)]
+struct Closing {
+    closed: Closed,
+    /// When patience ends and the connection is cut.
+    deadline: Instant,
+    /// Whether a close frame of the client is still expected.
+    awaits_peer: bool,
+    sent: bool,
+}
+
+/// The outgoing side of one connection.
+#[derive(Debug)]
+pub struct Outbox {
+    max_audio: Duration,
+    waiting: VecDeque<Item>,
+    events: usize,
+    audio: Duration,
+    pongs: VecDeque<Bytes>,
+    ping: bool,
+    closing: Option<Closing>,
+    ended: bool,
+}
+
+impl Outbox {
+    /// An open one that holds at most this much audio.
+    pub const fn new(max_audio: Duration) -> Self {
+        Self {
+            max_audio,
+            waiting: VecDeque::new(),
+            events: 0,
+            audio: Duration::ZERO,
+            pongs: VecDeque::new(),
+            ping: false,
+            closing: None,
+            ended: false,
+        }
+    }
+
+    /// An event that must arrive. One too many closes with 1013, and what waits is dropped: it would not be read.
+    pub fn event(&mut self, text: ByteString, now: Instant) {
+        if self.closing.is_some() {
+            return;
+        }
+        if self.events == MAX_EVENTS {
+            self.drop_waiting();
+            self.end(Closed::by_edge(1013, "the client reads too slowly"), now);
+            return;
+        }
+        self.events += 1;
+        self.waiting.push_back(Item::Event(text));
+    }
+
+    /// An event of which only the latest of its kind matters; an earlier one that still waits is dropped.
+    pub fn latest(&mut self, kind: &'static str, text: ByteString) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.waiting
+            .retain(|item| !matches!(item, Item::Latest(other, _) if *other == kind));
+        self.waiting.push_back(Item::Latest(kind, text));
+    }
+
+    /// Audio of this length. It is taken when it fits, or when none waits.
+    pub fn audio(&mut self, chunk: Bytes, sound: Duration) -> Result<(), AudioRefused> {
+        if self.closing.is_some() {
+            return Err(AudioRefused::Closed);
+        }
+        if !self.has_room(sound) {
+            return Err(AudioRefused::Full);
+        }
+        self.audio += sound;
+        self.waiting.push_back(Item::Audio(chunk, sound));
+        Ok(())
+    }
+
+    /// Whether [`Self::audio`] would not be [`AudioRefused::Full`].
+    pub fn has_room(&self, sound: Duration) -> bool {
+        self.closing.is_some() || self.audio.is_zero() || self.audio + sound <= self.max_audio
+    }
+
+    /// Drops the audio that waits, and says how much it was.
+    pub fn cut_audio(&mut self) -> Duration {
+        self.waiting.retain(|item| !matches!(item, Item::Audio(..)));
+        std::mem::take(&mut self.audio)
+    }
+
+    /// The answer to a ping.
+    pub fn pong(&mut self, payload: Bytes) {
+        if self.closing.is_none() {
+            if self.pongs.len() == MAX_PONGS {
+                self.pongs.pop_front();
+            }
+            self.pongs.push_back(payload);
+        }
+    }
+
+    /// A ping of ours; one that waits already suffices.
+    pub fn ping(&mut self) {
+        self.ping = self.closing.is_none();
+    }
+
+    /// Sends what waits, then the close frame, then waits for the client's.
+    pub fn close(&mut self, closed: Closed, now: Instant) {
+        self.begin_closing(closed, true, now);
+    }
+
+    /// Sends what waits and the close frame, and expects nothing more from the client: its own close frame has come,
+    /// or it can no longer be understood.
+    pub fn end(&mut self, closed: Closed, now: Instant) {
+        self.begin_closing(closed, false, now);
+    }
+
+    /// The connection is gone: nothing can be sent any more.
+    pub fn transport_gone(&mut self, now: Instant) {
+        let closed = Closed {
+            code: 1006,
+            reason: String::new(),
+            by: ClosedBy::Transport,
+        };
+        self.begin_closing(closed, false, now);
+        self.drop_waiting();
+        self.ended = true;
+    }
+
+    /// The first reason stands; a later one can only end the wait for the client.
+    fn begin_closing(&mut self, closed: Closed, awaits_peer: bool, now: Instant) {
+        let closing = self.closing.get_or_insert(Closing {
+            closed,
+            deadline: now + CLOSE_PATIENCE,
+            awaits_peer,
+            sent: false,
+        });
+        if closing.awaits_peer && !awaits_peer {
+            closing.awaits_peer = false;
+            closing.deadline = now + CLOSE_PATIENCE;
+        }
+    }
+
+    fn drop_waiting(&mut self) {
+        self.waiting = VecDeque::new();
+        self.events = 0;
+        self.audio = Duration::ZERO;
+    }
+
+    /// How it ended, once it is closing.
+    pub fn closed(&self) -> Option<&Closed> {
+        self.closing.as_ref().map(|closing| &closing.closed)
+    }
+
+    /// When patience with a closing connection ends.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.closing.as_ref().map(|closing| closing.deadline)
+    }
+
+    /// Whether anything that the client sends can still matter.
+    pub fn reads(&self) -> bool {
+        let closing = self.closing.as_ref();
+        !self.ended && closing.is_none_or(|closing| closing.awaits_peer)
+    }
+
+    /// Whether nothing more will be sent.
+    pub const fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// What to send now. What is taken here cannot be called back.
+    pub fn next(&mut self, now: Instant) -> Next {
+        if self.ended || self.closing.as_ref().is_some_and(|closing| closing.sent) {
+            return self.end_or_wait();
+        }
+        if std::mem::take(&mut self.ping) {
+            return encode(&Bytes::new(), OpCode::Ping);
+        }
+        if let Some(payload) = self.pongs.pop_front() {
+            return encode(&payload, OpCode::Pong);
+        }
+        if let Some(item) = self.waiting.pop_front() {
+            return match item {
+                Item::Event(text) => {
+                    self.events -= 1;
+                    encode(text.as_bytes(), OpCode::Text)
+                }
+                Item::Latest(_, text) => encode(text.as_bytes(), OpCode::Text),
+                Item::Audio(chunk, sound) => {
+                    self.audio = self.audio.saturating_sub(sound);
+                    encode(&chunk, OpCode::Binary)
+                }
+            };
+        }
+        let Some(closing) = &mut self.closing else {
+            return Next::Wait;
+        };
+        closing.sent = true;
+        if closing.awaits_peer {
+            closing.deadline = now + CLOSE_PATIENCE;
+        }
+        encode_close(&closing.closed)
+    }
+
+    fn end_or_wait(&mut self) -> Next {
+        if self
+            .closing
+            .as_ref()
+            .is_some_and(|closing| closing.awaits_peer)
+        {
+            return Next::Wait;
+        }
+        self.ended = true;
+        Next::End
+    }
+}
+
+fn encode(payload: &[u8], opcode: OpCode) -> Next {
+    let mut frame = BytesMut::with_capacity(payload.len() + MAX_HEAD_BYTES);
+    Parser::write_message(&mut frame, payload, opcode, true, false);
+    Next::Frame(frame.freeze())
+}
+
+fn encode_close(closed: &Closed) -> Next {
+    // A code that may not be sent stands for a close frame without one (RFC 6455, section 7.4.1).
+    let reason = (closed.code != 1005).then(|| CloseReason {
+        code: CloseCode::from(closed.code),
+        description: Some(
+            closed.reason[..closed.reason.floor_char_boundary(MAX_REASON_BYTES)].to_owned(),
+        ),
+    });
+    let mut frame = BytesMut::new();
+    Parser::write_close(&mut frame, reason, false);
+    Next::Frame(frame.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CHUNK: Duration = Duration::from_millis(20);
+
+    fn outbox() -> Outbox {
+        Outbox::new(Duration::from_secs(2))
+    }
+
+    fn ours(code: u16) -> Closed {
+        Closed {
+            code,
+            reason: String::new(),
+            by: ClosedBy::Server,
+        }
+    }
+
+    /// Everything that leaves now: first byte and payload of each frame.
+    fn sent(outbox: &mut Outbox, now: Instant) -> Vec<(u8, Bytes)> {
+        std::iter::from_fn(|| match outbox.next(now) {
+            Next::Frame(frame) => {
+                assert_eq!(frame[1] as usize, frame.len() - 2, "a short frame");
+                Some((frame[0] & 0x0f, frame.slice(2..)))
+            }
+            Next::Wait | Next::End => None,
+        })
+        .collect()
+    }
+
+    #[tokio::test]
+    async fn audio_waits_up_to_its_bound_and_a_chunk_always_fits_alone() {
+        let mut outbox = outbox();
+        let long = Duration::from_secs(5);
+        assert_eq!(outbox.audio(Bytes::new(), long), Ok(()));
+        assert_eq!(outbox.audio(Bytes::new(), CHUNK), Err(AudioRefused::Full));
+        outbox.next(Instant::now());
+        let taken = (0..1000).take_while(|_| outbox.audio(Bytes::new(), CHUNK).is_ok());
+        assert_eq!(taken.count(), 100);
+        assert_eq!(outbox.cut_audio(), Duration::from_secs(2));
+        assert!(outbox.has_room(CHUNK));
+    }
+
+    #[tokio::test]
+    async fn the_latest_of_a_kind_stands_where_it_was_given() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        outbox.latest("interim", "first words".into());
+        outbox.latest("level", "3".into());
+        outbox.event("final".into(), now);
+        outbox.latest("interim", "next turn".into());
+        let texts: Vec<_> = sent(&mut outbox, now)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect();
+        assert_eq!(texts, ["3", "final", "next turn"]);
+    }
+
+    #[tokio::test]
+    async fn one_event_too_many_closes_and_only_the_close_frame_leaves() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        for _ in 0..MAX_EVENTS {
+            outbox.event("x".into(), now);
+        }
+        for _ in 0..1000 {
+            outbox.latest("interim", "y".into());
+        }
+        assert_eq!(outbox.closed(), None);
+        outbox.event("x".into(), now);
+        assert_eq!(outbox.closed().map(|closed| closed.code), Some(1013));
+        let frames = sent(&mut outbox, now);
+        assert_eq!(frames.len(), 1);
+        assert_eq!(
+            (frames[0].0, &frames[0].1[..2]),
+            (8, &1013_u16.to_be_bytes()[..])
+        );
+        assert_eq!(outbox.next(now), Next::End);
+    }
+
+    #[tokio::test]
+    async fn closing_waits_for_the_answer_and_not_for_ever() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        outbox.close(ours(1000), now);
+        assert_eq!(outbox.deadline(), Some(now + CLOSE_PATIENCE));
+        let later = now + Duration::from_secs(1);
+        assert_eq!(sent(&mut outbox, later).len(), 1);
+        assert_eq!(outbox.deadline(), Some(later + CLOSE_PATIENCE));
+        assert_eq!(outbox.next(later), Next::Wait);
+        assert!(outbox.reads());
+        outbox.end(ours(1000), later);
+        assert_eq!(outbox.next(later), Next::End);
+        assert!(!outbox.reads());
+    }
+
+    #[tokio::test]
+    async fn a_reason_is_cut_to_what_a_control_frame_carries() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        let reason = "ä".repeat(100);
+        outbox.end(Closed::by_edge(1011, &reason), now);
+        let frames = sent(&mut outbox, now);
+        assert_eq!(&frames[0].1[2..], "ä".repeat(61).as_bytes());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Event,
+        Latest(bool),
+        Audio,
+        Cut,
+        Pong,
+        Send,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            1 => Just(Step::Event),
+            1 => any::<bool>().prop_map(Step::Latest),
+            3 => Just(Step::Audio),
+            1 => Just(Step::Cut),
+            1 => Just(Step::Pong),
+            3 => Just(Step::Send),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Against a plain list: order is kept, no event is lost, nothing that was cut leaves.
+        #[test]
+        fn what_leaves_is_what_was_given_less_what_was_cut(steps in prop::collection::vec(step(), 0..200)) {
+            let now = Instant::now();
+            let mut outbox = outbox();
+            let mut model: Vec<(char, String)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                let name = number.to_string();
+                match step {
+                    Step::Event => {
+                        outbox.event(name.clone().into(), now);
+                        model.push(('e', name));
+                    }
+                    Step::Latest(which) => {
+                        let kind = if which { "a" } else { "b" };
+                        outbox.latest(kind, name.clone().into());
+                        let mark = if which { 'a' } else { 'b' };
+                        model.retain(|(other, _)| *other != mark);
+                        model.push((mark, name));
+                    }
+                    Step::Audio => {
+                        if outbox.audio(name.clone().into(), CHUNK).is_ok() {
+                            model.push(('s', name));
+                        }
+                    }
+                    Step::Cut => {
+                        let cut = outbox.cut_audio();
+                        let before = model.len();
+                        model.retain(|(kind, _)| *kind != 's');
+                        prop_assert_eq!(cut, CHUNK * (before - model.len()) as u32);
+                    }
+                    Step::Pong => {
+                        outbox.pong(Bytes::from_static(b"?"));
+                        prop_assert_eq!(outbox.next(now), encode(b"?", OpCode::Pong));
+                    }
+                    Step::Send => match outbox.next(now) {
+                        Next::Frame(frame) => {
+                            let (kind, name) = model.remove(0);
+                            prop_assert_eq!(frame[0] & 0x0f, if kind == 's' { 2 } else { 1 });
+                            prop_assert_eq!(&frame[2..], name.as_bytes());
+                        }
+                        _ => prop_assert!(model.is_empty()),
+                    },
+                }
+            }
+        }
+    }
+}

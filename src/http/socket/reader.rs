@@ -1,0 +1,319 @@
+//! The incoming side of a socket: one task that reads whatever the client sends, however busy the session is and
+//! however little the client reads. It answers pings, keeps the clocks of the connection, and hands messages over by
+//! plain calls, so that sound never waits in a mailbox.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_http::ws::CloseReason;
+use actix_web::error::PayloadError;
+use bytes::Bytes;
+use bytestring::ByteString;
+use futures_util::{Stream, StreamExt};
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::Connection;
+use super::frames::{Frames, Input};
+use super::outbox::{Closed, ClosedBy, Outbox};
+use super::writer::Shared;
+
+/// How often the server pings (protocol, section 1).
+pub const PING_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Takes what a client sends. The calls come one after another from the reading task, in the order of the wire; they
+/// must not block. What cannot be carried out at once is the handler's to queue, with a bound of its own.
+pub trait SocketHandler: 'static {
+    /// A text message.
+    fn text(&mut self, text: ByteString);
+    /// A binary message.
+    fn binary(&mut self, bytes: Bytes);
+    /// The last call: the socket has begun to close, whoever began. What was sent before still goes out.
+    fn closed(self, closed: Closed);
+}
+
+pub(super) struct Reader<H: SocketHandler> {
+    handler: Option<H>,
+    frames: Frames,
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    idle_timeout: Duration,
+    /// When the last frame arrived.
+    heard: Instant,
+    next_ping: Instant,
+}
+
+impl<H: SocketHandler> Reader<H> {
+    pub(super) fn new(
+        handler: H,
+        shared: Arc<Shared>,
+        connection: Arc<Connection>,
+        idle_timeout: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            handler: Some(handler),
+            frames: Frames::default(),
+            shared,
+            connection,
+            idle_timeout,
+            heard: now,
+            next_ping: now + PING_INTERVAL,
+        }
+    }
+
+    /// Reads until the connection is gone.
+    pub(super) async fn run<S>(mut self, mut payload: S)
+    where
+        S: Stream<Item = Result<Bytes, PayloadError>> + Unpin,
+    {
+        // One timer for all clocks. It is not moved when a frame arrives: it finds out when it rings.
+        let alarm = sleep_until(self.next_alarm());
+        tokio::pin!(alarm);
+        let shared = Arc::clone(&self.shared);
+        loop {
+            tokio::select! {
+                chunk = payload.next() => match chunk {
+                    Some(Ok(chunk)) => self.take(&chunk),
+                    Some(Err(_)) | None => return,
+                },
+                () = &mut alarm => {
+                    if self.clocks(Instant::now()) {
+                        return;
+                    }
+                    alarm.as_mut().reset(self.next_alarm());
+                }
+                () = shared.closing.notified() => {
+                    self.tell_closed();
+                    alarm.as_mut().reset(self.next_alarm());
+                }
+            }
+        }
+    }
+
+    fn next_alarm(&self) -> Instant {
+        self.shared
+            .lock()
+            .deadline()
+            .unwrap_or_else(|| self.next_ping.min(self.heard + self.idle_timeout))
+    }
+
+    /// What is due now; true when patience with a closing connection has ended.
+    fn clocks(&mut self, now: Instant) -> bool {
+        if let Some(deadline) = self.shared.lock().deadline() {
+            return now >= deadline;
+        }
+        if now >= self.heard + self.idle_timeout {
+            let closed = Closed::by_edge(4409, "nothing was heard from the client");
+            self.shared.change(|outbox| outbox.close(closed, now));
+        } else if now >= self.next_ping {
+            self.next_ping = now + PING_INTERVAL;
+            self.shared.change(Outbox::ping);
+        }
+        false
+    }
+
+    /// Bytes from the client; those that come while the socket is closing matter only for its close frame.
+    fn take(&mut self, chunk: &[u8]) {
+        if self.refused() {
+            return;
+        }
+        self.frames.push(chunk);
+        loop {
+            match self.frames.next() {
+                Ok(Some(input)) => self.input(input),
+                Ok(None) => return,
+                Err(error) => {
+                    let closed = Closed::by_edge(error.close_code(), &error.to_string());
+                    self.shared
+                        .change(|outbox| outbox.end(closed, Instant::now()));
+                    self.tell_closed();
+                    return;
+                }
+            }
+            if self.refused() {
+                return;
+            }
+        }
+    }
+
+    /// Whether nothing of what the client sends matters any more.
+    fn refused(&self) -> bool {
+        !self.shared.lock().reads()
+    }
+
+    fn input(&mut self, input: Input) {
+        self.heard = Instant::now();
+        match input {
+            Input::Text(text) => {
+                if let Some(handler) = self.open_handler() {
+                    handler.text(text);
+                }
+            }
+            Input::Binary(bytes) => {
+                if let Some(handler) = self.open_handler() {
+                    handler.binary(bytes);
+                }
+            }
+            Input::Ping(payload) => self.shared.change(|outbox| outbox.pong(payload)),
+            Input::Pong | Input::Fragment => {}
+            Input::Close(reason) => {
+                let closed = by_client(reason);
+                self.shared.change(|outbox| outbox.end(closed, self.heard));
+                self.tell_closed();
+            }
+        }
+    }
+
+    /// The handler, unless it was told or is to be told that the socket closes.
+    fn open_handler(&mut self) -> Option<&mut H> {
+        if self.shared.lock().closed().is_some() {
+            self.tell_closed();
+        }
+        self.handler.as_mut()
+    }
+
+    fn tell_closed(&mut self) {
+        let closed = self.shared.lock().closed().cloned();
+        if let Some(closed) = closed
+            && let Some(handler) = self.handler.take()
+        {
+            handler.closed(closed);
+        }
+    }
+}
+
+impl<H: SocketHandler> Drop for Reader<H> {
+    /// The end of reading is the end of the connection, also when patience has ended or a handler has panicked.
+    fn drop(&mut self) {
+        if !self.shared.lock().ended() {
+            self.shared
+                .change(|outbox| outbox.transport_gone(Instant::now()));
+            self.connection.abort();
+        }
+        // A handler that has panicked is not called again.
+        if !std::thread::panicking() {
+            self.tell_closed();
+        }
+    }
+}
+
+fn by_client(reason: Option<CloseReason>) -> Closed {
+    let (code, reason) = reason.map_or((1005, None), |reason| {
+        (reason.code.into(), reason.description)
+    });
+    Closed {
+        code,
+        reason: reason.unwrap_or_default(),
+        by: ClosedBy::Client,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::socket::outbox::Next;
+    use actix_http::ws::{OpCode, Parser};
+    use bytes::BytesMut;
+    use std::os::unix::net::UnixStream;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    struct Record(mpsc::UnboundedSender<Closed>);
+
+    impl SocketHandler for Record {
+        fn text(&mut self, _: ByteString) {}
+        fn binary(&mut self, _: Bytes) {}
+        fn closed(self, closed: Closed) {
+            let _ = self.0.send(closed);
+        }
+    }
+
+    struct Bench {
+        client: mpsc::UnboundedSender<Result<Bytes, PayloadError>>,
+        shared: Arc<Shared>,
+        closed: mpsc::UnboundedReceiver<Closed>,
+        task: tokio::task::JoinHandle<()>,
+        _far_end: UnixStream,
+    }
+
+    fn bench(idle_timeout: Duration) -> Bench {
+        let (near, far) = UnixStream::pair().unwrap();
+        let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
+        let shared = Arc::new(Shared::new(Duration::from_secs(2)));
+        let (client, payload) = mpsc::unbounded_channel();
+        let (sender, closed) = mpsc::unbounded_channel();
+        let reader = Reader::new(
+            Record(sender),
+            Arc::clone(&shared),
+            connection,
+            idle_timeout,
+        );
+        Bench {
+            client,
+            shared,
+            closed,
+            task: tokio::spawn(reader.run(UnboundedReceiverStream::new(payload))),
+            _far_end: far,
+        }
+    }
+
+    fn frame(opcode: OpCode) -> Bytes {
+        let mut bytes = BytesMut::new();
+        Parser::write_message(&mut bytes, "", opcode, true, true);
+        bytes.freeze()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_server_pings_every_15_seconds_and_gives_up_after_60_of_silence() {
+        let mut bench = bench(Duration::from_mins(1));
+        let start = Instant::now();
+        let mut pings = 0;
+        let closed = loop {
+            tokio::select! {
+                closed = bench.closed.recv() => break closed.unwrap(),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {
+                    if let Next::Frame(frame) = bench.shared.lock().next(Instant::now()) {
+                        assert_eq!(frame[..], [0x89, 0]);
+                        pings += 1;
+                    }
+                }
+            }
+        };
+        assert_eq!((closed.code, pings), (4409, 3));
+        assert_eq!(start.elapsed().as_secs(), 60);
+        // The client does not read: there is patience, then an end.
+        bench.task.await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), 62);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_frame_is_a_sign_of_life_and_half_a_frame_is_none() {
+        let mut bench = bench(Duration::from_secs(10));
+        let start = Instant::now();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
+        }
+        assert!(bench.closed.try_recv().is_err());
+        for byte in [0x82, 0xfe, 0x01, 0x00, 0, 0, 0, 0, 1, 2, 3, 4] {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let _ = bench.client.send(Ok(vec![byte].into()));
+        }
+        assert_eq!(bench.closed.recv().await.unwrap().code, 4409);
+        assert_eq!(start.elapsed().as_secs(), 102);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_answers_a_close_frame_is_dropped_after_two_seconds() {
+        let mut bench = bench(Duration::from_mins(1));
+        let closed = Closed::by_edge(1001, "draining");
+        let start = Instant::now();
+        bench.shared.change(|outbox| outbox.close(closed, start));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let frame = bench.shared.lock().next(Instant::now());
+        assert!(matches!(frame, Next::Frame(_)));
+        assert_eq!(bench.closed.recv().await.unwrap().code, 1001);
+        bench.task.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(3));
+    }
+}

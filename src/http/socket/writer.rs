@@ -1,0 +1,155 @@
+//! The outgoing side of a socket: a cheap handle that never blocks, and the response body that takes one frame at a
+//! time from the same queue whenever the kernel has taken the one before.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use futures_util::Stream;
+use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::outbox::{AudioRefused, Closed, ClosedBy, Next, Outbox};
+
+/// What writer, reader and body share.
+pub(super) struct Shared {
+    outbox: Mutex<Outbox>,
+    body: AtomicWaker,
+    /// Tells the reader that the socket is closing.
+    pub(super) closing: Notify,
+    room: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(max_audio: Duration) -> Self {
+        Self {
+            outbox: Mutex::new(Outbox::new(max_audio)),
+            body: AtomicWaker::new(),
+            closing: Notify::new(),
+            room: Notify::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the queue and wakes whom it concerns.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Outbox) -> T) -> T {
+        let (result, closes) = {
+            let mut outbox = self.lock();
+            let was_open = outbox.closed().is_none();
+            let result = change(&mut outbox);
+            (result, was_open && outbox.closed().is_some())
+        };
+        self.body.wake();
+        if closes {
+            self.closing.notify_one();
+            self.room.notify_waiters();
+        }
+        result
+    }
+}
+
+/// Sends to one client. Clones write to the same socket. Nothing here waits, except [`Self::audio_room`]; what is given
+/// to a socket that is closing is dropped.
+#[derive(Clone)]
+pub struct SocketWriter(pub(super) Arc<Shared>);
+
+impl SocketWriter {
+    /// Sends an event (JSON text). With [`super::MAX_EVENTS`] waiting already the socket closes with 1013.
+    pub fn event(&self, text: impl Into<ByteString>) {
+        let text = text.into();
+        self.0.change(|outbox| outbox.event(text, Instant::now()));
+    }
+
+    /// Sends an event of which only the latest of its `kind` matters: one that still waits is replaced, and it is not
+    /// counted.
+    pub fn latest(&self, kind: &'static str, text: impl Into<ByteString>) {
+        let text = text.into();
+        self.0.change(|outbox| outbox.latest(kind, text));
+    }
+
+    /// Sends audio that lasts `sound`; when it is refused as full, the same chunk may be given again after
+    /// [`Self::audio_room`].
+    pub fn audio(&self, chunk: Bytes, sound: Duration) -> Result<(), AudioRefused> {
+        self.0.change(|outbox| outbox.audio(chunk, sound))
+    }
+
+    /// Waits until audio of this length would not be refused as full.
+    pub async fn audio_room(&self, sound: Duration) {
+        loop {
+            let room = self.0.room.notified();
+            tokio::pin!(room);
+            // Listening begins before looking, so that nothing is missed in between.
+            room.as_mut().enable();
+            if self.0.lock().has_room(sound) {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Drops the audio that the transport has not taken yet, and says how much it was. At most one frame and what the
+    /// kernel holds unsent are beyond reach.
+    pub fn cut_audio(&self) -> Duration {
+        let cut = self.0.lock().cut_audio();
+        self.0.room.notify_waiters();
+        cut
+    }
+
+    /// Sends what waits, then a close frame; each within 2 s, and so the client's answer, else the connection is cut.
+    /// Only the first call counts. `code` is one that may be sent (RFC 6455, section 7.4).
+    pub fn close(&self, code: u16, reason: impl Into<String>) {
+        let closed = Closed {
+            code,
+            reason: reason.into(),
+            by: ClosedBy::Server,
+        };
+        self.0.change(|outbox| outbox.close(closed, Instant::now()));
+    }
+}
+
+/// The response body: frames, as the transport asks for them.
+pub(super) struct Body {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+}
+
+impl Body {
+    pub(super) const fn new(shared: Arc<Shared>, connection: Arc<Connection>) -> Self {
+        Self { shared, connection }
+    }
+}
+
+impl Stream for Body {
+    type Item = Result<Bytes, actix_web::Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.shared.body.register(context.waker());
+        let next = self.shared.lock().next(Instant::now());
+        match next {
+            Next::Frame(frame) => {
+                self.shared.room.notify_waiters();
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Next::Wait => Poll::Pending,
+            Next::End => {
+                self.connection.finish();
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.shared
+            .change(|outbox| outbox.transport_gone(Instant::now()));
+    }
+}
