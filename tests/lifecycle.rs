@@ -148,3 +148,15 @@ fn listening_to_the_world_starts_with_a_warning() {
     child.wait().unwrap();
     assert!(warned);
 }
+
+#[test]
+fn a_recogniser_that_dies_before_it_is_needed_is_replaced() {
+    let server = Server::start();
+    let warm = || server.children("vivavoce").first().copied();
+    let first = within(PATIENCE, "no recogniser was started", warm);
+    let pid = rustix::process::Pid::from_raw(first.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    within(PATIENCE, "the dead recogniser was not replaced", || {
+        warm().filter(|&worker| worker != first)
+    });
+}

@@ -187,7 +187,7 @@ settings! {
         path: Option<PathBuf> = "", "cache.path", "CACHE_PATH";
         /// Seconds after which an entry is no longer used (30 days).
         ttl_seconds: Duration = "2592000", "cache.ttl_seconds", "CACHE_TTL_SECONDS";
-        /// Bytes on disk at most; the entries used longest ago go first.
+        /// Bytes on disk at most; the entries used longest ago go first. Servers that share a folder count apart.
         max_bytes: ByteSize = "1GiB", "cache.max_bytes", "CACHE_MAX_BYTES";
         /// Bytes in memory at most, for the entries used most.
         memory_bytes: ByteSize = "64MiB", "cache.memory_bytes", "CACHE_MEMORY_BYTES";

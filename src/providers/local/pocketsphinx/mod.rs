@@ -53,6 +53,7 @@ impl Pocketsphinx {
         let pool = WorkerPool::new(settings.clone());
         if library::check(&settings.model).is_ok() {
             pool.share().keep_one_warm();
+            tokio::spawn(pool.share().tend());
         }
         Self { settings, pool }
     }

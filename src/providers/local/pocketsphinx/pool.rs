@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,9 @@ use crate::providers::ErrorKind;
 
 /// How long a worker that closed its output may take to be gone, so that its exit status can be told.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
+
+/// How often the warm worker is looked after.
+const TENDING: Duration = Duration::from_secs(2);
 
 /// How many workers, of which program, with which patience.
 #[derive(Debug, Clone)]
@@ -277,6 +280,16 @@ impl Shared {
             match Worker::start(&self.settings) {
                 Ok(worker) => idle.push(worker),
                 Err(error) => tracing::warn!(%error, "no recogniser is kept warm"),
+            }
+        }
+    }
+
+    /// Replaces a warm worker that dies before it is needed, until the pool is dropped.
+    pub async fn tend(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.closed() => return,
+                () = sleep(TENDING) => self.keep_one_warm(),
             }
         }
     }
