@@ -76,52 +76,50 @@ fn folded(text: &str) -> impl Iterator<Item = (usize, char)> {
 
 /// The words as a tree of characters, so that looking one up costs no more than its length.
 struct Table<'a> {
-    nodes: Vec<Node<'a>>,
-}
-
-#[derive(Default)]
-struct Node<'a> {
-    next: HashMap<char, usize>,
-    said: Option<&'a str>,
+    /// From a node by a character to the next; the root is 0.
+    next: HashMap<(usize, char), usize>,
+    /// What is said for the word that ends at a node.
+    said: Vec<Option<&'a str>>,
 }
 
 impl<'a> Table<'a> {
     fn new(pronunciations: &'a [Pronunciation]) -> Self {
-        let mut nodes = vec![Node::default()];
+        let mut next = HashMap::new();
+        let mut said = vec![None];
         for entry in pronunciations {
-            let mut at = 0;
+            let mut node = 0;
             for (_, character) in folded(&entry.word) {
-                let fresh = nodes.len();
-                at = *nodes[at].next.entry(character).or_insert(fresh);
-                if at == fresh {
-                    nodes.push(Node::default());
+                let fresh = said.len();
+                node = *next.entry((node, character)).or_insert(fresh);
+                if node == fresh {
+                    said.push(None);
                 }
             }
             // Of two entries for one word the first counts.
-            nodes[at].said.get_or_insert(&entry.pronunciation);
+            said[node].get_or_insert(entry.pronunciation.as_str());
         }
-        Self { nodes }
+        Self { next, said }
     }
 
     /// The longest entry that begins at `start` and ends at a word boundary: where it ends, and what is said instead.
     fn longest_at(&self, text: &Folded<'_>, start: usize) -> Option<(usize, &'a str)> {
         let characters = text.from(start);
         let mut longest = None;
-        let mut node = &self.nodes[0];
-        for (index, (end, character)) in characters.iter().enumerate() {
-            let Some(&next) = node.next.get(character) else {
+        let mut node = 0;
+        for (index, &(end, character)) in characters.iter().enumerate() {
+            let Some(&next) = self.next.get(&(node, character)) else {
                 break;
             };
-            node = &self.nodes[next];
+            node = next;
             // A character that folds to several must not be matched by half: its next part has the same end.
             let whole = characters
                 .get(index + 1)
-                .is_none_or(|(after, _)| after != end);
-            if let Some(said) = node.said
+                .is_none_or(|&(after, _)| after != end);
+            if let Some(said) = self.said[node]
                 && whole
-                && text.boundaries.binary_search(end).is_ok()
+                && text.boundaries.binary_search(&end).is_ok()
             {
-                longest = Some((*end, said));
+                longest = Some((end, said));
             }
         }
         longest
