@@ -1286,8 +1286,8 @@ mod tests {
             [
                 r#"{"event":"speech_start","timestamp_ms":0}"#,
                 r#"{"event":"silence_detected","timestamp_ms":1000}"#,
-                r#"{"transcript":"one","is_final":true,"is_speech_final":false}"#,
-                r#"{"transcript":"","is_final":true,"is_speech_final":true,"turn_transcript":"one"}"#,
+                r#"{"transcript":"one","is_final":true,"is_speech_final":false,"confidence":null}"#,
+                r#"{"transcript":"","is_final":true,"is_speech_final":true,"confidence":null,"turn_transcript":"one"}"#,
                 r#"{"event":"turn_end","timestamp_ms":1500,"silence_duration_ms":500,"reason":"silence"}"#,
             ]
         );
