@@ -5,31 +5,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
+use crate::harness::{text_stream as text, tts_request as request};
+use futures_util::StreamExt;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use vivavoce::audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce::providers::local::tts::{EngineState, LocalTts, LocalTtsSettings, probe};
 use vivavoce::providers::{
-    ErrorKind, ProviderError, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
+    ErrorKind, ProviderError, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
 };
-
-fn request(voice: Option<&str>) -> TtsRequest {
-    TtsRequest {
-        voice_id: voice.map(Into::into),
-        model: String::new(),
-        speaking_rate: 1.0,
-        preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
-        connection_timeout: Duration::from_secs(10),
-        request_timeout: Duration::from_secs(30),
-    }
-}
-
-fn text(parts: &[&str]) -> TextStream {
-    let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
-    stream::iter(parts).boxed()
-}
 
 async fn hear(stream: TtsStream) -> Result<Vec<i16>, ProviderError> {
     let mut sound = Vec::new();

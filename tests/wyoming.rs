@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
+use crate::harness::{text_stream as text, tts_request};
+use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
@@ -16,8 +17,8 @@ use vivavoce::providers::local::tts::{LocalTts, LocalTtsSettings};
 use vivavoce::providers::local::wyoming::stt::SttDeadlines;
 use vivavoce::providers::local::wyoming::{Endpoint, WyomingStt, WyomingTts};
 use vivavoce::providers::{
-    ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, TextStream,
-    TextToSpeech, TtsEvent, TtsRequest, TtsStream,
+    ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, TextToSpeech,
+    TtsEvent, TtsRequest, TtsStream,
 };
 
 const FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
@@ -89,22 +90,6 @@ async fn reference_client(server: &Server, arguments: &[&str], input: &[u8]) -> 
     let output = client.wait_with_output().await.unwrap();
     assert!(output.status.success());
     output.stdout
-}
-
-fn tts_request(voice: Option<&str>) -> TtsRequest {
-    TtsRequest {
-        voice_id: voice.map(Into::into),
-        model: String::new(),
-        speaking_rate: 1.0,
-        preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
-        connection_timeout: Duration::from_secs(10),
-        request_timeout: Duration::from_secs(20),
-    }
-}
-
-fn text(parts: &[&str]) -> TextStream {
-    let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
-    stream::iter(parts).boxed()
 }
 
 async fn sound(mut stream: TtsStream) -> Result<Vec<u8>, ProviderError> {

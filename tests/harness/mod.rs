@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use serde_json::{Value, json};
+use vivavoce::audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce::providers::{TextStream, TtsRequest};
 
 /// The program under test.
 pub const VIVAVOCE: &str = env!("CARGO_BIN_EXE_vivavoce");
@@ -339,4 +342,22 @@ pub fn words_in_order(said: &[String], heard: &[String]) -> usize {
 pub fn share_of_words(said: &str, heard: &str) -> f64 {
     let said = words(said);
     words_in_order(&said, &words(heard)) as f64 / said.len() as f64
+}
+
+/// A request to a synthesiser, with everything at its usual value.
+pub fn tts_request(voice: Option<&str>) -> TtsRequest {
+    TtsRequest {
+        voice_id: voice.map(Into::into),
+        model: String::new(),
+        speaking_rate: 1.0,
+        preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
+        connection_timeout: Duration::from_secs(10),
+        request_timeout: Duration::from_secs(30),
+    }
+}
+
+/// Text that comes in parts.
+pub fn text_stream(parts: &[&str]) -> TextStream {
+    let parts: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
+    futures_util::stream::iter(parts).boxed()
 }
