@@ -3,6 +3,8 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod vowel;
+
 use std::hint::black_box;
 
 use criterion::{
@@ -19,20 +21,7 @@ use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
 
 /// Something like a vowel: a hundred frames of 20 ms.
 fn sound(layout: Layout) -> Vec<Pcm> {
-    let frame = layout.samples_in(FRAME);
-    let samples: Vec<i16> = (0..frame * 100)
-        .map(|n| {
-            let time = n as f64 / f64::from(layout.rate.hz()) * std::f64::consts::TAU;
-            let sum: f64 = (1..20)
-                .map(|k| (time * 140.0 * f64::from(k)).sin() / f64::from(k))
-                .sum();
-            (sum * 6_000.0) as i16
-        })
-        .collect();
-    samples
-        .chunks_exact(frame)
-        .map(|frame| Pcm::new(layout, frame.to_vec()))
-        .collect()
+    vowel::frames(layout, layout.samples_in(FRAME), 100)
 }
 
 fn packets(layout: Layout, settings: OpusSettings) -> Vec<Vec<u8>> {

@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::harness::eventually;
 use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -246,15 +247,6 @@ fn children(marker: &str) -> HashSet<u32> {
             (parent == ours && line.contains(marker)).then_some(pid)
         })
         .collect()
-}
-
-/// Waits until a condition of the outside world holds.
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// A model directory of our own name, so that the workers of one test can be told from those of another.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{text_stream as text, tts_request as request};
+use crate::harness::{eventually, text_stream as text, tts_request as request};
 use futures_util::StreamExt;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -78,16 +78,11 @@ fn pids(folder: &TempDir) -> std::path::PathBuf {
 /// Waits until every program that was started in `folder` is gone.
 async fn assert_nothing_runs(folder: &TempDir) {
     let started = std::fs::read_to_string(pids(folder)).unwrap();
-    let gone = async {
-        for pid in started.lines() {
-            while Path::new("/proc").join(pid).exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), gone)
-        .await
-        .expect("a program is left running");
+    eventually("a program is left running", || {
+        let running = |pid: &str| Path::new("/proc").join(pid).exists();
+        !started.lines().any(running)
+    })
+    .await;
 }
 
 /// Whether `fault` is what is reported, nothing is left, and the real program is heard afterwards.
@@ -156,9 +151,7 @@ async fn a_cancelled_synthesis_leaves_no_program_running() {
         .await
         .unwrap();
     let started = folder.path().join("flite.started");
-    while !started.exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the program was not started", || started.exists()).await;
     drop(stream);
     assert_nothing_runs(&folder).await;
 }
@@ -174,9 +167,8 @@ async fn without_a_permit_in_time_it_is_overloaded() {
         .synthesize(request(None), text(&["Hello."]))
         .await
         .unwrap();
-    while !folder.path().join("flite.started").exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let started = folder.path().join("flite.started");
+    eventually("the program was not started", || started.exists()).await;
     let hurried = TtsRequest {
         connection_timeout: Duration::from_millis(200),
         ..request(None)

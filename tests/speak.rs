@@ -1,7 +1,5 @@
 //! `POST /speak` as a client sees it: every format and rate, the cache, and every error.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -269,9 +267,7 @@ async fn identical_requests_at_the_same_time_are_synthesised_once() {
     };
     let gate_opens = async {
         let said = || std::fs::read_to_string(&log).is_ok_and(|log| !log.is_empty());
-        while !said() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        eventually("nothing was said", said).await;
         // The other requests are long on their way; those that come later find the flight or the cache.
         std::fs::write(&gate, "").unwrap();
     };

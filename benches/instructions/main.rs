@@ -3,6 +3,9 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+#[path = "../vowel/mod.rs"]
+mod vowel;
+
 use std::hint::black_box;
 
 use vivavoce::audio::companding::Law;
@@ -17,20 +20,7 @@ const FRAMES: usize = 50;
 
 /// A second of something like a vowel, in frames of 20 ms.
 fn sound(layout: Layout) -> Vec<Pcm> {
-    let frame = layout.samples_in(FRAME);
-    let samples: Vec<i16> = (0..frame * FRAMES)
-        .map(|n| {
-            let time = n as f64 / f64::from(layout.rate.hz()) * std::f64::consts::TAU;
-            let sum: f64 = (1..20)
-                .map(|k| (time * 140.0 * f64::from(k)).sin() / f64::from(k))
-                .sum();
-            (sum * 6_000.0) as i16
-        })
-        .collect();
-    samples
-        .chunks_exact(frame)
-        .map(|frame| Pcm::new(layout, frame.to_vec()))
-        .collect()
+    vowel::frames(layout, layout.samples_in(FRAME), FRAMES)
 }
 
 /// libopus with the settings of [`OpusSettings::SPEECH`].
