@@ -14,8 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::config::{Config, Settings};
 use crate::http::{self, AppState};
-use crate::providers::ProviderTable;
-use crate::providers::local;
+use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
 /// Why the server did not run.
@@ -68,6 +67,7 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
     local::add_to(&mut table, &settings.providers)?;
+    null::add_to(&mut table, &settings.providers);
     Ok(table)
 }
 

@@ -177,6 +177,8 @@ settings! {
         azure_stt_url: Option<String> = "", "providers.azure.stt_url", "AZURE_STT_URL", comes with "Vendors";
         /// Where Azure speaks; the vendor's own when absent.
         azure_tts_url: Option<String> = "", "providers.azure.tts_url", "AZURE_TTS_URL", comes with "Vendors";
+        /// Whether there is a provider `null`, which hears fixed words and says tones, for measurements.
+        null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
     }
 
     /// Synthesised speech that is kept.

@@ -3,6 +3,7 @@
 //! it is the pipeline's work. Nothing here knows of sessions, HTTP or sockets.
 
 pub mod local;
+pub mod null;
 mod table;
 
 use std::fmt;
