@@ -4,6 +4,7 @@
 mod body;
 mod error;
 mod health;
+mod metrics;
 pub mod socket;
 mod speak;
 mod state;
@@ -31,6 +32,10 @@ pub fn configure(app: &mut web::ServiceConfig) {
         .service(
             only(web::resource("/readyz"), &[Method::GET, Method::HEAD])
                 .get_and_head(health::ready),
+        )
+        .service(
+            only(web::resource("/metrics"), &[Method::GET, Method::HEAD])
+                .get_and_head(metrics::show),
         )
         .service(
             only(web::resource("/voices"), &[Method::GET, Method::HEAD]).get_and_head(voices::list),

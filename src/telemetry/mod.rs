@@ -1,5 +1,8 @@
-//! Log lines on standard error. Our own crate logs at the level that is set; all others stay at `warn`, because HTTP
-//! and WebSocket crates write headers and bodies when they are allowed to say more.
+//! What the server says about itself while it runs: counts in [`metrics`], log lines on standard error. Our own crate
+//! logs at the level that is set; all others stay at `warn`, because HTTP and WebSocket crates write headers and
+//! bodies when they are allowed to say more.
+
+pub mod metrics;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;

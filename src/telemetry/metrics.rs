@@ -1,0 +1,335 @@
+//! What the server counts about itself, and the page that `GET /metrics` shows. Whatever happens is told here by a call
+//! named after it; metric names stand nowhere else, and labels never hold a tenant, room, identity or number. A call
+//! costs some atomic additions, so that the media plane can afford one per frame.
+
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use prometheus_client::encoding::{
+    EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder, NoLabelSet,
+    text,
+};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::{Registry, Unit};
+
+/// The media type of [`page`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// A piece of sound was read from a client and, this much later, given to the recogniser.
+pub fn input_delay(delay: Duration) {
+    METRICS.input_delay.observe(delay);
+}
+
+/// A piece of sound was ready and due and, this much later, put into the socket's queue.
+pub fn output_delay(delay: Duration) {
+    METRICS.output_delay.observe(delay);
+}
+
+/// A session has begun; it ends when the returned value is dropped.
+pub fn session_opened() -> OpenSession {
+    METRICS.session_opened()
+}
+
+/// A session that is counted as live.
+#[derive(Debug)]
+#[must_use = "dropping it counts the session as closed"]
+pub struct OpenSession {
+    live: Gauge,
+    closed: Counter,
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        self.live.dec();
+        self.closed.inc();
+    }
+}
+
+/// Which bound cost us sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropCause {
+    /// More came in than is kept while a `config` is being carried out.
+    Configuring,
+    /// More had come in since the last final than is kept for a recogniser that must be dialled anew.
+    Replay,
+    /// A reader of the audio bus was too slow.
+    SlowReader,
+}
+
+impl EncodeLabelValue for DropCause {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Configuring => "configuring",
+            Self::Replay => "replay",
+            Self::SlowReader => "slow_reader",
+        })
+    }
+}
+
+/// Sound was thrown away.
+pub fn audio_dropped(cause: DropCause, sound: Duration) {
+    let counter = METRICS.audio_dropped.get_or_create(&Cause { cause });
+    counter.inc_by(sound.as_secs_f64());
+}
+
+/// A recogniser's stream broke and was opened again.
+pub fn stt_restarted() {
+    METRICS.stt_restarts.inc();
+}
+
+/// An event was replaced by a later one before a slow client had read it.
+pub fn event_coalesced() {
+    METRICS.events_coalesced.inc();
+}
+
+/// Everything as OpenMetrics text ([`MEDIA_TYPE`]).
+pub fn page() -> Result<String, fmt::Error> {
+    METRICS.page()
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Cause {
+    cause: DropCause,
+}
+
+/// All of them, with their names.
+struct Metrics {
+    registry: Registry,
+    input_delay: Delays,
+    output_delay: Delays,
+    sessions: Gauge,
+    sessions_opened: Counter,
+    sessions_closed: Counter,
+    audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
+    stt_restarts: Counter,
+    events_coalesced: Counter,
+}
+
+impl Metrics {
+    fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix(env!("CARGO_PKG_NAME")),
+            input_delay: Delays::default(),
+            output_delay: Delays::default(),
+            sessions: Gauge::default(),
+            sessions_opened: Counter::default(),
+            sessions_closed: Counter::default(),
+            audio_dropped: Family::default(),
+            stt_restarts: Counter::default(),
+            events_coalesced: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    /// Gives each its name; the library adds the prefix, the unit and `_total`.
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register_with_unit(
+            "input_delay",
+            "From a frame's arrival to the recogniser",
+            Unit::Seconds,
+            self.input_delay.clone(),
+        );
+        registry.register_with_unit(
+            "output_delay",
+            "From a chunk being ready and due to the socket's queue",
+            Unit::Seconds,
+            self.output_delay.clone(),
+        );
+        registry.register("sessions", "Live sessions", self.sessions.clone());
+        registry.register(
+            "sessions_opened",
+            "Sessions that have begun",
+            self.sessions_opened.clone(),
+        );
+        registry.register(
+            "sessions_closed",
+            "Sessions that have ended",
+            self.sessions_closed.clone(),
+        );
+        registry.register_with_unit(
+            "audio_dropped",
+            "Sound thrown away because a bound was reached",
+            Unit::Seconds,
+            self.audio_dropped.clone(),
+        );
+        registry.register(
+            "stt_restarts",
+            "Recogniser streams that broke and were opened again",
+            self.stt_restarts.clone(),
+        );
+        registry.register(
+            "events_coalesced",
+            "Events replaced by later ones before a slow client had read them",
+            self.events_coalesced.clone(),
+        );
+    }
+
+    fn session_opened(&self) -> OpenSession {
+        self.sessions_opened.inc();
+        self.sessions.inc();
+        OpenSession {
+            live: self.sessions.clone(),
+            closed: self.sessions_closed.clone(),
+        }
+    }
+
+    fn page(&self) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+}
+
+const DECADES: usize = 5;
+/// Ten steps of about a quarter each: the preferred numbers of ISO 3.
+const STEPS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
+/// Upper bounds of the buckets in nanoseconds, from 10 µs to 1 s; one more bucket has none.
+const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
+    let mut bounds = [1_000_000_000; DECADES * STEPS.len() + 1];
+    let mut unit = 100;
+    let mut index = 0;
+    while index < DECADES * STEPS.len() {
+        bounds[index] = STEPS[index % STEPS.len()] * unit;
+        index += 1;
+        if index % STEPS.len() == 0 {
+            unit *= 10;
+        }
+    }
+    bounds
+};
+
+/// A histogram of delays. The library's own takes a lock for each observation, which worker threads would share.
+#[derive(Debug, Clone, Default)]
+struct Delays(Arc<Buckets>);
+
+#[derive(Debug)]
+struct Buckets {
+    counts: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self {
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            sum_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Delays {
+    fn observe(&self, delay: Duration) {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
+        self.0.counts[bucket].fetch_add(1, Relaxed);
+        self.0.sum_ns.fetch_add(nanos, Relaxed);
+    }
+}
+
+impl TypedMetric for Delays {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Delays {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
+        let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(counts).collect();
+        // The sum of what is shown, so that the page agrees with itself while others count on.
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.0.sum_ns.load(Relaxed) as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of a sample, as it is written.
+    fn value(page: &str, sample: &str) -> String {
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {sample} in\n{page}"))
+            .to_owned()
+    }
+
+    #[test]
+    fn bounds_ascend_from_10_microseconds_to_a_second_in_steps_of_a_quarter() {
+        assert_eq!(BOUNDS_NS[..3], [10_000, 12_500, 16_000]);
+        assert_eq!(
+            BOUNDS_NS[BOUNDS_NS.len() - 2..],
+            [800_000_000, 1_000_000_000]
+        );
+        for pair in BOUNDS_NS.windows(2) {
+            let step = pair[1] as f64 / pair[0] as f64;
+            assert!((1.2..1.3).contains(&step), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_delay_is_counted_under_every_bound_that_it_does_not_exceed() {
+        let metrics = Metrics::new();
+        for micros in [0, 10, 11, 2_000, 3_000_000] {
+            metrics.input_delay.observe(Duration::from_micros(micros));
+        }
+        let page = metrics.page().unwrap();
+        let below = |bound: &str| {
+            let sample = format!("vivavoce_input_delay_seconds_bucket{{le=\"{bound}\"}}");
+            value(&page, &sample)
+        };
+        assert_eq!(below("0.00001"), "2");
+        assert_eq!(below("0.0000125"), "3");
+        assert_eq!(below("0.0016"), "3");
+        assert_eq!(below("0.002"), "4");
+        assert_eq!(below("1.0"), "4");
+        assert_eq!(below("+Inf"), "5");
+        assert_eq!(value(&page, "vivavoce_input_delay_seconds_count"), "5");
+        assert_eq!(value(&page, "vivavoce_input_delay_seconds_sum"), "3.002021");
+    }
+
+    #[test]
+    fn a_session_is_live_until_it_is_dropped() {
+        let metrics = Metrics::new();
+        let live = || value(&metrics.page().unwrap(), "vivavoce_sessions");
+        let session = metrics.session_opened();
+        assert_eq!(live(), "1");
+        drop(session);
+        assert_eq!(live(), "0");
+        let page = metrics.page().unwrap();
+        assert_eq!(value(&page, "vivavoce_sessions_opened_total"), "1");
+        assert_eq!(value(&page, "vivavoce_sessions_closed_total"), "1");
+    }
+
+    #[test]
+    fn sound_that_was_dropped_is_counted_by_cause() {
+        let metrics = Metrics::new();
+        for (cause, ms) in [(DropCause::Replay, 20), (DropCause::SlowReader, 40)] {
+            let counter = metrics.audio_dropped.get_or_create(&Cause { cause });
+            counter.inc_by(Duration::from_millis(ms).as_secs_f64());
+        }
+        let page = metrics.page().unwrap();
+        let dropped = |cause: &str| {
+            let sample = format!("vivavoce_audio_dropped_seconds_total{{cause=\"{cause}\"}}");
+            value(&page, &sample)
+        };
+        assert_eq!(
+            (dropped("replay"), dropped("slow_reader")),
+            ("0.02".to_owned(), "0.04".to_owned())
+        );
+    }
+}
