@@ -503,3 +503,169 @@ impl Backlog {
         self.chunks[index - 1].finalize |= chunk.finalize;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATE: SampleRate = SampleRate::HZ_8000;
+    /// Samples of a chunk.
+    const WHOLE: u64 = 160;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push {
+            chunks: usize,
+            speech: bool,
+        },
+        Send(usize),
+        /// Of what was sent, in per cent.
+        Acknowledge(u64),
+        Fail,
+        Reopen,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1usize..40).prop_map(|chunks| Step::Push {
+                chunks,
+                speech: true
+            }),
+            // Never so much in one test that speech before it is forgotten.
+            (1usize..40).prop_map(|chunks| Step::Push {
+                chunks,
+                speech: false
+            }),
+            (1usize..80).prop_map(Step::Send),
+            (0u64..=100).prop_map(Step::Acknowledge),
+            Just(Step::Fail),
+            Just(Step::Reopen),
+        ]
+    }
+
+    /// A feed, what was pushed, and what the present stream has heard.
+    struct Fed {
+        backlog: Backlog,
+        speech: Vec<bool>,
+        covered: u64,
+        heard: Vec<(u64, u64)>,
+        open: bool,
+    }
+
+    impl Fed {
+        fn new(limit: Duration) -> Self {
+            let mut backlog = Backlog::new(RATE, Duration::ZERO);
+            backlog.limit(limit);
+            Self {
+                backlog,
+                speech: Vec::new(),
+                covered: 0,
+                heard: Vec::new(),
+                open: false,
+            }
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Push { chunks, speech } => {
+                    let samples = vec![0; chunks * WHOLE as usize];
+                    self.backlog.push(&samples, speech, Instant::now());
+                    self.speech.extend(vec![speech; chunks]);
+                }
+                Step::Send(chunks) if self.open => self.send(chunks),
+                Step::Acknowledge(per_cent) if self.open => {
+                    let until = self.backlog.accepted * per_cent / 100;
+                    self.backlog.acknowledge(until);
+                    self.covered = self.covered.max(until);
+                }
+                Step::Fail if self.open => {
+                    self.backlog.interrupt();
+                    self.open = false;
+                }
+                Step::Reopen if !self.open => {
+                    self.backlog.rewind();
+                    self.heard.clear();
+                    self.open = true;
+                }
+                _ => {}
+            }
+            self.check();
+        }
+
+        fn send(&mut self, chunks: usize) {
+            for _ in 0..chunks {
+                let Some(Upload::Sound(chunk)) = self.backlog.take() else {
+                    return;
+                };
+                self.backlog.accepted(&chunk);
+                self.heard.push((chunk.at, chunk.end()));
+            }
+        }
+
+        fn check(&self) {
+            let backlog = &self.backlog;
+            let kept: u64 = backlog.chunks.iter().map(Chunk::samples).sum();
+            assert_eq!(backlog.kept, kept);
+            assert!(kept <= backlog.limit);
+            assert!(backlog.unsent.max(backlog.shortened) <= backlog.chunks.len());
+        }
+
+        /// Whether somebody would miss this chunk: speech, or what is around it.
+        fn matters(&self, chunk: usize) -> bool {
+            let from = chunk.saturating_sub(AROUND_SPEECH);
+            let to = (chunk + AROUND_SPEECH + 1).min(self.speech.len());
+            (from..to).any(|near| self.speech[near] && near as u64 * WHOLE >= self.covered)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_hears_what_no_final_covers_in_order_once_and_nothing_else(
+            steps in prop::collection::vec(step(), 0..40),
+        ) {
+            let silence: usize = steps.iter().map(|step| match step {
+                Step::Push { chunks, speech: false } => *chunks,
+                _ => 0,
+            }).sum();
+            prop_assume!(CHUNK * (silence as u32) < FORGOTTEN_AFTER);
+            let mut fed = Fed::new(Duration::from_hours(1));
+            steps.into_iter().for_each(|step| fed.step(step));
+            fed.step(Step::Fail);
+            let covered = fed.covered;
+            fed.step(Step::Reopen);
+            fed.send(usize::MAX);
+            prop_assert!(fed.heard.iter().all(|&(from, _)| from >= covered));
+            prop_assert!(fed.heard.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            for chunk in (0..fed.speech.len()).filter(|&chunk| fed.matters(chunk)) {
+                let (from, to) = (chunk as u64 * WHOLE, (chunk as u64 + 1) * WHOLE);
+                let from = from.max(covered);
+                let heard = fed.heard.contains(&(from, to));
+                prop_assert!(heard || from >= to, "chunk {} is not heard", chunk);
+            }
+            prop_assert_eq!(fed.backlog.lost, 0);
+        }
+
+        #[test]
+        fn beyond_the_limit_what_is_not_heard_is_counted(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    (1usize..200).prop_map(|chunks| Step::Push { chunks, speech: true }),
+                    (1usize..200).prop_map(Step::Send),
+                ],
+                0..40,
+            ),
+        ) {
+            let mut fed = Fed::new(Duration::from_secs(2));
+            fed.step(Step::Reopen);
+            steps.into_iter().for_each(|step| fed.step(step));
+            fed.send(usize::MAX);
+            let heard: u64 = fed.heard.iter().map(|(from, to)| to - from).sum();
+            prop_assert_eq!(heard + fed.backlog.lost, fed.backlog.cut);
+            // What was heard but is not kept is lost with the stream.
+            let gone = fed.backlog.cut - fed.backlog.kept;
+            fed.step(Step::Fail);
+            prop_assert_eq!(fed.backlog.lost, gone);
+        }
+    }
+}
