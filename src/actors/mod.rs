@@ -2,3 +2,5 @@
 
 pub mod registry;
 pub mod session;
+pub mod stt;
+pub mod supervision;

@@ -1,0 +1,364 @@
+//! Hearing: one life of one recogniser's stream. The actor opens the stream, sends it the sound of a [`Feed`], reports
+//! what comes back, and ends with the stream. It never dials again: the session, which supervises it, makes the next
+//! life over the same feed, and that replays what no final has covered. A drop and a panic are the same to it.
+//!
+//! Sound goes past the mailbox: [`Feed`] is written by plain calls, also to [finalize](Feed::finalize) and to
+//! [end](Feed::end), which must keep their place in it. Only one life may use a feed at a time.
+//!
+//! Where the provider limits its streams, the actor changes to a new one within its life: at a pause late in the old
+//! one, whose last finals are reported before the new one hears anything.
+
+mod feed;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient, WeakAddr};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
+
+use crate::providers::{
+    AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
+};
+use feed::Upload;
+
+/// How long opening a stream may take.
+const OPENING: Duration = Duration::from_secs(10);
+/// How long a recogniser may refuse sound.
+const SENDING: Duration = Duration::from_secs(20);
+/// How long a recogniser has for its last finals.
+const LAST_FINALS: Duration = Duration::from_secs(5);
+/// A stream is left at the latest so long before the provider's limit.
+const BEFORE_LIMIT: Duration = Duration::from_secs(2);
+/// The share of the limit after which it is left at a pause.
+const LATE: f64 = 0.8;
+
+/// What one life has to say. They come in order; each is handled before the next is sent.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SttReport {
+    /// Which life: the number that [`SttActor::new`] was given.
+    pub life: u32,
+    /// What there is to say.
+    pub news: SttNews,
+}
+
+/// The news of a life: `Opened` at most once and first, `Stopped` exactly once and last.
+#[derive(Debug)]
+pub enum SttNews {
+    /// The stream is open; what the feed has kept is on its way.
+    Opened,
+    /// What was heard, the words at their places in the session's audio.
+    Heard(SttEvent),
+    /// The life is over: `Ok` after [`Feed::end`], else why.
+    Stopped(Result<(), ProviderError>),
+}
+
+/// Ends a life at once, with its stream. Dropping the actor's address does the same.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+/// One life of a recogniser's stream.
+pub struct SttActor {
+    /// What to start with, until it has started.
+    life: Option<Life>,
+    /// An actor's own futures would keep it alive without an address; a task ends with it.
+    task: Option<AbortOnDropHandle<()>>,
+}
+
+impl SttActor {
+    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports.
+    pub fn new(
+        provider: Arc<dyn SpeechToText>,
+        request: SttRequest,
+        feed: Feed,
+        report: Recipient<SttReport>,
+        life: u32,
+    ) -> Self {
+        let life = Life {
+            provider,
+            request,
+            feed,
+            report,
+            number: life,
+        };
+        Self {
+            life: Some(life),
+            task: None,
+        }
+    }
+}
+
+impl Actor for SttActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        if let Some(life) = self.life.take() {
+            let task = tokio::task::spawn_local(life.live(context.address().downgrade()));
+            self.task = Some(AbortOnDropHandle::new(task));
+        }
+    }
+}
+
+impl Handler<Stop> for SttActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, context: &mut Context<Self>) {
+        context.stop();
+    }
+}
+
+/// A chunk of sound was accepted by the recogniser so long after it was pushed.
+fn heard_after(delay: Duration) {
+    tracing::trace!(?delay, "the recogniser has taken sound");
+}
+
+type Events = BoxStream<'static, Result<SttEvent, ProviderError>>;
+
+/// What a life is made of.
+struct Life {
+    provider: Arc<dyn SpeechToText>,
+    request: SttRequest,
+    feed: Feed,
+    report: Recipient<SttReport>,
+    number: u32,
+}
+
+/// Why no more sound goes up.
+enum Uplink {
+    /// All of it was sent.
+    Done,
+    /// The provider's limit is near.
+    NearLimit,
+    /// The recogniser takes no more; its events say why.
+    Refused,
+}
+
+/// Tells the supervisor, however a life ends.
+struct Farewell {
+    outcome: Result<(), ProviderError>,
+    feed: Feed,
+    report: Recipient<SttReport>,
+    number: u32,
+    actor: WeakAddr<SttActor>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.feed.interrupt();
+        let outcome = std::mem::replace(&mut self.outcome, Ok(()));
+        // Past the mailbox's capacity: a supervisor that misses this stays deaf, and it is one message a life.
+        self.report.do_send(SttReport {
+            life: self.number,
+            news: SttNews::Stopped(outcome),
+        });
+        if let Some(actor) = self.actor.upgrade() {
+            actor.do_send(Stop);
+        }
+    }
+}
+
+impl Life {
+    async fn live(self, actor: WeakAddr<SttActor>) {
+        let mut farewell = Farewell {
+            outcome: Err(self.error(ErrorKind::Unavailable, "the recogniser's task has ended")),
+            feed: self.feed.clone(),
+            report: self.report.clone(),
+            number: self.number,
+            actor,
+        };
+        farewell.outcome = tokio::select! {
+            outcome = self.streams() => outcome,
+            () = self.patience_after_end() => Ok(()),
+        };
+    }
+
+    async fn patience_after_end(&self) {
+        self.feed.ended().await;
+        sleep(LAST_FINALS).await;
+    }
+
+    /// One stream after the other, until the sound ends.
+    async fn streams(&self) -> Result<(), ProviderError> {
+        let mut stream = self.open().await?;
+        self.tell(SttNews::Opened).await?;
+        while let Some(next) = self.converse(stream).await? {
+            stream = next;
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<SttStream, ProviderError> {
+        let late = |_| self.error(ErrorKind::Timeout, "opening a stream took too long");
+        let opening = self.provider.open(self.request.clone());
+        timeout(OPENING, opening).await.map_err(late)?
+    }
+
+    /// Serves one stream to its end; gives the next one if the sound goes on.
+    async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
+        self.feed.rewind();
+        let uplink = self.uplink(stream.sink);
+        let mut downlink = pin!(self.downlink(stream.events));
+        let uplink = tokio::select! {
+            biased;
+            ended = &mut downlink => return Err(self.why(ended)),
+            uplink = uplink => uplink?,
+        };
+        match uplink {
+            // How long that may take is bounded with the life.
+            Uplink::Done => downlink.await.map(|()| None),
+            Uplink::Refused => Err(self.why(self.last_finals(downlink).await)),
+            Uplink::NearLimit => {
+                let (ended, next) = tokio::join!(self.last_finals(downlink), self.open());
+                match ended {
+                    Ok(()) => self.feed.acknowledge(self.feed.sent()),
+                    Err(error) => {
+                        tracing::warn!(%error, "the next stream hears the end of the last one again");
+                    }
+                }
+                next.map(Some)
+            }
+        }
+    }
+
+    async fn last_finals(
+        &self,
+        downlink: impl Future<Output = Result<(), ProviderError>>,
+    ) -> Result<(), ProviderError> {
+        let late = |_| self.error(ErrorKind::Timeout, "the recogniser does not come to an end");
+        timeout(LAST_FINALS, downlink).await.map_err(late)?
+    }
+
+    /// Sends what the feed has.
+    async fn uplink(&self, sink: AudioSink) -> Result<Uplink, ProviderError> {
+        let opened = Instant::now();
+        let limit = self.provider.accepts().stream_limit;
+        let mut last_moment = pin!(async {
+            match limit {
+                Some(limit) => sleep(limit - BEFORE_LIMIT.min(limit / 5)).await,
+                None => future::pending().await,
+            }
+        });
+        loop {
+            let upload = tokio::select! {
+                biased;
+                () = &mut last_moment => return Ok(Uplink::NearLimit),
+                upload = self.feed.next() => upload,
+            };
+            if !self.send(&sink, &upload).await? {
+                return Ok(Uplink::Refused);
+            }
+            if matches!(upload, Upload::End) {
+                return Ok(Uplink::Done);
+            }
+            let late = limit.is_some_and(|limit| opened.elapsed() >= limit.mul_f64(LATE));
+            if late && self.feed.is_silent() {
+                return Ok(Uplink::NearLimit);
+            }
+        }
+    }
+
+    /// Whether the recogniser has taken it.
+    async fn send(&self, sink: &AudioSink, upload: &Upload) -> Result<bool, ProviderError> {
+        let sent = match upload {
+            Upload::Sound(chunk) => timeout(SENDING, sink.send(chunk.sound.clone())).await,
+            Upload::Finalize => timeout(SENDING, sink.finalize()).await,
+            Upload::End => return Ok(true),
+        };
+        let sent = sent.map_err(|_| {
+            self.error(
+                ErrorKind::Timeout,
+                "the recogniser has stopped taking sound",
+            )
+        })?;
+        if let (Ok(()), Upload::Sound(chunk)) = (&sent, upload) {
+            self.feed.accepted(chunk);
+        }
+        Ok(sent.is_ok())
+    }
+
+    /// Reports what comes back, until the events end.
+    async fn downlink(&self, mut events: Events) -> Result<(), ProviderError> {
+        let mut owes_final = false;
+        while let Some(event) = events.next().await {
+            let mut event = event?;
+            if let SttEvent::Partial(heard) | SttEvent::Final(heard) = &mut event {
+                self.feed.place_words(heard);
+            }
+            let covered = self.covered(&event, &mut owes_final);
+            // Only what has arrived counts as heard: a life that ends in between leaves it to the next.
+            self.tell(SttNews::Heard(event)).await?;
+            if let Some(until) = covered {
+                self.feed.acknowledge(until);
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to where the session's audio need not be heard again.
+    fn covered(&self, event: &SttEvent, owes_final: &mut bool) -> Option<Duration> {
+        match event {
+            SttEvent::Partial(heard) => {
+                *owes_final = !heard.text.is_empty();
+                if *owes_final {
+                    self.feed.recogniser_hears_speech();
+                }
+                None
+            }
+            SttEvent::Final(heard) => {
+                *owes_final = false;
+                end_of_words(heard).or_else(|| Some(self.latest_pause_or_all()))
+            }
+            SttEvent::UtteranceLost(_) => {
+                *owes_final = false;
+                Some(self.latest_pause_or_all())
+            }
+            SttEvent::EndOfSpeech if *owes_final => None,
+            SttEvent::EndOfSpeech => self.feed.latest_pause(),
+        }
+    }
+
+    fn latest_pause_or_all(&self) -> Duration {
+        self.feed.latest_pause().unwrap_or_else(|| self.feed.sent())
+    }
+
+    /// Waits until the supervisor has handled it.
+    async fn tell(&self, news: SttNews) -> Result<(), ProviderError> {
+        let report = SttReport {
+            life: self.number,
+            news,
+        };
+        let gone = |_| self.error(ErrorKind::Unavailable, "nobody listens to the recogniser");
+        self.report.send(report).await.map_err(gone)
+    }
+
+    /// Why a stream that was to go on has ended.
+    fn why(&self, ended: Result<(), ProviderError>) -> ProviderError {
+        ended.err().unwrap_or_else(|| {
+            self.error(
+                ErrorKind::Unavailable,
+                "the recogniser has ended the stream",
+            )
+        })
+    }
+
+    fn error(&self, kind: ErrorKind, message: &str) -> ProviderError {
+        ProviderError::new(self.provider.slug(), kind, message)
+    }
+}
+
+/// Where the last word ends, where words are known.
+fn end_of_words(heard: &Transcript) -> Option<Duration> {
+    let ends = heard.words.iter().map(|word| word.end);
+    Duration::try_from_secs_f64(ends.reduce(f64::max)?).ok()
+}

@@ -1,0 +1,544 @@
+//! Lives of a recogniser's stream whose far end the test plays itself, in virtual time.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use actix::Addr;
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::*;
+use crate::audio::{AudioFormat, Encoding, Layout, SampleRate, linear16};
+use crate::providers::{Accepts, SttInput, Word};
+
+const RATE: SampleRate = SampleRate::HZ_8000;
+const CHUNK: Duration = Duration::from_millis(20);
+/// Chunks that wait in the sink.
+const SINK_CHUNKS: usize = 4;
+
+/// How the provider opens a stream.
+#[derive(Clone, Copy)]
+enum Opening {
+    Takes(Duration),
+    Fails,
+    Panics,
+    PanicsLater,
+}
+
+/// A provider whose streams are handed to the test as they open.
+struct Scripted {
+    openings: Mutex<VecDeque<Opening>>,
+    stream_limit: Option<Duration>,
+    opened: mpsc::UnboundedSender<Far>,
+}
+
+/// The far end of a stream.
+struct Far {
+    input: mpsc::Receiver<SttInput>,
+    events: mpsc::UnboundedSender<Result<SttEvent, ProviderError>>,
+}
+
+#[async_trait]
+impl SpeechToText for Scripted {
+    fn slug(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts {
+            encodings: &[Encoding::Linear16],
+            rates: &[8_000],
+            stereo: false,
+            stream_limit: self.stream_limit,
+            keep_alive: None,
+        }
+    }
+
+    async fn open(&self, _: SttRequest) -> Result<SttStream, ProviderError> {
+        let opening = self.openings.lock().unwrap().pop_front();
+        let opening = opening.unwrap_or(Opening::Takes(Duration::ZERO));
+        let (sink, input) = AudioSink::channel(SINK_CHUNKS);
+        let (events, received) = mpsc::unbounded_channel();
+        let mut events_end: Events = Box::pin(UnboundedReceiverStream::new(received));
+        match opening {
+            Opening::Takes(time) => sleep(time).await,
+            Opening::Fails => return Err(failure()),
+            Opening::Panics => panic!("a provider's mistake"),
+            Opening::PanicsLater => {
+                events_end = Box::pin(events_end.map(|_| panic!("a provider's mistake")));
+            }
+        }
+        self.opened.send(Far { input, events }).unwrap();
+        Ok(SttStream {
+            sink,
+            events: events_end,
+        })
+    }
+}
+
+fn failure() -> ProviderError {
+    ProviderError::new("scripted", ErrorKind::Unavailable, "a scripted failure")
+}
+
+#[derive(Debug, PartialEq)]
+enum Up {
+    /// The chunks by their numbers.
+    Chunk(i16),
+    Finalize,
+    End,
+}
+
+impl Far {
+    /// What comes until nothing has come for a while.
+    async fn everything(&mut self) -> Vec<Up> {
+        let mut all = Vec::new();
+        while let Ok(next) = timeout(Duration::from_millis(100), self.input.recv()).await {
+            match next {
+                Some(SttInput::Audio(sound)) => {
+                    let samples = linear16::samples(&sound);
+                    assert!(samples.iter().all(|sample| *sample == samples[0]));
+                    all.push(Up::Chunk(samples[0]));
+                }
+                Some(SttInput::Finalize) => all.push(Up::Finalize),
+                None => {
+                    all.push(Up::End);
+                    return all;
+                }
+            }
+        }
+        all
+    }
+
+    fn says(&self, event: SttEvent) {
+        self.events.send(Ok(event)).unwrap();
+    }
+
+    fn fails(self) {
+        self.events.send(Err(failure())).unwrap();
+    }
+}
+
+fn chunks(numbers: impl IntoIterator<Item = i16>) -> Vec<Up> {
+    numbers.into_iter().map(Up::Chunk).collect()
+}
+
+/// A final whose words have these times.
+fn heard(words: &[(f64, f64)]) -> Transcript {
+    let word = |&(start, end): &(f64, f64)| Word {
+        word: "word".to_owned(),
+        start,
+        end,
+        confidence: None,
+    };
+    Transcript {
+        text: "word".to_owned(),
+        words: words.iter().map(word).collect(),
+        ..Transcript::default()
+    }
+}
+
+/// Timers ring at the next millisecond.
+fn has_lasted(began: Instant, time: Duration) -> bool {
+    began.elapsed().abs_diff(time) < Duration::from_millis(10)
+}
+
+struct Listener(mpsc::UnboundedSender<SttReport>);
+
+impl Actor for Listener {
+    type Context = Context<Self>;
+}
+
+impl Handler<SttReport> for Listener {
+    type Result = ();
+    fn handle(&mut self, report: SttReport, _: &mut Context<Self>) {
+        self.0.send(report).unwrap();
+    }
+}
+
+/// A session that hears nothing but its recogniser.
+struct Session {
+    feed: Feed,
+    provider: Arc<Scripted>,
+    streams: mpsc::UnboundedReceiver<Far>,
+    listener: Addr<Listener>,
+    reports: mpsc::UnboundedReceiver<SttReport>,
+    lives: u32,
+    pushed: i16,
+}
+
+impl Session {
+    fn new(openings: &[Opening]) -> Self {
+        Self::with_stream_limit(openings, None)
+    }
+
+    fn with_stream_limit(openings: &[Opening], stream_limit: Option<Duration>) -> Self {
+        tokio::time::pause();
+        let (opened, streams) = mpsc::unbounded_channel();
+        let (told, reports) = mpsc::unbounded_channel();
+        let feed = Feed::new(Layout::mono(RATE), Duration::ZERO);
+        feed.limit(LIMIT);
+        Self {
+            feed,
+            provider: Arc::new(Scripted {
+                openings: Mutex::new(openings.iter().copied().collect()),
+                stream_limit,
+                opened,
+            }),
+            streams,
+            listener: Listener(told).start(),
+            reports,
+            lives: 0,
+            pushed: 0,
+        }
+    }
+
+    fn live(&mut self) -> Addr<SttActor> {
+        self.lives += 1;
+        let request = SttRequest {
+            language: "en-US".to_owned(),
+            model: String::new(),
+            punctuation: true,
+            format: AudioFormat::mono(Encoding::Linear16, RATE),
+        };
+        let provider = Arc::clone(&self.provider) as Arc<dyn SpeechToText>;
+        let report = self.listener.clone().recipient();
+        SttActor::new(provider, request, self.feed.clone(), report, self.lives).start()
+    }
+
+    async fn stream(&mut self) -> Far {
+        self.streams.recv().await.unwrap()
+    }
+
+    /// A life, its opened stream, and the news of it.
+    async fn open(&mut self) -> (Addr<SttActor>, Far) {
+        let life = self.live();
+        let stream = self.stream().await;
+        assert!(matches!(self.news().await, SttNews::Opened));
+        (life, stream)
+    }
+
+    /// Pushes numbered chunks of 20 ms.
+    fn push(&mut self, count: i16, speech: bool) {
+        for _ in 0..count {
+            self.feed.push(&[self.pushed; 160], speech);
+            self.pushed += 1;
+        }
+    }
+
+    async fn news(&mut self) -> SttNews {
+        let report = self.reports.recv().await.unwrap();
+        assert_eq!(report.life, self.lives);
+        report.news
+    }
+
+    async fn words(&mut self) -> Vec<(f64, f64)> {
+        match self.news().await {
+            SttNews::Heard(SttEvent::Final(heard)) => heard
+                .words
+                .iter()
+                .map(|word| (word.start, word.end))
+                .collect(),
+            other => panic!("{other:?} is no final"),
+        }
+    }
+
+    /// Why the life has stopped; it says nothing afterwards.
+    async fn stopped(&mut self) -> Result<(), ErrorKind> {
+        let SttNews::Stopped(outcome) = self.news().await else {
+            panic!("the life goes on");
+        };
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert!(self.reports.recv().now_or_never().is_none());
+        outcome.map_err(|error| error.kind)
+    }
+}
+
+#[actix::test]
+async fn after_a_drop_the_next_life_hears_the_sound_since_the_last_final_and_nothing_before() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(100, true);
+    assert_eq!(far.everything().await, chunks(0..100));
+    far.says(SttEvent::Final(heard(&[(0.1, 0.5), (0.6, 1.0)])));
+    assert_eq!(session.words().await, [(0.1, 0.5), (0.6, 1.0)]);
+    session.push(10, true);
+    assert_eq!(far.everything().await, chunks(100..110));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    session.push(10, true);
+
+    let (_life, mut far) = session.open().await;
+    session.push(10, true);
+    assert_eq!(far.everything().await, chunks(50..130));
+    far.says(SttEvent::Final(heard(&[(0.0, 1.6)])));
+    assert_eq!(session.words().await, [(1.0, 2.6)]);
+    assert_eq!(session.feed.lost(), Duration::ZERO);
+    assert_eq!(session.feed.kept(), Duration::ZERO);
+    assert_eq!(session.feed.position(), CHUNK * 130);
+}
+
+#[actix::test]
+async fn words_are_where_they_were_said_though_the_replay_left_silence_out() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    for (count, speech) in [(100, false), (50, true), (100, false), (50, true)] {
+        session.push(count, speech);
+    }
+    assert_eq!(far.everything().await, chunks(0..300));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+
+    let (_life, mut far) = session.open().await;
+    let replayed = (75..175).chain(225..300);
+    assert_eq!(far.everything().await, chunks(replayed));
+    // Half a second of silence, a second of speech, half a second after it, and as much before the next.
+    far.says(SttEvent::Final(heard(&[
+        (0.5, 1.5),
+        (1.75, 2.0),
+        (2.0, 2.5),
+        (2.5, 3.5),
+    ])));
+    let said = [(2.0, 3.0), (3.25, 3.5), (4.5, 5.0), (5.0, 6.0)];
+    assert_eq!(session.words().await, said);
+}
+
+#[actix::test]
+async fn silence_during_an_outage_pushes_no_speech_out() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(50, true);
+    assert_eq!(far.everything().await, chunks(0..50));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    session.push(3_000, false);
+    session.push(50, true);
+    let (_life, mut far) = session.open().await;
+    let replayed = (0..75).chain(3_025..3_100);
+    assert_eq!(far.everything().await, chunks(replayed));
+    assert_eq!(session.feed.lost(), Duration::ZERO);
+}
+
+#[actix::test]
+async fn a_slow_opening_keeps_the_last_ten_seconds_exactly_and_counts_the_rest() {
+    let mut session = Session::new(&[Opening::Takes(Duration::from_secs(9))]);
+    session.feed.limit(LIMIT_WHILE_CONFIGURED);
+    session.push(200, false);
+    session.push(100, true);
+    session.push(300, false);
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(100..600));
+    assert_eq!(session.feed.lost(), CHUNK * 100);
+}
+
+#[actix::test]
+async fn an_opening_that_fails_or_takes_too_long_ends_the_life_and_costs_no_sound() {
+    let mut session = Session::new(&[Opening::Takes(OPENING * 2), Opening::Fails]);
+    session.push(100, false);
+    let _life = session.live();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
+    let _life = session.live();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(0..100));
+}
+
+#[actix::test]
+async fn a_sink_that_hangs_ends_the_life_and_all_it_took_is_heard_again() {
+    let mut session = Session::new(&[]);
+    let (_life, _far) = session.open().await;
+    let began = Instant::now();
+    session.push(100, true);
+    let SttNews::Stopped(Err(error)) = session.news().await else {
+        panic!("a sink that hangs is a failure");
+    };
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert!(has_lasted(began, SENDING));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(0..100));
+}
+
+#[actix::test]
+async fn a_panic_of_the_provider_is_the_end_of_a_life_like_any_other() {
+    let mut session = Session::new(&[Opening::Panics, Opening::PanicsLater]);
+    session.push(50, true);
+    let _life = session.live();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(0..50));
+    far.says(SttEvent::EndOfSpeech);
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(0..50));
+}
+
+#[actix::test]
+async fn events_that_end_before_the_sound_are_a_failure() {
+    let mut session = Session::new(&[]);
+    let (_life, far) = session.open().await;
+    drop(far.events);
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+}
+
+#[actix::test]
+async fn after_the_end_the_last_finals_are_still_told() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(10, true);
+    session.feed.push(&[10; 40], true);
+    session.feed.end();
+    session.push(10, true);
+    let mut all = chunks(0..11);
+    all.push(Up::End);
+    assert_eq!(far.everything().await, all);
+    far.says(SttEvent::Final(heard(&[(0.0, 0.2)])));
+    drop(far);
+    assert_eq!(session.words().await, [(0.0, 0.2)]);
+    assert_eq!(session.stopped().await, Ok(()));
+}
+
+#[actix::test]
+async fn a_recogniser_that_does_not_come_to_an_end_is_left() {
+    let mut session = Session::new(&[]);
+    let (_life, _far) = session.open().await;
+    let began = Instant::now();
+    session.feed.end();
+    assert!(matches!(session.news().await, SttNews::Stopped(Ok(()))));
+    assert!(has_lasted(began, LAST_FINALS));
+}
+
+#[actix::test]
+async fn a_life_without_an_address_or_told_to_stop_closes_its_stream_at_once() {
+    let mut session = Session::new(&[]);
+    for tell in [false, true] {
+        let (life, mut far) = session.open().await;
+        let began = Instant::now();
+        if tell {
+            life.do_send(Stop);
+        } else {
+            drop(life);
+        }
+        assert!(far.input.recv().await.is_none());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    }
+}
+
+#[actix::test]
+async fn a_finalize_keeps_its_place_in_the_sound_and_in_its_replay() {
+    let mut session = Session::new(&[]);
+    session.push(10, true);
+    session.feed.finalize();
+    session.push(10, true);
+    let mut all = chunks(0..10);
+    all.push(Up::Finalize);
+    all.extend(chunks(10..20));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, all);
+    session.feed.finalize();
+    assert_eq!(far.everything().await, [Up::Finalize]);
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    all.push(Up::Finalize);
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, all);
+}
+
+#[actix::test]
+async fn a_mebibyte_at_once_is_heard_up_to_the_bound_and_the_rest_is_counted() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    let samples = vec![1; (1 << 20) / 2];
+    session.feed.push(&samples, true);
+    assert!(session.feed.kept() <= LIMIT);
+    session.feed.finalize();
+    let heard = far.everything().await.len() as u32 - 1;
+    assert_eq!(heard, 1_500);
+    let cut_short = RATE.duration_of(samples.len() % 160);
+    let all = RATE.duration_of(samples.len());
+    let difference = (session.feed.lost() + CHUNK * (heard - 1) + cut_short).abs_diff(all);
+    assert!(difference < CHUNK, "{difference:?}");
+}
+
+#[actix::test]
+async fn before_a_providers_limit_the_stream_is_changed_at_a_pause_with_its_last_final_first() {
+    let mut session = Session::with_stream_limit(&[], Some(Duration::from_secs(100)));
+    let (_life, mut far) = session.open().await;
+    tokio::time::advance(Duration::from_secs(85)).await;
+    session.push(10, true);
+    assert_eq!(far.everything().await, chunks(0..10));
+    session.push(1, false);
+    let mut rest = chunks([10]);
+    rest.push(Up::End);
+    assert_eq!(far.everything().await, rest);
+    session.push(10, true);
+    let mut next = session.stream().await;
+    assert_eq!(next.everything().await, []);
+    far.says(SttEvent::Final(heard(&[(0.0, 0.2)])));
+    drop(far);
+    assert_eq!(session.words().await, [(0.0, 0.2)]);
+    assert_eq!(next.everything().await, chunks(11..21));
+    next.says(SttEvent::Final(heard(&[(0.0, 0.2)])));
+    let words = session.words().await;
+    assert!((words[0].0 - 0.22).abs() < 1e-9, "{words:?}");
+}
+
+#[actix::test]
+async fn without_a_pause_the_stream_is_changed_just_before_the_limit() {
+    let mut session = Session::with_stream_limit(&[], Some(Duration::from_secs(100)));
+    let began = Instant::now();
+    let (_life, far) = session.open().await;
+    session.push(1, true);
+    let _next = session.stream().await;
+    assert!(has_lasted(began, Duration::from_secs(98)));
+    drop(far);
+}
+
+#[actix::test]
+async fn an_idle_session_holds_less_than_two_seconds_even_after_a_cough() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    for speech in [0, 20] {
+        session.push(speech, true);
+        for _ in 0..60 {
+            session.push(50, false);
+            far.everything().await;
+        }
+        assert!(session.feed.kept() < Duration::from_secs(2));
+    }
+    assert_eq!(session.feed.lost(), Duration::ZERO);
+}
+
+#[actix::test]
+async fn speech_that_only_the_recogniser_hears_is_kept_for_the_replay() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(50, false);
+    far.everything().await;
+    far.says(SttEvent::Partial(heard(&[])));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    session.push(100, false);
+    far.everything().await;
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    let replayed = (0..75).chain(125..150);
+    assert_eq!(far.everything().await, chunks(replayed));
+}
+
+#[actix::test]
+async fn a_final_without_word_times_covers_the_sound_up_to_the_latest_pause() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    for (count, speech) in [(20, true), (30, false), (10, true)] {
+        session.push(count, speech);
+    }
+    far.everything().await;
+    far.says(SttEvent::Final(heard(&[])));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(25..60));
+}
