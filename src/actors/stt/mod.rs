@@ -77,7 +77,8 @@ pub struct SttActor {
 }
 
 impl SttActor {
-    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports.
+    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports. The
+    /// life before it over the same feed must have reported [`SttNews::Stopped`].
     pub fn new(
         provider: Arc<dyn SpeechToText>,
         request: SttRequest,
