@@ -515,7 +515,7 @@ mod tests {
     /// Samples of a chunk.
     const WHOLE: u64 = 160;
 
-    #[derive(Debug, Clone)]
+    #[derive(Debug, Clone, Copy)]
     enum Step {
         Push {
             chunks: usize,

@@ -156,8 +156,10 @@ struct Farewell {
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.feed.interrupt();
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
+        if outcome.is_err() {
+            self.feed.interrupt();
+        }
         // Past the mailbox's capacity: a supervisor that misses this stays deaf, and it is one message a life.
         self.report.do_send(SttReport {
             life: self.number,
