@@ -404,6 +404,8 @@ impl Backlog {
             self.kept -= samples;
         }
         self.not_replayable = 0;
+        // A long replay leaves no room behind that nobody needs.
+        self.chunks.shrink_to(2 * LONGEST_SILENCE);
     }
 
     fn latest_pause(&self) -> Option<u64> {
@@ -513,7 +515,7 @@ mod tests {
     /// Samples of a chunk.
     const WHOLE: u64 = 160;
 
-    #[derive(Debug, Clone)]
+    #[derive(Debug, Clone, Copy)]
     enum Step {
         Push {
             chunks: usize,

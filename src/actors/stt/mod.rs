@@ -77,7 +77,8 @@ pub struct SttActor {
 }
 
 impl SttActor {
-    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports.
+    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports. The
+    /// life before it over the same feed must have reported [`SttNews::Stopped`].
     pub fn new(
         provider: Arc<dyn SpeechToText>,
         request: SttRequest,
@@ -155,8 +156,10 @@ struct Farewell {
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.feed.interrupt();
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
+        if outcome.is_err() {
+            self.feed.interrupt();
+        }
         // Past the mailbox's capacity: a supervisor that misses this stays deaf, and it is one message a life.
         self.report.do_send(SttReport {
             life: self.number,

@@ -542,3 +542,71 @@ async fn a_final_without_word_times_covers_the_sound_up_to_the_latest_pause() {
     let (_life, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(25..60));
 }
+
+#[actix::test]
+async fn a_feed_that_begins_late_in_the_session_counts_from_there() {
+    let mut session = Session::new(&[]);
+    let start = Duration::from_secs(10);
+    session.feed = Feed::new(Layout::mono(RATE), start);
+    let (_life, mut far) = session.open().await;
+    session.push(100, true);
+    far.everything().await;
+    far.says(SttEvent::Final(heard(&[(0.5, 1.0)])));
+    assert_eq!(session.words().await, [(10.5, 11.0)]);
+    assert_eq!(session.feed.position(), start + CHUNK * 100);
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(50..100));
+}
+
+#[actix::test]
+async fn the_end_of_speech_covers_what_was_said_unless_a_final_of_it_is_owed() {
+    let mut session = Session::new(&[]);
+    for (owed, kept) in [(true, 20), (false, 0)] {
+        let (_life, mut far) = session.open().await;
+        if owed {
+            session.push(20, true);
+            session.push(10, false);
+            far.everything().await;
+            far.says(SttEvent::Partial(heard(&[])));
+            assert!(matches!(session.news().await, SttNews::Heard(_)));
+        }
+        far.everything().await;
+        far.says(SttEvent::EndOfSpeech);
+        assert!(matches!(session.news().await, SttNews::Heard(_)));
+        far.fails();
+        assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+        assert_eq!(session.feed.kept(), CHUNK * (kept + 10));
+    }
+}
+
+#[actix::test]
+async fn an_utterance_that_the_recogniser_gave_up_is_not_heard_again() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(20, true);
+    far.everything().await;
+    far.says(SttEvent::UtteranceLost(failure()));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    session.push(10, true);
+    far.everything().await;
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(20..30));
+}
+
+#[actix::test]
+async fn times_that_are_no_times_cost_nothing() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(20, true);
+    far.everything().await;
+    for end in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+        far.says(SttEvent::Final(heard(&[(end, end)])));
+        assert_eq!(session.words().await.len(), 1);
+    }
+    session.push(20, true);
+    assert_eq!(far.everything().await, chunks(20..40));
+}
