@@ -3,19 +3,24 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Actor;
-use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
+use crate::actors::session::{SessionServices, SessionSettings};
 use crate::config::{Config, Settings};
-use crate::http::{self, AppState};
+use crate::http::{self, AppState, Sockets, socket};
 use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
+
+/// How long sessions that must end may take for their last words and their close frame.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Why the server did not run.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +68,19 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
     }
 }
 
+/// How sessions behave, from the settings.
+pub fn session_settings(settings: &Settings) -> SessionSettings {
+    let socket = &settings.socket;
+    SessionSettings {
+        config_timeout: socket.config_timeout_seconds,
+        lead: if socket.pacing {
+            socket.lead_ms.0
+        } else {
+            Duration::MAX
+        },
+    }
+}
+
 /// The providers that the settings name.
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
@@ -101,10 +119,21 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         }
     });
     let draining = CancellationToken::new();
+    let closing = CancellationToken::new();
     let work = TaskTracker::new();
+    let sessions = SessionRegistry::default().start();
+    let services = Arc::new(SessionServices {
+        providers: Arc::clone(&providers),
+        synthesizer: Arc::clone(&synthesizer),
+        sessions: sessions.clone(),
+        closing: closing.clone(),
+        settings: session_settings(settings),
+    });
+    let sockets = web::Data::new(Sockets::new(settings, services));
     let state = web::Data::new(AppState {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
+        sessions,
         draining: draining.clone(),
         work: work.clone(),
     });
@@ -115,11 +144,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let mut server = HttpServer::new(move || {
         App::new()
             .app_data(state.clone())
+            .app_data(sockets.clone())
             .configure(http::configure)
     })
     .disable_signals()
     // A caller who has hung up wants no answer: what is done for it alone is dropped.
     .h1_allow_half_closed(false)
+    .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
+    .on_connect(socket::accepted)
     .shutdown_timeout(settings.shutdown.drain_seconds.as_secs());
     if settings.server.workers > 0 {
         server = server.workers(settings.server.workers);
@@ -139,24 +171,22 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         // New connections are still taken, so that a load balancer is told by /readyz.
         draining.cancel();
         work.close();
-        let done = async {
-            work.wait().await;
-            handle.stop(true).await;
+        let done = tokio::select! {
+            () = work.wait() => true,
+            () = stop.received() => false,
+            () = tokio::time::sleep(drain) => false,
         };
-        tokio::select! {
-            () = done => {}
-            () = stop.received() => at_once(&handle).await,
-            () = tokio::time::sleep(drain) => at_once(&handle).await,
+        if !done {
+            // Sessions say goodbye; whatever else still runs is cut.
+            tracing::warn!("ending what still runs");
+            closing.cancel();
+            let _late = tokio::time::timeout(GOODBYE, work.wait()).await;
         }
+        handle.stop(work.is_empty()).await;
     });
     running.await?;
     tracing::info!("stopped");
     Ok(())
-}
-
-async fn at_once(handle: &ServerHandle) {
-    tracing::warn!("stopping at once");
-    handle.stop(false).await;
 }
 
 /// SIGTERM or Ctrl-C.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
-use vivavoce::http::socket::{self, Closed, SocketHandler, SocketSettings, SocketWriter};
+use vivavoce::http::socket::{self, Audio, Closed, SocketHandler, SocketSettings, SocketWriter};
 
 use crate::harness::{PATIENCE, within};
 
@@ -102,6 +102,15 @@ fn settings() -> SocketSettings {
         allowed_origins: vec!["https://app.example".to_owned()],
         idle_timeout: Duration::from_mins(1),
         max_buffered_audio: Duration::from_secs(2),
+    }
+}
+
+/// A chunk of 20 ms.
+fn audio(bytes: Bytes) -> Audio {
+    Audio {
+        tag: 0,
+        duration: Duration::from_millis(20),
+        bytes,
     }
 }
 
@@ -726,7 +735,7 @@ fn fill(writer: &SocketWriter, chunk_bytes: usize) -> usize {
     let mut quiet = Instant::now();
     within(PATIENCE, "audio is taken without bound", || {
         if writer
-            .audio(Bytes::from(vec![7; chunk_bytes]), Duration::from_millis(20))
+            .audio(audio(Bytes::from(vec![7; chunk_bytes])))
             .is_ok()
         {
             taken.fetch_add(chunk_bytes, Ordering::Relaxed);
@@ -794,12 +803,10 @@ fn cleared_audio_stays_unheard_and_the_event_keeps_its_place() {
     let writer = writer_of(&mut client, &heard);
     writer.event("before");
     let taken = fill(&writer, 4_000);
-    let cut = writer.cut_audio();
+    let cut = writer.cut_audio(0);
     assert!(cut > Duration::from_millis(1_900), "only {cut:?} waited");
     writer.event("cleared");
-    writer
-        .audio(Bytes::from_static(b"next"), Duration::from_millis(20))
-        .unwrap();
+    writer.audio(audio(Bytes::from_static(b"next"))).unwrap();
     writer.close(1000, "done");
 
     let mut heard_bytes = 0;
@@ -883,7 +890,7 @@ fn silence_closes_with_4409() {
     assert_eq!((head, &payload[..2]), (0x88, &4409_u16.to_be_bytes()[..]));
     assert!(silent.elapsed() >= Duration::from_millis(1_400));
     assert_eq!(closed(&heard).code, 4409);
-    assert!(writer.audio(Bytes::new(), Duration::ZERO).is_err());
+    assert!(writer.audio(audio(Bytes::new())).is_err());
 }
 
 /// Blocks nothing: each text is a command that takes for ever.

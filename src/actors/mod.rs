@@ -4,3 +4,4 @@ pub mod registry;
 pub mod session;
 pub mod stt;
 pub mod supervision;
+pub mod tts;

@@ -35,6 +35,25 @@ impl RestartPolicy {
     };
 }
 
+impl RestartPolicy {
+    /// For a synthesiser's actor: it dies only of our own faults.
+    pub const SYNTHESISER: Self = Self {
+        budget: 3,
+        ..Self::RECOGNISER
+    };
+    /// For one utterance at a provider that fails before its first sound: somebody waits to hear it.
+    pub const UTTERANCE: Self = Self {
+        budget: 3,
+        factor: 3.0,
+        ..Self::RECOGNISER
+    };
+}
+
+/// A random number, 0–1, for [`Restarts::next`].
+pub fn jitter() -> f64 {
+    fastrand::f64()
+}
+
 /// The restarts of one part.
 #[derive(Debug, Clone)]
 pub struct Restarts {

@@ -74,6 +74,15 @@ enum Encoder {
 impl StreamEncoder {
     /// An encoder at the start of a stream. MP3 starts the program `lame` and must be called within a tokio runtime.
     pub fn new(format: AudioFormat) -> Result<Self, EncodeError> {
+        Self::with_pages(format, ogg::PAGE_TIME)
+    }
+
+    /// The same for a listener who plays it as it comes: every Opus packet gets an Ogg page of its own.
+    pub fn live(format: AudioFormat) -> Result<Self, EncodeError> {
+        Self::with_pages(format, FRAME)
+    }
+
+    fn with_pages(format: AudioFormat, page_time: Duration) -> Result<Self, EncodeError> {
         let layout = format.layout;
         format.encoding.output_rate(Some(layout.rate.hz().into()))?;
         let encoder = match format.encoding {
@@ -85,7 +94,7 @@ impl StreamEncoder {
             Encoding::Opus => Encoder::Opus(Framer::new(layout)?),
             Encoding::OggOpus => {
                 let framer = Framer::new(layout)?;
-                let writer = Some(Box::new(ogg_writer(&framer.encoder)?));
+                let writer = Some(Box::new(ogg_writer(&framer.encoder, page_time)?));
                 Encoder::OggOpus { framer, writer }
             }
         };
@@ -203,7 +212,7 @@ fn clock_duration(frames: u64) -> Duration {
     SampleRate::HZ_48000.duration_of(usize::try_from(frames).unwrap_or(usize::MAX))
 }
 
-fn ogg_writer(encoder: &OpusEncoder) -> Result<OggOpusWriter, OggError> {
+fn ogg_writer(encoder: &OpusEncoder, page_time: Duration) -> Result<OggOpusWriter, OggError> {
     /// Tells streams of one file apart; ours has one, and equal sound shall be equal bytes.
     const SERIAL: u32 = 1;
     let head = OpusHead {
@@ -212,7 +221,7 @@ fn ogg_writer(encoder: &OpusEncoder) -> Result<OggOpusWriter, OggError> {
         input_hz: encoder.layout().rate.hz(),
     };
     let tags = [("ENCODER", concat!("vivavoce ", env!("CARGO_PKG_VERSION")))];
-    OggOpusWriter::new(head, ::opus::version(), &tags, SERIAL, ogg::PAGE_TIME)
+    OggOpusWriter::new(head, ::opus::version(), &tags, SERIAL, page_time)
 }
 
 /// Pages that became complete in one go; nearly always none or one, which is not copied.

@@ -62,6 +62,18 @@ pub enum VadEvent {
     },
 }
 
+impl VadEvent {
+    /// The same where the detector's first sample was not the stream's, but this one.
+    pub const fn later(self, start: u64) -> Self {
+        match self {
+            Self::SpeechStart { at } => Self::SpeechStart { at: at + start },
+            Self::SilenceBegan { at } => Self::SilenceBegan { at: at + start },
+            Self::SpeechResumed { at } => Self::SpeechResumed { at: at + start },
+            Self::SpeechEnd { at } => Self::SpeechEnd { at: at + start },
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Silence,
@@ -129,6 +141,11 @@ impl Vad {
     /// Whether speech has paused, but not for the hang-over yet.
     pub const fn is_pause(&self) -> bool {
         matches!(self.decider.state, State::Pause { .. })
+    }
+
+    /// Whether there is speech, the beginning of some, or a pause that is not over.
+    pub const fn is_active(&self) -> bool {
+        !matches!(self.decider.state, State::Silence)
     }
 
     /// Ends speech without an event and with the last sample that was heard: what comes next is another onset.

@@ -187,6 +187,11 @@ impl WavFormat {
         self.rate
     }
 
+    /// Whether the samples are 16-bit PCM in the file, too.
+    pub const fn is_pcm16(&self) -> bool {
+        matches!(self.coding, Coding::I16)
+    }
+
     /// Frames in so many bytes.
     fn frames_in(&self, bytes: u64) -> u64 {
         let frames = match self.coding {

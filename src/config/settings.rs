@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    ByteSize, JsonText, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
-    SettingValue,
+    ByteSize, JsonText, List, LogFormat, LogLevel, Millis, PortRange, RecordingBackend, RtcMode,
+    Secret, SettingValue,
 };
 
 /// One declaration.
@@ -111,6 +111,22 @@ settings! {
         port: u16 = "3001", "server.port", "PORT";
         /// Threads that serve requests and sessions; 0 means one per core.
         workers: usize = "0", "server.workers", "SERVER_WORKERS";
+        /// Origins of web pages, beside the server's own, that may open sockets, as `https://host[:port]`.
+        cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS";
+    }
+
+    /// The socket of a session.
+    socket: Socket {
+        /// Seconds within which a config must have been carried out.
+        config_timeout_seconds: Duration = "30", "socket.config_timeout_seconds", "SOCKET_CONFIG_TIMEOUT_SECONDS";
+        /// Seconds after which a client that sends no frame of any kind is given up.
+        idle_timeout_seconds: Duration = "60", "socket.idle_timeout_seconds", "SOCKET_IDLE_TIMEOUT_SECONDS";
+        /// Sound that waits for a client that reads slowly; beyond it playback waits.
+        max_buffered_audio_ms: Millis = "2000", "socket.max_buffered_audio_ms", "SOCKET_MAX_BUFFERED_AUDIO_MS", check some_time;
+        /// How far ahead of real time speech is sent at most.
+        lead_ms: Millis = "200", "socket.lead_ms", "SOCKET_LEAD_MS", check some_time;
+        /// Whether speech is sent at the pace at which it is played; `off` sends it as fast as it comes.
+        pacing: bool = "true", "socket.pacing", "SOCKET_PACING";
     }
 
     /// Where files are kept.
@@ -200,9 +216,9 @@ settings! {
         /// Syntheses under way at once per provider; more wait for a place until their connection timeout.
         syntheses_per_provider: usize = "64", "limits.syntheses_per_provider", "LIMITS_SYNTHESES_PER_PROVIDER", check positive;
         /// Sessions in all.
-        sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive, comes with "Session";
+        sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive;
         /// Sockets that have not sent their config yet.
-        unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive, comes with "Session";
+        unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
         /// Sessions of one tenant; no limit when absent.
         sessions_per_tenant: Option<usize> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT", comes with "Doors";
         /// Requests per second of one tenant or address; no limit when absent.
@@ -293,6 +309,14 @@ settings! {
     redis: Redis {
         /// Where hooks are shared between replicas.
         url: Option<Secret> = "", "redis.url", "REDIS_URL", comes with "Telephone";
+    }
+}
+
+fn some_time(value: &Millis) -> Result<(), &'static str> {
+    if value.0 < std::time::Duration::from_millis(20) {
+        Err("be at least 20")
+    } else {
+        Ok(())
     }
 }
 

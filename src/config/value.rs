@@ -148,6 +148,10 @@ impl SettingValue for IpAddr {
     }
 }
 
+/// A duration whose key ends in `_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Millis(pub Duration);
+
 /// Durations are whole or decimal seconds; the keys of such settings end in `_seconds`.
 impl SettingValue for Duration {
     const SHAPE: &'static str = "a number of seconds from 0 to 3153600000";
@@ -156,6 +160,14 @@ impl SettingValue for Duration {
         (0.0..=3_153_600_000.0)
             .contains(&seconds)
             .then(|| Self::from_secs_f64(seconds))
+    }
+}
+
+impl SettingValue for Millis {
+    const SHAPE: &'static str = "a whole number of milliseconds from 0 to 3600000";
+    fn parse(text: &str) -> Option<Self> {
+        let ms = text.parse().ok().filter(|ms| *ms <= 3_600_000)?;
+        Some(Self(Duration::from_millis(ms)))
     }
 }
 

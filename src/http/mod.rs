@@ -2,13 +2,16 @@
 //! they need done they ask of an actor or of the synthesiser.
 
 mod body;
+mod console;
 mod error;
 mod health;
 mod metrics;
+mod sessions;
 pub mod socket;
 mod speak;
 mod state;
 mod voices;
+mod ws;
 
 use actix_web::http::Method;
 use actix_web::{HttpRequest, Resource, web};
@@ -16,6 +19,7 @@ use actix_web::{HttpRequest, Resource, web};
 pub use body::MAX_BODY_BYTES;
 pub use error::{ApiError, Code};
 pub use state::AppState;
+pub use ws::Sockets;
 
 /// All routes.
 pub fn configure(app: &mut web::ServiceConfig) {
@@ -41,6 +45,19 @@ pub fn configure(app: &mut web::ServiceConfig) {
             only(web::resource("/voices"), &[Method::GET, Method::HEAD]).get_and_head(voices::list),
         )
         .service(only(web::resource("/speak"), &[Method::POST]).route(web::post().to(speak::speak)))
+        .service(only(web::resource("/ws"), &[Method::GET]).route(web::get().to(ws::open)))
+        .service(
+            only(web::resource("/console"), &[Method::GET, Method::HEAD])
+                .get_and_head(console::show),
+        )
+        .service(
+            only(web::resource("/sessions"), &[Method::GET, Method::HEAD])
+                .get_and_head(sessions::list),
+        )
+        .service(
+            only(web::resource("/sessions/{stream_id}"), &[Method::DELETE])
+                .route(web::delete().to(sessions::end)),
+        )
         .default_service(web::to(unknown_path));
 }
 

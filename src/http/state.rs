@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
+use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::synthesis::Synthesizer;
 
@@ -18,6 +19,8 @@ pub struct AppState {
     pub synthesizer: Arc<Synthesizer>,
     /// Knows the voices.
     pub voices: Addr<VoiceRegistry>,
+    /// Knows the sessions.
+    pub sessions: Addr<SessionRegistry>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
     /// What is being done; the server stops when it is done.

@@ -56,7 +56,7 @@ fn invalid(field: &'static str, problem: impl Into<String>) -> InvalidField {
 }
 
 /// A checked `tts_config`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SpeechConfig {
     /// The provider's slug, with aliases resolved; whether there is one by that name is not decided here.
     pub provider: String,

@@ -61,6 +61,8 @@ pub enum DropCause {
     Replay,
     /// A reader of the audio bus was too slow.
     SlowReader,
+    /// More came in than could be decoded.
+    Decoding,
 }
 
 impl EncodeLabelValue for DropCause {
@@ -69,6 +71,7 @@ impl EncodeLabelValue for DropCause {
             Self::Configuring => "configuring",
             Self::Replay => "replay",
             Self::SlowReader => "slow_reader",
+            Self::Decoding => "decoding",
         })
     }
 }

@@ -1,3 +1,4 @@
 //! Registries: one actor per kind of thing that the whole server knows of.
 
+pub mod sessions;
 pub mod voices;

@@ -1,11 +1,13 @@
 //! The socket's messages, both ways (protocol, sections 2 and 3). What comes in is checked here once and trusted
 //! inside; what goes out is named here and nowhere else.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::playback::Speak;
-use super::turn::{SttResult, VoiceEvent};
+use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
 use crate::synthesis::{SpeechConfig, TtsConfig};
@@ -92,7 +94,7 @@ pub struct SipTransfer {
 }
 
 /// `config`, checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SessionConfig {
     /// The name that the client chose.
     pub stream_id: Option<StreamId>,
@@ -104,6 +106,10 @@ pub struct SessionConfig {
     pub loading_audio: Option<LoadingAudio>,
     /// Voice activity and turns.
     pub vad: VadConfig,
+    /// Whether a room was asked for.
+    pub rtc: bool,
+    /// Whether a recording was asked for.
+    pub recording: bool,
 }
 
 /// `stt_config`, checked.
@@ -171,6 +177,21 @@ impl Default for VadConfig {
     }
 }
 
+impl VadConfig {
+    /// What turn-taking needs of it.
+    pub fn turn_settings(&self) -> TurnSettings {
+        let ms = |ms: u32| Duration::from_millis(ms.into());
+        TurnSettings {
+            enabled: self.enabled,
+            threshold: self.threshold,
+            silence: ms(self.silence_ms),
+            min_speech: ms(self.min_speech_ms),
+            speech_final_timeout: ms(self.speech_final_timeout_ms),
+            max_turn: (self.max_turn_ms > 0).then(|| ms(self.max_turn_ms)),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Kind {
     r#type: Option<String>,
@@ -207,6 +228,8 @@ struct WireConfig {
     tts_config: Option<TtsConfig>,
     loading_audio: Option<LoadingAudio>,
     vad: Option<WireVad>,
+    rtc: Option<Value>,
+    recording: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -314,6 +337,8 @@ impl WireConfig {
             tts,
             loading_audio: self.loading_audio,
             vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
+            rtc: self.rtc.is_some(),
+            recording: self.recording.unwrap_or(false),
         })
     }
 }
@@ -387,7 +412,10 @@ impl WireVad {
                 default.speech_final_timeout_ms,
                 "vad.speech_final_timeout_ms",
             )?,
-            max_turn_ms: time(self.max_turn_ms, default.max_turn_ms, "vad.max_turn_ms")?,
+            max_turn_ms: match time(self.max_turn_ms, default.max_turn_ms, "vad.max_turn_ms")? {
+                1..1000 => return Err(misfit("vad.max_turn_ms", "must be 0 or at least 1000")),
+                ms => ms,
+            },
             noise_suppression: self.noise_suppression.unwrap_or(default.noise_suppression),
         })
     }

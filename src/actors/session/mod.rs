@@ -1,6 +1,542 @@
-//! One session: what its socket asked for, what it hears and what it says. Each file below is one of its state
-//! machines or the actor that joins them.
+//! A session: the actor behind one socket. It owns a recogniser and a synthesiser as child actors, makes them anew when
+//! they die, and carries out what [`state::Session`] decides. Sound goes past it: in through [`hearing`], out through
+//! [`player`], both on the thread that the session lives on for life.
 
+mod door;
+mod failure;
+mod hearing;
+mod loading;
 pub mod messages;
 pub mod playback;
+pub mod player;
+mod state;
 pub mod turn;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+pub use door::Door;
+use failure::Refusal;
+use hearing::{EarNews, Hearing};
+use loading::Clip;
+pub use messages::StreamId;
+use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
+use player::Player;
+use state::{Command, Effect, Prepared, Session};
+use turn::Moment;
+
+use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
+use super::stt::feed::Feed;
+use super::stt::{Stop, SttActor, SttNews, SttReport};
+use super::tts::{Dismiss, TtsActor, TtsReport};
+use crate::audio::{AudioFormat, Encoding};
+use crate::http::socket::SocketWriter;
+use crate::providers::{ProviderTable, SttRequest};
+use crate::synthesis::{SpeechConfig, Synthesizer};
+use crate::telemetry::metrics::{self, OpenSession};
+
+/// Messages of a client that wait to be looked at: more than come in one read.
+const MAILBOX: usize = 2048;
+
+/// What differs from server to server.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionSettings {
+    /// How long a client may take to send a config that can be carried out.
+    pub config_timeout: Duration,
+    /// How far ahead of real time sound leaves; [`Duration::MAX`] is without pacing.
+    pub lead: Duration,
+}
+
+/// What all sessions share.
+pub struct SessionServices {
+    /// Who hears.
+    pub providers: Arc<ProviderTable>,
+    /// Who speaks.
+    pub synthesizer: Arc<Synthesizer>,
+    /// Who has which name.
+    pub sessions: Addr<SessionRegistry>,
+    /// Cancelled when sessions have to end because the server does.
+    pub closing: CancellationToken,
+    /// See there.
+    pub settings: SessionSettings,
+}
+
+/// What a session holds as long as it lives, so that others know.
+pub struct Places {
+    /// One of the sessions that there may be.
+    pub session: OwnedSemaphorePermit,
+    /// One of the sockets that may be without config; given back with the first.
+    pub unconfigured: OwnedSemaphorePermit,
+    /// The server waits for it when it stops.
+    pub work: TaskTrackerToken,
+}
+
+/// A message of the client.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct FromClient(Command);
+
+/// The socket is gone, and the session with it.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct SocketClosed;
+
+/// The server ends the session.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct EndSession {
+    /// With this close code.
+    pub code: u16,
+    /// For people.
+    pub reason: &'static str,
+}
+
+/// A recogniser in its current life.
+struct Recogniser {
+    life: u32,
+    actor: Addr<SttActor>,
+    feed: Feed,
+}
+
+/// The actor.
+pub struct SessionActor {
+    services: Arc<SessionServices>,
+    state: Session,
+    writer: SocketWriter,
+    hearing: Hearing,
+    /// The one in force, the one that is being opened, and those that finish.
+    recognisers: Vec<Recogniser>,
+    /// Of the config in force.
+    feed: Option<Feed>,
+    /// The output in force.
+    output: Option<Player>,
+    synthesiser: Option<Addr<TtsActor>>,
+    name: Option<Registration>,
+    /// Of the config that is being carried out.
+    name_asked_for: Option<Registration>,
+    unconfigured: Option<OwnedSemaphorePermit>,
+    alarm: Option<(std::time::Instant, SpawnHandle)>,
+    _session: OwnedSemaphorePermit,
+    _work: TaskTrackerToken,
+    _open: OpenSession,
+}
+
+/// Starts a session and returns its socket's handler.
+pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter) -> Door {
+    let (hearing, news) = Hearing::new();
+    let providers = Arc::clone(&services.providers);
+    let (heard, sent) = (hearing.clone(), writer.clone());
+    let session = SessionActor::create(move |context| {
+        context.set_mailbox_capacity(MAILBOX);
+        context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
+        let now = Instant::now().into_std();
+        SessionActor {
+            state: Session::new(now, services.settings.config_timeout),
+            services,
+            writer,
+            hearing,
+            recognisers: Vec::new(),
+            feed: None,
+            output: None,
+            synthesiser: None,
+            name: None,
+            name_asked_for: None,
+            unconfigured: Some(places.unconfigured),
+            alarm: None,
+            _session: places.session,
+            _work: places.work,
+            _open: metrics::session_opened(),
+        }
+    });
+    Door::new(session, heard, sent, providers)
+}
+
+impl Actor for SessionActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        context.spawn(self.hearing.clone().run().into_actor(self));
+        let closing = self.services.closing.clone().cancelled_owned();
+        context.spawn(closing.into_actor(self).map(|(), session, context| {
+            let moment = session.moment();
+            session.state.end(1001, "the server is stopping", moment);
+            session.carry_out(context);
+        }));
+        self.set_alarm(context);
+    }
+}
+
+impl Drop for SessionActor {
+    /// However it ends, also by a panic: the children go with it, and the socket, whose closing tells the door.
+    fn drop(&mut self) {
+        for recogniser in &self.recognisers {
+            recogniser.actor.do_send(Stop);
+        }
+        if let Some(synthesiser) = &self.synthesiser {
+            synthesiser.do_send(Dismiss);
+        }
+        self.writer.close(1011, "internal error");
+    }
+}
+
+impl SessionActor {
+    fn moment(&self) -> Moment {
+        Moment {
+            now: Instant::now().into_std(),
+            heard: self.hearing.position(),
+        }
+    }
+
+    /// Does what the state has decided.
+    fn carry_out(&mut self, context: &mut Context<Self>) {
+        for effect in self.state.take_effects() {
+            self.effect(effect, context);
+        }
+        self.set_alarm(context);
+    }
+
+    fn set_alarm(&mut self, context: &mut Context<Self>) {
+        let due = self.state.next_deadline();
+        if self.alarm.as_ref().map(|(at, _)| *at) == due {
+            return;
+        }
+        if let Some((_, alarm)) = self.alarm.take() {
+            context.cancel_future(alarm);
+        }
+        if let Some(at) = due {
+            let alarm = tokio::time::sleep_until(Instant::from_std(at));
+            let alarm = context.spawn(alarm.into_actor(self).map(|(), session, context| {
+                session.alarm = None;
+                let moment = session.moment();
+                session.state.tick(moment);
+                session.carry_out(context);
+            }));
+            self.alarm = Some((at, alarm));
+        }
+    }
+
+    fn effect(&mut self, effect: Effect, context: &mut Context<Self>) {
+        match effect {
+            Effect::Tell(message) => self.tell(&message),
+            Effect::Prepare {
+                config,
+                stream_id,
+                wanted,
+            } => self.prepare(config, stream_id, *wanted, context),
+            Effect::Commit { config, vad } => {
+                self.hearing.commit(config, &vad);
+                self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                self.name = self.name.take().or_else(|| self.name_asked_for.take());
+                self.unconfigured = None;
+            }
+            Effect::Discard { config } => {
+                self.hearing.discard(config);
+                self.name_asked_for = None;
+            }
+            Effect::StartStt {
+                life,
+                config,
+                listen,
+            } => self.start_recogniser(life, config, listen, context),
+            Effect::EndStt { life } => {
+                let ending = self.recognisers.iter().find(|known| known.life == life);
+                if let Some(ending) = ending {
+                    ending.feed.end();
+                }
+            }
+            Effect::Finalize => {
+                if let Some(feed) = &self.feed {
+                    feed.finalize();
+                }
+            }
+            Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
+            Effect::StartTts { life, speech } => self.start_synthesiser(life, *speech, context),
+            Effect::TtsLost => self.synthesiser_lost(),
+            Effect::SetClip(clip) => {
+                if let Some(player) = &self.output {
+                    player.set_clip(clip);
+                }
+            }
+            Effect::Load(on) => {
+                if let Some(player) = &self.output {
+                    player.load(on);
+                }
+            }
+            Effect::Speak(speak) => {
+                let refused = self.output.as_ref().map(|player| player.speak(speak));
+                if let Some(Err(overloaded)) = refused {
+                    self.refuse(ErrorCode::Overloaded, overloaded.to_string());
+                }
+            }
+            Effect::Clear => {
+                if let Some(player) = &self.output {
+                    player.clear();
+                }
+            }
+            Effect::Close { code, reason } => {
+                self.writer.close(code, reason);
+                context.stop();
+            }
+        }
+    }
+
+    fn tell(&self, message: &ServerMessage) {
+        let text = message.to_json();
+        match message {
+            ServerMessage::SttResult(result) if !result.is_final => {
+                self.writer.latest("stt_result", text);
+            }
+            ServerMessage::VadEvent(event) => self.writer.latest(event.event.name(), text),
+            ServerMessage::Error { .. } => self.writer.error(text),
+            _ => self.writer.event(text),
+        }
+    }
+
+    fn refuse(&self, code: ErrorCode, message: impl Into<String>) {
+        self.tell(&ServerMessage::refusal(code, message));
+    }
+
+    /// Finds out whether a config can be carried out, without starting anything.
+    fn prepare(
+        &mut self,
+        config: u64,
+        stream_id: StreamId,
+        wanted: SessionConfig,
+        context: &mut Context<Self>,
+    ) {
+        if let Err(refusal) = self.check(config, &wanted) {
+            self.state.prepared(config, Err(refusal));
+            return self.carry_out(context);
+        }
+        let register = self.name.is_none().then(|| Register {
+            stream_id,
+            tenant: None,
+            session: context.address().recipient(),
+        });
+        let sessions = self.services.sessions.clone();
+        let rate = wanted.tts.as_ref().map(|tts| tts.format);
+        let prepare = async move {
+            let name = match register {
+                None => None,
+                Some(register) => match sessions.send(register).await {
+                    Ok(Ok(name)) => Some(name),
+                    Ok(Err(NameTaken)) => {
+                        let problem = "stream_id: a live session has this name";
+                        return Err(Refusal::new(ErrorCode::StreamIdInUse, problem));
+                    }
+                    Err(error) => return Err(Refusal::new(ErrorCode::Internal, error.to_string())),
+                },
+            };
+            let clip = match (wanted.loading_audio, rate) {
+                // Elsewhere it could not be mixed; loading_start says so.
+                (Some(audio), Some(format)) if format.encoding == Encoding::Linear16 => {
+                    let decode = move || Clip::decode(&audio, format.layout.rate);
+                    let clip = tokio::task::spawn_blocking(decode).await;
+                    Some(clip.map_err(|error| {
+                        Refusal::new(ErrorCode::Internal, format!("loading_audio: {error}"))
+                    })?)
+                }
+                _ => None,
+            };
+            Ok((name, Prepared { clip }))
+        };
+        context.spawn(
+            prepare
+                .into_actor(self)
+                .map(move |outcome, session, context| {
+                    let prepared = outcome.map(|(name, prepared)| {
+                        session.name_asked_for = name;
+                        prepared
+                    });
+                    session.state.prepared(config, prepared);
+                    session.carry_out(context);
+                }),
+        );
+    }
+
+    /// What can be said of a config at once.
+    fn check(&self, config: u64, wanted: &SessionConfig) -> Result<(), Refusal> {
+        let providers = &self.services.providers;
+        if let Some(listen) = &wanted.stt {
+            if providers.speech_to_text(&listen.provider).is_none() {
+                let known = providers.speech_to_text_slugs();
+                return Err(unsupported("stt_config", &listen.provider, &known));
+            }
+            check_auth("stt_config.auth", &listen.auth)?;
+            if self.hearing.feed(config).is_none() {
+                let problem = "stt_config: this format cannot be decoded";
+                return Err(Refusal::new(ErrorCode::Internal, problem));
+            }
+        }
+        if let Some(speech) = &wanted.tts {
+            if providers.text_to_speech(&speech.provider).is_none() {
+                let known = providers.text_to_speech_slugs();
+                return Err(unsupported("tts_config", &speech.provider, &known));
+            }
+            check_auth("tts_config.auth", &speech.auth)?;
+        }
+        Ok(())
+    }
+
+    fn start_recogniser(
+        &mut self,
+        life: u32,
+        config: u64,
+        listen: ListenConfig,
+        context: &mut Context<Self>,
+    ) {
+        let provider = self.services.providers.speech_to_text(&listen.provider);
+        let (Some(provider), Some((feed, layout))) = (provider, self.hearing.feed(config)) else {
+            // Both were there when the config was checked, and stay as long as it is in force.
+            return;
+        };
+        if self.feed.is_some() && self.state.is_in_force(config) {
+            metrics::stt_restarted();
+        }
+        let request = SttRequest {
+            language: listen.language,
+            model: listen.model,
+            punctuation: listen.punctuation,
+            format: AudioFormat {
+                encoding: Encoding::Linear16,
+                layout,
+            },
+        };
+        let report = context.address().recipient();
+        let actor = SttActor::new(provider, request, feed.clone(), report, life).start();
+        self.recognisers.push(Recogniser { life, actor, feed });
+    }
+
+    fn set_output(&mut self, speech: Option<&SpeechConfig>, context: &mut Context<Self>) {
+        if let Some(synthesiser) = self.synthesiser.take() {
+            synthesiser.do_send(Dismiss);
+        }
+        if let Some(before) = self.output.take() {
+            before.stop();
+        }
+        let Some(speech) = speech else { return };
+        let lead = self.services.settings.lead;
+        let player = Player::new(self.writer.clone(), speech.format, lead);
+        let task = AbortOnDropHandle::new(tokio::task::spawn_local(player.clone().run()));
+        context.spawn(task.into_actor(self).map(|ended, session, context| {
+            if ended.is_err_and(|error| error.is_panic()) {
+                session.writer.close(1011, "internal error");
+                context.stop();
+            }
+        }));
+        self.output = Some(player);
+    }
+
+    fn start_synthesiser(&mut self, life: u32, speech: SpeechConfig, context: &mut Context<Self>) {
+        let Some(player) = self.output.clone() else {
+            return;
+        };
+        let synthesizer = Arc::clone(&self.services.synthesizer);
+        let report = (life, context.address().recipient());
+        let actor = TtsActor::new(synthesizer, speech, None, player, report).start();
+        self.synthesiser = Some(actor);
+    }
+
+    fn synthesiser_lost(&mut self) {
+        self.synthesiser = None;
+        let lost = self.output.as_ref().is_some_and(Player::synthesizer_lost);
+        if lost {
+            self.refuse(
+                ErrorCode::TtsFailed,
+                "the synthesiser has ended in the middle",
+            );
+        }
+    }
+}
+
+fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
+    let slug: String = slug.chars().take(40).collect();
+    let known = known.join(", ");
+    Refusal::new(
+        ErrorCode::UnsupportedProvider,
+        format!("{field}.provider: there is no {slug:?}; this server has: {known}"),
+    )
+}
+
+/// Those that there are work without credentials.
+fn check_auth(
+    field: &str,
+    auth: &serde_json::Map<String, serde_json::Value>,
+) -> Result<(), Refusal> {
+    if auth.is_empty() {
+        return Ok(());
+    }
+    let problem = format!("{field}: this provider takes no credentials");
+    Err(Refusal::new(ErrorCode::InvalidProviderAuth, problem))
+}
+
+impl Handler<FromClient> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
+        self.state.message(command);
+        self.carry_out(context);
+    }
+}
+
+impl Handler<SocketClosed> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: SocketClosed, context: &mut Context<Self>) {
+        context.stop();
+    }
+}
+
+impl Handler<EndSession> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, order: EndSession, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.state.end(order.code, order.reason, moment);
+        self.carry_out(context);
+    }
+}
+
+impl Handler<SttReport> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, report: SttReport, context: &mut Context<Self>) {
+        let life = report.life;
+        let stopped = matches!(report.news, SttNews::Stopped(_));
+        let lost = self.feed.as_ref().map_or(Duration::ZERO, Feed::lost);
+        if stopped {
+            self.recognisers.retain(|known| known.life != life);
+        }
+        let moment = self.moment();
+        self.state.stt(report, lost, moment);
+        self.carry_out(context);
+    }
+}
+
+impl Handler<TtsReport> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, report: TtsReport, context: &mut Context<Self>) {
+        let now = Instant::now().into_std();
+        self.state.tts(report, now);
+        self.carry_out(context);
+    }
+}
+
+impl StreamHandler<EarNews> for SessionActor {
+    fn handle(&mut self, news: EarNews, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.state.ear(news, moment);
+        self.carry_out(context);
+    }
+
+    /// Its end is the session's.
+    fn finished(&mut self, _: &mut Context<Self>) {}
+}

@@ -63,6 +63,13 @@ impl Sound for Pcm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtteranceKey(u64);
 
+impl UtteranceKey {
+    /// Its place among all utterances of the queue.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The command `speak`.
 #[derive(Debug, Clone)]
 pub struct Speak {
@@ -219,10 +226,21 @@ impl<S> Utterance<S> {
     }
 }
 
+/// Sound that has left in one go, as long as it may not have been played.
+#[derive(Debug)]
+struct Stretch {
+    /// `None` is filler.
+    utterance: Option<UtteranceKey>,
+    duration: Duration,
+}
+
 /// The queue. `S` is what leaves: encoded chunks, or samples.
 #[derive(Debug)]
 pub struct PlaybackQueue<S> {
     pacer: Pacer,
+    /// What has left, in order; the last of it, as much as the pacer says, was not played yet.
+    on_air: VecDeque<Stretch>,
+    on_air_total: Duration,
     utterances: VecDeque<Utterance<S>>,
     /// Blank ones, which complete at once.
     blank: VecDeque<(UtteranceKey, Option<String>)>,
@@ -239,6 +257,8 @@ impl<S: Sound> PlaybackQueue<S> {
     pub const fn new(lead: Duration) -> Self {
         Self {
             pacer: Pacer::new(lead),
+            on_air: VecDeque::new(),
+            on_air_total: Duration::ZERO,
             utterances: VecDeque::new(),
             blank: VecDeque::new(),
             cancel: None,
@@ -248,11 +268,17 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to.
-    pub fn speak(&mut self, speak: Speak, now: Instant) -> Result<UtteranceKey, Overloaded> {
+    /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to,
+    /// and what [`clear`](Self::clear) returns where everything else is replaced.
+    pub fn speak(
+        &mut self,
+        speak: Speak,
+        now: Instant,
+    ) -> Result<(UtteranceKey, Option<UtteranceKey>), Overloaded> {
         self.admit(&speak, now)?;
+        let mut cut = None;
         if speak.replace {
-            self.clear(now);
+            cut = self.clear(now);
             self.close_open("");
         }
         let key = self.open_utterance(speak.id, !speak.allow_interruption);
@@ -261,18 +287,19 @@ impl<S: Sound> PlaybackQueue<S> {
         } else if let Some(open) = self.utterances.back_mut() {
             open.script.push(&speak.text);
         }
-        Ok(key)
+        Ok((key, cut))
     }
 
-    /// Cuts everything that is not protected. Nothing of it leaves any more.
-    pub fn clear(&mut self, now: Instant) {
+    /// Cuts everything that is not protected. Nothing of it leaves any more. Returns the first utterance whose sound
+    /// was on its way and is not wanted any more, with whatever has left behind it.
+    pub fn clear(&mut self, now: Instant) -> Option<UtteranceKey> {
         let spared = self.spared(now);
-        self.cut(now, spared, |utterance| utterance.protected);
+        self.cut(now, spared, |utterance| utterance.protected)
     }
 
-    /// Cuts everything, protected or not: the session ends.
-    pub fn stop(&mut self, now: Instant) {
-        self.cut(now, 0, |_| false);
+    /// Cuts everything, protected or not: the session ends, or its output changes.
+    pub fn stop(&mut self, now: Instant) -> Option<UtteranceKey> {
+        self.cut(now, 0, |_| false)
     }
 
     /// While it is held no sound leaves: the way to the listener is full, or the listener is not there yet. The
@@ -348,6 +375,35 @@ impl<S: Sound> PlaybackQueue<S> {
             .and_then(|sender| self.utterances[sender].sound.front())
             .map(|sound| self.pacer.wait(now, sound.duration()));
         end.into_iter().chain(sound).min().map(|wait| now + wait)
+    }
+
+    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may.
+    pub fn filler_wait(&self, now: Instant, duration: Duration) -> Option<Duration> {
+        let speech_waits = self
+            .sender()
+            .is_some_and(|sender| !self.utterances[sender].sound.is_empty());
+        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration))
+    }
+
+    /// Says that filler leaves now, sound that belongs to no utterance: what is spoken next is heard after it.
+    pub fn fill(&mut self, now: Instant, duration: Duration) {
+        self.leave(now, None, duration);
+    }
+
+    /// Whether more sound of an utterance may leave.
+    pub fn is_sending(&self, utterance: UtteranceKey) -> bool {
+        let known = self.utterances.iter().find(|u| u.key == utterance);
+        known.is_some_and(|utterance| !utterance.has_left())
+    }
+
+    /// Whoever synthesises has gone: what it had in hand has failed. Returns whether there was anything.
+    pub fn fail_running(&mut self) -> bool {
+        let running = |u: &&Utterance<S>| u.stage == Stage::Running;
+        let running = self.utterances.iter().find(running).map(|u| u.key);
+        if let Some(running) = running {
+            self.failed(running);
+        }
+        running.is_some()
     }
 
     /// Whether the listener hears something now, by the paced clock.
@@ -440,12 +496,45 @@ impl<S: Sound> PlaybackQueue<S> {
             .find(|utterance| utterance.key == key && utterance.stage == Stage::Running)
     }
 
-    /// What has left of an utterance and was not heard yet. Sound is heard in order, so that what was not heard is
-    /// the last of what has left.
+    /// What has left of an utterance and was not heard yet. Sound is heard in the order in which it has left.
     fn unplayed(&self, index: usize, now: Instant) -> Duration {
-        let behind: Duration = self.utterances.range(index + 1..).map(|u| u.left).sum();
-        let unplayed = self.pacer.unplayed(now).saturating_sub(behind);
-        unplayed.min(self.utterances[index].left)
+        let key = self.utterances[index].key;
+        let mut unplayed = self.pacer.unplayed(now);
+        let mut its = Duration::ZERO;
+        for stretch in self.on_air.iter().rev() {
+            if unplayed.is_zero() {
+                break;
+            }
+            let of_stretch = unplayed.min(stretch.duration);
+            if stretch.utterance == Some(key) {
+                its += of_stretch;
+            }
+            unplayed -= of_stretch;
+        }
+        its
+    }
+
+    fn leave(&mut self, now: Instant, utterance: Option<UtteranceKey>, duration: Duration) {
+        let unplayed = self.pacer.unplayed(now);
+        while let Some(first) = self.on_air.front()
+            && self.on_air_total - first.duration >= unplayed
+        {
+            self.on_air_total -= first.duration;
+            self.on_air.pop_front();
+        }
+        self.pacer.leave(now, duration);
+        self.on_air_total += duration;
+        match self
+            .on_air
+            .back_mut()
+            .filter(|last| last.utterance == utterance)
+        {
+            Some(last) => last.duration += duration,
+            None => self.on_air.push_back(Stretch {
+                utterance,
+                duration,
+            }),
+        }
     }
 
     /// How many utterances `clear` cannot cut: all up to the last protected one whose sound is on its way.
@@ -457,15 +546,23 @@ impl<S: Sound> PlaybackQueue<S> {
     }
 
     /// Cuts the utterances from index `first` on, except those to keep.
-    fn cut(&mut self, now: Instant, first: usize, keep: impl Fn(&Utterance<S>) -> bool) {
-        let mut unplayed = self.pacer.unplayed(now);
-        for utterance in self.utterances.range_mut(first..).rev() {
-            let its = unplayed.min(utterance.left);
+    fn cut(
+        &mut self,
+        now: Instant,
+        first: usize,
+        keep: impl Fn(&Utterance<S>) -> bool,
+    ) -> Option<UtteranceKey> {
+        let mut called_back = None;
+        for index in (first..self.utterances.len()).rev() {
+            let its = self.unplayed(index, now);
+            let utterance = &mut self.utterances[index];
             let has_ended = utterance.has_left() && its.is_zero();
             if has_ended || keep(utterance) {
                 continue;
             }
-            unplayed -= its;
+            if utterance.started {
+                called_back = Some(utterance.key);
+            }
             utterance.left -= its;
             if utterance.stage == Stage::Running {
                 self.cancel = Some(utterance.key);
@@ -476,10 +573,26 @@ impl<S: Sound> PlaybackQueue<S> {
             utterance.stage = Stage::Cut { heard_text };
             utterance.script = Script::default();
         }
-        // The sound that is left was there before what was cut.
+        if let Some(key) = called_back {
+            self.call_back(now, key);
+        }
+        called_back
+    }
+
+    /// The listener drops what has left of this utterance and behind it: no protected sound, for that is spared with
+    /// everything before it.
+    fn call_back(&mut self, now: Instant, from: UtteranceKey) {
+        let is_its = |stretch: &Stretch| stretch.utterance.is_some_and(|key| key >= from);
+        let Some(first) = self.on_air.iter().position(is_its) else {
+            return;
+        };
+        let dropped: Duration = self.on_air.drain(first..).map(|s| s.duration).sum();
+        self.on_air_total -= dropped;
+        let kept = self.pacer.unplayed(now).saturating_sub(dropped);
         self.pacer.clear(now);
-        if !unplayed.is_zero() {
-            self.pacer.leave(now, unplayed);
+        // What is left to be heard was there before what was cut.
+        if !kept.is_zero() {
+            self.pacer.leave(now, kept);
         }
     }
 
@@ -569,7 +682,7 @@ impl<S: Sound> PlaybackQueue<S> {
         let sound = sender.sound.pop_front()?;
         sender.left += duration;
         self.waiting -= duration;
-        self.pacer.leave(now, duration);
+        self.leave(now, Some(utterance), duration);
         Some(Output::Sound { utterance, sound })
     }
 }

@@ -147,6 +147,18 @@ pub enum VoiceEventKind {
     TurnEnd,
 }
 
+impl VoiceEventKind {
+    /// As on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SpeechStart => "speech_start",
+            Self::SilenceDetected => "silence_detected",
+            Self::SpeechResumed => "speech_resumed",
+            Self::TurnEnd => "turn_end",
+        }
+    }
+}
+
 /// Why a turn has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -233,6 +245,11 @@ impl TurnDetector {
             told: Duration::ZERO,
             events: Vec::new(),
         }
+    }
+
+    /// Changes when a turn is over, also that of the one under way.
+    pub const fn set(&mut self, settings: TurnSettings) {
+        self.settings = settings;
     }
 
     /// Takes what voice activity detection has heard. Positions are samples at its rate since the session began; a

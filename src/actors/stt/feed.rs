@@ -19,6 +19,7 @@ use super::timeline::Timeline;
 use crate::audio::linear16;
 use crate::audio::{Layout, SampleRate};
 use crate::providers::Transcript;
+use crate::telemetry::metrics;
 
 /// What goes up at a time.
 const CHUNK: Duration = Duration::from_millis(20);
@@ -183,7 +184,7 @@ impl Feed {
     pub(super) fn accepted(&self, chunk: &Chunk) {
         let for_the_first_time = self.0.backlog.borrow_mut().accepted(chunk);
         if for_the_first_time {
-            super::heard_after(chunk.pushed.elapsed());
+            metrics::input_delay(chunk.pushed.elapsed());
         }
     }
 

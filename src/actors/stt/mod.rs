@@ -8,7 +8,7 @@
 //! Where the provider limits its streams, the actor changes to a new one within its life: at a pause late in the old
 //! one, whose last finals are reported before the new one hears anything.
 
-mod feed;
+pub mod feed;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -117,11 +117,6 @@ impl Handler<Stop> for SttActor {
     fn handle(&mut self, _: Stop, context: &mut Context<Self>) {
         context.stop();
     }
-}
-
-/// A chunk of sound was accepted by the recogniser so long after it was pushed.
-fn heard_after(delay: Duration) {
-    tracing::trace!(?delay, "the recogniser has taken sound");
 }
 
 type Events = BoxStream<'static, Result<SttEvent, ProviderError>>;

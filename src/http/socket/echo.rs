@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use super::{Closed, OpenError, SocketHandler, SocketSettings, SocketWriter, open};
+use super::{Audio, Closed, OpenError, SocketHandler, SocketSettings, SocketWriter, open};
 
 /// What binary messages are taken for: linear16 of 16 kHz, mono.
 const BYTES_PER_SECOND: u64 = 32_000;
@@ -28,9 +28,14 @@ impl SocketHandler for Echo {
     }
 
     fn binary(&mut self, bytes: Bytes) {
-        let sound = Duration::from_micros(bytes.len() as u64 * 1_000_000 / BYTES_PER_SECOND);
+        let duration = Duration::from_micros(bytes.len() as u64 * 1_000_000 / BYTES_PER_SECOND);
+        let tag = 0;
         // Refused audio is what a client that does not read loses.
-        let _ = self.0.audio(bytes, sound);
+        let _ = self.0.audio(Audio {
+            tag,
+            duration,
+            bytes,
+        });
     }
 
     fn closed(self, _: Closed) {}

@@ -28,7 +28,7 @@ use actix_web_actors::ws::HandshakeError;
 pub use connection::{WRITE_BUFFER_BYTES, accepted};
 pub use echo::echo;
 pub use frames::{MAX_BINARY_BYTES, MAX_TEXT_BYTES};
-pub use outbox::{AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS};
+pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS};
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use writer::SocketWriter;
 

@@ -12,6 +12,8 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tokio::time::Instant;
 
+use crate::telemetry::metrics;
+
 /// Events that wait at most; coalesced ones are not counted (protocol, section 1).
 pub const MAX_EVENTS: usize = 256;
 /// How long flushing may take, and then how long the peer's close frame.
@@ -83,7 +85,18 @@ pub enum Next {
 enum Item {
     Event(ByteString),
     Latest(&'static str, ByteString),
-    Audio(Bytes, Duration),
+    Audio(Audio),
+}
+
+/// A piece of sound for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audio {
+    /// What it belongs to; later ones are greater or equal.
+    pub tag: u64,
+    /// How long it lasts; zero for a header.
+    pub duration: Duration,
+    /// The payload of the binary message.
+    pub bytes: Bytes,
 }
 
 #[derive(Debug)]
@@ -143,21 +156,35 @@ impl Outbox {
         if self.closing.is_some() {
             return;
         }
+        let waiting = self.waiting.len();
         self.waiting
             .retain(|item| !matches!(item, Item::Latest(other, _) if *other == kind));
+        if self.waiting.len() < waiting {
+            metrics::event_coalesced();
+        }
         self.waiting.push_back(Item::Latest(kind, text));
     }
 
-    /// Audio of this length. It is taken when it fits, or when none waits.
-    pub fn audio(&mut self, chunk: Bytes, sound: Duration) -> Result<(), AudioRefused> {
+    /// An error that must arrive as long as the client reads; of those that wait with many other events only the latest
+    /// matters.
+    pub fn error(&mut self, text: ByteString, now: Instant) {
+        if self.events < MAX_EVENTS / 2 {
+            self.event(text, now);
+        } else {
+            self.latest("error", text);
+        }
+    }
+
+    /// It is taken when it fits, or when none waits.
+    pub fn audio(&mut self, audio: Audio) -> Result<(), AudioRefused> {
         if self.closing.is_some() {
             return Err(AudioRefused::Closed);
         }
-        if !self.has_room(sound) {
+        if !self.has_room(audio.duration) {
             return Err(AudioRefused::Full);
         }
-        self.audio += sound;
-        self.waiting.push_back(Item::Audio(chunk, sound));
+        self.audio += audio.duration;
+        self.waiting.push_back(Item::Audio(audio));
         Ok(())
     }
 
@@ -166,10 +193,18 @@ impl Outbox {
         self.closing.is_some() || self.audio.is_zero() || self.audio + sound <= self.max_audio
     }
 
-    /// Drops the audio that waits, and says how much it was.
-    pub fn cut_audio(&mut self) -> Duration {
-        self.waiting.retain(|item| !matches!(item, Item::Audio(..)));
-        std::mem::take(&mut self.audio)
+    /// Drops the audio that waits and has this tag or a greater one, and says how much it was.
+    pub fn cut_audio(&mut self, from: u64) -> Duration {
+        let before = self.audio;
+        let left = &mut self.audio;
+        self.waiting.retain(|item| match item {
+            Item::Audio(audio) if audio.tag >= from => {
+                *left = left.saturating_sub(audio.duration);
+                false
+            }
+            _ => true,
+        });
+        before - self.audio
     }
 
     /// The answer to a ping.
@@ -269,9 +304,9 @@ impl Outbox {
                     encode(text.as_bytes(), OpCode::Text)
                 }
                 Item::Latest(_, text) => encode(text.as_bytes(), OpCode::Text),
-                Item::Audio(chunk, sound) => {
-                    self.audio = self.audio.saturating_sub(sound);
-                    encode(&chunk, OpCode::Binary)
+                Item::Audio(audio) => {
+                    self.audio = self.audio.saturating_sub(audio.duration);
+                    encode(&audio.bytes, OpCode::Binary)
                 }
             };
         }
@@ -352,12 +387,12 @@ mod tests {
     async fn audio_waits_up_to_its_bound_and_a_chunk_always_fits_alone() {
         let mut outbox = outbox();
         let long = Duration::from_secs(5);
-        assert_eq!(outbox.audio(Bytes::new(), long), Ok(()));
-        assert_eq!(outbox.audio(Bytes::new(), CHUNK), Err(AudioRefused::Full));
+        assert_eq!(outbox.audio(audio("", long)), Ok(()));
+        assert_eq!(outbox.audio(audio("", CHUNK)), Err(AudioRefused::Full));
         outbox.next(Instant::now());
-        let taken = (0..1000).take_while(|_| outbox.audio(Bytes::new(), CHUNK).is_ok());
+        let taken = (0..1000).take_while(|_| outbox.audio(audio("", CHUNK)).is_ok());
         assert_eq!(taken.count(), 100);
-        assert_eq!(outbox.cut_audio(), Duration::from_secs(2));
+        assert_eq!(outbox.cut_audio(0), Duration::from_secs(2));
         assert!(outbox.has_room(CHUNK));
     }
 
@@ -424,12 +459,33 @@ mod tests {
         assert_eq!(&frames[0].1[2..], "ä".repeat(61).as_bytes());
     }
 
+    fn audio(bytes: &str, duration: Duration) -> Audio {
+        Audio {
+            tag: 0,
+            duration,
+            bytes: Bytes::copy_from_slice(bytes.as_bytes()),
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_beyond_half_of_the_places_coalesce() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        for number in 0..1000 {
+            outbox.error(number.to_string().into(), now);
+        }
+        assert_eq!(outbox.closed(), None);
+        let texts = sent(&mut outbox, now);
+        assert_eq!(texts.len(), MAX_EVENTS / 2 + 1);
+        assert_eq!(texts.last().unwrap().1, "999");
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Event,
         Latest(bool),
         Audio,
-        Cut,
+        Cut(u64),
         Pong,
         Send,
     }
@@ -439,7 +495,7 @@ mod tests {
             1 => Just(Step::Event),
             1 => any::<bool>().prop_map(Step::Latest),
             3 => Just(Step::Audio),
-            1 => Just(Step::Cut),
+            1 => (0_u64..40).prop_map(Step::Cut),
             1 => Just(Step::Pong),
             3 => Just(Step::Send),
         ]
@@ -469,14 +525,16 @@ mod tests {
                         model.push((mark, name));
                     }
                     Step::Audio => {
-                        if outbox.audio(name.clone().into(), CHUNK).is_ok() {
+                        let tag = number as u64;
+                        if outbox.audio(Audio { tag, ..audio(&name, CHUNK) }).is_ok() {
                             model.push(('s', name));
                         }
                     }
-                    Step::Cut => {
-                        let cut = outbox.cut_audio();
+                    Step::Cut(age) => {
+                        let from = (number as u64).saturating_sub(age);
+                        let cut = outbox.cut_audio(from);
                         let before = model.len();
-                        model.retain(|(kind, _)| *kind != 's');
+                        model.retain(|(kind, name)| *kind != 's' || name.parse::<u64>().unwrap() < from);
                         prop_assert_eq!(cut, CHUNK * (before - model.len()) as u32);
                     }
                     Step::Pong => {

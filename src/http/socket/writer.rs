@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::outbox::{AudioRefused, Closed, ClosedBy, Next, Outbox};
+use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox};
 
 /// What writer, reader and body share.
 pub(super) struct Shared {
@@ -75,10 +75,21 @@ impl SocketWriter {
         self.0.change(|outbox| outbox.latest(kind, text));
     }
 
-    /// Sends audio that lasts `sound`; when it is refused as full, the same chunk may be given again after
-    /// [`Self::audio_room`].
-    pub fn audio(&self, chunk: Bytes, sound: Duration) -> Result<(), AudioRefused> {
-        self.0.change(|outbox| outbox.audio(chunk, sound))
+    /// Sends an error. While many events wait already, of those that follow only the latest is kept: whoever sends
+    /// nonsense faster than it reads is not cut off for it.
+    pub fn error(&self, text: impl Into<ByteString>) {
+        let text = text.into();
+        self.0.change(|outbox| outbox.error(text, Instant::now()));
+    }
+
+    /// Sends audio; when it is refused as full, the same piece may be given again after [`Self::audio_room`].
+    pub fn audio(&self, audio: Audio) -> Result<(), AudioRefused> {
+        self.0.change(|outbox| outbox.audio(audio))
+    }
+
+    /// Whether audio of this length would not be refused as full.
+    pub fn has_audio_room(&self, sound: Duration) -> bool {
+        self.0.lock().has_room(sound)
     }
 
     /// Waits until audio of this length would not be refused as full.
@@ -95,10 +106,10 @@ impl SocketWriter {
         }
     }
 
-    /// Drops the audio that the transport has not taken yet, and says how much it was. At most one frame and what the
-    /// kernel holds unsent are beyond reach.
-    pub fn cut_audio(&self) -> Duration {
-        let cut = self.0.lock().cut_audio();
+    /// Drops the audio of this tag and greater ones that the transport has not taken yet, and says how much it was. At
+    /// most one frame and what the kernel holds unsent are beyond reach.
+    pub fn cut_audio(&self, from: u64) -> Duration {
+        let cut = self.0.lock().cut_audio(from);
         self.0.room.notify_waiters();
         cut
     }

@@ -108,7 +108,7 @@ impl Stage {
     fn speak(&mut self, speak: Speak) -> Result<UtteranceKey, Overloaded> {
         let (protected, replace) = (!speak.allow_interruption, speak.replace);
         let before: Vec<_> = self.to_be_cut();
-        let key = self.queue.speak(speak, self.now)?;
+        let (key, _) = self.queue.speak(speak, self.now)?;
         if replace {
             self.mark_cut(&before);
         }

@@ -1,0 +1,383 @@
+//! The way in of a session: what the client sends becomes sound for the recogniser ([`Feed`]) and for voice activity
+//! detection. The socket's reading task writes it by plain calls, so that sound never waits in a mailbox; long messages
+//! are decoded bit by bit in a task of their own, so that one client does not hold up another.
+//!
+//! An [`Ear`] hears one format. A `config` that changes the format brings a new ear with the very message behind it,
+//! before it is known whether the config can be carried out: until then the sound is kept.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc};
+
+use super::messages::{ListenConfig, VadConfig};
+use crate::actors::stt::feed::{self, Feed};
+use crate::audio::decode::{DecodeError, StreamDecoder};
+use crate::audio::vad::{self, Vad, VadEvent, VadSettings};
+use crate::audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+use crate::telemetry::metrics::{self, DropCause};
+
+/// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of sound.
+const SLICE: usize = 4 << 10;
+const OGG_SLICE: usize = 256;
+/// Bytes that wait to be decoded at most: two of the longest messages.
+const MAX_WAITING_BYTES: usize = 2 << 20;
+/// News for the session that wait at most; beyond it they are lost, and counted.
+const MAX_NEWS: usize = 256;
+/// Configs that wait to be carried out at most.
+pub const MAX_EARS: usize = 8;
+
+/// What the session hears of its ear.
+#[derive(Debug)]
+pub enum EarNews {
+    /// Voice activity, its position in samples of [`vad::RATE`] since the session began.
+    Voice(VadEvent),
+    /// What the client sends is not what it announced. Told once per ear.
+    Undecodable(String),
+}
+
+/// Why sound was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deaf {
+    /// No config has come yet.
+    NotConfigured,
+    /// The session has no sound.
+    AudioDisabled,
+}
+
+/// The input of one session; clones are the same.
+#[derive(Clone)]
+pub struct Hearing(Rc<Shared>);
+
+struct Shared {
+    state: RefCell<State>,
+    wake: Notify,
+    news: mpsc::Sender<EarNews>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the configs have asked for that are carried out or wait to be, the oldest first: before them, what is in
+    /// force.
+    ears: VecDeque<Slot>,
+    waiting: VecDeque<(Rc<RefCell<Ear>>, Bytes)>,
+    waiting_bytes: usize,
+    /// Whether its deafness was told since the last config.
+    told_deaf: bool,
+    position: Duration,
+}
+
+struct Slot {
+    /// Of the config that asked for it.
+    config: u64,
+    /// `None` hears nothing.
+    ear: Option<Rc<RefCell<Ear>>>,
+}
+
+impl Hearing {
+    /// An input that was not configured yet, and what comes of it.
+    pub fn new() -> (Self, mpsc::Receiver<EarNews>) {
+        let (news, receiver) = mpsc::channel(MAX_NEWS);
+        let shared = Shared {
+            state: RefCell::default(),
+            wake: Notify::new(),
+            news,
+        };
+        (Self(Rc::new(shared)), receiver)
+    }
+
+    /// A config was sent: what comes behind it is in its format. `accepted` is what its recogniser takes. False when
+    /// too many wait already.
+    pub fn expect(
+        &self,
+        config: u64,
+        listen: Option<(&ListenConfig, AudioFormat)>,
+        vad: &VadConfig,
+    ) -> bool {
+        let mut state = self.0.state.borrow_mut();
+        if state.ears.len() > MAX_EARS {
+            return false;
+        }
+        state.told_deaf = false;
+        let last = state.ears.back().and_then(|slot| slot.ear.clone());
+        state.position = state.position(last.as_ref());
+        let ear = listen.and_then(|(listen, accepted)| match last {
+            Some(last) if last.borrow().listen == *listen => Some(last),
+            _ => {
+                let start = state.position;
+                let ear = Ear::new(listen.clone(), accepted, vad, start);
+                // A format that cannot be decoded at all is refused when the config is carried out.
+                ear.ok().map(|ear| Rc::new(RefCell::new(ear)))
+            }
+        });
+        state.ears.push_back(Slot { config, ear });
+        true
+    }
+
+    /// What a config's recogniser is to hear, and what that sound is; `None` where it hears nothing.
+    pub fn feed(&self, config: u64) -> Option<(Feed, Layout)> {
+        let state = self.0.state.borrow();
+        let slot = state.ears.iter().find(|slot| slot.config == config)?;
+        let ear = slot.ear.as_ref()?.borrow();
+        Some((ear.feed.clone(), ear.accepted))
+    }
+
+    /// The config is in force: what was before it is not heard any more.
+    pub fn commit(&self, config: u64, vad: &VadConfig) {
+        let mut state = self.0.state.borrow_mut();
+        while state.ears.front().is_some_and(|slot| slot.config != config) {
+            state.ears.pop_front();
+        }
+        if let Some(Slot { ear: Some(ear), .. }) = state.ears.front() {
+            let mut ear = ear.borrow_mut();
+            ear.feed.limit(feed::LIMIT);
+            ear.set_vad(vad);
+        }
+    }
+
+    /// The config could not be carried out: what came behind it has nobody to hear it, what comes now is for the one in
+    /// force.
+    pub fn discard(&self, config: u64) {
+        let mut state = self.0.state.borrow_mut();
+        state.ears.retain(|slot| slot.config != config);
+        state.told_deaf = false;
+    }
+
+    /// Takes what the client has sent. Deafness is told once.
+    pub fn hear(&self, bytes: Bytes) -> Result<(), Option<Deaf>> {
+        let ear = {
+            let mut state = self.0.state.borrow_mut();
+            let slot = state.ears.back();
+            let deaf = match slot.map(|slot| &slot.ear) {
+                None => Deaf::NotConfigured,
+                Some(None) => Deaf::AudioDisabled,
+                Some(Some(ear)) => {
+                    let ear = Rc::clone(ear);
+                    if !state.waiting.is_empty() || bytes.len() > ear.borrow().slice() {
+                        state.wait(ear, bytes);
+                        self.0.wake.notify_one();
+                        return Ok(());
+                    }
+                    drop(state);
+                    self.decode(&ear, &bytes);
+                    return Ok(());
+                }
+            };
+            (!std::mem::replace(&mut state.told_deaf, true)).then_some(deaf)
+        };
+        Err(ear)
+    }
+
+    /// How much sound the session has heard.
+    pub fn position(&self) -> Duration {
+        let state = self.0.state.borrow();
+        let last = state.ears.back().and_then(|slot| slot.ear.clone());
+        state.position(last.as_ref())
+    }
+
+    /// Decodes what waits, until the session drops it.
+    pub async fn run(self) {
+        loop {
+            let next = self.0.state.borrow_mut().next_slice();
+            match next {
+                Some((ear, slice)) => {
+                    self.decode(&ear, &slice);
+                    tokio::task::yield_now().await;
+                }
+                None => self.0.wake.notified().await,
+            }
+        }
+    }
+
+    fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) {
+        let news = &self.0.news;
+        ear.borrow_mut().hear(bytes, |event| {
+            if news.try_send(event).is_err() {
+                tracing::warn!("voice activity was lost: the session is behind");
+            }
+        });
+    }
+}
+
+impl State {
+    fn position(&self, last: Option<&Rc<RefCell<Ear>>>) -> Duration {
+        last.map_or(self.position, |ear| ear.borrow().feed.position())
+    }
+
+    fn wait(&mut self, ear: Rc<RefCell<Ear>>, bytes: Bytes) {
+        self.waiting_bytes += bytes.len();
+        self.waiting.push_back((ear, bytes));
+        while self.waiting_bytes > MAX_WAITING_BYTES
+            && let Some((ear, oldest)) = self.waiting.pop_front()
+        {
+            self.waiting_bytes -= oldest.len();
+            let lost = ear.borrow().duration_of(oldest.len());
+            metrics::audio_dropped(DropCause::Decoding, lost);
+        }
+    }
+
+    /// The next bytes to decode. One packet of bare Opus stays whole.
+    fn next_slice(&mut self) -> Option<(Rc<RefCell<Ear>>, Bytes)> {
+        let (ear, bytes) = self.waiting.front_mut()?;
+        let ear = Rc::clone(ear);
+        let slice = ear.borrow().slice().min(bytes.len());
+        let slice = bytes.split_to(slice);
+        self.waiting_bytes -= slice.len();
+        if bytes.is_empty() {
+            self.waiting.pop_front();
+        }
+        Some((ear, slice))
+    }
+}
+
+/// Hears one format.
+struct Ear {
+    listen: ListenConfig,
+    decoder: StreamDecoder,
+    to_recogniser: Option<Resampler>,
+    accepted: Layout,
+    vad: Option<EarVad>,
+    vad_config: VadConfig,
+    feed: Feed,
+    failed: bool,
+    resampled: Vec<i16>,
+}
+
+/// Voice activity detection of an ear, which hears what the recogniser hears.
+struct EarVad {
+    vad: Vad,
+    resampler: Resampler,
+    /// The first sample that it heard, in the session's audio.
+    start: u64,
+    resampled: Vec<i16>,
+}
+
+impl Ear {
+    fn new(
+        listen: ListenConfig,
+        accepted: AudioFormat,
+        vad: &VadConfig,
+        start: Duration,
+    ) -> Result<Self, DecodeError> {
+        let decoder = StreamDecoder::new(listen.format)?;
+        let accepted = Layout::mono(accepted.layout.rate);
+        let feed = Feed::new(accepted, start);
+        let mut ear = Self {
+            listen,
+            decoder,
+            to_recogniser: None,
+            accepted,
+            vad: None,
+            vad_config: VadConfig {
+                enabled: false,
+                ..*vad
+            },
+            feed,
+            failed: false,
+            resampled: Vec::new(),
+        };
+        ear.set_vad(vad);
+        Ok(ear)
+    }
+
+    fn slice(&self) -> usize {
+        match self.listen.format.encoding {
+            Encoding::OggOpus => OGG_SLICE,
+            // One message is one packet.
+            Encoding::Opus => usize::MAX,
+            _ => SLICE,
+        }
+    }
+
+    /// About how long so many bytes last; nought where only decoding could tell.
+    fn duration_of(&self, bytes: usize) -> Duration {
+        let layout = self.listen.format.layout;
+        let frame = match self.listen.format.encoding {
+            Encoding::Linear16 => 2 * layout.channels.count(),
+            Encoding::Mulaw | Encoding::Alaw => layout.channels.count(),
+            _ => return Duration::ZERO,
+        };
+        layout.rate.duration_of(bytes / frame)
+    }
+
+    fn set_vad(&mut self, config: &VadConfig) {
+        if *config == self.vad_config {
+            return;
+        }
+        self.vad_config = *config;
+        let settings: VadSettings = config.turn_settings().vad();
+        let start = vad::RATE.frames_in(self.feed.position()) as u64;
+        self.vad = config.enabled.then(|| EarVad {
+            vad: Vad::new(settings),
+            resampler: Resampler::new(self.accepted, vad::RATE),
+            start,
+            resampled: Vec::new(),
+        });
+    }
+
+    fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) {
+        for chunk in self.decoder.push(bytes) {
+            match chunk {
+                Ok(sound) => {
+                    let sound = sound.into_mono();
+                    let samples = at_rate(
+                        &mut self.to_recogniser,
+                        &sound,
+                        self.accepted,
+                        &mut self.resampled,
+                    );
+                    let speech = match &mut self.vad {
+                        Some(vad) => vad.hear(samples, &mut tell),
+                        None => true,
+                    };
+                    self.feed.push(samples, speech);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.failed, true) {
+                        tell(EarNews::Undecodable(error.to_string()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sound at the recogniser's rate. A stream with a header may have another rate than was announced, or change it.
+fn at_rate<'a>(
+    resampler: &mut Option<Resampler>,
+    sound: &'a Pcm,
+    accepted: Layout,
+    resampled: &'a mut Vec<i16>,
+) -> &'a [i16] {
+    if sound.layout() == accepted {
+        return sound.samples();
+    }
+    let known = resampler
+        .take()
+        .filter(|resampler| resampler.input_layout() == sound.layout());
+    let resampler =
+        resampler.insert(known.unwrap_or_else(|| Resampler::new(sound.layout(), accepted.rate)));
+    resampled.clear();
+    resampler.push(sound.samples(), resampled);
+    resampled
+}
+
+impl EarVad {
+    /// Tells what the voice does; true while there is speech, or a pause that is not over.
+    fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(EarNews)) -> bool {
+        let samples = if self.resampler.input_layout() == self.resampler.output_layout() {
+            samples
+        } else {
+            self.resampled.clear();
+            self.resampler.push(samples, &mut self.resampled);
+            &self.resampled
+        };
+        for event in self.vad.push(samples) {
+            tell(EarNews::Voice(event.later(self.start)));
+        }
+        self.vad.is_active()
+    }
+}

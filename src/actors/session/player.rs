@@ -1,0 +1,497 @@
+//! The way out of a session: what the playback queue lets leave, the loading sound mixed under it, encoded, and given
+//! to the socket at the listener's pace. A media task beside the actors and on their thread: the session gives it
+//! commands by plain calls, synthesis brings it sound in the same way, and neither waits in a mailbox. When what leaves
+//! is the [`PlaybackQueue`]'s decision; this file has its timer, its encoder and its socket.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use actix::Recipient;
+use actix::prelude::SendError;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::loading::{Clip, LoadingSound};
+use super::messages::ServerMessage;
+use super::playback::{
+    Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
+};
+use crate::actors::tts::Synthesize;
+use crate::audio::encode::{EncodeError, Encoded, StreamEncoder};
+use crate::audio::{AudioFormat, Encoding, Layout, Pcm};
+use crate::http::socket::{Audio, AudioRefused, SocketWriter};
+use crate::telemetry::metrics;
+
+/// What leaves in one piece.
+pub const CHUNK: Duration = Duration::from_millis(20);
+/// Steps after which the task lets others run: a burst of events must not fill the socket's queue before it can send.
+const STEPS_AT_ONCE: usize = 64;
+
+/// One player; clones are the same.
+#[derive(Clone)]
+pub struct Player(Rc<Shared>);
+
+struct Shared {
+    state: RefCell<State>,
+    /// Something changed: there may be something to do.
+    wake: Notify,
+    /// The queue may take sound again.
+    room: Notify,
+    writer: SocketWriter,
+    format: AudioFormat,
+}
+
+struct State {
+    queue: PlaybackQueue<Chunk>,
+    loading: Option<LoadingSound>,
+    /// Who synthesises; while there is nobody the commands wait.
+    synthesizer: Option<Recipient<Synthesize>>,
+    commands: VecDeque<Command>,
+    encoder: Option<StreamEncoder>,
+    /// Whose sound the encoder holds, where an encoding has one stream per utterance.
+    encoding: Option<UtteranceKey>,
+    /// Counts what was called back, so that an encoder that was waited for knows whether its sound is still wanted.
+    cuts: u64,
+    /// The greatest tag that has left.
+    tag: u64,
+    /// What the task last waited for.
+    due: Option<Instant>,
+    closed: bool,
+}
+
+/// Sound that waits to leave, and since when.
+#[derive(Debug)]
+struct Chunk {
+    sound: Pcm,
+    ready: Instant,
+}
+
+impl super::playback::Sound for Chunk {
+    fn duration(&self) -> Duration {
+        self.sound.duration()
+    }
+}
+
+/// What the task does next.
+enum Step {
+    Leave {
+        utterance: Option<UtteranceKey>,
+        sound: Pcm,
+    },
+    Tell(Event),
+    /// The stream of an utterance ends.
+    FinishStream,
+    Wait {
+        until: Option<Instant>,
+        room: bool,
+    },
+    End,
+}
+
+impl Player {
+    /// A player of one output. `lead` is how far ahead of real time sound may leave.
+    pub fn new(writer: SocketWriter, format: AudioFormat, lead: Duration) -> Self {
+        Self(Rc::new(Shared {
+            state: RefCell::new(State {
+                queue: PlaybackQueue::new(lead),
+                loading: None,
+                synthesizer: None,
+                commands: VecDeque::new(),
+                encoder: None,
+                encoding: None,
+                cuts: 0,
+                tag: 0,
+                due: None,
+                closed: false,
+            }),
+            wake: Notify::new(),
+            room: Notify::new(),
+            writer,
+            format,
+        }))
+    }
+
+    /// What synthesis must bring.
+    pub fn layout(&self) -> Layout {
+        self.0.format.layout
+    }
+
+    /// What leaves.
+    pub fn format(&self) -> AudioFormat {
+        self.0.format
+    }
+
+    /// Queues an utterance or a part of one.
+    pub fn speak(&self, speak: Speak) -> Result<(), Overloaded> {
+        let now = Instant::now().into_std();
+        let cut = self.0.state.borrow_mut().queue.speak(speak, now)?.1;
+        self.call_back(cut);
+        self.changed();
+        Ok(())
+    }
+
+    /// Cuts what may be cut. When this returns nothing of it leaves any more.
+    pub fn clear(&self) {
+        let cut = self.0.state.borrow_mut().queue.clear(now());
+        self.call_back(cut);
+        self.changed();
+    }
+
+    /// Cuts everything and tells it; nothing leaves after that.
+    pub fn stop(&self) {
+        let cut = {
+            let mut state = self.0.state.borrow_mut();
+            state.closed = true;
+            state.loading = None;
+            state.queue.stop(now())
+        };
+        self.call_back(cut);
+        while let Step::Tell(event) = self.next_step() {
+            self.0.writer.event(message(event).to_json());
+        }
+        self.changed();
+    }
+
+    /// Takes the clip of the loading sound; `None` takes it away.
+    pub fn set_clip(&self, clip: Option<Clip>) {
+        self.0.state.borrow_mut().loading = clip.map(LoadingSound::new);
+        self.changed();
+    }
+
+    /// Starts or stops the loading sound; false where there is none.
+    pub fn load(&self, on: bool) -> bool {
+        let known = match &mut self.0.state.borrow_mut().loading {
+            None => false,
+            Some(loading) => {
+                if on {
+                    loading.start();
+                } else {
+                    loading.stop();
+                }
+                true
+            }
+        };
+        self.changed();
+        known
+    }
+
+    /// Says who synthesises from now on; `None` while nobody does.
+    pub fn set_synthesizer(&self, synthesizer: Option<Recipient<Synthesize>>) {
+        self.0.state.borrow_mut().synthesizer = synthesizer;
+        self.changed();
+    }
+
+    /// Sound of an utterance. It waits while enough of it is there already; what comes of a cancelled one is ignored.
+    pub async fn sound(&self, utterance: UtteranceKey, sound: Pcm) {
+        let mut chunk = Chunk {
+            sound,
+            ready: Instant::now(),
+        };
+        loop {
+            let room = self.0.room.notified();
+            let refused = self.0.state.borrow_mut().queue.sound(utterance, chunk);
+            match refused {
+                Ok(()) => return self.changed(),
+                Err(again) => chunk = again,
+            }
+            room.await;
+        }
+    }
+
+    /// Synthesis has brought everything.
+    pub fn done(&self, utterance: UtteranceKey) {
+        self.0.state.borrow_mut().queue.done(utterance);
+        self.changed();
+    }
+
+    /// Synthesis has failed.
+    pub fn failed(&self, utterance: UtteranceKey) {
+        self.0.state.borrow_mut().queue.failed(utterance);
+        self.changed();
+    }
+
+    /// Whoever synthesised has gone with what it had in hand. Returns whether there was anything.
+    pub fn synthesizer_lost(&self) -> bool {
+        let lost = {
+            let mut state = self.0.state.borrow_mut();
+            state.synthesizer = None;
+            let unseen = |command: &Command| matches!(command, Command::Synthesize { .. });
+            // What it never saw can still be said.
+            if state.commands.iter().any(unseen) {
+                false
+            } else {
+                state.commands.clear();
+                state.queue.fail_running()
+            }
+        };
+        self.changed();
+        lost
+    }
+
+    fn changed(&self) {
+        self.0.wake.notify_one();
+    }
+
+    /// Sound from this utterance on is not wanted any more, as far as it can still be had back.
+    fn call_back(&self, from: Option<UtteranceKey>) {
+        let Some(from) = from else { return };
+        let mut state = self.0.state.borrow_mut();
+        state.cuts += 1;
+        if state.encoding.is_some_and(|key| key >= from) {
+            state.encoder = None;
+            state.encoding = None;
+        }
+        self.0.writer.cut_audio(from.number());
+    }
+
+    /// Does what is due, whenever something is, until it was stopped and everything was told.
+    pub async fn run(self) {
+        let mut steps = 0;
+        loop {
+            match self.next_step() {
+                Step::Leave { utterance, sound } => self.leave(utterance, &sound).await,
+                Step::Tell(event) => self.0.writer.event(message(event).to_json()),
+                Step::FinishStream => self.finish_stream().await,
+                Step::Wait { until, room } => {
+                    steps = 0;
+                    self.wait(until, room).await;
+                }
+                Step::End => return,
+            }
+            steps += 1;
+            if steps % STEPS_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn wait(&self, until: Option<Instant>, room: bool) {
+        let alarm = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let has_room = async {
+            if room {
+                self.0.writer.audio_room(CHUNK).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.0.wake.notified() => {}
+            () = alarm => {}
+            () = has_room => {}
+        }
+    }
+
+    fn next_step(&self) -> Step {
+        let instant = Instant::now();
+        let now = instant.into_std();
+        let has_room = self.0.writer.has_audio_room(CHUNK);
+        let state = &mut *self.0.state.borrow_mut();
+        state.queue.hold(!has_room);
+        state.pass_on_commands();
+        // An utterance's stream is finished before its end is told.
+        if let Some(key) = state.encoding
+            && !state.queue.is_sending(key)
+        {
+            return Step::FinishStream;
+        }
+        let wanted_sound = state.queue.wants_sound();
+        while let Some(output) = state.queue.poll(now) {
+            match output {
+                Output::Sound { utterance, sound } => {
+                    if !wanted_sound && state.queue.wants_sound() {
+                        self.0.room.notify_waiters();
+                    }
+                    metrics::output_delay(state.lateness(&sound, instant));
+                    let mut samples = sound.sound.into_samples();
+                    if let Some(loading) = &mut state.loading
+                        && loading.is_heard()
+                    {
+                        loading.mix_into(&mut samples);
+                    }
+                    let sound = Pcm::new(self.layout(), samples);
+                    let utterance = Some(utterance);
+                    return Step::Leave { utterance, sound };
+                }
+                Output::Event(event) => return Step::Tell(event),
+                Output::Command(command) => {
+                    if let Command::Cancel { .. } = command {
+                        // Whoever waits to bring sound of it need not wait any longer.
+                        self.0.room.notify_waiters();
+                    }
+                    state.commands.push_back(command);
+                    state.pass_on_commands();
+                }
+            }
+        }
+        if !wanted_sound && state.queue.wants_sound() {
+            self.0.room.notify_waiters();
+        }
+        if state.closed && state.queue.is_idle() {
+            return Step::End;
+        }
+        let mut until = state.queue.next_wakeup(now).map(Instant::from_std);
+        if let Some(loading) = &mut state.loading
+            && loading.is_heard()
+            && let Some(wait) = state.queue.filler_wait(now, CHUNK)
+        {
+            if wait.is_zero() {
+                let mut samples = vec![0; self.layout().samples_in(CHUNK)];
+                loading.mix_into(&mut samples);
+                let sound = Pcm::new(self.layout(), samples);
+                state.queue.fill(now, sound.duration());
+                let utterance = None;
+                return Step::Leave { utterance, sound };
+            }
+            let filler = instant + wait;
+            until = Some(until.map_or(filler, |until| until.min(filler)));
+        }
+        state.due = until;
+        let room = !has_room;
+        Step::Wait { until, room }
+    }
+
+    /// Encodes a chunk and gives it to the socket. There is room for it: that was seen before it was taken.
+    async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
+        let (tag, cuts, encoder) = {
+            let state = &mut *self.0.state.borrow_mut();
+            state.tag = utterance.map_or(state.tag, |key| state.tag.max(key.number()));
+            if is_stream_of_utterance(self.0.format.encoding) {
+                state.encoding = utterance;
+            }
+            (state.tag, state.cuts, state.encoder.take())
+        };
+        let encoder = encoder.map_or_else(|| StreamEncoder::live(self.0.format), Ok);
+        let encoded = match encoder {
+            Ok(mut encoder) => encoder.push(sound).await.map(|encoded| (encoder, encoded)),
+            Err(error) => Err(error),
+        };
+        match encoded {
+            Ok((encoder, encoded)) => self.encoded(tag, cuts, Some(encoder), encoded).await,
+            Err(error) => self.encoding_failed(utterance, &error),
+        }
+    }
+
+    async fn finish_stream(&self) {
+        let (tag, cuts, encoder) = {
+            let state = &mut *self.0.state.borrow_mut();
+            state.encoding = None;
+            (state.tag, state.cuts, state.encoder.take())
+        };
+        let Some(mut encoder) = encoder else { return };
+        match encoder.finish().await {
+            Ok(encoded) => self.encoded(tag, cuts, None, encoded).await,
+            Err(error) => self.encoding_failed(None, &error),
+        }
+    }
+
+    /// Sends what an encoder has made, unless it was called back meanwhile. An encoder may give more at once than the
+    /// chunk that there was room for.
+    async fn encoded(
+        &self,
+        tag: u64,
+        cuts: u64,
+        encoder: Option<StreamEncoder>,
+        encoded: Vec<Encoded>,
+    ) {
+        let is_stream = is_stream_of_utterance(self.0.format.encoding);
+        if !is_stream || self.is_wanted(cuts) {
+            self.0.state.borrow_mut().encoder = encoder;
+        }
+        for Encoded { data, duration } in encoded {
+            let audio = Audio {
+                tag,
+                duration,
+                bytes: data,
+            };
+            while self.is_wanted(cuts) {
+                match self.0.writer.audio(audio.clone()) {
+                    Ok(()) => break,
+                    Err(AudioRefused::Full) => self.0.writer.audio_room(duration).await,
+                    // The session hears of it by itself.
+                    Err(AudioRefused::Closed) => return,
+                }
+            }
+        }
+    }
+
+    fn is_wanted(&self, cuts: u64) -> bool {
+        self.0.state.borrow().cuts == cuts
+    }
+
+    fn encoding_failed(&self, utterance: Option<UtteranceKey>, error: &EncodeError) {
+        tracing::warn!(%error, "speech could not be encoded");
+        let message = format!("the speech could not be encoded: {error}");
+        let refusal = ServerMessage::refusal(super::messages::ErrorCode::TtsFailed, message);
+        self.0.writer.error(refusal.to_json());
+        if let Some(utterance) = utterance {
+            self.failed(utterance);
+        }
+    }
+}
+
+impl State {
+    fn pass_on_commands(&mut self) {
+        let Some(synthesizer) = &self.synthesizer else {
+            return;
+        };
+        while let Some(command) = self.commands.pop_front() {
+            let refused = match synthesizer.try_send(Synthesize(command)) {
+                Ok(()) => continue,
+                // What is left goes with the next step, or to the next synthesiser.
+                Err(SendError::Full(refused) | SendError::Closed(refused)) => refused,
+            };
+            self.commands.push_front(refused.0);
+            return;
+        }
+    }
+
+    /// How much later a chunk leaves than it was there and could have.
+    fn lateness(&self, chunk: &Chunk, now: Instant) -> Duration {
+        let due = self.due.filter(|due| *due <= now);
+        let due = due.map_or(chunk.ready, |due| due.max(chunk.ready));
+        now.saturating_duration_since(due)
+    }
+}
+
+/// Whether every utterance is a stream of its own, with a header and an end: players take such a stream for a file.
+const fn is_stream_of_utterance(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::Mp3 | Encoding::OggOpus | Encoding::Wav)
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+/// Unix time in milliseconds, for people and logs; nothing is measured by it.
+fn timestamp() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn message(event: Event) -> ServerMessage {
+    let Event { id, kind, .. } = event;
+    let timestamp = timestamp();
+    match kind {
+        EventKind::Started => ServerMessage::TtsStarted { id, timestamp },
+        EventKind::Complete { duration } => ServerMessage::TtsPlaybackComplete {
+            timestamp,
+            id,
+            duration_ms: duration.as_millis() as u64,
+        },
+        // The failure itself was told when it happened.
+        EventKind::Interrupted { played, heard_text }
+        | EventKind::Failed { played, heard_text } => ServerMessage::TtsInterrupted {
+            id,
+            timestamp,
+            played_ms: played.as_millis() as u64,
+            heard_text,
+        },
+    }
+}

@@ -1,0 +1,731 @@
+//! What a session decides, as a pure state machine: which message is carried out when, what a `config` changes, when a
+//! recogniser or a synthesiser that has died is made anew, when the session ends. Sound does not come here, nor does
+//! time pass by itself: the actor around it ([`super::SessionActor`]) brings every input and carries out the [`Effect`]s.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::failure::{Refusal, of_provider, of_synthesis};
+use super::hearing::EarNews;
+use super::loading::Clip;
+use super::messages::{
+    ClientMessage, ErrorCode, ListenConfig, ServerMessage, SessionConfig, StreamId, VadConfig,
+};
+use super::playback::Speak;
+use super::turn::{Moment, TurnDetector, TurnEvent};
+use crate::actors::stt::{SttNews, SttReport};
+use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
+use crate::actors::tts::{TtsNews, TtsReport};
+use crate::json::Misfit;
+use crate::providers::{ErrorKind, ProviderError, SttEvent};
+use crate::synthesis::SpeechConfig;
+
+/// Commands that wait while a config is carried out, and their bytes on the wire.
+const MAX_BACKLOG: usize = 256;
+const MAX_BACKLOG_BYTES: usize = 1 << 20;
+/// How long the last words may take when the server ends a session.
+const LAST_WORDS: Duration = Duration::from_millis(2_500);
+
+/// A message of the client.
+#[derive(Debug)]
+pub struct Command {
+    /// Its number, where it is a config.
+    pub config: u64,
+    /// What it says.
+    pub message: ClientMessage,
+    /// How long it was on the wire.
+    pub bytes: usize,
+}
+
+/// What can be known of a config before anything is started.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The loading sound, if one was given.
+    pub clip: Option<Result<Clip, Misfit>>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send this.
+    Tell(ServerMessage),
+    /// Find out whether a config can be carried out; the answer is [`Session::prepared`].
+    Prepare {
+        /// Which.
+        config: u64,
+        /// The session's name: the one it has, or the one it shall have.
+        stream_id: StreamId,
+        /// All of it.
+        wanted: Box<SessionConfig>,
+    },
+    /// The input of this config is in force.
+    Commit {
+        /// Which.
+        config: u64,
+        /// Its voice activity detection.
+        vad: VadConfig,
+    },
+    /// The config will not be carried out.
+    Discard {
+        /// Which.
+        config: u64,
+    },
+    /// Start a recogniser over the feed of this config.
+    StartStt {
+        /// Names it in its reports.
+        life: u32,
+        /// Whose feed.
+        config: u64,
+        /// What to listen for.
+        listen: ListenConfig,
+    },
+    /// Let a recogniser finish what it has heard.
+    EndStt {
+        /// Which.
+        life: u32,
+    },
+    /// Ask the recogniser to make final what it has heard.
+    Finalize,
+    /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
+    SetOutput(Option<Box<SpeechConfig>>),
+    /// Start a synthesiser for the output.
+    StartTts {
+        /// Names it in its reports.
+        life: u32,
+        /// How it speaks.
+        speech: Box<SpeechConfig>,
+    },
+    /// The synthesiser has gone: fail what it had in hand.
+    TtsLost,
+    /// The loading sound.
+    SetClip(Option<Clip>),
+    /// Start or stop it.
+    Load(bool),
+    /// Queue text.
+    Speak(Speak),
+    /// Cut speech.
+    Clear,
+    /// Close the socket.
+    Close {
+        /// With this code.
+        code: u16,
+        /// For people.
+        reason: &'static str,
+    },
+}
+
+/// A child that is made anew when it dies.
+#[derive(Debug)]
+struct Child {
+    life: u32,
+    provider: String,
+    restarts: Restarts,
+    /// When the next life begins.
+    restart_at: Option<Instant>,
+    /// Whether the client knows that it is away.
+    away: bool,
+    failed: bool,
+}
+
+impl Child {
+    const fn new(life: u32, provider: String, restarts: Restarts) -> Self {
+        Self {
+            life,
+            provider,
+            restarts,
+            restart_at: None,
+            away: false,
+            failed: false,
+        }
+    }
+}
+
+/// A config that is being carried out.
+#[derive(Debug)]
+struct UnderWay {
+    config: u64,
+    stream_id: StreamId,
+    wanted: Box<SessionConfig>,
+    clip: Option<Clip>,
+    /// The recogniser that is being opened.
+    stt: Option<u32>,
+}
+
+/// What is in force.
+#[derive(Debug)]
+struct InForce {
+    config: u64,
+    stt: Option<ListenConfig>,
+    tts: Option<SpeechConfig>,
+    clip: Option<Clip>,
+}
+
+#[derive(Debug)]
+struct Ending {
+    code: u16,
+    reason: &'static str,
+    deadline: Instant,
+}
+
+/// The session.
+#[derive(Debug)]
+pub struct Session {
+    stream_id: Option<StreamId>,
+    /// When the first config must have come.
+    config_due: Option<Instant>,
+    config_timeout: Duration,
+    under_way: Option<UnderWay>,
+    in_force: Option<InForce>,
+    backlog: VecDeque<Command>,
+    backlog_bytes: usize,
+    stt: Option<Child>,
+    tts: Option<Child>,
+    turns: Option<TurnDetector>,
+    lives: u32,
+    ending: Option<Ending>,
+    ended: bool,
+    effects: Vec<Effect>,
+}
+
+impl Session {
+    /// A session whose socket has just been opened.
+    pub fn new(now: Instant, config_timeout: Duration) -> Self {
+        Self {
+            stream_id: None,
+            config_due: Some(now + config_timeout),
+            config_timeout,
+            under_way: None,
+            in_force: None,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            stt: None,
+            tts: None,
+            turns: None,
+            lives: 0,
+            ending: None,
+            ended: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// What is to be done now, in this order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Whether this config is in force.
+    pub fn is_in_force(&self, config: u64) -> bool {
+        self.in_force
+            .as_ref()
+            .is_some_and(|known| known.config == config)
+    }
+
+    /// Takes a message; while a config is carried out it waits.
+    pub fn message(&mut self, command: Command) {
+        if self.ending.is_some() || self.ended {
+            return;
+        }
+        if self.under_way.is_none() {
+            return self.carry_out(command);
+        }
+        if self.backlog.len() >= MAX_BACKLOG
+            || self.backlog_bytes + command.bytes > MAX_BACKLOG_BYTES
+        {
+            if let ClientMessage::Config(_) = command.message {
+                let config = command.config;
+                self.effects.push(Effect::Discard { config });
+            }
+            let message = "too much waits for the config that is being carried out";
+            return self.refuse(ErrorCode::Overloaded, message);
+        }
+        self.backlog_bytes += command.bytes;
+        self.backlog.push_back(command);
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        let message = match command.message {
+            ClientMessage::Config(wanted) => {
+                return self.configure(command.config, wanted);
+            }
+            message => message,
+        };
+        let Some(in_force) = &self.in_force else {
+            return self.refuse(ErrorCode::NotConfigured, "send config first");
+        };
+        let speaks = in_force.tts.is_some();
+        let loads = in_force.clip.is_some();
+        let effect = match message {
+            ClientMessage::Config(_) => return,
+            ClientMessage::SendMessage(_) | ClientMessage::SipTransfer(_) => {
+                return self.refuse(ErrorCode::RtcNotConfigured, "the session is in no room");
+            }
+            _ if !speaks => {
+                return self.refuse(
+                    ErrorCode::AudioDisabled,
+                    "the session was configured with audio: false",
+                );
+            }
+            ClientMessage::Speak(speak) => Effect::Speak(speak),
+            ClientMessage::Clear => Effect::Clear,
+            ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
+                return self.refuse(
+                    ErrorCode::LoadingUnavailable,
+                    "there is no loading sound: it needs loading_audio in config, and linear16 output",
+                );
+            }
+            ClientMessage::LoadingStart => Effect::Load(true),
+            ClientMessage::LoadingStop => Effect::Load(false),
+        };
+        self.effects.push(effect);
+    }
+
+    fn configure(&mut self, config: u64, wanted: Box<SessionConfig>) {
+        let refusal = match (&self.stream_id, &wanted.stream_id) {
+            (Some(has), Some(wants)) if has != wants => Some(Refusal::new(
+                ErrorCode::InvalidMessage,
+                "stream_id: cannot change during a session",
+            )),
+            _ if wanted.rtc => Some(Refusal::new(
+                ErrorCode::RtcNotConfigured,
+                "rtc: this server has no rooms",
+            )),
+            _ if wanted.recording => Some(Refusal::new(
+                ErrorCode::RecordingUnavailable,
+                "recording: this server does not record",
+            )),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            return self.config_failed(config, refusal);
+        }
+        let has = self.stream_id.clone();
+        let stream_id = has
+            .or_else(|| wanted.stream_id.clone())
+            .unwrap_or_else(StreamId::random);
+        self.effects.push(Effect::Prepare {
+            config,
+            stream_id: stream_id.clone(),
+            wanted: wanted.clone(),
+        });
+        self.under_way = Some(UnderWay {
+            config,
+            stream_id,
+            wanted,
+            clip: None,
+            stt: None,
+        });
+    }
+
+    fn config_failed(&mut self, config: u64, refusal: Refusal) {
+        self.under_way = None;
+        self.effects.push(Effect::Discard { config });
+        self.refuse(refusal.code, refusal.message);
+    }
+
+    /// Takes what was found out about a config.
+    pub fn prepared(&mut self, config: u64, prepared: Result<Prepared, Refusal>) {
+        let Some(under_way) = self.under_way.as_mut().filter(|u| u.config == config) else {
+            return;
+        };
+        let clip = match prepared {
+            Ok(prepared) => prepared.clip,
+            Err(refusal) => {
+                self.config_failed(config, refusal);
+                return self.carry_on();
+            }
+        };
+        let bad_clip = match clip {
+            Some(Ok(clip)) => {
+                under_way.clip = Some(clip);
+                None
+            }
+            Some(Err(misfit)) => Some(misfit),
+            None => None,
+        };
+        let known = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
+        let listen = under_way.wanted.stt.clone();
+        let goes_on = self.stt.as_ref().is_some_and(|stt| !stt.failed);
+        let to_open = listen.filter(|listen| !goes_on || Some(listen) != known);
+        if let Some(listen) = to_open {
+            self.lives += 1;
+            let life = self.lives;
+            under_way.stt = Some(life);
+            self.effects.push(Effect::StartStt {
+                life,
+                config,
+                listen,
+            });
+        }
+        let opens = under_way.stt.is_some();
+        if let Some(misfit) = bad_clip {
+            self.refuse(ErrorCode::InvalidLoadingAudio, misfit.to_string());
+        }
+        if !opens {
+            self.commit();
+        }
+    }
+
+    /// Everything that a config needs is there.
+    fn commit(&mut self) {
+        let Some(under_way) = self.under_way.take() else {
+            return;
+        };
+        let UnderWay {
+            config,
+            stream_id,
+            wanted,
+            clip,
+            stt,
+        } = under_way;
+        let SessionConfig {
+            stt: listen,
+            tts: speech,
+            vad,
+            ..
+        } = *wanted;
+        let before = self.in_force.take();
+        if (stt.is_some() || listen.is_none())
+            && let Some(old) = self.stt.take()
+        {
+            self.effects.push(Effect::EndStt { life: old.life });
+        }
+        if let (Some(life), Some(listen)) = (stt, &listen) {
+            let restarts = Restarts::new(RestartPolicy::RECOGNISER);
+            self.stt = Some(Child::new(life, listen.provider.clone(), restarts));
+        }
+        self.effects.push(Effect::Commit { config, vad });
+        let settings = vad.turn_settings();
+        match (&mut self.turns, &listen) {
+            (Some(turns), Some(_)) => turns.set(settings),
+            (turns, Some(_)) => *turns = Some(TurnDetector::new(settings)),
+            (_, None) => {}
+        }
+        let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
+        let clip = clip.filter(|_| speech.is_some());
+        if spoke != speech {
+            self.effects
+                .push(Effect::SetOutput(speech.clone().map(Box::new)));
+            self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
+        }
+        if spoke != speech || had_clip != clip {
+            self.effects.push(Effect::SetClip(clip.clone()));
+        }
+        self.in_force = Some(InForce {
+            config,
+            stt: listen,
+            tts: speech,
+            clip,
+        });
+        self.config_due = None;
+        self.stream_id = Some(stream_id.clone());
+        self.tell(ServerMessage::Ready { stream_id });
+        self.carry_on();
+    }
+
+    fn new_tts(&mut self, speech: &SpeechConfig) -> Child {
+        self.lives += 1;
+        let life = self.lives;
+        self.effects.push(Effect::StartTts {
+            life,
+            speech: Box::new(speech.clone()),
+        });
+        Child::new(
+            life,
+            speech.provider.clone(),
+            Restarts::new(RestartPolicy::SYNTHESISER),
+        )
+    }
+
+    /// Carries out what waited for the config, up to the next one.
+    fn carry_on(&mut self) {
+        while self.under_way.is_none()
+            && let Some(command) = self.backlog.pop_front()
+        {
+            self.backlog_bytes -= command.bytes;
+            self.carry_out(command);
+        }
+    }
+
+    /// Takes what a recogniser says. `lost` is how much sound was dropped because there was none.
+    pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
+        let SttReport { life, news } = report;
+        let opening = self.under_way.as_ref().filter(|u| u.stt == Some(life));
+        if let Some(under_way) = opening {
+            let config = under_way.config;
+            match news {
+                SttNews::Opened => self.commit(),
+                SttNews::Heard(_) => {}
+                SttNews::Stopped(outcome) => {
+                    let error = outcome.err().unwrap_or_else(ended_early);
+                    self.config_failed(config, of_provider(&error, ErrorCode::SttFailed));
+                    self.carry_on();
+                }
+            }
+            return;
+        }
+        match news {
+            SttNews::Heard(event) => self.heard(event, moment),
+            SttNews::Opened => self.recovered(life, lost),
+            SttNews::Stopped(outcome) => self.stt_stopped(life, outcome, moment),
+        }
+    }
+
+    fn heard(&mut self, event: SttEvent, moment: Moment) {
+        if let SttEvent::UtteranceLost(error) = &event {
+            let refusal = of_provider(error, ErrorCode::SttFailed);
+            self.refuse(refusal.code, refusal.message);
+        }
+        if let Some(turns) = &mut self.turns {
+            let events = turns.stt(event, moment);
+            self.turned(events);
+        }
+    }
+
+    fn turned(&mut self, events: Vec<TurnEvent>) {
+        for event in events {
+            match event {
+                TurnEvent::Result(result) => self.tell(ServerMessage::SttResult(result)),
+                TurnEvent::Voice(event) => self.tell(ServerMessage::VadEvent(event)),
+                TurnEvent::Finalize => self.effects.push(Effect::Finalize),
+            }
+        }
+    }
+
+    fn recovered(&mut self, life: u32, lost: Duration) {
+        let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) else {
+            return;
+        };
+        if std::mem::take(&mut stt.away) {
+            let provider = stt.provider.clone();
+            let message = if lost.is_zero() {
+                "everything that was said meanwhile is heard".to_owned()
+            } else {
+                format!("{} ms of sound had to be dropped", lost.as_millis())
+            };
+            self.provider_event("stt", "recovered", provider, message);
+        }
+    }
+
+    fn stt_stopped(&mut self, life: u32, outcome: Result<(), ProviderError>, moment: Moment) {
+        let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) else {
+            return;
+        };
+        if self.ending.is_some() {
+            self.stt = None;
+            return self.close(moment);
+        }
+        let error = outcome.err().unwrap_or_else(ended_early);
+        let hopeless = matches!(error.kind, ErrorKind::Auth | ErrorKind::InvalidRequest);
+        let delay = (!hopeless)
+            .then(|| stt.restarts.next(moment.now.into(), jitter()))
+            .flatten();
+        let provider = stt.provider.clone();
+        if let Some(delay) = delay {
+            stt.restart_at = Some(moment.now + delay);
+            if !std::mem::replace(&mut stt.away, true) {
+                self.provider_event("stt", "reconnecting", provider, error.message);
+            }
+        } else {
+            stt.failed = true;
+            let refusal = of_provider(&error, ErrorCode::SttFailed);
+            self.provider_event("stt", "failed", provider, error.message);
+            self.refuse(
+                ErrorCode::SttFailed,
+                format!(
+                    "{}; nothing is heard until config is sent again",
+                    refusal.message
+                ),
+            );
+        }
+    }
+
+    /// Takes what a synthesiser says. `unsaid` is whether it had an utterance in hand when it went.
+    pub fn tts(&mut self, report: TtsReport, now: Instant) {
+        let TtsReport { life, news } = report;
+        let Some(tts) = self.tts.as_mut().filter(|tts| tts.life == life) else {
+            return;
+        };
+        let provider = tts.provider.clone();
+        match news {
+            TtsNews::Retrying(error) => {
+                tts.away = true;
+                self.provider_event("tts", "reconnecting", provider, error.to_string());
+            }
+            TtsNews::Recovered => {
+                tts.away = false;
+                self.provider_event("tts", "recovered", provider, "it speaks again".to_owned());
+            }
+            TtsNews::Failed(error) => {
+                let refusal = of_synthesis(&error);
+                if std::mem::take(&mut tts.away) {
+                    self.provider_event("tts", "failed", provider, error.to_string());
+                }
+                self.refuse(refusal.code, refusal.message);
+            }
+            TtsNews::Stopped => self.tts_stopped(now),
+        }
+    }
+
+    fn tts_stopped(&mut self, now: Instant) {
+        self.effects.push(Effect::TtsLost);
+        let Some(tts) = &mut self.tts else { return };
+        let provider = tts.provider.clone();
+        let delay = tts.restarts.next(now.into(), jitter());
+        tts.restart_at = delay.map(|delay| now + delay);
+        if delay.is_none() {
+            tts.failed = true;
+            let message = "the synthesiser has ended too often".to_owned();
+            self.provider_event("tts", "failed", provider, message.clone());
+            self.refuse(ErrorCode::TtsFailed, message);
+        }
+    }
+
+    /// Takes what was heard of the client's sound.
+    pub fn ear(&mut self, news: EarNews, moment: Moment) {
+        match news {
+            EarNews::Voice(event) => {
+                if let Some(turns) = &mut self.turns {
+                    let events = turns.vad(event, moment);
+                    self.turned(events);
+                }
+            }
+            EarNews::Undecodable(problem) => {
+                let message = format!("binary: {problem}");
+                self.refuse(ErrorCode::InvalidMessage, message);
+            }
+        }
+    }
+
+    /// When [`Session::tick`] is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let config = self.config_due.filter(|_| self.under_way.is_none());
+        let restart = |child: &Option<Child>| child.as_ref().and_then(|child| child.restart_at);
+        let turn = self.turns.as_ref().and_then(TurnDetector::next_deadline);
+        let ending = self.ending.as_ref().map(|ending| ending.deadline);
+        if self.ended {
+            return None;
+        }
+        [config, restart(&self.stt), restart(&self.tts), turn, ending]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, moment: Moment) {
+        if self.ended {
+            return;
+        }
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= moment.now);
+        if due(self.ending.as_ref().map(|ending| ending.deadline)) {
+            return self.close(moment);
+        }
+        if self.under_way.is_none() && due(self.config_due) {
+            let seconds = self.config_timeout.as_secs_f64();
+            self.tell(ServerMessage::Error {
+                message: format!("no config was carried out within {seconds} s"),
+                code: ErrorCode::ConfigTimeout,
+                fatal: true,
+            });
+            self.ended = true;
+            let reason = "no config";
+            return self.effects.push(Effect::Close { code: 4408, reason });
+        }
+        if let Some(turns) = &mut self.turns {
+            let events = turns.tick(moment);
+            self.turned(events);
+        }
+        self.restart(moment.now);
+    }
+
+    fn restart(&mut self, now: Instant) {
+        let Some(in_force) = &self.in_force else {
+            return;
+        };
+        let due = |child: &mut Child| child.restart_at.take_if(|at| *at <= now).is_some();
+        if let (Some(stt), Some(listen)) = (&mut self.stt, &in_force.stt)
+            && due(stt)
+        {
+            self.lives += 1;
+            stt.life = self.lives;
+            self.effects.push(Effect::StartStt {
+                life: self.lives,
+                config: in_force.config,
+                listen: listen.clone(),
+            });
+        }
+        if let (Some(tts), Some(speech)) = (&mut self.tts, &in_force.tts)
+            && due(tts)
+        {
+            self.lives += 1;
+            tts.life = self.lives;
+            self.effects.push(Effect::StartTts {
+                life: self.lives,
+                speech: Box::new(speech.clone()),
+            });
+        }
+    }
+
+    /// The server ends the session: what was said is understood first, what is being said is cut.
+    pub fn end(&mut self, code: u16, reason: &'static str, moment: Moment) {
+        if self.ending.is_some() || self.ended {
+            return;
+        }
+        if let Some(under_way) = self.under_way.take() {
+            let config = under_way.config;
+            self.effects.push(Effect::Discard { config });
+        }
+        self.backlog.clear();
+        self.ending = Some(Ending {
+            code,
+            reason,
+            deadline: moment.now + LAST_WORDS,
+        });
+        self.effects.push(Effect::SetOutput(None));
+        match &self.stt {
+            Some(stt) if stt.restart_at.is_none() && !stt.failed => {
+                let life = stt.life;
+                self.effects.push(Effect::EndStt { life });
+            }
+            _ => self.close(moment),
+        }
+    }
+
+    fn close(&mut self, moment: Moment) {
+        if let Some(turns) = &mut self.turns {
+            let events = turns.end(moment);
+            self.turned(events);
+        }
+        if let Some(Ending { code, reason, .. }) = self.ending.take() {
+            self.effects.push(Effect::Close { code, reason });
+        }
+        self.ended = true;
+    }
+
+    fn tell(&mut self, message: ServerMessage) {
+        self.effects.push(Effect::Tell(message));
+    }
+
+    fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
+        self.tell(ServerMessage::refusal(code, message));
+    }
+
+    fn provider_event(
+        &mut self,
+        kind: &'static str,
+        state: &'static str,
+        provider: String,
+        message: String,
+    ) {
+        self.tell(ServerMessage::ProviderEvent {
+            kind,
+            state,
+            provider,
+            message,
+        });
+    }
+}
+
+fn ended_early() -> ProviderError {
+    ProviderError::new("stt", ErrorKind::Protocol, "the recogniser ended early")
+}

@@ -1,0 +1,416 @@
+//! The synthesiser of one session: an actor that turns the playback queue's commands into sound, one utterance at a
+//! time, sentence by sentence where the text comes so, and brings it to the player. Caching, sharing and converting are
+//! [`Synthesizer`]'s work; when the sound leaves is the player's. It is stopped and made anew by the session.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::session::playback::{Command, UtteranceKey};
+use super::session::player::{CHUNK, Player};
+use super::supervision::{RestartPolicy, Restarts, jitter};
+use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
+use crate::providers::{ErrorKind, ProviderError};
+use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
+
+/// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+
+/// A command of the playback queue.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Synthesize(pub Command);
+
+/// What a synthesiser tells its session.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct TtsReport {
+    /// Which of the session's synthesisers says so.
+    pub life: u32,
+    /// What happened.
+    pub news: TtsNews,
+}
+
+/// See [`TtsReport`].
+#[derive(Debug)]
+pub enum TtsNews {
+    /// The provider has failed and is asked again.
+    Retrying(SynthesisError),
+    /// It speaks again.
+    Recovered,
+    /// The utterance has failed. Others may succeed.
+    Failed(SynthesisError),
+    /// The actor has ended without having been told to.
+    Stopped,
+}
+
+/// The actor.
+pub struct TtsActor {
+    voice: Rc<Voice>,
+    job: Option<Job>,
+    life: u32,
+    report: Recipient<TtsReport>,
+    /// Whether it ends because its session wants it to.
+    dismissed: bool,
+}
+
+/// What every utterance is said with.
+struct Voice {
+    synthesizer: Arc<Synthesizer>,
+    config: SpeechConfig,
+    tenant: Option<String>,
+    player: Player,
+}
+
+/// The utterance in hand.
+struct Job {
+    utterance: UtteranceKey,
+    text: Rc<Text>,
+    /// Not a future of the actor's own: a panic of a provider must not unwind through the actor's context, which is
+    /// polled once more while it is dropped.
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Text on its way to the task of an utterance; the playback queue bounds it.
+#[derive(Default)]
+struct Text {
+    pieces: RefCell<VecDeque<(String, bool)>>,
+    more: Notify,
+}
+
+impl Text {
+    fn push(&self, text: String, last: bool) {
+        self.pieces.borrow_mut().push_back((text, last));
+        self.more.notify_one();
+    }
+
+    async fn next(&self) -> (String, bool) {
+        loop {
+            let piece = self.pieces.borrow_mut().pop_front();
+            if let Some(piece) = piece {
+                return piece;
+            }
+            self.more.notified().await;
+        }
+    }
+}
+
+/// The task of an utterance has ended before it was done: it was called off, or it has panicked.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Lost(UtteranceKey);
+
+struct LostUnlessDone {
+    actor: Addr<TtsActor>,
+    utterance: UtteranceKey,
+    done: bool,
+}
+
+impl LostUnlessDone {
+    fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for LostUnlessDone {
+    fn drop(&mut self) {
+        if !self.done {
+            // At most one per utterance.
+            self.actor.do_send(Lost(self.utterance));
+        }
+    }
+}
+
+/// Ends the actor; nothing is reported any more.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Dismiss;
+
+impl TtsActor {
+    /// A synthesiser for one player, which says everything with one `tts_config`.
+    pub fn new(
+        synthesizer: Arc<Synthesizer>,
+        config: SpeechConfig,
+        tenant: Option<String>,
+        player: Player,
+        (life, report): (u32, Recipient<TtsReport>),
+    ) -> Self {
+        let format = AudioFormat {
+            encoding: Encoding::Linear16,
+            layout: player.layout(),
+        };
+        let config = SpeechConfig { format, ..config };
+        Self {
+            voice: Rc::new(Voice {
+                synthesizer,
+                config,
+                tenant,
+                player,
+            }),
+            job: None,
+            life,
+            report,
+            dismissed: false,
+        }
+    }
+
+    fn begin(&mut self, utterance: UtteranceKey, ctx: &mut Context<Self>) -> Rc<Text> {
+        let text = Rc::new(Text::default());
+        let say = Say {
+            voice: Rc::clone(&self.voice),
+            utterance,
+            framer: Framer::new(self.voice.player.layout()),
+            report: self.report.clone(),
+            life: self.life,
+        };
+        let lost = LostUnlessDone {
+            actor: ctx.address(),
+            utterance,
+            done: false,
+        };
+        let given = Rc::clone(&text);
+        let task = tokio::task::spawn_local(async move {
+            say.run(given).await;
+            lost.done();
+        });
+        self.job = Some(Job {
+            utterance,
+            text: Rc::clone(&text),
+            _task: AbortOnDropHandle::new(task),
+        });
+        text
+    }
+}
+
+impl Actor for TtsActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.voice
+            .player
+            .set_synthesizer(Some(ctx.address().recipient()));
+    }
+}
+
+impl Drop for TtsActor {
+    /// Also when it has panicked. The mailbox of the session may be full of what cannot be read any more; then it ends
+    /// anyway.
+    fn drop(&mut self) {
+        if !self.dismissed {
+            let (life, news) = (self.life, TtsNews::Stopped);
+            let _ = self.report.try_send(TtsReport { life, news });
+        }
+    }
+}
+
+impl Handler<Dismiss> for TtsActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Dismiss, ctx: &mut Context<Self>) {
+        self.dismissed = true;
+        ctx.stop();
+    }
+}
+
+impl Handler<Lost> for TtsActor {
+    type Result = ();
+
+    fn handle(&mut self, Lost(utterance): Lost, ctx: &mut Context<Self>) {
+        if self
+            .job
+            .as_ref()
+            .is_some_and(|job| job.utterance == utterance)
+        {
+            ctx.stop();
+        }
+    }
+}
+
+impl Handler<Synthesize> for TtsActor {
+    type Result = ();
+
+    fn handle(&mut self, Synthesize(command): Synthesize, ctx: &mut Context<Self>) {
+        match command {
+            Command::Synthesize {
+                utterance,
+                text,
+                last,
+            } => self.begin(utterance, ctx).push(text, last),
+            Command::MoreText {
+                utterance,
+                text,
+                last,
+            } => {
+                if let Some(job) = self.job.as_ref().filter(|job| job.utterance == utterance) {
+                    job.text.push(text, last);
+                }
+            }
+            Command::Cancel { utterance } => {
+                self.job.take_if(|job| job.utterance == utterance);
+            }
+        }
+    }
+}
+
+/// The task of one utterance.
+struct Say {
+    voice: Rc<Voice>,
+    utterance: UtteranceKey,
+    framer: Framer,
+    report: Recipient<TtsReport>,
+    life: u32,
+}
+
+impl Say {
+    async fn run(mut self, text: Rc<Text>) {
+        loop {
+            let (piece, last) = text.next().await;
+            // Between sentences there may be nothing but white space.
+            if !piece.trim().is_empty()
+                && let Err(error) = self.say_patiently(&piece).await
+            {
+                self.tell(TtsNews::Failed(error)).await;
+                return self.voice.player.failed(self.utterance);
+            }
+            if last {
+                break;
+            }
+        }
+        if let Some(rest) = self.framer.finish() {
+            self.voice.player.sound(self.utterance, rest).await;
+        }
+        self.voice.player.done(self.utterance);
+    }
+
+    /// Says a piece; a provider that fails before its first sound is asked again a few times.
+    async fn say_patiently(&mut self, text: &str) -> Result<(), SynthesisError> {
+        let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
+        let mut retried = false;
+        loop {
+            let begun = self.framer.taken;
+            let Err(error) = self.say(text).await else {
+                if retried {
+                    self.tell(TtsNews::Recovered).await;
+                }
+                return Ok(());
+            };
+            let now = tokio::time::Instant::now();
+            let delay = (self.framer.taken == begun && is_passing(&error))
+                .then(|| restarts.next(now, jitter()))
+                .flatten();
+            let Some(delay) = delay else {
+                return Err(error);
+            };
+            let delay = delay.max(asked_for(&error)).min(LONGEST_RETRY);
+            if !std::mem::replace(&mut retried, true) {
+                self.tell(TtsNews::Retrying(error)).await;
+            }
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    async fn say(&mut self, text: &str) -> Result<(), SynthesisError> {
+        let voice = Rc::clone(&self.voice);
+        let config = voice.config.clone();
+        let tenant = voice.tenant.as_deref();
+        let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
+        while let Some(sound) = speech.next().await {
+            let mut sound = sound?;
+            // Long sound that is there at once is taken piece by piece, so that others have their turn.
+            while !sound.is_empty() {
+                let piece = sound.split_to(sound.len().min(self.framer.chunk_bytes()));
+                if let Some(chunk) = self.framer.push(&piece) {
+                    voice.player.sound(self.utterance, chunk).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, news: TtsNews) {
+        let life = self.life;
+        // A session that has gone wants no news.
+        let _ = self.report.send(TtsReport { life, news }).await;
+    }
+}
+
+/// Whether the same may succeed a moment later.
+const fn is_passing(error: &SynthesisError) -> bool {
+    match error {
+        SynthesisError::Provider { error, .. } => matches!(
+            error.kind,
+            ErrorKind::RateLimited { .. }
+                | ErrorKind::Overloaded
+                | ErrorKind::Unavailable
+                | ErrorKind::Protocol
+        ),
+        SynthesisError::NoMemory | SynthesisError::Abandoned => true,
+        _ => false,
+    }
+}
+
+/// How long the provider wants to be left alone.
+fn asked_for(error: &SynthesisError) -> Duration {
+    match error {
+        SynthesisError::Provider {
+            error:
+                ProviderError {
+                    kind: ErrorKind::RateLimited { retry_after },
+                    ..
+                },
+            ..
+        } => retry_after.unwrap_or_default(),
+        _ => Duration::ZERO,
+    }
+}
+
+/// Cuts the sound of an utterance into chunks, whatever pieces it comes in.
+struct Framer {
+    layout: Layout,
+    held: Vec<u8>,
+    /// Bytes that came.
+    taken: u64,
+}
+
+impl Framer {
+    const fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            held: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.layout.samples_in(CHUNK) * 2
+    }
+
+    /// Takes at most the bytes of one chunk; gives one when it is complete.
+    fn push(&mut self, bytes: &[u8]) -> Option<Pcm> {
+        self.taken += bytes.len() as u64;
+        self.held.extend_from_slice(bytes);
+        let length = self.chunk_bytes();
+        if self.held.len() < length {
+            return None;
+        }
+        let samples = linear16::samples(&self.held[..length]);
+        self.held.drain(..length);
+        Some(Pcm::new(self.layout, samples))
+    }
+
+    /// The last part of a chunk, with silence behind it: every chunk is equally long, also for encoders of frames.
+    fn finish(&mut self) -> Option<Pcm> {
+        let mut samples = linear16::samples(&std::mem::take(&mut self.held));
+        if samples.is_empty() {
+            return None;
+        }
+        samples.resize(self.layout.samples_in(CHUNK), 0);
+        Some(Pcm::new(self.layout, samples))
+    }
+}

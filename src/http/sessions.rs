@@ -1,0 +1,60 @@
+//! `GET /sessions` and `DELETE /sessions/{stream_id}`: the live sessions.
+
+use std::time::Duration;
+
+use actix_web::web;
+use serde::Serialize;
+
+use super::error::{ApiError, Code};
+use super::state::AppState;
+use crate::actors::registry::sessions::{EndByName, ListSessions, SessionInfo};
+use crate::actors::session::StreamId;
+
+/// How long the end of a session may take; longer than its last words.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Answer of `GET /sessions`.
+#[derive(Debug, Serialize)]
+pub struct SessionList {
+    sessions: Vec<SessionInfo>,
+}
+
+/// Answer of `DELETE /sessions/{stream_id}`.
+#[derive(Debug, Serialize)]
+pub struct Ended {
+    status: &'static str,
+    stream_id: StreamId,
+}
+
+/// Lists the sessions that are configured.
+pub async fn list(state: web::Data<AppState>) -> Result<web::Json<SessionList>, ApiError> {
+    let list = state.sessions.send(ListSessions { tenant: None }).await;
+    let sessions = list.map_err(unreachable)?;
+    Ok(web::Json(SessionList { sessions }))
+}
+
+/// Ends a session, and answers when it has gone.
+pub async fn end(
+    state: web::Data<AppState>,
+    name: web::Path<String>,
+) -> Result<web::Json<Ended>, ApiError> {
+    let unknown = || ApiError::new(Code::NotFound, "stream_id: no live session has this name");
+    let stream_id = StreamId::parse(&name).map_err(|_| unknown())?;
+    let order = EndByName {
+        stream_id: stream_id.clone(),
+        tenant: None,
+    };
+    let gone = state.sessions.send(order).await.map_err(unreachable)?;
+    let gone = gone.ok_or_else(unknown)?;
+    let ended = tokio::time::timeout(PATIENCE, gone.cancelled()).await;
+    ended.map_err(|_| ApiError::new(Code::Internal, "the session does not end"))?;
+    let status = "ended";
+    Ok(web::Json(Ended { status, stream_id }))
+}
+
+fn unreachable(error: actix::MailboxError) -> ApiError {
+    ApiError::new(
+        Code::Internal,
+        format!("the sessions cannot be asked: {error}"),
+    )
+}

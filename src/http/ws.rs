@@ -1,0 +1,71 @@
+//! `GET /ws`: the door to a session.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::{ApiError, Code};
+use super::socket::{self, SocketSettings};
+use super::state::AppState;
+use crate::actors::session::{self, Places, SessionServices};
+use crate::config::Settings;
+
+/// What `GET /ws` needs beside [`AppState`].
+pub struct Sockets {
+    settings: SocketSettings,
+    services: Arc<SessionServices>,
+    sessions: Arc<Semaphore>,
+    unconfigured: Arc<Semaphore>,
+}
+
+impl Sockets {
+    /// The bounds that the settings name.
+    pub fn new(settings: &Settings, services: Arc<SessionServices>) -> Self {
+        // More than a semaphore can count is more than there can be.
+        let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        Self {
+            settings: SocketSettings {
+                allowed_origins: settings.server.cors_origins.0.clone(),
+                idle_timeout: settings.socket.idle_timeout_seconds,
+                max_buffered_audio: settings.socket.max_buffered_audio_ms.0,
+            },
+            services,
+            sessions: places(settings.limits.sessions),
+            unconfigured: places(settings.limits.unconfigured_sockets),
+        }
+    }
+}
+
+/// Opens a session.
+pub async fn open(
+    state: web::Data<AppState>,
+    sockets: web::Data<Sockets>,
+    request: HttpRequest,
+    payload: web::Payload,
+) -> actix_web::Result<HttpResponse> {
+    let work = state.begin_work()?;
+    let places = Places {
+        session: place(
+            &sockets.sessions,
+            "as many sessions as limits.sessions allows",
+        )?,
+        unconfigured: place(
+            &sockets.unconfigured,
+            "as many sockets without config as limits.unconfigured_sockets allows",
+        )?,
+        work,
+    };
+    let services = Arc::clone(&sockets.services);
+    let response = socket::open(&request, payload, &sockets.settings, |writer| {
+        session::open(services, places, writer)
+    })?;
+    Ok(response)
+}
+
+fn place(places: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        ApiError::new(Code::Overloaded, format!("there are {full}"))
+            .retry_after(std::time::Duration::from_secs(1))
+    })
+}
