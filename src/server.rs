@@ -22,6 +22,9 @@ use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 /// How long sessions that must end may take for their last words and their close frame.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// Files, listeners, other connections and pipes to programs.
+const FILES_BESIDE_SESSIONS: u64 = 200;
+
 /// Why the server did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -89,6 +92,26 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     Ok(table)
 }
 
+/// Every socket of a session has two file descriptors; the soft limit of most systems is for a few hundred of them.
+fn raise_file_limit(settings: &Settings) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(_) => current,
+    };
+    let needed = settings.limits.sessions as u64 * 2 + FILES_BESIDE_SESSIONS;
+    if let Some(limit) = limit.filter(|limit| *limit < needed) {
+        tracing::warn!(
+            "limits.sessions may need {needed} open files, and the system allows {limit}"
+        );
+    }
+}
+
 /// Runs the server until SIGTERM or Ctrl-C.
 pub fn run(config: &Config) -> Result<(), ServerError> {
     actix_web::rt::System::new().block_on(serve(config))
@@ -103,6 +126,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             "is set, but not used before \"{later}\" is built"
         );
     }
+    raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesis = synthesis_settings(settings);
     let folder = synthesis
@@ -215,8 +239,8 @@ impl StopSignal {
 fn announce(address: SocketAddr, settings: &Settings) {
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "listening on {address} without authentication: whoever reaches this address can have text spoken \
-             (POST /speak) and list voices (GET /voices)"
+            "listening on {address} without authentication: whoever reaches this address can speak and \
+             listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts (/voices, /metrics)"
         );
     }
     let program = std::env::args()
@@ -234,7 +258,8 @@ fn announce(address: SocketAddr, settings: &Settings) {
          curl http://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
          -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
          {program} transcribe hello.wav\n  \
-         curl http://{address}/voices\n\n"
+         curl http://{address}/voices\n\n\
+         Or talk to it in a browser: http://{address}/console\n\n"
     );
     // A closed standard output is no reason not to serve.
     let _ = io::stdout().lock().write_all(text.as_bytes());
