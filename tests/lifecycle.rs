@@ -136,17 +136,21 @@ fn listening_to_the_world_starts_with_a_warning() {
         .args(["serve", "--host", "0.0.0.0", "--port", "0", "--data-dir"])
         .arg(data.path())
         .current_dir(data.path())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    let warned = lines
-        .map_while(Result::ok)
-        .any(|line| line.contains("WARN") && line.contains("POST /speak"));
+    let mut first = String::new();
+    let mut announced = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut announced, &mut first).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(warned);
+    let log = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    let warning = log.lines().find(|line| line.contains("WARN"));
+    let warning = warning.expect("no warning was logged before the address was announced");
+    for open in ["/ws", "/speak", "/sessions", "/voices", "/metrics"] {
+        assert!(warning.contains(open), "{warning}");
+    }
 }
 
 #[test]
