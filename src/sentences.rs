@@ -75,6 +75,23 @@ pub fn complete_len(text: &str) -> usize {
     len
 }
 
+/// A finished text in portions of whole sentences, each at most `max_bytes` long unless one sentence is longer.
+pub fn portions(text: &str, max_bytes: usize) -> Vec<&str> {
+    let mut portions = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    while let Some(piece) = first_piece(&text[end..], true).filter(|piece| *piece > 0) {
+        if end > start && end + piece - start > max_bytes {
+            portions.push(&text[start..end]);
+            start = end;
+        }
+        end += piece;
+    }
+    if start < text.len() {
+        portions.push(&text[start..]);
+    }
+    portions
+}
+
 /// Whether a synthesiser would find a word in it. Punctuation, spaces and pictures alone are silence.
 pub fn is_speakable(text: &str) -> bool {
     text.chars().any(char::is_alphanumeric)
@@ -180,6 +197,20 @@ fn ends_clause(c: char, after: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn portions_are_whole_sentences_and_together_the_text() {
+        let text = "One is here. Two is there! Three? Four.";
+        assert_eq!(
+            portions(text, 28),
+            ["One is here. Two is there! ", "Three? Four."]
+        );
+        assert_eq!(portions(text, 1000), [text]);
+        assert_eq!(portions(text, 1).len(), 4);
+        let long = "word ".repeat(1000);
+        assert_eq!(portions(&long, 100).concat(), long);
+        assert!(portions("", 10).is_empty());
+    }
     use proptest::prelude::*;
 
     fn all(text: &str) -> Vec<String> {

@@ -17,10 +17,15 @@ use super::session::player::{CHUNK, Player};
 use super::supervision::{RestartPolicy, Restarts, jitter};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use crate::providers::{ErrorKind, ProviderError};
+use crate::sentences;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 
 /// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
+
+/// Text that is synthesised at once, about two minutes of speech: what is made ahead of a listener who interrupts is
+/// thrown away, and has to be kept until then.
+const PORTION_BYTES: usize = 2_000;
 
 /// A command of the playback queue.
 #[derive(Debug, Message)]
@@ -271,12 +276,14 @@ impl Say {
     async fn run(mut self, text: Rc<Text>) {
         loop {
             let (piece, last) = text.next().await;
-            // Between sentences there may be nothing but white space.
-            if !piece.trim().is_empty()
-                && let Err(error) = self.say_patiently(&piece).await
-            {
-                self.tell(TtsNews::Failed(error)).await;
-                return self.voice.player.failed(self.utterance);
+            for portion in sentences::portions(&piece, PORTION_BYTES) {
+                // Between sentences there may be nothing but white space.
+                if !portion.trim().is_empty()
+                    && let Err(error) = self.say_patiently(portion).await
+                {
+                    self.tell(TtsNews::Failed(error)).await;
+                    return self.voice.player.failed(self.utterance);
+                }
             }
             if last {
                 break;
