@@ -7,6 +7,7 @@ pub mod cli;
 pub mod config;
 pub mod http;
 pub mod json;
+pub mod phone;
 pub mod process;
 pub mod providers;
 pub(crate) mod sentences;

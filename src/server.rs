@@ -158,6 +158,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         sessions,
+        outbound_address: settings.sip.outbound_address.clone(),
         draining: draining.clone(),
         work: work.clone(),
     });

@@ -11,6 +11,7 @@ mod lifecycle;
 mod local_stt;
 mod local_tts;
 mod readme;
+mod routes;
 mod socket_edge;
 mod speak;
 mod voices;

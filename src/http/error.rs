@@ -19,6 +19,8 @@ pub enum Code {
     InvalidRequest,
     /// No such provider.
     UnsupportedProvider,
+    /// It is no telephone number.
+    InvalidPhoneNumber,
     /// A provider refused a credential, or there is none.
     ProviderAuth,
     /// A page of this origin may not open a socket.
@@ -39,6 +41,14 @@ pub enum Code {
     SynthesisFailed,
     /// A provider failed.
     ProviderError,
+    /// There are no rooms.
+    RtcNotConfigured,
+    /// Nobody has said where calls go.
+    OutboundAddressNotConfigured,
+    /// There are no recordings, or their store is away.
+    RecordingUnavailable,
+    /// What is kept here cannot be read or written.
+    StorageError,
     /// Our own fault.
     Internal,
 }
@@ -63,17 +73,23 @@ impl ApiError {
     /// An error with the code's own status.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let status = match code {
-            Code::InvalidRequest | Code::UnsupportedProvider => StatusCode::BAD_REQUEST,
+            Code::InvalidRequest | Code::UnsupportedProvider | Code::InvalidPhoneNumber => {
+                StatusCode::BAD_REQUEST
+            }
             Code::OriginNotAllowed => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Code::ProviderAuth | Code::SynthesisFailed | Code::ProviderError | Code::Internal => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Code::Overloaded | Code::RecordingUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::ProviderAuth
+            | Code::SynthesisFailed
+            | Code::ProviderError
+            | Code::RtcNotConfigured
+            | Code::OutboundAddressNotConfigured
+            | Code::StorageError
+            | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self {
             status,

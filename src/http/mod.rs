@@ -4,9 +4,13 @@
 mod body;
 mod console;
 mod error;
+mod fields;
 mod health;
 mod metrics;
+mod recording;
+mod rtc;
 mod sessions;
+mod sip;
 pub mod socket;
 mod speak;
 mod state;
@@ -58,7 +62,65 @@ pub fn configure(app: &mut web::ServiceConfig) {
             only(web::resource("/sessions/{stream_id}"), &[Method::DELETE])
                 .route(web::delete().to(sessions::end)),
         )
+        .configure(rooms)
+        .configure(telephone)
         .default_service(web::to(unknown_path));
+}
+
+fn rooms(app: &mut web::ServiceConfig) {
+    app.service(
+        only(web::resource("/rtc/token"), &[Method::POST]).route(web::post().to(rtc::token)),
+    )
+    .service(
+        only(web::resource("/rtc/rooms"), &[Method::GET, Method::HEAD]).get_and_head(rtc::rooms),
+    )
+    .service(
+        only(
+            web::resource("/rtc/rooms/{room_name}"),
+            &[Method::GET, Method::HEAD],
+        )
+        .get_and_head(rtc::room),
+    )
+    .service(
+        only(web::resource("/rtc/participant"), &[Method::DELETE])
+            .route(web::delete().to(rtc::remove)),
+    )
+    .service(
+        only(web::resource("/rtc/participant/mute"), &[Method::POST])
+            .route(web::post().to(rtc::mute)),
+    )
+    .service(
+        only(web::resource("/rtc/webhook"), &[Method::POST]).route(web::post().to(rtc::webhook)),
+    )
+    .service(
+        only(web::resource("/recordings"), &[Method::GET, Method::HEAD])
+            .get_and_head(recording::list),
+    )
+    .service(
+        only(
+            web::resource("/recording/{stream_id:.*}"),
+            &[Method::GET, Method::HEAD, Method::DELETE],
+        )
+        .get_and_head(recording::download)
+        .route(web::delete().to(recording::delete)),
+    );
+}
+
+fn telephone(app: &mut web::ServiceConfig) {
+    app.service(only(web::resource("/sip/call"), &[Method::POST]).route(web::post().to(sip::call)))
+        .service(
+            only(web::resource("/sip/transfer"), &[Method::POST])
+                .route(web::post().to(sip::transfer)),
+        )
+        .service(
+            only(
+                web::resource("/sip/hooks"),
+                &[Method::GET, Method::HEAD, Method::POST, Method::DELETE],
+            )
+            .get_and_head(sip::hooks)
+            .route(web::post().to(sip::add_hooks))
+            .route(web::delete().to(sip::remove_hooks)),
+        );
 }
 
 /// A resource that answers every other method with 405 and `Allow`.

@@ -21,6 +21,8 @@ pub struct AppState {
     pub voices: Addr<VoiceRegistry>,
     /// Knows the sessions.
     pub sessions: Addr<SessionRegistry>,
+    /// Where calls go when a request does not say.
+    pub outbound_address: Option<String>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
     /// What is being done; the server stops when it is done.

@@ -1,0 +1,28 @@
+//! Checks of single fields that several endpoints share; each failure names its field.
+
+use super::error::{ApiError, Code};
+use crate::phone::PhoneNumber;
+
+/// The longest name or identity, in characters.
+pub const MAX_NAME_CHARS: usize = 256;
+
+/// A text that must be there and say something.
+pub fn required(value: Option<String>, field: &str) -> Result<String, ApiError> {
+    let refused =
+        |problem: &str| ApiError::new(Code::InvalidRequest, format!("{field}: {problem}"));
+    match value {
+        None => Err(refused("is required")),
+        Some(text) if text.trim().is_empty() => Err(refused("must not be empty")),
+        Some(text) if text.chars().count() > MAX_NAME_CHARS => Err(refused(&format!(
+            "must be at most {MAX_NAME_CHARS} characters"
+        ))),
+        Some(text) => Ok(text),
+    }
+}
+
+/// A telephone number that must be there.
+pub fn phone_number(value: Option<String>, field: &str) -> Result<PhoneNumber, ApiError> {
+    let text = required(value, field)?;
+    PhoneNumber::parse(&text)
+        .map_err(|error| ApiError::new(Code::InvalidPhoneNumber, format!("{field}: {error}")))
+}
