@@ -6,6 +6,7 @@
 
 mod codecs;
 mod command_line;
+mod console;
 mod harness;
 mod lifecycle;
 mod local_stt;
