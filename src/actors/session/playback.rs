@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::audio::encode::Encoded;
-use crate::audio::pacer::Pacer;
+use crate::audio::pacer::{LEAD, Pacer};
 use crate::audio::pcm::Pcm;
 use script::Script;
 
@@ -377,12 +377,15 @@ impl<S: Sound> PlaybackQueue<S> {
         end.into_iter().chain(sound).min().map(|wait| now + wait)
     }
 
-    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may.
+    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may. It
+    /// has no end, and so it is paced also where speech is not.
     pub fn filler_wait(&self, now: Instant, duration: Duration) -> Option<Duration> {
         let speech_waits = self
             .sender()
             .is_some_and(|sender| !self.utterances[sender].sound.is_empty());
-        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration))
+        let in_real_time = LEAD.saturating_sub(duration);
+        let ahead = self.pacer.unplayed(now).saturating_sub(in_real_time);
+        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration).max(ahead))
     }
 
     /// Says that filler leaves now, sound that belongs to no utterance: what is spoken next is heard after it.

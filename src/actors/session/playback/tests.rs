@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::audio::pacer::LEAD;
 
 const CHUNK: Duration = Duration::from_millis(20);
 
