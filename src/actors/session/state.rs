@@ -124,6 +124,8 @@ struct Child {
     restart_at: Option<Instant>,
     /// Whether the client knows that it is away.
     away: bool,
+    /// How much lost sound the client knows of.
+    lost_told: Duration,
     failed: bool,
 }
 
@@ -135,6 +137,7 @@ impl Child {
             restarts,
             restart_at: None,
             away: false,
+            lost_told: Duration::ZERO,
             failed: false,
         }
     }
@@ -446,7 +449,7 @@ impl Session {
         }
     }
 
-    /// Takes what a recogniser says. `lost` is how much sound was dropped because there was none.
+    /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.
     pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
         let SttReport { life, news } = report;
         let opening = self.under_way.as_ref().filter(|u| u.stt == Some(life));
@@ -497,6 +500,7 @@ impl Session {
         };
         if std::mem::take(&mut stt.away) {
             let provider = stt.provider.clone();
+            let lost = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
             let message = if lost.is_zero() {
                 "everything that was said meanwhile is heard".to_owned()
             } else {
