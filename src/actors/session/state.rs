@@ -26,6 +26,9 @@ const MAX_BACKLOG_BYTES: usize = 1 << 20;
 /// How long the last words may take when the server ends a session.
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
 
+/// Why nothing is said once the synthesiser was given up.
+const MUTE: &str = "the synthesiser has ended too often; nothing is said until config is sent again";
+
 /// A message of the client.
 #[derive(Debug)]
 pub struct Command {
@@ -268,6 +271,9 @@ impl Session {
                     "the session was configured with audio: false",
                 );
             }
+            ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
+                return self.refuse(ErrorCode::TtsFailed, MUTE);
+            }
             ClientMessage::Speak(speak) => Effect::Speak(speak),
             ClientMessage::Clear => Effect::Clear,
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
@@ -405,12 +411,13 @@ impl Session {
         }
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
         let clip = clip.filter(|_| speech.is_some());
-        if spoke != speech {
+        let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
+        if spoke != speech || is_mute {
             self.effects
                 .push(Effect::SetOutput(speech.clone().map(Box::new)));
             self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
         }
-        if spoke != speech || had_clip != clip {
+        if spoke != speech || is_mute || had_clip != clip {
             self.effects.push(Effect::SetClip(clip.clone()));
         }
         self.in_force = Some(InForce {
@@ -579,8 +586,14 @@ impl Session {
         if delay.is_none() {
             tts.failed = true;
             let message = "the synthesiser has ended too often".to_owned();
-            self.provider_event("tts", "failed", provider, message.clone());
-            self.refuse(ErrorCode::TtsFailed, message);
+            self.provider_event("tts", "failed", provider, message);
+            self.refuse(ErrorCode::TtsFailed, MUTE);
+            // Nobody will say what waits: it ends here. The loading sound does not need a synthesiser.
+            if let Some(in_force) = &self.in_force {
+                let speech = in_force.tts.clone().map(Box::new);
+                self.effects.push(Effect::SetOutput(speech));
+                self.effects.push(Effect::SetClip(in_force.clip.clone()));
+            }
         }
     }
 
