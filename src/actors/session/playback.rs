@@ -556,6 +556,7 @@ impl<S: Sound> PlaybackQueue<S> {
         keep: impl Fn(&Utterance<S>) -> bool,
     ) -> Option<UtteranceKey> {
         let mut called_back = None;
+        let mut is_heard = false;
         for index in (first..self.utterances.len()).rev() {
             let its = self.unplayed(index, now);
             let utterance = &mut self.utterances[index];
@@ -565,6 +566,7 @@ impl<S: Sound> PlaybackQueue<S> {
             }
             if utterance.started {
                 called_back = Some(utterance.key);
+                is_heard = utterance.left > its;
             }
             utterance.left -= its;
             if utterance.stage == Stage::Running {
@@ -577,16 +579,23 @@ impl<S: Sound> PlaybackQueue<S> {
             utterance.script = Script::default();
         }
         if let Some(key) = called_back {
-            self.call_back(now, key);
+            self.call_back(now, key, is_heard);
         }
         called_back
     }
 
     /// The listener drops what has left of this utterance and behind it: no protected sound, for that is spared with
-    /// everything before it.
-    fn call_back(&mut self, now: Instant, from: UtteranceKey) {
-        let is_its = |stretch: &Stretch| stretch.utterance.is_some_and(|key| key >= from);
-        let Some(first) = self.on_air.iter().position(is_its) else {
+    /// everything before it. `is_heard` is whether the listener has heard some of it already, and so everything before.
+    fn call_back(&mut self, now: Instant, from: UtteranceKey, is_heard: bool) {
+        let is_its = |stretch: &Stretch| {
+            stretch.utterance.is_some_and(|key| key >= from) && !stretch.duration.is_zero()
+        };
+        let first = if is_heard {
+            Some(0)
+        } else {
+            self.on_air.iter().position(is_its)
+        };
+        let Some(first) = first else {
             return;
         };
         let dropped: Duration = self.on_air.drain(first..).map(|s| s.duration).sum();
