@@ -27,7 +27,8 @@ const MAX_BACKLOG_BYTES: usize = 1 << 20;
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
 
 /// Why nothing is said once the synthesiser was given up.
-const MUTE: &str = "the synthesiser has ended too often; nothing is said until config is sent again";
+const MUTE: &str =
+    "the synthesiser has ended too often; nothing is said until config is sent again";
 
 /// A message of the client.
 #[derive(Debug)]

@@ -52,7 +52,7 @@ async fn the_loading_sound_goes_on_under_speech_and_leaves_no_faster_than_it_is_
     for lead in [LEAD, Duration::MAX] {
         let stage = Stage::in_paused_time(lead);
         let client = stage.connect();
-        client.send(&config(json!({"loading_audio": clip(&[1_000; 24_000])})));
+        client.send(&config(json!({"loading_audio": clip(&[1_000; 8_000])})));
         client.event("ready").await;
         let start = client.now();
         client.send(&json!({"type": "loading_start"}));
