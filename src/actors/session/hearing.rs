@@ -103,7 +103,11 @@ impl Hearing {
         }
         state.told_deaf = false;
         let last = state.ears.back().and_then(|slot| slot.ear.clone());
-        state.position = state.position(last.as_ref());
+        let waiting = last
+            .as_ref()
+            .map_or(Duration::ZERO, |last| state.waiting_of(last));
+        state.position = state.position(last.as_ref()) + waiting;
+        let former = last.clone();
         let ear = listen.and_then(|(listen, accepted)| match last {
             Some(last) if last.borrow().listen == *listen => Some(last),
             _ => {
@@ -113,8 +117,35 @@ impl Hearing {
                 ear.ok().map(|ear| Rc::new(RefCell::new(ear)))
             }
         });
+        let goes_on = |former: &Rc<RefCell<Ear>>| {
+            let same = ear.as_ref().is_some_and(|ear| Rc::ptr_eq(ear, former));
+            same || state.is_behind(former)
+        };
+        let breaks_off = former.filter(|former| !goes_on(former));
         state.ears.push_back(Slot { config, ear });
+        drop(state);
+        if let Some(former) = breaks_off {
+            self.break_off(&former);
+        }
         true
+    }
+
+    /// The recogniser of this feed has heard everything, as soon as what waits for it is decoded.
+    pub fn end(&self, feed: &Feed) {
+        let state = self.0.state.borrow();
+        let mut waiting = state.waiting.iter().map(|(ear, _)| ear);
+        match waiting.find(|ear| ear.borrow().feed.is(feed)) {
+            Some(ear) => ear.borrow_mut().ends = true,
+            None => feed.end(),
+        }
+    }
+
+    /// What the voice was doing goes on elsewhere, or not: here nothing more is heard of it.
+    fn break_off(&self, ear: &Rc<RefCell<Ear>>) {
+        let paused = ear.borrow_mut().vad.as_mut().and_then(EarVad::break_off);
+        if let Some(paused) = paused {
+            self.tell(paused);
+        }
     }
 
     /// What a config's recogniser is to hear, and what that sound is; `None` where it hears nothing.
@@ -134,7 +165,9 @@ impl Hearing {
         if let Some(Slot { ear: Some(ear), .. }) = state.ears.front() {
             let mut ear = ear.borrow_mut();
             ear.feed.limit(feed::LIMIT);
-            ear.set_vad(vad);
+            if let Some(paused) = ear.set_vad(vad) {
+                self.tell(paused);
+            }
         }
     }
 
@@ -185,6 +218,7 @@ impl Hearing {
             match next {
                 Some((ear, slice)) => {
                     self.decode(&ear, &slice);
+                    self.last_was_decoded(&ear);
                     tokio::task::yield_now().await;
                 }
                 None => self.0.wake.notified().await,
@@ -193,12 +227,31 @@ impl Hearing {
     }
 
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) {
-        let news = &self.0.news;
-        ear.borrow_mut().hear(bytes, |event| {
-            if news.try_send(event).is_err() {
-                tracing::warn!("voice activity was lost: the session is behind");
+        ear.borrow_mut().hear(bytes, |news| self.tell(news));
+    }
+
+    /// Does what had to wait for the last bytes of an ear, if those were the last.
+    fn last_was_decoded(&self, ear: &Rc<RefCell<Ear>>) {
+        let is_heard = {
+            let state = self.0.state.borrow();
+            if state.is_behind(ear) {
+                return;
             }
-        });
+            let last = state.ears.back().and_then(|slot| slot.ear.as_ref());
+            last.is_some_and(|last| Rc::ptr_eq(last, ear))
+        };
+        if ear.borrow().ends {
+            ear.borrow().feed.end();
+        }
+        if !is_heard {
+            self.break_off(ear);
+        }
+    }
+
+    fn tell(&self, news: EarNews) {
+        if self.0.news.try_send(news).is_err() {
+            tracing::warn!("voice activity was lost: the session is behind");
+        }
     }
 }
 
@@ -217,6 +270,23 @@ impl State {
             let lost = ear.borrow().duration_of(oldest.len());
             metrics::audio_dropped(DropCause::Decoding, lost);
         }
+    }
+
+    /// Whether bytes of this ear wait to be decoded.
+    fn is_behind(&self, ear: &Rc<RefCell<Ear>>) -> bool {
+        self.waiting
+            .iter()
+            .any(|(waiting, _)| Rc::ptr_eq(waiting, ear))
+    }
+
+    /// About how long what waits for this ear lasts.
+    fn waiting_of(&self, ear: &Rc<RefCell<Ear>>) -> Duration {
+        let its = self
+            .waiting
+            .iter()
+            .filter(|(waiting, _)| Rc::ptr_eq(waiting, ear));
+        its.map(|(ear, bytes)| ear.borrow().duration_of(bytes.len()))
+            .sum()
     }
 
     /// The next bytes to decode. One packet of bare Opus stays whole.
@@ -242,6 +312,8 @@ struct Ear {
     vad: Option<EarVad>,
     vad_config: VadConfig,
     feed: Feed,
+    /// Whether the feed ends with what waits to be decoded.
+    ends: bool,
     failed: bool,
     resampled: Vec<i16>,
 }
@@ -276,6 +348,7 @@ impl Ear {
                 ..*vad
             },
             feed,
+            ends: false,
             failed: false,
             resampled: Vec::new(),
         };
@@ -303,19 +376,22 @@ impl Ear {
         layout.rate.duration_of(bytes / frame)
     }
 
-    fn set_vad(&mut self, config: &VadConfig) {
+    /// Listens for voice activity in this way from now on. Returns what becomes of speech that was heard in another.
+    fn set_vad(&mut self, config: &VadConfig) -> Option<EarNews> {
         if *config == self.vad_config {
-            return;
+            return None;
         }
+        let paused = self.vad.as_mut().and_then(EarVad::break_off);
         self.vad_config = *config;
         let settings: VadSettings = config.turn_settings().vad();
         let start = vad::RATE.frames_in(self.feed.position()) as u64;
         self.vad = config.enabled.then(|| EarVad {
-            vad: Vad::new(settings),
+            vad: voice_activity(settings),
             resampler: Resampler::new(self.accepted, vad::RATE),
             start,
             resampled: Vec::new(),
         });
+        paused
     }
 
     fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) {
@@ -345,6 +421,17 @@ impl Ear {
     }
 }
 
+#[cfg(not(test))]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::new(settings)
+}
+
+/// In tests what is loud is speech.
+#[cfg(test)]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::with_score(settings, Box::new(super::tests::loudness))
+}
+
 /// The sound at the recogniser's rate. A stream with a header may have another rate than was announced, or change it.
 fn at_rate<'a>(
     resampler: &mut Option<Resampler>,
@@ -366,6 +453,14 @@ fn at_rate<'a>(
 }
 
 impl EarVad {
+    /// Ends speech that is heard here no further, as a pause: whoever hears it go on says that it has resumed.
+    fn break_off(&mut self) -> Option<EarNews> {
+        let speech = self.vad.is_active() && !self.vad.is_pause();
+        self.vad.interrupt();
+        let at = self.vad.position();
+        speech.then(|| EarNews::Voice(VadEvent::SilenceBegan { at }.later(self.start)))
+    }
+
     /// Tells what the voice does; true while there is speech, or a pause that is not over.
     fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(EarNews)) -> bool {
         let samples = if self.resampler.input_layout() == self.resampler.output_layout() {

@@ -10,6 +10,8 @@ pub mod messages;
 pub mod playback;
 pub mod player;
 mod state;
+#[cfg(test)]
+mod tests;
 pub mod turn;
 
 use std::sync::Arc;
@@ -248,7 +250,7 @@ impl SessionActor {
             Effect::EndStt { life } => {
                 let ending = self.recognisers.iter().find(|known| known.life == life);
                 if let Some(ending) = ending {
-                    ending.feed.end();
+                    self.hearing.end(&ending.feed);
                 }
             }
             Effect::Finalize => {

@@ -26,6 +26,10 @@ const MAX_BACKLOG_BYTES: usize = 1 << 20;
 /// How long the last words may take when the server ends a session.
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
 
+/// Why nothing is said once the synthesiser was given up.
+const MUTE: &str =
+    "the synthesiser has ended too often; nothing is said until config is sent again";
+
 /// A message of the client.
 #[derive(Debug)]
 pub struct Command {
@@ -124,6 +128,8 @@ struct Child {
     restart_at: Option<Instant>,
     /// Whether the client knows that it is away.
     away: bool,
+    /// How much lost sound the client knows of.
+    lost_told: Duration,
     failed: bool,
 }
 
@@ -135,6 +141,7 @@ impl Child {
             restarts,
             restart_at: None,
             away: false,
+            lost_told: Duration::ZERO,
             failed: false,
         }
     }
@@ -264,6 +271,9 @@ impl Session {
                     ErrorCode::AudioDisabled,
                     "the session was configured with audio: false",
                 );
+            }
+            ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
+                return self.refuse(ErrorCode::TtsFailed, MUTE);
             }
             ClientMessage::Speak(speak) => Effect::Speak(speak),
             ClientMessage::Clear => Effect::Clear,
@@ -402,12 +412,13 @@ impl Session {
         }
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
         let clip = clip.filter(|_| speech.is_some());
-        if spoke != speech {
+        let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
+        if spoke != speech || is_mute {
             self.effects
                 .push(Effect::SetOutput(speech.clone().map(Box::new)));
             self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
         }
-        if spoke != speech || had_clip != clip {
+        if spoke != speech || is_mute || had_clip != clip {
             self.effects.push(Effect::SetClip(clip.clone()));
         }
         self.in_force = Some(InForce {
@@ -446,7 +457,7 @@ impl Session {
         }
     }
 
-    /// Takes what a recogniser says. `lost` is how much sound was dropped because there was none.
+    /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.
     pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
         let SttReport { life, news } = report;
         let opening = self.under_way.as_ref().filter(|u| u.stt == Some(life));
@@ -497,6 +508,7 @@ impl Session {
         };
         if std::mem::take(&mut stt.away) {
             let provider = stt.provider.clone();
+            let lost = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
             let message = if lost.is_zero() {
                 "everything that was said meanwhile is heard".to_owned()
             } else {
@@ -575,8 +587,14 @@ impl Session {
         if delay.is_none() {
             tts.failed = true;
             let message = "the synthesiser has ended too often".to_owned();
-            self.provider_event("tts", "failed", provider, message.clone());
-            self.refuse(ErrorCode::TtsFailed, message);
+            self.provider_event("tts", "failed", provider, message);
+            self.refuse(ErrorCode::TtsFailed, MUTE);
+            // Nobody will say what waits: it ends here. The loading sound does not need a synthesiser.
+            if let Some(in_force) = &self.in_force {
+                let speech = in_force.tts.clone().map(Box::new);
+                self.effects.push(Effect::SetOutput(speech));
+                self.effects.push(Effect::SetClip(in_force.clip.clone()));
+            }
         }
     }
 

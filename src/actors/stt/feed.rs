@@ -124,6 +124,11 @@ impl Feed {
         backlog.rate.duration_of(backlog.lost as usize)
     }
 
+    /// Whether it is the same feed.
+    pub fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// How much sound is kept now.
     pub fn kept(&self) -> Duration {
         let backlog = self.0.backlog.borrow();
