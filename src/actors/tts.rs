@@ -201,6 +201,8 @@ impl Actor for TtsActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
+        // More than the playback queue asks for between two turns of the thread.
+        ctx.set_mailbox_capacity(256);
         self.voice
             .player
             .set_synthesizer(Some(ctx.address().recipient()));

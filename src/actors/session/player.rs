@@ -145,6 +145,10 @@ impl Player {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
+            // What an encoder still holds is part of what is cut.
+            state.cuts += 1;
+            state.encoder = None;
+            state.encoding = None;
             state.queue.stop(now())
         };
         self.call_back(cut);
