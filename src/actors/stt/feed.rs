@@ -79,6 +79,11 @@ pub(super) enum Upload {
     End,
 }
 
+/// Seconds without the digits that only arithmetic has put there.
+fn whole_ms(seconds: f64) -> f64 {
+    (seconds * 1_000.0).round() / 1_000.0
+}
+
 impl Feed {
     /// A feed of mono samples at the recogniser's rate; `start` is the place of the first one in the session's audio. It
     /// keeps [`LIMIT_WHILE_CONFIGURED`] at first.
@@ -205,8 +210,8 @@ impl Feed {
         let backlog = self.0.backlog.borrow();
         let start = backlog.start.as_secs_f64();
         for word in &mut transcript.words {
-            word.start = start + backlog.timeline.begin(word.start);
-            word.end = start + backlog.timeline.end(word.end);
+            word.start = whole_ms(start + backlog.timeline.begin(word.start));
+            word.end = whole_ms(start + backlog.timeline.end(word.end));
         }
     }
 
