@@ -1,6 +1,6 @@
 //! Simulated sessions: people who speak for two seconds, ask for two seconds of speech, and so on. Each sends a frame
-//! of 16 kHz linear16 every 20 ms whatever happens, reads everything, and counts. Their starts are spread evenly, so
-//! that the load is the same at every moment.
+//! of 16 kHz linear16 every 20 ms whatever happens, reads everything, and counts. They begin one after the other,
+//! evenly spread over what repeats, so that the load is the same at every moment.
 
 use std::f64::consts::TAU;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,6 +30,8 @@ const FRAME_SAMPLES: usize = 320;
 const CYCLE_FRAMES: u64 = 200;
 /// How long a cycle lasts.
 pub(super) const CYCLE: Duration = FRAME.saturating_mul(CYCLE_FRAMES as u32);
+/// Over what time the sessions begin: as they are then spread over a cycle, they are spread over a frame too.
+pub(super) const SPREAD: Duration = CYCLE.saturating_add(FRAME);
 /// Sessions that are being connected at once.
 const CONNECTING: usize = 32;
 /// How long connecting one may take.
@@ -182,7 +184,7 @@ pub(super) struct Load {
 }
 
 impl Ready {
-    /// Lets all of them begin.
+    /// Lets them begin, all within [`SPREAD`].
     pub(super) fn start(self) -> Load {
         let tally = Arc::new(Tally::default());
         let clock = Instant::now();
@@ -199,9 +201,8 @@ impl Ready {
                 tally: Arc::clone(&tally),
                 asked: None,
             };
-            let first = clock + FRAME.mul_f64(number as f64 / count as f64);
-            let frame = number * CYCLE_FRAMES / count;
-            sessions.spawn(session.run(first, frame));
+            let share = number as f64 / count as f64;
+            sessions.spawn(session.run(clock + SPREAD.mul_f64(share)));
         }
         Load {
             tally,
@@ -247,8 +248,9 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, first: Instant, mut frame: u64) {
+    async fn run(mut self, first: Instant) {
         let mut ticks = interval_at(first, FRAME);
+        let mut frame = 0;
         loop {
             let done = tokio::select! {
                 _ = ticks.tick() => {

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::http::Uri;
 
-use super::load::{self, CYCLE, Load, Peer};
+use super::load::{self, Load, Peer, SPREAD};
 use super::outcome::{Outcome, State, table};
 use super::under_test::{Cores, UnderTest, Usage};
 use super::{ConfigArgs, Failure};
@@ -27,6 +27,8 @@ const GOAL: Duration = Duration::from_millis(2);
 const RAMP_PRECISION: f64 = 0.05;
 /// Files that a process has open beside its sessions.
 const OTHER_FILES: u64 = 200;
+/// From the last session's begin to the first look.
+const SETTLING: Duration = Duration::from_secs(1);
 /// How long fetching a page of metrics may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -260,7 +262,7 @@ impl Bench<'_> {
             () = stop.received() => return Ok(None),
         };
         let seconds = Duration::from_secs(self.seconds.into());
-        let warm_up = CYCLE.min(seconds);
+        let warm_up = SPREAD + SETTLING;
         eprintln!("warming up for {} s", warm_up.as_secs());
         tokio::select! {
             () = sleep(warm_up) => {}
