@@ -11,8 +11,9 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -148,7 +149,10 @@ impl Session {
 
     /// A socket without `config`.
     pub async fn connect(server: &Server) -> Self {
-        let url = format!("{}/ws", server.url.replacen("http", "ws", 1));
+        Self::connect_to(&format!("{}/ws", server.url.replacen("http", "ws", 1))).await
+    }
+
+    async fn connect_to(url: &str) -> Self {
         let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
             stream.set_nodelay(true).unwrap();
@@ -394,7 +398,10 @@ impl Session {
             let log = self.log.borrow();
             let events: Vec<_> = log.events.iter().map(Event::to_string).collect();
             let why = if ended {
-                format!("the connection ended with {:?}", log.ended)
+                format!(
+                    "the connection ended with {}",
+                    log.ended.unwrap_or_default()
+                )
             } else {
                 format!("{PATIENCE:?} have passed")
             };
@@ -476,4 +483,91 @@ impl Drop for Hiccups {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
     }
+}
+
+/// A peer that sends this, answers pings, and gives what came and when.
+async fn scripted(frames: Vec<Message>) -> (String, JoinHandle<Vec<(Instant, Message)>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    let peer = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+        for frame in frames {
+            socket.send(frame).await.unwrap();
+        }
+        let mut came = Vec::new();
+        while let Some(Ok(frame)) = socket.next().await {
+            came.push((Instant::now(), frame));
+        }
+        came
+    });
+    (url, peer)
+}
+
+#[tokio::test]
+async fn the_client_notes_what_comes_in_its_order() {
+    let text = |text: &str| Message::text(text.to_owned());
+    let (url, peer) = scripted(vec![
+        text(r#"{"type":"tts_started","id":"a"}"#),
+        Message::binary(vec![1, 2]),
+        Message::binary(vec![3, 4]),
+        text(r#"{"type":"tts_interrupted","id":"b"}"#),
+        text(r#"{"type":"tts_playback_complete","id":"a"}"#),
+        text(r#"{"type":"error","code":"overloaded","message":"no","fatal":false}"#),
+    ])
+    .await;
+    let mut session = Session::connect_to(&url).await;
+    assert_eq!(session.completion_of("a").await.chunks_before, 2);
+    assert_eq!(session.next("tts_started").await.chunks_before, 0);
+    session.refused("overloaded").await;
+    assert_eq!(session.ended(), ["b", "a"]);
+    assert_eq!(session.sound()[1].data.as_ref(), [3, 4]);
+    session.round_trip().await;
+    session.until_silent().await;
+    session.close().await;
+    peer.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_client_speaks_in_real_time_and_a_command_is_read_before_its_pong() {
+    let (url, peer) = scripted(Vec::new()).await;
+    let mut session = Session::connect_to(&url).await;
+    let piece = || Encoded {
+        data: vec![0; 640].into(),
+        duration: Duration::from_millis(20),
+    };
+    let begun = Instant::now();
+    let speaking = session.hear((0..10).map(|_| piece()).collect());
+    let read = session.command_read("clear").await;
+    speaking.await;
+    session.close().await;
+    let came = peer.await.unwrap();
+    let sound: Vec<_> = came.iter().filter(|(_, frame)| frame.is_binary()).collect();
+    assert_eq!(sound.len(), 10);
+    for ((at, _), n) in sound.iter().zip(1u32..) {
+        assert!(
+            *at >= begun + n * Duration::from_millis(20),
+            "piece {n} came early"
+        );
+    }
+    let command = came.iter().find(|(_, frame)| frame.is_text());
+    let (at, command) = command.unwrap();
+    assert!(*at <= read && command.to_text().unwrap() == r#"{"type":"clear"}"#);
+}
+
+#[tokio::test]
+#[should_panic(expected = "came before ready")]
+async fn the_client_does_not_pass_over_errors() {
+    let error = r#"{"type":"error","code":"internal","message":"no","fatal":true}"#;
+    let (url, _peer) = scripted(vec![Message::text(error)]).await;
+    Session::connect_to(&url).await.next("ready").await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "the connection ended with 1006")]
+async fn the_client_does_not_wait_for_the_dead() {
+    let (url, peer) = scripted(Vec::new()).await;
+    let mut session = Session::connect_to(&url).await;
+    peer.abort();
+    session.next("ready").await;
 }

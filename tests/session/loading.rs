@@ -247,7 +247,7 @@ fn without(sound: &[i16], clip: &[i16], piece: usize) -> (Vec<f64>, Vec<i16>) {
 #[tokio::test]
 async fn the_loop_goes_on_beneath_speech_without_a_seam() {
     let server = Server::start();
-    let clip = noise(1_500);
+    let clip = noise(3_000);
     let mut session = Session::open(&server, loading(wav(&clip))).await;
     session.command("loading_start").await;
     session.sound_of(OUTPUT_SECOND / 2).await;
@@ -267,7 +267,7 @@ async fn the_loop_goes_on_beneath_speech_without_a_seam() {
     let gains = &gains[1..gains.len() - 1];
     let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
     let most = gains.iter().copied().fold(0.0, f64::max);
-    assert!(least > 0.15 && most < 1.2, "{gains:.2?}");
+    assert!(least > 0.15 && most < 1.25, "{gains:.2?}");
     assert!((gains[0] - 1.0).abs() < 0.02, "{gains:.2?}");
     assert!((gains.last().unwrap() - 1.0).abs() < 0.05, "{gains:.2?}");
 
@@ -333,7 +333,6 @@ async fn clear_stops_speech_and_not_the_loop() {
     // What comes behind the event is the loop alone, wherever it is.
     let sound = decoded(&session.sound()[before..], OUTPUT).into_samples();
     let clip = clip.samples();
-    let sound = &sound[frames(FADE)..];
     let matches = |shift: &usize| {
         let mut pairs = sound.iter().zip(clip.iter().cycle().skip(*shift));
         pairs.all(|(sound, clip)| (sound - clip).abs() <= 1)
