@@ -11,17 +11,18 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_util::task::AbortOnDropHandle;
 use vivavoce::audio::encode::Encoded;
 
 use crate::harness::{PATIENCE, Server, client, local};
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+type Socket = WebSocketStream<TcpStream>;
 type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
 
 /// A `config` of the local engines with some fields set.
@@ -135,10 +136,17 @@ struct Log {
     ended: Option<u16>,
 }
 
+fn socket_url(server: &Server) -> String {
+    format!("{}/ws", server.url.replacen("http", "ws", 1))
+}
+
 /// One socket.
 pub struct Session {
     sink: Sink,
     log: watch::Receiver<Log>,
+    reads: watch::Sender<bool>,
+    /// Holds the other half of the connection, which ends with the session.
+    _listener: AbortOnDropHandle<()>,
     /// Events that [`Session::next`] has passed.
     passed: usize,
 }
@@ -149,22 +157,48 @@ impl Session {
 
     /// A socket without `config`.
     pub async fn connect(server: &Server) -> Self {
-        Self::connect_to(&format!("{}/ws", server.url.replacen("http", "ws", 1))).await
+        Self::connect_to(&socket_url(server)).await
     }
 
     async fn connect_to(url: &str) -> Self {
-        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-        if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
-            stream.set_nodelay(true).unwrap();
-        }
+        let address = url.trim_start_matches("ws://").split('/').next().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        Self::over(stream, url).await
+    }
+
+    /// A socket whose kernel takes little that it does not read.
+    pub async fn connect_narrow(server: &Server) -> Self {
+        let address = server.url.trim_start_matches("http://");
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let stream = socket.connect(address.parse().unwrap()).await.unwrap();
+        Self::over(stream, &socket_url(server)).await
+    }
+
+    async fn over(stream: TcpStream, url: &str) -> Self {
+        stream.set_nodelay(true).unwrap();
+        let (socket, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
         let (sink, stream) = socket.split();
         let (note, log) = watch::channel(Log::default());
-        tokio::spawn(listen(stream, note));
+        let (reads, may_read) = watch::channel(true);
+        let listener = tokio::spawn(listen(stream, note, may_read));
         Self {
             sink: Arc::new(Mutex::new(sink)),
             log,
+            reads,
+            _listener: AbortOnDropHandle::new(listener),
             passed: 0,
         }
+    }
+
+    /// From now on nothing is taken from the connection, but for what is being taken already.
+    pub fn stop_reading(&self) {
+        self.reads.send_replace(false);
+    }
+
+    /// Reads again.
+    pub fn go_on_reading(&self) {
+        self.reads.send_replace(true);
     }
 
     /// A socket with this `config`, which the server accepts.
@@ -419,8 +453,15 @@ fn is_end(event: &Event) -> bool {
 }
 
 /// Notes what comes until nothing more does.
-async fn listen(mut stream: SplitStream<Socket>, note: watch::Sender<Log>) {
-    while let Some(frame) = stream.next().await {
+async fn listen(
+    mut stream: SplitStream<Socket>,
+    note: watch::Sender<Log>,
+    mut may_read: watch::Receiver<bool>,
+) {
+    while may_read.wait_for(|may| *may).await.is_ok() {
+        let Some(frame) = stream.next().await else {
+            break;
+        };
         let at = Instant::now();
         note.send_modify(|log| match frame {
             Ok(Message::Text(text)) => {

@@ -397,7 +397,8 @@ async fn listed(server: &Server) -> Vec<Value> {
     ids
 }
 
-async fn delete(server: &Server, stream_id: &str) -> reqwest::Response {
+/// `DELETE /sessions/{stream_id}`.
+pub async fn delete(server: &Server, stream_id: &str) -> reqwest::Response {
     let url = format!("{}/sessions/{stream_id}", server.url);
     client().delete(url).send().await.unwrap()
 }
@@ -427,7 +428,7 @@ async fn sessions_are_listed_and_can_be_ended() {
 }
 
 /// These sessions are left, 5 s after the end of others at the latest.
-async fn left(server: &Server, expected: &[&str]) {
+pub async fn left(server: &Server, expected: &[&str]) {
     let since = Instant::now();
     while listed(server).await != expected {
         assert!(
