@@ -154,7 +154,7 @@ async fn people_are_heard() {
     let text = join_all(speakers).await.join(" ");
     let said: Vec<_> = SAID.iter().map(|(_, said)| *said).collect();
     let share = share_of_words(&said.join(" "), &text);
-    assert!(share >= 0.75, "{:.0} %: {text}", share * 100.0);
+    assert!(share >= 0.7, "{:.0} %: {text}", share * 100.0);
 }
 
 #[tokio::test]
