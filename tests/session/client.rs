@@ -332,7 +332,7 @@ impl Session {
     }
 
     /// Waits for so many bytes of sound in all.
-    pub async fn sound_of(&mut self, bytes: usize) {
+    pub async fn received(&mut self, bytes: usize) {
         self.until(&format!("{bytes} bytes of sound"), |log| {
             let came = log.sound.iter().map(|chunk| chunk.data.len());
             (came.sum::<usize>() >= bytes).then_some(())
@@ -394,6 +394,20 @@ impl Session {
     /// All sound so far.
     pub fn sound(&self) -> Vec<Chunk> {
         self.log.borrow().sound.clone()
+    }
+
+    /// The sound between the start and the end of the utterance with this id.
+    pub fn sound_of(&self, id: &str) -> Vec<Chunk> {
+        let events = self.events();
+        let place = |what: &str, is: fn(&Event) -> bool| {
+            let mut events = events.iter();
+            let event = events.find(|event| is(event) && event["id"] == id);
+            event
+                .unwrap_or_else(|| panic!("{id} has no {what}"))
+                .chunks_before
+        };
+        let start = place("start", |event| event.kind() == "tts_started");
+        self.sound()[start..place("end", is_end)].to_vec()
     }
 
     /// The time that a ping takes to be answered.

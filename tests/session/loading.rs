@@ -55,7 +55,7 @@ fn noise(amplitude: i32) -> Pcm {
 /// Runs the loop for a while; all sound that came of it.
 async fn looped(session: &mut Session, time: Duration) -> Vec<i16> {
     session.command("loading_start").await;
-    session.sound_of(frames(time) * 2).await;
+    session.received(frames(time) * 2).await;
     session.command("loading_stop").await;
     session.until_silent().await;
     decoded(&session.sound(), OUTPUT).into_samples()
@@ -114,7 +114,7 @@ async fn the_loop_comes_and_goes_softly_within_thirty_milliseconds() {
     let hiccups = Hiccups::watch();
     let mut session = Session::open(&server, loading(wav(&clip))).await;
     session.command("loading_start").await;
-    session.sound_of(OUTPUT_SECOND).await;
+    session.received(OUTPUT_SECOND).await;
     let stopped = session.command_read("loading_stop").await;
     session.until_silent().await;
     let late = hiccups.worst() + session.round_trip().await;
@@ -250,12 +250,12 @@ async fn the_loop_goes_on_beneath_speech_without_a_seam() {
     let clip = noise(3_000);
     let mut session = Session::open(&server, loading(wav(&clip))).await;
     session.command("loading_start").await;
-    session.sound_of(OUTPUT_SECOND / 2).await;
+    session.received(OUTPUT_SECOND / 2).await;
     session.speak("over", SENTENCES[3]).await;
     let started = session.next("tts_started").await;
     let complete = session.next("tts_playback_complete").await;
     session
-        .sound_of(session.sound().len() * OUTPUT_SECOND / 50 + OUTPUT_SECOND / 2)
+        .received(session.sound().len() * OUTPUT_SECOND / 50 + OUTPUT_SECOND / 2)
         .await;
     session.command("loading_stop").await;
     session.until_silent().await;
@@ -295,9 +295,9 @@ async fn starting_and_stopping_twice_is_the_same_as_once() {
     let mut session = Session::open(&server, loading(wav(&clip))).await;
     session.command("loading_stop").await;
     session.command("loading_start").await;
-    session.sound_of(OUTPUT_SECOND / 2).await;
+    session.received(OUTPUT_SECOND / 2).await;
     session.command("loading_start").await;
-    session.sound_of(OUTPUT_SECOND).await;
+    session.received(OUTPUT_SECOND).await;
     session.command("loading_stop").await;
     session.command("loading_stop").await;
     session.until_silent().await;
@@ -313,7 +313,7 @@ async fn starting_and_stopping_twice_is_the_same_as_once() {
     // And it can be started anew.
     let before = session.sound().len();
     session.command("loading_start").await;
-    session.sound_of((before + 20) * OUTPUT_SECOND / 50).await;
+    session.received((before + 20) * OUTPUT_SECOND / 50).await;
     session.close().await;
 }
 
@@ -325,11 +325,11 @@ async fn clear_stops_speech_and_not_the_loop() {
     session.command("loading_start").await;
     session.speak("long", &SENTENCES.join(" ")).await;
     session.next("tts_started").await;
-    session.sound_of(OUTPUT_SECOND).await;
+    session.received(OUTPUT_SECOND).await;
     session.command("clear").await;
     let interrupted = session.next("tts_interrupted").await;
     let before = interrupted.chunks_before;
-    session.sound_of((before + 50) * OUTPUT_SECOND / 50).await;
+    session.received((before + 50) * OUTPUT_SECOND / 50).await;
     // What comes behind the event is the loop alone, wherever it is.
     let sound = decoded(&session.sound()[before..], OUTPUT).into_samples();
     let clip = clip.samples();

@@ -411,7 +411,13 @@ async fn sessions_are_listed_and_can_be_ended() {
     let first = Session::open(&server, named("first")).await;
     let mut second = Session::open(&server, named("second")).await;
     assert_eq!(listed(&server).await, ["first", "second"]);
-    assert_error(delete(&server, "third").await, 404, "NOT_FOUND", "third").await;
+    assert_error(
+        delete(&server, "third").await,
+        404,
+        "NOT_FOUND",
+        "stream_id",
+    )
+    .await;
 
     second.speak("long", &SENTENCES.join(" ")).await;
     second.next("tts_started").await;
@@ -421,7 +427,13 @@ async fn sessions_are_listed_and_can_be_ended() {
     assert_eq!(body, json!({"status": "ended", "stream_id": "second"}));
     assert_eq!(second.closed().await, 1000);
     left(&server, &["first"]).await;
-    assert_error(delete(&server, "second").await, 404, "NOT_FOUND", "second").await;
+    assert_error(
+        delete(&server, "second").await,
+        404,
+        "NOT_FOUND",
+        "stream_id",
+    )
+    .await;
     first.close().await;
     left(&server, &[]).await;
     unconfigured.close().await;
