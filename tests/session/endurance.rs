@@ -40,7 +40,7 @@ async fn a_client_that_does_not_read_is_heard_in_bounded_memory_and_alone() {
         .iter()
         .copied()
         .cycle()
-        .take(times(4, 18))
+        .take(times(2, 18))
         .collect();
     let speech = sentences(&server, &said, Duration::from_secs(1)).await;
     let speech = encoded(&speech, WIDE).await;

@@ -131,6 +131,22 @@ pub fn duration(chunks: &[Chunk]) -> Duration {
     OUTPUT.layout.rate.duration_of(bytes / 2)
 }
 
+/// How much of one sound is another, 0–1, but for a delay of up to 100 ms, what is above 4 kHz, and its loudness.
+pub fn likeness(meant: &Pcm, heard: &Pcm) -> f64 {
+    const REACH: usize = 800;
+    let narrow = |sound: &Pcm| {
+        let sound = Resampler::convert(sound.clone().into_mono(), SampleRate::HZ_8000);
+        let samples = sound.into_samples().into_iter().map(f32::from);
+        samples.collect::<Vec<_>>()
+    };
+    let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let (meant, heard) = (narrow(meant), narrow(heard));
+    let energy = (product(&meant, &meant) * product(&heard, &heard)).sqrt();
+    let later = (0..REACH.min(heard.len())).map(|delay| product(&meant, &heard[delay..]));
+    let earlier = (0..REACH.min(meant.len())).map(|delay| product(&meant[delay..], &heard));
+    f64::from(later.chain(earlier).fold(0.0, f32::max) / energy)
+}
+
 /// What our own `transcribe` hears.
 pub fn transcribed(sound: &Pcm) -> String {
     let folder = tempfile::tempdir().unwrap();

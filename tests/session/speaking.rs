@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use vivavoce::audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate};
 
 use super::client::{Chunk, Event, Hiccups, Session, config, says, with};
 use super::sound::{
-    CHUNK, LEAD, OUTPUT, OUTPUT_SECOND, Playout, decoded, duration, spoken, spoken_with, then,
+    CHUNK, LEAD, OUTPUT, OUTPUT_SECOND, Playout, decoded, duration, likeness, spoken, spoken_with,
     transcribed,
 };
-use crate::harness::{SENTENCES, Server, share_of_words, words, words_in_order};
+use crate::harness::{SENTENCES, Server, share_of_words, words};
 
 /// What the protocol allows a server to be late by.
 const FRAME: Duration = Duration::from_millis(20);
@@ -23,11 +23,10 @@ fn long() -> String {
     SENTENCES.join(" ")
 }
 
-/// The text was all said.
-fn assert_said(text: &str, chunks: &[Chunk]) {
-    let heard = transcribed(&decoded(chunks, OUTPUT));
-    let share = share_of_words(text, &heard);
-    assert!(share >= 0.8, "{:.0} % of {text:?}: {heard}", share * 100.0);
+/// This and nothing else was said.
+fn assert_said(meant: &Pcm, chunks: &[Chunk]) {
+    let likeness = likeness(meant, &decoded(chunks, OUTPUT));
+    assert!(likeness >= 0.95, "{likeness}");
 }
 
 fn assert_within(what: &str, time: Duration, expected: Duration, tolerance: Duration) {
@@ -70,7 +69,8 @@ async fn an_utterance_is_started_heard_and_complete_when_its_last_sample_was_pla
     let told = complete.time("timestamp") - started.time("timestamp");
     let measured = complete.at - started.at;
     assert_within("timestamps", told, measured, FRAME + late);
-    assert_said(SENTENCES[3], &sound);
+    let heard = transcribed(&decoded(&sound, OUTPUT));
+    assert!(share_of_words(SENTENCES[3], &heard) >= 0.85, "{heard}");
     session.close().await;
 }
 
@@ -139,9 +139,7 @@ async fn tokens_are_spoken_sentence_by_sentence_while_the_rest_is_written() {
     }
     session.next("tts_started").await;
     // The first sentence is said to its end, and the utterance is not over.
-    let first = spoken(&server, SENTENCES[3], OUTPUT).await.duration();
     session.until_silent().await;
-    assert_within("first", duration(&session.sound()), first, CHUNK);
     assert_eq!(session.ended(), [""; 0]);
     let before = session.sound().len();
     for text in later {
@@ -152,8 +150,10 @@ async fn tokens_are_spoken_sentence_by_sentence_while_the_rest_is_written() {
     assert_eq!(session.ended(), ["tokens"]);
     assert_eq!(session.events_of("tts_started").len(), 1);
     let sound = session.sound();
-    assert_said(SENTENCES[3], &sound[..before]);
-    assert_said(SENTENCES[6], &sound[before..]);
+    let first = spoken(&server, SENTENCES[3], OUTPUT).await;
+    assert_said(&first, &sound[..before]);
+    let second = spoken(&server, SENTENCES[6], OUTPUT).await;
+    assert_said(&second, &sound[before..]);
     session.close().await;
 }
 
@@ -281,10 +281,8 @@ async fn an_open_utterance_is_cleared_with_what_was_not_yet_said_of_it() {
     assert_eq!(interrupted["id"], "open");
     session.speak("new", SHORT).await;
     session.completion_of("new").await;
-    assert_said(SHORT, &session.sound_of("new"));
-    let expected = spoken(&server, SHORT, OUTPUT).await.duration();
-    let said = duration(&session.sound_of("new"));
-    assert_within("only the new text", said, expected, CHUNK);
+    let expected = spoken(&server, SHORT, OUTPUT).await;
+    assert_said(&expected, &session.sound_of("new"));
     session.close().await;
 }
 
@@ -311,19 +309,19 @@ async fn replace_clears_first() {
         event.unwrap().chunks_before
     };
     assert_eq!(place("tts_interrupted", "old"), place("tts_started", "new"));
-    assert_said(SENTENCES[3], &session.sound_of("new"));
+    let expected = spoken(&server, SENTENCES[3], OUTPUT).await;
+    assert_said(&expected, &session.sound_of("new"));
     session.close().await;
 }
 
 #[tokio::test]
 async fn a_protected_utterance_is_heard_to_its_end_and_protects_nothing_else() {
     let server = Server::start();
-    let expected = spoken(&server, SENTENCES[3], OUTPUT).await.duration();
-    let (clear, replace) = tokio::join!(
-        Session::open(&server, config(json!({}))),
-        Session::open(&server, config(json!({})))
-    );
-    let cases = [(clear, false), (replace, true)].map(|(mut session, replace)| async move {
+    let expected = spoken(&server, SENTENCES[3], OUTPUT).await;
+    let new = spoken(&server, SENTENCES[6], OUTPUT).await;
+    let (server, expected, new) = (&server, &expected, &new);
+    let cases = [false, true].map(|replace| async move {
+        let mut session = Session::open(server, config(json!({}))).await;
         let protected = json!({"allow_interruption": false, "id": "protected"});
         session.speak_with(SENTENCES[3], protected).await;
         session.speak("behind", SHORT).await;
@@ -336,19 +334,13 @@ async fn a_protected_utterance_is_heard_to_its_end_and_protects_nothing_else() {
             session.command("clear").await;
             session.speak("new", SENTENCES[6]).await;
         }
-        let complete = session.completion_of("protected").await;
-        assert_within("protected", complete.time("duration_ms"), expected, CHUNK);
+        session.completion_of("protected").await;
         let behind = session.end_of("behind").await;
         assert_eq!(behind.kind(), "tts_interrupted", "{behind}");
         session.completion_of("new").await;
         assert_eq!(session.ended(), ["protected", "behind", "new"]);
-        assert_within(
-            "sound",
-            duration(&session.sound_of("protected")),
-            expected,
-            CHUNK,
-        );
-        assert_said(SENTENCES[6], &session.sound_of("new"));
+        assert_said(expected, &session.sound_of("protected"));
+        assert_said(new, &session.sound_of("new"));
 
         // Protection has died with its utterance.
         session.speak("last", &long()).await;
@@ -360,16 +352,15 @@ async fn a_protected_utterance_is_heard_to_its_end_and_protects_nothing_else() {
     join_all(cases).await;
 }
 
-/// Half a minute; with `VIVAVOCE_LONG` ten minutes.
+/// Twenty seconds; with `VIVAVOCE_LONG` ten minutes.
 #[tokio::test]
 async fn paced_sound_is_never_far_ahead_never_late_and_does_not_drift() {
-    let half_minutes = std::env::var_os("VIVAVOCE_LONG").map_or(1, |_| 24);
+    let times = std::env::var_os("VIVAVOCE_LONG").map_or(1, |_| 30);
     let server = Server::start();
     let hiccups = Hiccups::watch();
     let mut session = Session::open(&server, config(json!({}))).await;
-    session
-        .speak("long", &vec![long(); half_minutes].join(" "))
-        .await;
+    let text = vec![SENTENCES[..8].join(" "); times].join(" ");
+    session.speak("long", &text).await;
     let started = session.next("tts_started").await;
     // Longer than anything else is waited for.
     let end = loop {
@@ -412,15 +403,15 @@ async fn paced_sound_is_never_far_ahead_never_late_and_does_not_drift() {
 #[tokio::test]
 async fn without_pacing_sound_comes_as_fast_as_it_is_made() {
     let server = Server::start_with(&[("SOCKET_PACING", "off")]);
+    let text = SENTENCES[..3].join(" ");
     let mut session = Session::open(&server, config(json!({}))).await;
-    session.speak("long", &long()).await;
+    session.speak("long", &text).await;
     session.completion_of("long").await;
     let sound = session.sound();
     let took = sound.last().unwrap().at - sound[0].at;
     let lasts = duration(&sound);
     assert!(took * 3 < lasts, "{took:?} for {lasts:?} of sound");
-    let expected = spoken(&server, &long(), OUTPUT).await.duration();
-    assert_within("sound", lasts, expected, CHUNK);
+    assert_said(&spoken(&server, &text, OUTPUT).await, &sound);
     session.close().await;
 }
 
@@ -443,17 +434,18 @@ async fn every_output_format_is_paced_and_lasts_as_long() {
         (Encoding::Opus, 48_000),
     ];
     let server = Server::start();
-    let expected = spoken(&server, SENTENCES[3], OUTPUT).await.duration();
+    let meant = spoken(&server, SENTENCES[3], OUTPUT).await;
     let hiccups = Hiccups::watch();
     let sessions = table.iter().map(|&(encoding, hz)| {
-        let (server, hiccups) = (&server, &hiccups);
+        let (server, meant, hiccups) = (&server, &meant, &hiccups);
         async move {
             let fields = json!({"audio_format": encoding, "sample_rate": hz});
             let case = format!("{encoding} at {hz} Hz");
             let format = AudioFormat::mono(encoding, SampleRate::new(hz).unwrap());
+            let expected = meant.duration();
+            // What the encoders put before and behind the sound.
             let codec = Duration::from_millis(130);
             let mut session = Session::open(server, says(fields)).await;
-            let mut said = Vec::new();
             // The second is as good as the first.
             for id in ["first", "second"] {
                 session.speak(id, SENTENCES[3]).await;
@@ -466,19 +458,13 @@ async fn every_output_format_is_paced_and_lasts_as_long() {
                 assert!(span + LEAD + codec > expected, "{case}: {span:?}");
                 let sound = decoded(&chunks, format);
                 assert_within(&case, sound.duration(), expected, codec);
-                said.push(sound);
+                let likeness = likeness(meant, &sound);
+                assert!(likeness >= 0.9, "{case}: {likeness}");
             }
             session.close().await;
-            (case, then(said.remove(0), &said[0]))
         }
     });
-    for (case, sound) in join_all(sessions).await {
-        let heard = words(&transcribed(&sound));
-        let said = words(&[SENTENCES[3]; 2].join(" "));
-        let share = words_in_order(&said, &heard) as f64 / said.len() as f64;
-        let expected = if sound.rate().hz() < 16_000 { 0.4 } else { 0.8 };
-        assert!(share >= expected, "{case}: {heard:?}");
-    }
+    join_all(sessions).await;
 }
 
 #[tokio::test]
@@ -489,26 +475,24 @@ async fn more_utterances_than_may_wait_are_refused_and_the_others_are_said() {
     for n in 0..SENT {
         session.speak(&n.to_string(), "No.").await;
     }
-    let ended = loop {
-        let refused = session.events_of("error");
-        let ended = session.ended();
-        if refused.len() + ended.len() == SENT {
-            assert!(refused.iter().all(|error| error["code"] == "overloaded"));
-            assert!(refused.iter().all(|error| error["fatal"] == false));
-            break ended;
-        }
+    session.completion_of("9").await;
+    let refused = session.events_of("error");
+    let overloaded = |error: &Event| error["code"] == "overloaded" && error["fatal"] == false;
+    assert!(refused.iter().all(overloaded), "{refused:?}");
+    let accepted = SENT - refused.len();
+    assert!((64..SENT).contains(&accepted), "{accepted} were accepted");
+
+    // The others wait for their turn, and each ends.
+    session.command("clear").await;
+    while session.ended().len() < accepted {
         session.news().await;
-    };
-    assert!(
-        (64..SENT).contains(&ended.len()),
-        "{} were said",
-        ended.len()
-    );
+    }
+    let ended = session.ended();
     assert!(ended.is_sorted_by_key(|id| id.parse::<usize>().unwrap()));
-    assert_eq!(
-        session.events_of("tts_playback_complete").len(),
-        ended.len()
-    );
+    assert!(session.events_of("tts_playback_complete").len() >= 10);
+    session.speak("after", "No.").await;
+    session.completion_of("after").await;
+    assert_eq!(session.ended().len(), accepted + 1);
     session.close().await;
 }
 
