@@ -16,9 +16,9 @@ use crate::harness::{SENTENCES, Server, share_of_words};
 /// What separates two turns.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A server that hears ten speakers at once: a recogniser is held as long as somebody speaks.
+/// A server that hears twelve speakers at once: a recogniser is held as long as somebody speaks.
 fn server() -> Server {
-    Server::start_with(&[("LOCAL_STT_WORKERS", "10")])
+    Server::start_with(&[("LOCAL_STT_WORKERS", "12")])
 }
 
 /// A session that hears this sound and the end of so many turns.
