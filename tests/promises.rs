@@ -13,6 +13,7 @@ mod lifecycle;
 mod local_stt;
 mod local_tts;
 mod readme;
+mod session;
 mod socket_edge;
 mod speak;
 mod voices;
