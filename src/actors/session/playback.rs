@@ -608,8 +608,8 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// The end of a blank utterance, or of the first one when it was heard.
-    fn next_end(&mut self, now: Instant) -> Option<Event> {
+    /// The end of a blank utterance, or of the first one when it was heard. [`poll`](Self::poll) tells it, too.
+    pub fn next_end(&mut self, now: Instant) -> Option<Event> {
         if let Some((utterance, id)) = self.blank.pop_front() {
             let duration = Duration::ZERO;
             let kind = EventKind::Complete { duration };

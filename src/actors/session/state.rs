@@ -16,6 +16,7 @@ use super::turn::{Moment, TurnDetector, TurnEvent};
 use crate::actors::stt::{SttNews, SttReport};
 use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
 use crate::actors::tts::{TtsNews, TtsReport};
+use crate::audio::vad::VadEvent;
 use crate::json::Misfit;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
@@ -23,6 +24,8 @@ use crate::synthesis::SpeechConfig;
 /// Commands that wait while a config is carried out, and their bytes on the wire.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
+/// Voice activity that is kept meanwhile: more than ten seconds of sound can bring.
+const MAX_EARLY: usize = 256;
 /// How long the last words may take when the server ends a session.
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
 
@@ -188,6 +191,8 @@ pub struct Session {
     stt: Option<Child>,
     tts: Option<Child>,
     turns: Option<TurnDetector>,
+    /// What was heard before the first config was in force.
+    early: Vec<(VadEvent, Moment)>,
     lives: u32,
     ending: Option<Ending>,
     ended: bool,
@@ -208,6 +213,7 @@ impl Session {
             stt: None,
             tts: None,
             turns: None,
+            early: Vec::new(),
             lives: 0,
             ending: None,
             ended: false,
@@ -328,6 +334,7 @@ impl Session {
 
     fn config_failed(&mut self, config: u64, refusal: Refusal) {
         self.under_way = None;
+        self.early.clear();
         self.effects.push(Effect::Discard { config });
         self.refuse(refusal.code, refusal.message);
     }
@@ -430,6 +437,9 @@ impl Session {
         self.config_due = None;
         self.stream_id = Some(stream_id.clone());
         self.tell(ServerMessage::Ready { stream_id });
+        for (event, moment) in std::mem::take(&mut self.early) {
+            self.ear(EarNews::Voice(event), moment);
+        }
         self.carry_on();
     }
 
@@ -605,6 +615,8 @@ impl Session {
                 if let Some(turns) = &mut self.turns {
                     let events = turns.vad(event, moment);
                     self.turned(events);
+                } else if self.early.len() < MAX_EARLY {
+                    self.early.push((event, moment));
                 }
             }
             EarNews::Undecodable(problem) => {
