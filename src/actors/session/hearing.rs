@@ -153,7 +153,7 @@ impl Hearing {
         let state = self.0.state.borrow();
         let slot = state.ears.iter().find(|slot| slot.config == config)?;
         let ear = slot.ear.as_ref()?.borrow();
-        Some((ear.feed.clone(), ear.accepted))
+        Some((ear.feed.clone(), ear.rate.accepted))
     }
 
     /// The config is in force: what was before it is not heard any more.
@@ -171,12 +171,26 @@ impl Hearing {
         }
     }
 
-    /// The config could not be carried out: what came behind it has nobody to hear it, what comes now is for the one in
-    /// force.
+    /// The config could not be carried out: what came behind it is for the one in force, as what comes now is.
     pub fn discard(&self, config: u64) {
-        let mut state = self.0.state.borrow_mut();
-        state.ears.retain(|slot| slot.config != config);
-        state.told_deaf = false;
+        let (gone, back) = {
+            let mut state = self.0.state.borrow_mut();
+            state.told_deaf = false;
+            let asked = state.ears.iter().position(|slot| slot.config == config);
+            let gone = asked.and_then(|index| state.ears.remove(index)?.ear);
+            let back = state.ears.back().and_then(|slot| slot.ear.clone());
+            (gone, back)
+        };
+        if let (Some(gone), Some(back)) = (gone, back)
+            && !Rc::ptr_eq(&gone, &back)
+        {
+            let gone = gone.borrow();
+            let sound = Pcm::new(gone.rate.accepted, gone.feed.give_away());
+            let Ear {
+                rate, vad, feed, ..
+            } = &mut *back.borrow_mut();
+            listen(rate, vad.as_mut(), feed, sound, &mut |news| self.tell(news));
+        }
     }
 
     /// Takes what the client has sent. Deafness is told once.
@@ -307,14 +321,19 @@ impl State {
 struct Ear {
     listen: ListenConfig,
     decoder: StreamDecoder,
-    to_recogniser: Option<Resampler>,
-    accepted: Layout,
+    rate: RecogniserRate,
     vad: Option<EarVad>,
     vad_config: VadConfig,
     feed: Feed,
     /// Whether the feed ends with what waits to be decoded.
     ends: bool,
     failed: bool,
+}
+
+/// Brings sound to what the recogniser takes.
+struct RecogniserRate {
+    accepted: Layout,
+    resampler: Option<Resampler>,
     resampled: Vec<i16>,
 }
 
@@ -340,8 +359,11 @@ impl Ear {
         let mut ear = Self {
             listen,
             decoder,
-            to_recogniser: None,
-            accepted,
+            rate: RecogniserRate {
+                accepted,
+                resampler: None,
+                resampled: Vec::new(),
+            },
             vad: None,
             vad_config: VadConfig {
                 enabled: false,
@@ -350,7 +372,6 @@ impl Ear {
             feed,
             ends: false,
             failed: false,
-            resampled: Vec::new(),
         };
         ear.set_vad(vad);
         Ok(ear)
@@ -387,7 +408,7 @@ impl Ear {
         let start = vad::RATE.frames_in(self.feed.position()) as u64;
         self.vad = config.enabled.then(|| EarVad {
             vad: voice_activity(settings),
-            resampler: Resampler::new(self.accepted, vad::RATE),
+            resampler: Resampler::new(self.rate.accepted, vad::RATE),
             start,
             resampled: Vec::new(),
         });
@@ -398,18 +419,8 @@ impl Ear {
         for chunk in self.decoder.push(bytes) {
             match chunk {
                 Ok(sound) => {
-                    let sound = sound.into_mono();
-                    let samples = at_rate(
-                        &mut self.to_recogniser,
-                        &sound,
-                        self.accepted,
-                        &mut self.resampled,
-                    );
-                    let speech = match &mut self.vad {
-                        Some(vad) => vad.hear(samples, &mut tell),
-                        None => true,
-                    };
-                    self.feed.push(samples, speech);
+                    let (rate, vad) = (&mut self.rate, self.vad.as_mut());
+                    listen(rate, vad, &self.feed, sound, &mut tell);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
@@ -432,24 +443,36 @@ fn voice_activity(settings: VadSettings) -> Vad {
     Vad::with_score(settings, Box::new(super::tests::loudness))
 }
 
-/// The sound at the recogniser's rate. A stream with a header may have another rate than was announced, or change it.
-fn at_rate<'a>(
-    resampler: &mut Option<Resampler>,
-    sound: &'a Pcm,
-    accepted: Layout,
-    resampled: &'a mut Vec<i16>,
-) -> &'a [i16] {
-    if sound.layout() == accepted {
-        return sound.samples();
+/// Gives sound to voice activity detection and to the recogniser.
+fn listen(
+    rate: &mut RecogniserRate,
+    vad: Option<&mut EarVad>,
+    feed: &Feed,
+    sound: Pcm,
+    tell: &mut impl FnMut(EarNews),
+) {
+    let sound = sound.into_mono();
+    let samples = rate.bring(&sound);
+    let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+    feed.push(samples, speech);
+}
+
+impl RecogniserRate {
+    /// A stream with a header may have another rate than was announced, or change it.
+    fn bring<'a>(&'a mut self, sound: &'a Pcm) -> &'a [i16] {
+        if sound.layout() == self.accepted {
+            return sound.samples();
+        }
+        let known = self
+            .resampler
+            .take()
+            .filter(|resampler| resampler.input_layout() == sound.layout());
+        let new = || Resampler::new(sound.layout(), self.accepted.rate);
+        let resampler = self.resampler.insert(known.unwrap_or_else(new));
+        self.resampled.clear();
+        resampler.push(sound.samples(), &mut self.resampled);
+        &self.resampled
     }
-    let known = resampler
-        .take()
-        .filter(|resampler| resampler.input_layout() == sound.layout());
-    let resampler =
-        resampler.insert(known.unwrap_or_else(|| Resampler::new(sound.layout(), accepted.rate)));
-    resampled.clear();
-    resampler.push(sound.samples(), resampled);
-    resampled
 }
 
 impl EarVad {

@@ -134,6 +134,11 @@ impl Feed {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Gives away the sound that is kept: no recogniser will hear it here.
+    pub fn give_away(&self) -> Vec<i16> {
+        self.0.backlog.borrow_mut().give_away()
+    }
+
     /// How much sound is kept now.
     pub fn kept(&self) -> Duration {
         let backlog = self.0.backlog.borrow();
@@ -264,6 +269,16 @@ enum Streams {
 }
 
 impl Backlog {
+    fn give_away(&mut self) -> Vec<i16> {
+        let mut samples = Vec::with_capacity(self.kept as usize + self.rest.len());
+        for chunk in self.chunks.drain(..) {
+            linear16::decode(&chunk.sound, &mut samples);
+        }
+        samples.append(&mut self.rest);
+        (self.kept, self.unsent, self.shortened) = (0, 0, 0);
+        samples
+    }
+
     fn new(rate: SampleRate, start: Duration) -> Self {
         Self {
             rate,

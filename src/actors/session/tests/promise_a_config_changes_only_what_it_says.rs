@@ -159,6 +159,19 @@ async fn a_config_that_fails_leaves_the_former_in_force() {
 }
 
 #[actix::test]
+async fn sound_behind_a_config_that_fails_is_heard_by_the_former_recogniser() {
+    let stage = Stage::new();
+    let client = stage.configured().await;
+    stage.recogniser.opens([Opening::Never]);
+    let mut sent = client.speaks(ms(300)).await;
+    client.send(&config(json!({"stt_config": {"language": "de-DE"}})));
+    sent.extend(client.speaks(ms(500)).await);
+    assert_eq!(client.event("error").await["code"], "provider_timeout");
+    sent.extend(client.speaks(ms(300)).await);
+    assert_eq!(stage.recogniser.stream(0).await.heard(), sent);
+}
+
+#[actix::test]
 async fn a_first_config_that_fails_frees_its_name_and_may_be_sent_again() {
     let stage = Stage::new();
     stage.recogniser.opens([Opening::Fails(ErrorKind::Auth)]);
