@@ -38,7 +38,8 @@ fn a_small_load_is_carried_and_accounted_for() {
         let frames = number("frames_sent") - number("frames_expected");
         assert!(frames.abs() <= 6.0, "{outcome}");
         assert!(number("audio_bytes") > 0.0, "{outcome}");
-        assert!(number("sessions_per_core") > 3.0, "{outcome}");
+        // So little is used that the system may count it as nothing.
+        assert!((0.0..1.0).contains(&number("server_load")), "{outcome}");
         assert!(
             outcome["answer_delay"]["count"].as_u64() > Some(0),
             "{outcome}"

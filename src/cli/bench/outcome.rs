@@ -82,6 +82,8 @@ pub(super) struct Outcome {
     pub(super) seconds: f64,
     /// Cores that the server was busy on.
     pub(super) server_load: Option<f64>,
+    /// Seconds per second that it wanted a core which others had. Where this is much, delays are not the server's.
+    pub(super) server_waited: Option<f64>,
     /// Sessions that one core would carry.
     pub(super) sessions_per_core: Option<f64>,
     pub(super) bytes_per_session: Option<f64>,
@@ -116,10 +118,11 @@ impl Outcome {
         let cores = |from: Usage, to: Usage| {
             to.cpu.saturating_sub(from.cpu).as_secs_f64() / time.as_secs_f64()
         };
-        let server_load = before
-            .server
-            .zip(after.server)
-            .map(|(from, to)| cores(from, to));
+        let server = before.server.zip(after.server);
+        let server_load = server.map(|(from, to)| cores(from, to));
+        let server_waited = server.map(|(from, to)| {
+            to.waited.saturating_sub(from.waited).as_secs_f64() / time.as_secs_f64()
+        });
         let grown = after
             .server
             .map(|usage| usage.resident_bytes.saturating_sub(idle_bytes));
@@ -129,6 +132,7 @@ impl Outcome {
             sessions,
             seconds: time.as_secs_f64(),
             server_load,
+            server_waited,
             sessions_per_core: server_load
                 .filter(|load| *load > 0.0)
                 .map(|load| sessions as f64 / load),
@@ -167,6 +171,9 @@ const ROWS: &[Row] = &[
     ("sessions", |o| o.sessions.to_string()),
     ("server, cores busy", |o| {
         some(o.server_load, |load| format!("{load:.3}"))
+    }),
+    ("server, waiting for a core that others had", |o| {
+        some(o.server_waited, |waited| format!("{waited:.3}"))
     }),
     ("**sessions per core**", |o| {
         some(o.sessions_per_core, |n| format!("{n:.0}"))
@@ -234,6 +241,7 @@ mod tests {
         let tally = Tally::default();
         let usage = |cpu_ms, resident_bytes| Usage {
             cpu: Duration::from_millis(cpu_ms),
+            waited: Duration::ZERO,
             resident_bytes,
         };
         let bucket = |count| format!("{INPUT_DELAY}_bucket{{le=\"0.001\"}} {count}\n");

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::http::Uri;
+use tokio_util::sync::CancellationToken;
 
 use super::load::{self, Load, Peer, SPREAD};
 use super::outcome::{Outcome, State, table};
@@ -75,11 +76,14 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     if cores.is_none() {
         eprintln!("there is one core only: the load slows the server down");
     }
+    let runtime = runtime(cores.as_ref()).map_err(Failure::work)?;
+    let stop = stop_token(&runtime).map_err(Failure::work)?;
     let bench = Bench {
         config,
         seconds: arguments.seconds,
-        runtime: runtime(cores.as_ref()).map_err(Failure::work)?,
+        runtime,
         cores,
+        stop,
     };
     let sessions = arguments.sessions as usize;
     let outcomes = match &arguments.url {
@@ -107,6 +111,19 @@ fn runtime(cores: Option<&Cores>) -> io::Result<Runtime> {
         .build()
 }
 
+/// Cancelled by SIGTERM or Ctrl-C, whatever is being done then.
+fn stop_token(runtime: &Runtime) -> io::Result<CancellationToken> {
+    let _inside = runtime.enter();
+    let mut signal = StopSignal::listen()?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    runtime.spawn(async move {
+        signal.received().await;
+        stopped.cancel();
+    });
+    Ok(stop)
+}
+
 fn write_json(file: &PathBuf, outcomes: &[Outcome]) -> Result<(), Failure> {
     let document = Document {
         version: env!("CARGO_PKG_VERSION"),
@@ -124,6 +141,7 @@ struct Bench<'a> {
     seconds: u32,
     runtime: Runtime,
     cores: Option<Cores>,
+    stop: CancellationToken,
 }
 
 /// A server that is to be measured.
@@ -138,8 +156,8 @@ struct Target {
 impl Bench<'_> {
     fn side_by_side(&self, sessions: usize) -> Result<Vec<Option<Outcome>>, Failure> {
         let server = self.of(Peer::Server, sessions)?;
-        if server.is_none() {
-            return Ok(Vec::new());
+        if self.stop.is_cancelled() {
+            return Ok(vec![server]);
         }
         Ok(vec![server, self.of(Peer::Echo, sessions)?])
     }
@@ -157,6 +175,9 @@ impl Bench<'_> {
             let sound = outcome.failures == 0 && outcome.is_full_load();
             eprintln!("{next} sessions: {}", verdict(&outcome, within));
             outcomes.push(Some(outcome));
+            if self.stop.is_cancelled() {
+                return Ok(outcomes);
+            }
             if within && sound {
                 good = next;
             } else {
@@ -252,27 +273,26 @@ impl Bench<'_> {
 
     /// Connects, warms up, measures. `None` when it was stopped before there was anything to measure.
     async fn measure(&self, target: &Target, sessions: usize) -> Result<Option<Outcome>, Failure> {
-        let mut stop = StopSignal::listen().map_err(Failure::work)?;
         let idle = target.usage()?.map_or(0, |usage| usage.resident_bytes);
         eprintln!("connecting {sessions} sessions to the {}", target.name());
         let load = tokio::select! {
             ready = load::connect(&target.url, target.peer, sessions) => {
                 ready.map_err(|error| Failure::work(format!("{}: {error}", target.url)))?.start()
             }
-            () = stop.received() => return Ok(None),
+            () = self.stop.cancelled() => return Ok(None),
         };
         let seconds = Duration::from_secs(self.seconds.into());
         let warm_up = SPREAD + SETTLING;
         eprintln!("warming up for {} s", warm_up.as_secs());
         tokio::select! {
             () = sleep(warm_up) => {}
-            () = stop.received() => return Ok(None),
+            () = self.stop.cancelled() => return Ok(None),
         }
         let before = target.state(&load).await?;
         eprintln!("measuring for {} s", seconds.as_secs());
         tokio::select! {
             () = sleep(seconds) => {}
-            () = stop.received() => {}
+            () = self.stop.cancelled() => {}
         }
         let after = target.state(&load).await?;
         if let Some(failure) = load.tally.first_failure() {

@@ -70,6 +70,8 @@ impl Drop for UnderTest {
 pub(super) struct Usage {
     /// Time on any core, its own and the system's for it.
     pub(super) cpu: Duration,
+    /// Time that its threads wanted a core and had to wait for one: what others took, or too few cores.
+    pub(super) waited: Duration,
     /// Memory that it holds now.
     pub(super) resident_bytes: u64,
 }
@@ -77,14 +79,24 @@ pub(super) struct Usage {
 impl Usage {
     /// Of a process that runs.
     pub(super) fn of(process: Pid) -> io::Result<Self> {
-        let file = format!("/proc/{}/stat", process.as_raw_nonzero());
-        let stat = std::fs::read_to_string(&file)?;
-        Self::parse(
+        let folder = format!("/proc/{}", process.as_raw_nonzero());
+        let stat = std::fs::read_to_string(format!("{folder}/stat"))?;
+        let usage = Self::parse(
             &stat,
             rustix::param::clock_ticks_per_second(),
             rustix::param::page_size() as u64,
-        )
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, file))
+        );
+        let usage = usage.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, stat))?;
+        let threads = std::fs::read_dir(format!("{folder}/task"))?.flatten();
+        let waited = threads.filter_map(|thread| {
+            // Running, waiting and slices, in nanoseconds. A thread may end while we look.
+            let schedule = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            schedule.split_whitespace().nth(1)?.parse().ok()
+        });
+        Ok(Self {
+            waited: waited.map(Duration::from_nanos).sum(),
+            ..usage
+        })
     }
 
     /// From a line of `/proc/<pid>/stat` (proc_pid_stat(5)): utime, stime and rss are its fields 14, 15 and 24.
@@ -96,6 +108,7 @@ impl Usage {
         let ticks = field(14)? + field(15)?;
         Some(Self {
             cpu: Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64),
+            waited: Duration::ZERO,
             resident_bytes: field(24)? * page_bytes,
         })
     }
