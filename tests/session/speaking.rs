@@ -62,6 +62,7 @@ async fn an_utterance_is_started_heard_and_complete_when_its_last_sample_was_pla
 
     let played_out = Playout::of(&sound).ends;
     let off = complete.at.max(played_out) - complete.at.min(played_out);
+    println!("complete {off:?} from the end, machine {late:?} late");
     assert!(
         off <= FRAME + late,
         "{off:?} from the end, machine {late:?} late"
@@ -210,6 +211,7 @@ async fn a_cleared_utterance_is_not_heard() {
                 "sound {last:?} after clear, machine {late:?} late"
             );
             let told = interrupted.at.saturating_duration_since(read);
+            println!("last sound {last:?}, event {told:?} after clear, machine {late:?} late");
             assert!(
                 told <= FRAME + late,
                 "told {told:?} after clear, machine {late:?} late"
@@ -384,8 +386,8 @@ async fn paced_sound_is_never_far_ahead_never_late_and_does_not_drift() {
         playout.most_ahead
     );
     assert!(
-        playout.longest_gap.is_zero(),
-        "{:?} of nothing to play",
+        playout.longest_gap <= late,
+        "nothing to play for {:?}, machine {late:?} late",
         playout.longest_gap
     );
     // The first second fills the lead; then the sound that waits is the same from first to last.
