@@ -215,20 +215,22 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
 }
 
 /// SIGTERM or Ctrl-C.
-struct StopSignal {
+pub(crate) struct StopSignal {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignal {
-    fn listen() -> io::Result<Self> {
+    /// Catches both from now on. Must be called in a runtime.
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn received(&mut self) {
+    /// Waits for the next of them.
+    pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -12,6 +12,8 @@ fn help_has_examples_for_every_subcommand() {
         &["say", "--help"],
         &["transcribe", "--help"],
         &["voices", "--help"],
+        &["bench", "--help"],
+        &["bench", "sessions", "--help"],
     ] {
         let output = vivavoce(arguments);
         assert!(output.status.success());

@@ -4,14 +4,17 @@
 // A test that cannot go on shall stop.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
+mod bench;
 mod codecs;
 mod command_line;
+mod console;
 mod harness;
 mod lifecycle;
 mod local_stt;
 mod local_tts;
 mod readme;
 mod routes;
+mod session;
 mod socket_edge;
 mod speak;
 mod voices;

@@ -2,7 +2,7 @@
 //! time, sentence by sentence where the text comes so, and brings it to the player. Caching, sharing and converting are
 //! [`Synthesizer`]'s work; when the sound leaves is the player's. It is stopped and made anew by the session.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,6 +71,9 @@ struct Voice {
     config: SpeechConfig,
     tenant: Option<String>,
     player: Player,
+    /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
+    /// may have been called off.
+    away: Cell<bool>,
 }
 
 /// The utterance in hand.
@@ -157,6 +160,7 @@ impl TtsActor {
                 config,
                 tenant,
                 player,
+                away: Cell::new(false),
             }),
             job: None,
             life,
@@ -197,6 +201,8 @@ impl Actor for TtsActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
+        // More than the playback queue asks for between two turns of the thread.
+        ctx.set_mailbox_capacity(256);
         self.voice
             .player
             .set_synthesizer(Some(ctx.address().recipient()));
@@ -204,12 +210,12 @@ impl Actor for TtsActor {
 }
 
 impl Drop for TtsActor {
-    /// Also when it has panicked. The mailbox of the session may be full of what cannot be read any more; then it ends
-    /// anyway.
+    /// Also when it has panicked. Past the mailbox's capacity: a session that misses this stays mute, and it is one
+    /// message a life.
     fn drop(&mut self) {
         if !self.dismissed {
             let (life, news) = (self.life, TtsNews::Stopped);
-            let _ = self.report.try_send(TtsReport { life, news });
+            self.report.do_send(TtsReport { life, news });
         }
     }
 }
@@ -298,11 +304,10 @@ impl Say {
     /// Says a piece; a provider that fails before its first sound is asked again a few times.
     async fn say_patiently(&mut self, text: &str) -> Result<(), SynthesisError> {
         let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
-        let mut retried = false;
         loop {
             let begun = self.framer.taken;
             let Err(error) = self.say(text).await else {
-                if retried {
+                if self.voice.away.replace(false) {
                     self.tell(TtsNews::Recovered).await;
                 }
                 return Ok(());
@@ -312,10 +317,11 @@ impl Say {
                 .then(|| restarts.next(now, jitter()))
                 .flatten();
             let Some(delay) = delay else {
+                self.voice.away.set(false);
                 return Err(error);
             };
             let delay = delay.max(asked_for(&error)).min(LONGEST_RETRY);
-            if !std::mem::replace(&mut retried, true) {
+            if !self.voice.away.replace(true) {
                 self.tell(TtsNews::Retrying(error)).await;
             }
             tokio::time::sleep(delay).await;

@@ -37,6 +37,12 @@ impl Default for VadSettings {
     }
 }
 
+/// No sample of a frame is louder: 66 dB below full scale, where no speech can be understood.
+const QUIET: u16 = 16;
+/// Quiet frames in a row after which the network has nothing else in its memory, and need not be asked about more of
+/// them: many lines are silent half of the time, and the network is most of what hearing costs.
+const SETTLED: u32 = 16;
+
 /// What was heard, with the sample where it happened. Events come later than that: the detector has to be sure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VadEvent {
@@ -93,6 +99,8 @@ pub type Score = Box<dyn FnMut(&[i16]) -> f32 + Send>;
 /// One detector for one stream.
 pub struct Vad {
     score: Score,
+    /// Quiet frames in a row, up to [`SETTLED`].
+    quiet: u32,
     /// Samples of a frame that is not complete yet.
     frame: Vec<i16>,
     decider: Decider,
@@ -123,6 +131,7 @@ impl Vad {
     pub fn with_score(settings: VadSettings, score: Score) -> Self {
         Self {
             score,
+            quiet: 0,
             frame: Vec::with_capacity(FRAME),
             decider: Decider::new(settings),
         }
@@ -162,7 +171,7 @@ impl Vad {
         while !samples.is_empty() {
             let (score, rest) = if self.frame.is_empty() && samples.len() >= FRAME {
                 let (frame, rest) = samples.split_at(FRAME);
-                ((self.score)(frame), rest)
+                (score_of(&mut self.score, &mut self.quiet, frame), rest)
             } else {
                 let missing = self.missing().min(samples.len());
                 let (part, rest) = samples.split_at(missing);
@@ -170,7 +179,7 @@ impl Vad {
                 if self.frame.len() < FRAME {
                     break;
                 }
-                let score = (self.score)(&self.frame);
+                let score = score_of(&mut self.score, &mut self.quiet, &self.frame);
                 self.frame.clear();
                 (score, rest)
             };
@@ -179,6 +188,17 @@ impl Vad {
         }
         events
     }
+}
+
+fn score_of(score: &mut Score, quiet: &mut u32, frame: &[i16]) -> f32 {
+    if frame.iter().any(|sample| sample.unsigned_abs() > QUIET) {
+        *quiet = 0;
+    } else if *quiet < SETTLED {
+        *quiet += 1;
+    } else {
+        return 0.0;
+    }
+    score(frame)
 }
 
 impl fmt::Debug for Vad {
@@ -252,6 +272,37 @@ impl Decider {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_network_is_not_asked_about_lasting_quiet_and_would_say_that_it_is_none() {
+        let mut network = earshot::Detector::default_boxed();
+        let mut noise = (0_u32..).map(|n| {
+            let mixed = n
+                .wrapping_mul(2_654_435_761)
+                .rotate_left(13)
+                .wrapping_mul(2_246_822_519);
+            (mixed >> 16) as i16 % (QUIET as i16 + 1)
+        });
+        for _ in 0..200 {
+            let frame: Vec<i16> = noise.by_ref().take(FRAME).collect();
+            let score = network.predict_i16(&frame);
+            assert!(score < 0.3, "{score}");
+        }
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counts = std::sync::Arc::clone(&asked);
+        let count = move |_: &[i16]| {
+            counts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            0.0
+        };
+        let mut vad = Vad::with_score(VadSettings::default(), Box::new(count));
+        let mut push = |value: i16, frames: usize| {
+            vad.push(&vec![value; FRAME * frames]);
+            asked.swap(0, std::sync::atomic::Ordering::Relaxed)
+        };
+        assert_eq!(push(-16, 100), SETTLED);
+        assert_eq!(push(17, 100), 100);
+        assert_eq!(push(16, 100), SETTLED);
+    }
 
     fn decide(scores: impl IntoIterator<Item = f32>, settings: VadSettings) -> Vec<VadEvent> {
         let mut decider = Decider::new(settings);
@@ -386,12 +437,12 @@ mod tests {
     #[test]
     fn after_an_interruption_speech_begins_anew_and_no_sample_is_forgotten() {
         let mut vad = Vad::with_score(VadSettings::default(), Box::new(|_| 0.9));
-        let begins = vad.push(&[0; 10 * FRAME + 100]);
+        let begins = vad.push(&[1_000; 10 * FRAME + 100]);
         assert_eq!(begins, [VadEvent::SpeechStart { at: 0 }]);
         vad.interrupt();
         let at = 10 * FRAME as u64 + 100;
         assert_eq!((vad.position(), vad.missing()), (at, FRAME));
-        let begins = vad.push(&[0; 10 * FRAME]);
+        let begins = vad.push(&[1_000; 10 * FRAME]);
         assert_eq!(begins, [VadEvent::SpeechStart { at }]);
     }
 }

@@ -1,9 +1,9 @@
 //! The command line: one file per subcommand, none of them with logic of its own.
 
+mod bench;
 mod check;
 mod print_config;
 mod say;
-
 mod serve;
 mod stt_worker;
 mod transcribe;
@@ -62,6 +62,8 @@ enum Command {
     Say(say::Arguments),
     /// Writes down what is said in an audio file
     Transcribe(transcribe::Arguments),
+    /// Measures the server under load
+    Bench(bench::Arguments),
     /// Recognises speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
@@ -122,6 +124,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::Bench(arguments) => bench::run(config, &arguments),
         Command::SttWorker(arguments) => stt_worker::run(&arguments),
     }
 }

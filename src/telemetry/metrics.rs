@@ -212,7 +212,7 @@ const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
 
 /// A histogram of delays. The library's own takes a lock for each observation, which worker threads would share.
 #[derive(Debug, Clone, Default)]
-struct Delays(Arc<Buckets>);
+pub(crate) struct Delays(Arc<Buckets>);
 
 #[derive(Debug)]
 struct Buckets {
@@ -230,11 +230,19 @@ impl Default for Buckets {
 }
 
 impl Delays {
-    fn observe(&self, delay: Duration) {
+    /// Counts one.
+    pub(crate) fn observe(&self, delay: Duration) {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
         self.0.counts[bucket].fetch_add(1, Relaxed);
         self.0.sum_ns.fetch_add(nanos, Relaxed);
+    }
+
+    /// How many lay below each bound in seconds (the last is infinite) and above the one before.
+    pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
+        let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
+        bounds.chain([f64::INFINITY]).zip(counts).collect()
     }
 }
 
@@ -244,9 +252,7 @@ impl TypedMetric for Delays {
 
 impl EncodeMetric for Delays {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
-        let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
-        let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
-        let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(counts).collect();
+        let buckets = self.buckets();
         // The sum of what is shown, so that the page agrees with itself while others count on.
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.0.sum_ns.load(Relaxed) as f64 / 1e9;

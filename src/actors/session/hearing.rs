@@ -103,7 +103,11 @@ impl Hearing {
         }
         state.told_deaf = false;
         let last = state.ears.back().and_then(|slot| slot.ear.clone());
-        state.position = state.position(last.as_ref());
+        let waiting = last
+            .as_ref()
+            .map_or(Duration::ZERO, |last| state.waiting_of(last));
+        state.position = state.position(last.as_ref()) + waiting;
+        let former = last.clone();
         let ear = listen.and_then(|(listen, accepted)| match last {
             Some(last) if last.borrow().listen == *listen => Some(last),
             _ => {
@@ -113,8 +117,35 @@ impl Hearing {
                 ear.ok().map(|ear| Rc::new(RefCell::new(ear)))
             }
         });
+        let goes_on = |former: &Rc<RefCell<Ear>>| {
+            let same = ear.as_ref().is_some_and(|ear| Rc::ptr_eq(ear, former));
+            same || state.is_behind(former)
+        };
+        let breaks_off = former.filter(|former| !goes_on(former));
         state.ears.push_back(Slot { config, ear });
+        drop(state);
+        if let Some(former) = breaks_off {
+            self.break_off(&former);
+        }
         true
+    }
+
+    /// The recogniser of this feed has heard everything, as soon as what waits for it is decoded.
+    pub fn end(&self, feed: &Feed) {
+        let state = self.0.state.borrow();
+        let mut waiting = state.waiting.iter().map(|(ear, _)| ear);
+        match waiting.find(|ear| ear.borrow().feed.is(feed)) {
+            Some(ear) => ear.borrow_mut().ends = true,
+            None => feed.end(),
+        }
+    }
+
+    /// What the voice was doing goes on elsewhere, or not: here nothing more is heard of it.
+    fn break_off(&self, ear: &Rc<RefCell<Ear>>) {
+        let paused = ear.borrow_mut().vad.as_mut().and_then(EarVad::break_off);
+        if let Some(paused) = paused {
+            self.tell(paused);
+        }
     }
 
     /// What a config's recogniser is to hear, and what that sound is; `None` where it hears nothing.
@@ -122,7 +153,7 @@ impl Hearing {
         let state = self.0.state.borrow();
         let slot = state.ears.iter().find(|slot| slot.config == config)?;
         let ear = slot.ear.as_ref()?.borrow();
-        Some((ear.feed.clone(), ear.accepted))
+        Some((ear.feed.clone(), ear.rate.accepted))
     }
 
     /// The config is in force: what was before it is not heard any more.
@@ -134,16 +165,32 @@ impl Hearing {
         if let Some(Slot { ear: Some(ear), .. }) = state.ears.front() {
             let mut ear = ear.borrow_mut();
             ear.feed.limit(feed::LIMIT);
-            ear.set_vad(vad);
+            if let Some(paused) = ear.set_vad(vad) {
+                self.tell(paused);
+            }
         }
     }
 
-    /// The config could not be carried out: what came behind it has nobody to hear it, what comes now is for the one in
-    /// force.
+    /// The config could not be carried out: what came behind it is for the one in force, as what comes now is.
     pub fn discard(&self, config: u64) {
-        let mut state = self.0.state.borrow_mut();
-        state.ears.retain(|slot| slot.config != config);
-        state.told_deaf = false;
+        let (gone, back) = {
+            let mut state = self.0.state.borrow_mut();
+            state.told_deaf = false;
+            let asked = state.ears.iter().position(|slot| slot.config == config);
+            let gone = asked.and_then(|index| state.ears.remove(index)?.ear);
+            let back = state.ears.back().and_then(|slot| slot.ear.clone());
+            (gone, back)
+        };
+        if let (Some(gone), Some(back)) = (gone, back)
+            && !Rc::ptr_eq(&gone, &back)
+        {
+            let gone = gone.borrow();
+            let sound = Pcm::new(gone.rate.accepted, gone.feed.give_away());
+            let Ear {
+                rate, vad, feed, ..
+            } = &mut *back.borrow_mut();
+            listen(rate, vad.as_mut(), feed, sound, &mut |news| self.tell(news));
+        }
     }
 
     /// Takes what the client has sent. Deafness is told once.
@@ -185,6 +232,7 @@ impl Hearing {
             match next {
                 Some((ear, slice)) => {
                     self.decode(&ear, &slice);
+                    self.last_was_decoded(&ear);
                     tokio::task::yield_now().await;
                 }
                 None => self.0.wake.notified().await,
@@ -193,12 +241,31 @@ impl Hearing {
     }
 
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) {
-        let news = &self.0.news;
-        ear.borrow_mut().hear(bytes, |event| {
-            if news.try_send(event).is_err() {
-                tracing::warn!("voice activity was lost: the session is behind");
+        ear.borrow_mut().hear(bytes, |news| self.tell(news));
+    }
+
+    /// Does what had to wait for the last bytes of an ear, if those were the last.
+    fn last_was_decoded(&self, ear: &Rc<RefCell<Ear>>) {
+        let is_heard = {
+            let state = self.0.state.borrow();
+            if state.is_behind(ear) {
+                return;
             }
-        });
+            let last = state.ears.back().and_then(|slot| slot.ear.as_ref());
+            last.is_some_and(|last| Rc::ptr_eq(last, ear))
+        };
+        if ear.borrow().ends {
+            ear.borrow().feed.end();
+        }
+        if !is_heard {
+            self.break_off(ear);
+        }
+    }
+
+    fn tell(&self, news: EarNews) {
+        if self.0.news.try_send(news).is_err() {
+            tracing::warn!("voice activity was lost: the session is behind");
+        }
     }
 }
 
@@ -219,6 +286,23 @@ impl State {
         }
     }
 
+    /// Whether bytes of this ear wait to be decoded.
+    fn is_behind(&self, ear: &Rc<RefCell<Ear>>) -> bool {
+        self.waiting
+            .iter()
+            .any(|(waiting, _)| Rc::ptr_eq(waiting, ear))
+    }
+
+    /// About how long what waits for this ear lasts.
+    fn waiting_of(&self, ear: &Rc<RefCell<Ear>>) -> Duration {
+        let its = self
+            .waiting
+            .iter()
+            .filter(|(waiting, _)| Rc::ptr_eq(waiting, ear));
+        its.map(|(ear, bytes)| ear.borrow().duration_of(bytes.len()))
+            .sum()
+    }
+
     /// The next bytes to decode. One packet of bare Opus stays whole.
     fn next_slice(&mut self) -> Option<(Rc<RefCell<Ear>>, Bytes)> {
         let (ear, bytes) = self.waiting.front_mut()?;
@@ -237,12 +321,19 @@ impl State {
 struct Ear {
     listen: ListenConfig,
     decoder: StreamDecoder,
-    to_recogniser: Option<Resampler>,
-    accepted: Layout,
+    rate: RecogniserRate,
     vad: Option<EarVad>,
     vad_config: VadConfig,
     feed: Feed,
+    /// Whether the feed ends with what waits to be decoded.
+    ends: bool,
     failed: bool,
+}
+
+/// Brings sound to what the recogniser takes.
+struct RecogniserRate {
+    accepted: Layout,
+    resampler: Option<Resampler>,
     resampled: Vec<i16>,
 }
 
@@ -268,16 +359,19 @@ impl Ear {
         let mut ear = Self {
             listen,
             decoder,
-            to_recogniser: None,
-            accepted,
+            rate: RecogniserRate {
+                accepted,
+                resampler: None,
+                resampled: Vec::new(),
+            },
             vad: None,
             vad_config: VadConfig {
                 enabled: false,
                 ..*vad
             },
             feed,
+            ends: false,
             failed: false,
-            resampled: Vec::new(),
         };
         ear.set_vad(vad);
         Ok(ear)
@@ -303,37 +397,30 @@ impl Ear {
         layout.rate.duration_of(bytes / frame)
     }
 
-    fn set_vad(&mut self, config: &VadConfig) {
+    /// Listens for voice activity in this way from now on. Returns what becomes of speech that was heard in another.
+    fn set_vad(&mut self, config: &VadConfig) -> Option<EarNews> {
         if *config == self.vad_config {
-            return;
+            return None;
         }
+        let paused = self.vad.as_mut().and_then(EarVad::break_off);
         self.vad_config = *config;
         let settings: VadSettings = config.turn_settings().vad();
         let start = vad::RATE.frames_in(self.feed.position()) as u64;
         self.vad = config.enabled.then(|| EarVad {
-            vad: Vad::new(settings),
-            resampler: Resampler::new(self.accepted, vad::RATE),
+            vad: voice_activity(settings),
+            resampler: Resampler::new(self.rate.accepted, vad::RATE),
             start,
             resampled: Vec::new(),
         });
+        paused
     }
 
     fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) {
         for chunk in self.decoder.push(bytes) {
             match chunk {
                 Ok(sound) => {
-                    let sound = sound.into_mono();
-                    let samples = at_rate(
-                        &mut self.to_recogniser,
-                        &sound,
-                        self.accepted,
-                        &mut self.resampled,
-                    );
-                    let speech = match &mut self.vad {
-                        Some(vad) => vad.hear(samples, &mut tell),
-                        None => true,
-                    };
-                    self.feed.push(samples, speech);
+                    let (rate, vad) = (&mut self.rate, self.vad.as_mut());
+                    listen(rate, vad, &self.feed, sound, &mut tell);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
@@ -345,27 +432,58 @@ impl Ear {
     }
 }
 
-/// The sound at the recogniser's rate. A stream with a header may have another rate than was announced, or change it.
-fn at_rate<'a>(
-    resampler: &mut Option<Resampler>,
-    sound: &'a Pcm,
-    accepted: Layout,
-    resampled: &'a mut Vec<i16>,
-) -> &'a [i16] {
-    if sound.layout() == accepted {
-        return sound.samples();
+#[cfg(not(test))]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::new(settings)
+}
+
+/// In tests what is loud is speech.
+#[cfg(test)]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::with_score(settings, Box::new(super::tests::loudness))
+}
+
+/// Gives sound to voice activity detection and to the recogniser.
+fn listen(
+    rate: &mut RecogniserRate,
+    vad: Option<&mut EarVad>,
+    feed: &Feed,
+    sound: Pcm,
+    tell: &mut impl FnMut(EarNews),
+) {
+    let sound = sound.into_mono();
+    let samples = rate.bring(&sound);
+    let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+    feed.push(samples, speech);
+}
+
+impl RecogniserRate {
+    /// A stream with a header may have another rate than was announced, or change it.
+    fn bring<'a>(&'a mut self, sound: &'a Pcm) -> &'a [i16] {
+        if sound.layout() == self.accepted {
+            return sound.samples();
+        }
+        let known = self
+            .resampler
+            .take()
+            .filter(|resampler| resampler.input_layout() == sound.layout());
+        let new = || Resampler::new(sound.layout(), self.accepted.rate);
+        let resampler = self.resampler.insert(known.unwrap_or_else(new));
+        self.resampled.clear();
+        resampler.push(sound.samples(), &mut self.resampled);
+        &self.resampled
     }
-    let known = resampler
-        .take()
-        .filter(|resampler| resampler.input_layout() == sound.layout());
-    let resampler =
-        resampler.insert(known.unwrap_or_else(|| Resampler::new(sound.layout(), accepted.rate)));
-    resampled.clear();
-    resampler.push(sound.samples(), resampled);
-    resampled
 }
 
 impl EarVad {
+    /// Ends speech that is heard here no further, as a pause: whoever hears it go on says that it has resumed.
+    fn break_off(&mut self) -> Option<EarNews> {
+        let speech = self.vad.is_active() && !self.vad.is_pause();
+        self.vad.interrupt();
+        let at = self.vad.position();
+        speech.then(|| EarNews::Voice(VadEvent::SilenceBegan { at }.later(self.start)))
+    }
+
     /// Tells what the voice does; true while there is speech, or a pause that is not over.
     fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(EarNews)) -> bool {
         let samples = if self.resampler.input_layout() == self.resampler.output_layout() {

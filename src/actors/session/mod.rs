@@ -10,6 +10,8 @@ pub mod messages;
 pub mod playback;
 pub mod player;
 mod state;
+#[cfg(test)]
+mod tests;
 pub mod turn;
 
 use std::sync::Arc;
@@ -44,6 +46,9 @@ use crate::telemetry::metrics::{self, OpenSession};
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;
+
+/// Messages that are looked at before others have their turn.
+const BURST: usize = 32;
 
 /// What differs from server to server.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +127,8 @@ pub struct SessionActor {
     /// Of the config that is being carried out.
     name_asked_for: Option<Registration>,
     unconfigured: Option<OwnedSemaphorePermit>,
+    /// Messages that were looked at.
+    messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _session: OwnedSemaphorePermit,
     _work: TaskTrackerToken,
@@ -149,6 +156,7 @@ pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter
             name: None,
             name_asked_for: None,
             unconfigured: Some(places.unconfigured),
+            messages: 0,
             alarm: None,
             _session: places.session,
             _work: places.work,
@@ -248,7 +256,7 @@ impl SessionActor {
             Effect::EndStt { life } => {
                 let ending = self.recognisers.iter().find(|known| known.life == life);
                 if let Some(ending) = ending {
-                    ending.feed.end();
+                    self.hearing.end(&ending.feed);
                 }
             }
             Effect::Finalize => {
@@ -483,6 +491,11 @@ impl Handler<FromClient> for SessionActor {
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
         self.state.message(command);
         self.carry_out(context);
+        self.messages += 1;
+        if self.messages.is_multiple_of(BURST) {
+            // What was told meanwhile has its chance to be sent before more is.
+            context.wait(tokio::task::yield_now().into_actor(self));
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::audio::encode::Encoded;
-use crate::audio::pacer::Pacer;
+use crate::audio::pacer::{LEAD, Pacer};
 use crate::audio::pcm::Pcm;
 use script::Script;
 
@@ -377,12 +377,15 @@ impl<S: Sound> PlaybackQueue<S> {
         end.into_iter().chain(sound).min().map(|wait| now + wait)
     }
 
-    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may.
+    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may. It
+    /// has no end, and so it is paced also where speech is not.
     pub fn filler_wait(&self, now: Instant, duration: Duration) -> Option<Duration> {
         let speech_waits = self
             .sender()
             .is_some_and(|sender| !self.utterances[sender].sound.is_empty());
-        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration))
+        let in_real_time = LEAD.saturating_sub(duration);
+        let ahead = self.pacer.unplayed(now).saturating_sub(in_real_time);
+        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration).max(ahead))
     }
 
     /// Says that filler leaves now, sound that belongs to no utterance: what is spoken next is heard after it.
@@ -553,6 +556,7 @@ impl<S: Sound> PlaybackQueue<S> {
         keep: impl Fn(&Utterance<S>) -> bool,
     ) -> Option<UtteranceKey> {
         let mut called_back = None;
+        let mut is_heard = false;
         for index in (first..self.utterances.len()).rev() {
             let its = self.unplayed(index, now);
             let utterance = &mut self.utterances[index];
@@ -562,6 +566,7 @@ impl<S: Sound> PlaybackQueue<S> {
             }
             if utterance.started {
                 called_back = Some(utterance.key);
+                is_heard = utterance.left > its;
             }
             utterance.left -= its;
             if utterance.stage == Stage::Running {
@@ -574,16 +579,23 @@ impl<S: Sound> PlaybackQueue<S> {
             utterance.script = Script::default();
         }
         if let Some(key) = called_back {
-            self.call_back(now, key);
+            self.call_back(now, key, is_heard);
         }
         called_back
     }
 
     /// The listener drops what has left of this utterance and behind it: no protected sound, for that is spared with
-    /// everything before it.
-    fn call_back(&mut self, now: Instant, from: UtteranceKey) {
-        let is_its = |stretch: &Stretch| stretch.utterance.is_some_and(|key| key >= from);
-        let Some(first) = self.on_air.iter().position(is_its) else {
+    /// everything before it. `is_heard` is whether the listener has heard some of it already, and so everything before.
+    fn call_back(&mut self, now: Instant, from: UtteranceKey, is_heard: bool) {
+        let is_its = |stretch: &Stretch| {
+            stretch.utterance.is_some_and(|key| key >= from) && !stretch.duration.is_zero()
+        };
+        let first = if is_heard {
+            Some(0)
+        } else {
+            self.on_air.iter().position(is_its)
+        };
+        let Some(first) = first else {
             return;
         };
         let dropped: Duration = self.on_air.drain(first..).map(|s| s.duration).sum();
@@ -596,8 +608,8 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// The end of a blank utterance, or of the first one when it was heard.
-    fn next_end(&mut self, now: Instant) -> Option<Event> {
+    /// The end of a blank utterance, or of the first one when it was heard. [`poll`](Self::poll) tells it, too.
+    pub fn next_end(&mut self, now: Instant) -> Option<Event> {
         if let Some((utterance, id)) = self.blank.pop_front() {
             let duration = Duration::ZERO;
             let kind = EventKind::Complete { duration };

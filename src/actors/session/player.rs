@@ -128,6 +128,7 @@ impl Player {
         let now = Instant::now().into_std();
         let cut = self.0.state.borrow_mut().queue.speak(speak, now)?.1;
         self.call_back(cut);
+        self.tell_ends();
         self.changed();
         Ok(())
     }
@@ -136,7 +137,19 @@ impl Player {
     pub fn clear(&self) {
         let cut = self.0.state.borrow_mut().queue.clear(now());
         self.call_back(cut);
+        self.tell_ends();
         self.changed();
+    }
+
+    /// Tells at once what has ended: until then a cut utterance has a place in the queue.
+    fn tell_ends(&self) {
+        let state = &mut *self.0.state.borrow_mut();
+        // The stream of an utterance ends before its end is told.
+        while state.encoding.is_none()
+            && let Some(event) = state.queue.next_end(now())
+        {
+            self.0.writer.event(message(event).to_json());
+        }
     }
 
     /// Cuts everything and tells it; nothing leaves after that.
@@ -145,6 +158,10 @@ impl Player {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
+            // What an encoder still holds is part of what is cut.
+            state.cuts += 1;
+            state.encoder = None;
+            state.encoding = None;
             state.queue.stop(now())
         };
         self.call_back(cut);

@@ -16,6 +16,7 @@ use super::turn::{Moment, TurnDetector, TurnEvent};
 use crate::actors::stt::{SttNews, SttReport};
 use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
 use crate::actors::tts::{TtsNews, TtsReport};
+use crate::audio::vad::VadEvent;
 use crate::json::Misfit;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
@@ -23,8 +24,14 @@ use crate::synthesis::SpeechConfig;
 /// Commands that wait while a config is carried out, and their bytes on the wire.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
+/// Voice activity that is kept meanwhile: more than ten seconds of sound can bring.
+const MAX_EARLY: usize = 256;
 /// How long the last words may take when the server ends a session.
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
+
+/// Why nothing is said once the synthesiser was given up.
+const MUTE: &str =
+    "the synthesiser has ended too often; nothing is said until config is sent again";
 
 /// A message of the client.
 #[derive(Debug)]
@@ -124,6 +131,8 @@ struct Child {
     restart_at: Option<Instant>,
     /// Whether the client knows that it is away.
     away: bool,
+    /// How much lost sound the client knows of.
+    lost_told: Duration,
     failed: bool,
 }
 
@@ -135,6 +144,7 @@ impl Child {
             restarts,
             restart_at: None,
             away: false,
+            lost_told: Duration::ZERO,
             failed: false,
         }
     }
@@ -181,6 +191,8 @@ pub struct Session {
     stt: Option<Child>,
     tts: Option<Child>,
     turns: Option<TurnDetector>,
+    /// What was heard before the first config was in force.
+    early: Vec<(VadEvent, Moment)>,
     lives: u32,
     ending: Option<Ending>,
     ended: bool,
@@ -201,6 +213,7 @@ impl Session {
             stt: None,
             tts: None,
             turns: None,
+            early: Vec::new(),
             lives: 0,
             ending: None,
             ended: false,
@@ -265,6 +278,9 @@ impl Session {
                     "the session was configured with audio: false",
                 );
             }
+            ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
+                return self.refuse(ErrorCode::TtsFailed, MUTE);
+            }
             ClientMessage::Speak(speak) => Effect::Speak(speak),
             ClientMessage::Clear => Effect::Clear,
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
@@ -318,6 +334,7 @@ impl Session {
 
     fn config_failed(&mut self, config: u64, refusal: Refusal) {
         self.under_way = None;
+        self.early.clear();
         self.effects.push(Effect::Discard { config });
         self.refuse(refusal.code, refusal.message);
     }
@@ -402,12 +419,13 @@ impl Session {
         }
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
         let clip = clip.filter(|_| speech.is_some());
-        if spoke != speech {
+        let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
+        if spoke != speech || is_mute {
             self.effects
                 .push(Effect::SetOutput(speech.clone().map(Box::new)));
             self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
         }
-        if spoke != speech || had_clip != clip {
+        if spoke != speech || is_mute || had_clip != clip {
             self.effects.push(Effect::SetClip(clip.clone()));
         }
         self.in_force = Some(InForce {
@@ -419,6 +437,9 @@ impl Session {
         self.config_due = None;
         self.stream_id = Some(stream_id.clone());
         self.tell(ServerMessage::Ready { stream_id });
+        for (event, moment) in std::mem::take(&mut self.early) {
+            self.ear(EarNews::Voice(event), moment);
+        }
         self.carry_on();
     }
 
@@ -446,7 +467,7 @@ impl Session {
         }
     }
 
-    /// Takes what a recogniser says. `lost` is how much sound was dropped because there was none.
+    /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.
     pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
         let SttReport { life, news } = report;
         let opening = self.under_way.as_ref().filter(|u| u.stt == Some(life));
@@ -497,6 +518,7 @@ impl Session {
         };
         if std::mem::take(&mut stt.away) {
             let provider = stt.provider.clone();
+            let lost = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
             let message = if lost.is_zero() {
                 "everything that was said meanwhile is heard".to_owned()
             } else {
@@ -575,8 +597,14 @@ impl Session {
         if delay.is_none() {
             tts.failed = true;
             let message = "the synthesiser has ended too often".to_owned();
-            self.provider_event("tts", "failed", provider, message.clone());
-            self.refuse(ErrorCode::TtsFailed, message);
+            self.provider_event("tts", "failed", provider, message);
+            self.refuse(ErrorCode::TtsFailed, MUTE);
+            // Nobody will say what waits: it ends here. The loading sound does not need a synthesiser.
+            if let Some(in_force) = &self.in_force {
+                let speech = in_force.tts.clone().map(Box::new);
+                self.effects.push(Effect::SetOutput(speech));
+                self.effects.push(Effect::SetClip(in_force.clip.clone()));
+            }
         }
     }
 
@@ -587,6 +615,8 @@ impl Session {
                 if let Some(turns) = &mut self.turns {
                     let events = turns.vad(event, moment);
                     self.turned(events);
+                } else if self.early.len() < MAX_EARLY {
+                    self.early.push((event, moment));
                 }
             }
             EarNews::Undecodable(problem) => {

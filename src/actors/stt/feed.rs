@@ -79,6 +79,11 @@ pub(super) enum Upload {
     End,
 }
 
+/// Seconds without the digits that only arithmetic has put there.
+fn whole_ms(seconds: f64) -> f64 {
+    (seconds * 1_000.0).round() / 1_000.0
+}
+
 impl Feed {
     /// A feed of mono samples at the recogniser's rate; `start` is the place of the first one in the session's audio. It
     /// keeps [`LIMIT_WHILE_CONFIGURED`] at first.
@@ -122,6 +127,16 @@ impl Feed {
     pub fn lost(&self) -> Duration {
         let backlog = self.0.backlog.borrow();
         backlog.rate.duration_of(backlog.lost as usize)
+    }
+
+    /// Whether it is the same feed.
+    pub fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Gives away the sound that is kept: no recogniser will hear it here.
+    pub fn give_away(&self) -> Vec<i16> {
+        self.0.backlog.borrow_mut().give_away()
     }
 
     /// How much sound is kept now.
@@ -200,8 +215,8 @@ impl Feed {
         let backlog = self.0.backlog.borrow();
         let start = backlog.start.as_secs_f64();
         for word in &mut transcript.words {
-            word.start = start + backlog.timeline.begin(word.start);
-            word.end = start + backlog.timeline.end(word.end);
+            word.start = whole_ms(start + backlog.timeline.begin(word.start));
+            word.end = whole_ms(start + backlog.timeline.end(word.end));
         }
     }
 
@@ -254,6 +269,16 @@ enum Streams {
 }
 
 impl Backlog {
+    fn give_away(&mut self) -> Vec<i16> {
+        let mut samples = Vec::with_capacity(self.kept as usize + self.rest.len());
+        for chunk in self.chunks.drain(..) {
+            linear16::decode(&chunk.sound, &mut samples);
+        }
+        samples.append(&mut self.rest);
+        (self.kept, self.unsent, self.shortened) = (0, 0, 0);
+        samples
+    }
+
     fn new(rate: SampleRate, start: Duration) -> Self {
         Self {
             rate,

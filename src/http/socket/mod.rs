@@ -107,6 +107,25 @@ pub fn open<H: SocketHandler>(
     Ok(response.streaming(Body::new(shared, connection)))
 }
 
+/// A socket without HTTP: `payload` brings what its client sends, and what comes back is what the client may read.
+#[cfg(test)]
+pub(crate) fn open_in_memory<H: SocketHandler>(
+    payload: impl futures_util::Stream<Item = Result<bytes::Bytes, actix_web::error::PayloadError>>
+    + Unpin
+    + 'static,
+    settings: &SocketSettings,
+    handler: impl FnOnce(SocketWriter) -> H,
+) -> futures_util::stream::LocalBoxStream<'static, Result<bytes::Bytes, actix_web::Error>> {
+    let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
+    let shared = Arc::new(Shared::new(settings.max_buffered_audio));
+    let handler = handler(SocketWriter(Arc::clone(&shared)));
+    let idle = settings.idle_timeout;
+    let reader = Reader::new(handler, Arc::clone(&shared), Arc::clone(&connection), idle);
+    actix_web::rt::spawn(reader.run(payload));
+    Box::pin(Body::new(shared, connection))
+}
+
 /// Browsers name the page's origin, other clients need not.
 fn check_origin(request: &HttpRequest, allowed: &[String]) -> Result<(), OpenError> {
     let Some(origin) = request.headers().get(header::ORIGIN) else {

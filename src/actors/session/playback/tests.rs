@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::audio::pacer::LEAD;
 
 const CHUNK: Duration = Duration::from_millis(20);
 
@@ -75,6 +74,10 @@ struct Stage {
     /// In the order in which they happened.
     events: Vec<Event>,
     held: bool,
+    /// Whether filler leaves whenever it may.
+    filling: bool,
+    /// Filler that has left: when the listener begins to hear it, and how long it is.
+    filler: Vec<(Instant, Duration)>,
 }
 
 impl Stage {
@@ -89,6 +92,8 @@ impl Stage {
             known: BTreeMap::new(),
             events: Vec::new(),
             held: false,
+            filling: false,
+            filler: Vec::new(),
         }
     }
 
@@ -108,8 +113,9 @@ impl Stage {
     fn speak(&mut self, speak: Speak) -> Result<UtteranceKey, Overloaded> {
         let (protected, replace) = (!speak.allow_interruption, speak.replace);
         let before: Vec<_> = self.to_be_cut();
-        let (key, _) = self.queue.speak(speak, self.now)?;
+        let (key, called_back) = self.queue.speak(speak, self.now)?;
         if replace {
+            assert_eq!(called_back, self.first_begun(&before));
             self.mark_cut(&before);
         }
         self.known.entry(key).or_default().protected |= protected;
@@ -119,8 +125,19 @@ impl Stage {
 
     fn clear(&mut self) {
         let cut = self.to_be_cut();
-        self.queue.clear(self.now);
+        let called_back = self.queue.clear(self.now);
+        assert_eq!(called_back, self.first_begun(&cut));
         self.mark_cut(&cut);
+        self.drain();
+    }
+
+    /// The first of those of which something is on its way.
+    fn first_begun(&self, cut: &[UtteranceKey]) -> Option<UtteranceKey> {
+        cut.iter().find(|key| self.known[key].started).copied()
+    }
+
+    fn fill(&mut self, filling: bool) {
+        self.filling = filling;
         self.drain();
     }
 
@@ -166,8 +183,17 @@ impl Stage {
             // The listener drops what he has of it.
             known.until = known.until.map(|until| until.min(self.now));
         }
+        // And the filler behind it.
+        let sounds = |(_, chunk): &&(Instant, Chunk)| !chunk.duration.is_zero();
+        let begun = keys
+            .iter()
+            .filter_map(|key| self.known[key].left.iter().find(sounds));
+        if let Some(from) = begun.map(|(begins, _)| *begins).min() {
+            self.filler.retain(|(begins, _)| *begins < from);
+        }
         let last = self.known.values().filter_map(|k| k.until).max();
-        self.runs_dry = last.unwrap_or(self.start);
+        let filler = self.filler.iter().map(|(begins, time)| *begins + *time);
+        self.runs_dry = last.into_iter().chain(filler).max().unwrap_or(self.start);
     }
 
     fn synthesise(&mut self, key: UtteranceKey, duration: Duration) -> bool {
@@ -219,11 +245,7 @@ impl Stage {
     /// Lets time pass, waking when the queue wants to be woken.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
-        while let Some(wake) = self
-            .queue
-            .next_wakeup(self.now)
-            .filter(|&wake| wake <= until)
-        {
+        while let Some(wake) = self.next_wakeup().filter(|&wake| wake <= until) {
             assert!(wake > self.now, "woken for nothing");
             self.now = wake;
             self.drain();
@@ -232,14 +254,34 @@ impl Stage {
         self.drain();
     }
 
+    fn next_wakeup(&self) -> Option<Instant> {
+        let filler = self.filler_wait().map(|wait| self.now + wait);
+        self.queue
+            .next_wakeup(self.now)
+            .into_iter()
+            .chain(filler)
+            .min()
+    }
+
+    fn filler_wait(&self) -> Option<Duration> {
+        let wait = self.queue.filler_wait(self.now, CHUNK)?;
+        self.filling.then_some(wait)
+    }
+
     /// Takes everything that is to be done now and holds it against the promises.
     fn drain(&mut self) {
-        while let Some(output) = self.queue.poll(self.now) {
-            match output {
-                Output::Sound { utterance, sound } => self.heard(utterance, sound),
-                Output::Event(event) => self.told(event),
-                Output::Command(command) => self.asked(command),
+        loop {
+            while let Some(output) = self.queue.poll(self.now) {
+                match output {
+                    Output::Sound { utterance, sound } => self.heard(utterance, sound),
+                    Output::Event(event) => self.told(event),
+                    Output::Command(command) => self.asked(command),
+                }
             }
+            if self.filler_wait() != Some(Duration::ZERO) {
+                break;
+            }
+            self.heard_filler();
         }
         let longest = MAX_SOUND + Duration::from_millis(60);
         assert!(self.queue.waiting < longest);
@@ -248,6 +290,16 @@ impl Stage {
         assert_eq!(waiting, self.queue.waiting);
         let playing = self.runs_dry > self.now;
         assert_eq!(self.queue.is_playing(self.now), playing);
+    }
+
+    fn heard_filler(&mut self) {
+        assert!(!self.held, "nothing leaves while it is held");
+        self.queue.fill(self.now, CHUNK);
+        let begins = self.runs_dry.max(self.now);
+        self.filler.push((begins, CHUNK));
+        self.runs_dry = begins + CHUNK;
+        let ahead = self.runs_dry - self.now;
+        assert!(ahead <= self.lead.min(LEAD).max(CHUNK), "{ahead:?} ahead");
     }
 
     fn heard(&mut self, key: UtteranceKey, chunk: Chunk) {
@@ -391,6 +443,7 @@ enum Step {
     /// Sound, done or failed for an utterance that synthesis no longer has.
     Stale(usize),
     Hold(bool),
+    Fill(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -420,6 +473,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Fail),
         1 => (0..8usize).prop_map(Step::Stale),
         1 => any::<bool>().prop_map(Step::Hold),
+        1 => any::<bool>().prop_map(Step::Fill),
     ]
 }
 
@@ -432,6 +486,7 @@ fn take(stage: &mut Stage, step: Step) {
         Step::Clear => stage.clear(),
         Step::Pass(time) => stage.pass(ms(time)),
         Step::Hold(held) => stage.hold(held),
+        Step::Fill(filling) => stage.fill(filling),
         Step::Sound(chunks) => {
             for _ in 0..chunks {
                 let Some(key) = stage.running() else { return };
@@ -469,6 +524,7 @@ fn take(stage: &mut Stage, step: Step) {
 /// Lets everything that was begun come to its end.
 fn finish(stage: &mut Stage) {
     stage.hold(false);
+    stage.fill(false);
     let _ = stage.speak(speak(""));
     // Each round ends at least one of them.
     for _ in 0..=stage.known.len() {

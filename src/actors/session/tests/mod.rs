@@ -1,0 +1,186 @@
+//! Whole sessions in virtual time: the actor and its children, the socket edge without HTTP, a client that reads when it
+//! likes, a recogniser and a synthesiser that do what the scenario says. One file per complaint or promise. What is
+//! pure is tested beside its code.
+
+mod client;
+mod complaint_01_a_cough_does_not_end_a_sentence;
+mod complaint_02_the_state_says_speaking_only_while_something_is_heard;
+mod complaint_03_every_turn_ends_once_and_neither_early_nor_never;
+mod complaint_04_the_first_words_are_heard;
+mod complaint_05_the_last_words_are_heard;
+mod complaint_08_memory_is_bounded;
+mod complaint_10_no_gaps_at_a_constant_rate;
+mod promise_a_config_changes_only_what_it_says;
+mod promise_a_failing_part_ends_nothing_but_itself;
+mod promise_a_provider_that_fails_is_asked_again;
+mod promise_a_session_leaves_nothing_behind;
+mod recogniser;
+mod synthesiser;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Places, SessionServices, SessionSettings};
+use crate::actors::registry::sessions::{EndByName, ListSessions, SessionRegistry};
+use crate::audio::pacer::LEAD;
+use crate::providers::ProviderTable;
+use crate::synthesis::{SynthesisSettings, Synthesizer};
+use client::{Client, What};
+use recogniser::{Opening, Recogniser, partial, said};
+use synthesiser::{Synthesiser, Way};
+
+/// Sound that is speech to voice activity detection.
+const LOUD: i16 = 10_000;
+/// Sound whose first sample makes it panic, as a decoder's mistake would.
+const POISON: i16 = i16::MIN;
+
+/// The score of voice activity detection.
+pub fn loudness(frame: &[i16]) -> f32 {
+    assert_ne!(frame[0], POISON, "a mistake in the way in");
+    let loud = frame
+        .iter()
+        .any(|sample| sample.unsigned_abs() >= LOUD as u16);
+    f32::from(u8::from(loud))
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A server without HTTP.
+struct Stage {
+    recogniser: Arc<Recogniser>,
+    synthesiser: Arc<Synthesiser>,
+    services: Arc<SessionServices>,
+    work: TaskTracker,
+    sessions: Arc<Semaphore>,
+    unconfigured: Arc<Semaphore>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        tokio::time::pause();
+        Self::in_paused_time(LEAD)
+    }
+
+    fn in_paused_time(lead: Duration) -> Self {
+        let recogniser = Arc::new(Recogniser::new("scripted"));
+        let synthesiser = Arc::new(Synthesiser::default());
+        let mut providers = ProviderTable::default();
+        providers.add_speech_to_text(recogniser.clone());
+        providers.add_text_to_speech(synthesiser.clone());
+        let providers = Arc::new(providers);
+        let settings = SynthesisSettings {
+            cache: None,
+            per_provider: 64,
+        };
+        let services = SessionServices {
+            synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
+            providers,
+            sessions: SessionRegistry::default().start(),
+            closing: CancellationToken::new(),
+            settings: SessionSettings {
+                config_timeout: Duration::from_secs(30),
+                lead,
+            },
+        };
+        Self {
+            recogniser,
+            synthesiser,
+            services: Arc::new(services),
+            work: TaskTracker::new(),
+            sessions: Arc::new(Semaphore::new(8)),
+            unconfigured: Arc::new(Semaphore::new(8)),
+        }
+    }
+
+    fn connect(&self) -> Client {
+        let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().unwrap();
+        let places = Places {
+            session: place(&self.sessions),
+            unconfigured: place(&self.unconfigured),
+            work: self.work.token(),
+        };
+        let services = Arc::clone(&self.services);
+        Client::connect(|writer| super::open(services, places, writer))
+    }
+
+    /// A client whose session is ready.
+    async fn configured(&self) -> Client {
+        let client = self.connect();
+        client.send(&config(json!({})));
+        client.event("ready").await;
+        client
+    }
+
+    /// Ends a session as `DELETE /sessions` does; waits until it has gone.
+    async fn end(&self, stream_id: &str) {
+        let stream_id = super::StreamId::parse(stream_id).unwrap();
+        let tenant = None;
+        let order = EndByName { stream_id, tenant };
+        let gone = self.services.sessions.send(order).await.unwrap();
+        gone.unwrap().cancelled().await;
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let list = ListSessions { tenant: None };
+        let list = self.services.sessions.send(list).await.unwrap();
+        let names = list
+            .iter()
+            .map(|session| session.stream_id.as_str().to_owned());
+        names.collect()
+    }
+
+    /// Nothing of any session is left.
+    async fn is_empty(&self) {
+        self.work.close();
+        in_time(self.work.wait()).await;
+        // What has been told to end may need a moment.
+        sleep(ms(10)).await;
+        assert_eq!(self.names().await, [""; 0]);
+        assert_eq!(self.sessions.available_permits(), 8);
+        assert_eq!(self.unconfigured.available_permits(), 8);
+        assert_eq!(self.recogniser.live(), 0);
+        assert_eq!(self.synthesiser.live(), 0);
+    }
+}
+
+/// A `config`, with the defaults of its parts replaced by those given.
+#[allow(clippy::needless_pass_by_value)] // so that scenarios read well
+fn config(fields: Value) -> Value {
+    let mut config = json!({
+        "type": "config",
+        "stream_id": "s",
+        "stt_config": {"provider": "scripted"},
+        "tts_config": {"provider": "scripted", "model": ""},
+    });
+    let config_fields = config.as_object_mut().unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        match (
+            config_fields.get_mut(name).and_then(Value::as_object_mut),
+            value.as_object(),
+        ) {
+            (Some(part), Some(changes)) => part.extend(changes.clone()),
+            _ => drop(config_fields.insert(name.clone(), value.clone())),
+        }
+    }
+    config
+}
+
+fn speak(text: &str) -> Value {
+    json!({"type": "speak", "text": text, "id": text})
+}
+
+/// What comes, however long it takes, as long as something comes.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    let patience = Duration::from_mins(5);
+    timeout(patience, what).await.expect("it never comes")
+}

@@ -1,0 +1,397 @@
+//! `vivavoce bench sessions`: how many sessions a core carries, what each costs, and how late its sound is. The server
+//! is a process of its own on a core of its own; this process is the load. A bare echo under the same traffic shows
+//! what the sockets alone cost.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::sleep;
+use tokio_tungstenite::tungstenite::http::Uri;
+use tokio_util::sync::CancellationToken;
+
+use super::load::{self, Load, Peer, SPREAD};
+use super::outcome::{Outcome, State, table};
+use super::under_test::{Cores, UnderTest, Usage};
+use super::{ConfigArgs, Failure};
+use crate::server::StopSignal;
+
+/// The largest added delay with which a ramp goes on, of 99 in 100 frames.
+const GOAL: Duration = Duration::from_millis(2);
+/// A ramp ends when it knows the answer to within this share.
+const RAMP_PRECISION: f64 = 0.05;
+/// Files that a process has open beside its sessions.
+const OTHER_FILES: u64 = 200;
+/// From the last session's begin to the first look.
+const SETTLING: Duration = Duration::from_secs(1);
+/// How long fetching a page of metrics may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce bench sessions                            200 sessions, and a bare echo beside them\n  \
+    vivavoce bench sessions --sessions 800 --json capacity.json\n  \
+    vivavoce bench sessions --ramp                     find how many stay within 2 ms\n  \
+    vivavoce bench sessions --set socket.lead_ms=100   the server's settings may be changed\n  \
+    vivavoce bench sessions --url ws://10.0.0.5:3001   a server that runs, with NULL_ENABLED=true\n\n\
+    Each session sends 20 ms frames of 16 kHz linear16 and has 2 s of speech spoken to it every 4 s, by providers that\n\
+    cost nothing. Sessions per core = sessions / CPU seconds of the server per second. Added delays are the server's\n\
+    own (/metrics). An echo sends half of the frames back. Ctrl-C ends a measurement early.")]
+pub(super) struct Arguments {
+    /// Sessions at once; where a ramp begins
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sessions: u32,
+    /// Seconds that are measured, after a warm-up
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// A server that runs, instead of one of our own; its CPU time and memory stay unknown
+    #[arg(long, value_name = "WS-URL", conflicts_with_all = ["ramp", "echo"])]
+    url: Option<Uri>,
+    /// The bare echo only
+    #[arg(long, conflicts_with = "ramp")]
+    echo: bool,
+    /// Finds the largest number of sessions to which the server adds at most 2 ms (p99)
+    #[arg(long)]
+    ramp: bool,
+    /// Writes everything measured into a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The JSON file.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: &'static str,
+    outcomes: &'a [Outcome],
+}
+
+pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
+    let cores = Cores::divide().map_err(Failure::work)?;
+    if cores.is_none() {
+        eprintln!("there is one core only: the load slows the server down");
+    }
+    let runtime = runtime(cores.as_ref()).map_err(Failure::work)?;
+    let stop = stop_token(&runtime).map_err(Failure::work)?;
+    let bench = Bench {
+        config,
+        seconds: arguments.seconds,
+        runtime,
+        cores,
+        stop,
+    };
+    let sessions = arguments.sessions as usize;
+    let outcomes = match &arguments.url {
+        Some(url) => vec![bench.running_server(url, sessions)?],
+        None if arguments.ramp => bench.ramp(sessions)?,
+        None if arguments.echo => vec![bench.of(Peer::Echo, sessions)?],
+        None => bench.side_by_side(sessions)?,
+    };
+    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+    print!("{}", table(&outcomes));
+    if let Some(file) = &arguments.json {
+        write_json(file, &outcomes)?;
+    }
+    match outcomes.iter().map(|outcome| outcome.failures).sum() {
+        0 => Ok(()),
+        failures => Err(Failure::work(format!("{failures} failures, see above"))),
+    }
+}
+
+/// A thread for each core of the load.
+fn runtime(cores: Option<&Cores>) -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.map_or(1, |cores| cores.for_load))
+        .enable_all()
+        .build()
+}
+
+/// Cancelled by SIGTERM or Ctrl-C, whatever is being done then.
+fn stop_token(runtime: &Runtime) -> io::Result<CancellationToken> {
+    let _inside = runtime.enter();
+    let mut signal = StopSignal::listen()?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    runtime.spawn(async move {
+        signal.received().await;
+        stopped.cancel();
+    });
+    Ok(stop)
+}
+
+fn write_json(file: &PathBuf, outcomes: &[Outcome]) -> Result<(), Failure> {
+    let document = Document {
+        version: env!("CARGO_PKG_VERSION"),
+        outcomes,
+    };
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::work(format!("{}: {error}", file.display()));
+    let text = serde_json::to_string_pretty(&document).map_err(|error| failed(&error))?;
+    std::fs::write(file, text + "\n").map_err(|error| failed(&error))
+}
+
+/// What all measurements of one call share.
+struct Bench<'a> {
+    config: &'a ConfigArgs,
+    seconds: u32,
+    runtime: Runtime,
+    cores: Option<Cores>,
+    stop: CancellationToken,
+}
+
+/// A server that is to be measured.
+struct Target {
+    peer: Peer,
+    url: String,
+    /// `host:port` of its metrics.
+    metrics: Option<String>,
+    process: Option<UnderTest>,
+}
+
+impl Bench<'_> {
+    fn side_by_side(&self, sessions: usize) -> Result<Vec<Option<Outcome>>, Failure> {
+        let server = self.of(Peer::Server, sessions)?;
+        if self.stop.is_cancelled() {
+            return Ok(vec![server]);
+        }
+        Ok(vec![server, self.of(Peer::Echo, sessions)?])
+    }
+
+    /// Doubles the sessions until the delay is too large, then halves the doubt. The outcome of every step.
+    fn ramp(&self, sessions: usize) -> Result<Vec<Option<Outcome>>, Failure> {
+        let mut outcomes = Vec::new();
+        let (mut good, mut bad) = (0, None);
+        let mut next = sessions;
+        loop {
+            let Some(outcome) = self.of(Peer::Server, next)? else {
+                return Ok(outcomes);
+            };
+            let within = outcome.added_p99().is_some_and(|delay| delay <= GOAL);
+            let sound = outcome.failures == 0 && outcome.is_full_load();
+            eprintln!("{next} sessions: {}", verdict(&outcome, within));
+            outcomes.push(Some(outcome));
+            if self.stop.is_cancelled() {
+                return Ok(outcomes);
+            }
+            if within && sound {
+                good = next;
+            } else {
+                bad = Some(next);
+            }
+            next = match bad {
+                None => good * 2,
+                Some(bad) if (bad - good) as f64 <= 1.0_f64.max(RAMP_PRECISION * bad as f64) => {
+                    println!("{good} sessions stay within {} ms\n", GOAL.as_millis());
+                    return Ok(outcomes);
+                }
+                Some(bad) => usize::midpoint(good, bad),
+            };
+        }
+    }
+
+    fn start(&self, arguments: &[String]) -> io::Result<UnderTest> {
+        match &self.cores {
+            Some(cores) => cores.on_server_core(|| UnderTest::start(arguments))?,
+            None => UnderTest::start(arguments),
+        }
+    }
+
+    fn of(&self, peer: Peer, sessions: usize) -> Result<Option<Outcome>, Failure> {
+        let arguments = match peer {
+            Peer::Server => self.server_arguments(sessions),
+            Peer::Echo => vec!["bench".to_owned(), "echo".to_owned()],
+        };
+        raise_file_limit(sessions)?;
+        let process = self.start(&arguments).map_err(Failure::work)?;
+        let address = process.address.clone();
+        let target = Target {
+            peer,
+            url: match peer {
+                Peer::Server => format!("ws://{address}/ws"),
+                Peer::Echo => format!("ws://{address}"),
+            },
+            metrics: (peer == Peer::Server).then_some(address),
+            process: Some(process),
+        };
+        self.runtime.block_on(self.measure(&target, sessions))
+    }
+
+    fn running_server(&self, url: &Uri, sessions: usize) -> Result<Option<Outcome>, Failure> {
+        raise_file_limit(sessions)?;
+        let address = url
+            .authority()
+            .ok_or_else(|| Failure::usage("--url must look like ws://host:port/ws"))?;
+        let path = Some(url.path())
+            .filter(|path| *path != "/")
+            .unwrap_or("/ws");
+        let target = Target {
+            peer: Peer::Server,
+            url: format!("ws://{address}{path}"),
+            metrics: Some(address.to_string()),
+            process: None,
+        };
+        self.runtime.block_on(self.measure(&target, sessions))
+    }
+
+    /// One worker, providers that cost nothing, and no cache, so that every utterance is synthesised.
+    fn server_arguments(&self, sessions: usize) -> Vec<String> {
+        let mut arguments: Vec<String> = [
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--data-dir",
+            "data",
+        ]
+        .map(str::to_owned)
+        .into();
+        let own = [
+            "server.workers=1".to_owned(),
+            "providers.null.enabled=true".to_owned(),
+            "cache.enabled=false".to_owned(),
+            "log.level=warn".to_owned(),
+            format!("limits.sessions={sessions}"),
+            format!("limits.unconfigured_sockets={sessions}"),
+            format!("limits.syntheses_per_provider={sessions}"),
+        ];
+        let callers = self
+            .config
+            .set
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"));
+        for setting in own.into_iter().chain(callers) {
+            arguments.extend(["--set".to_owned(), setting]);
+        }
+        arguments
+    }
+
+    /// Connects, warms up, measures. `None` when it was stopped before there was anything to measure.
+    async fn measure(&self, target: &Target, sessions: usize) -> Result<Option<Outcome>, Failure> {
+        let idle = target.usage()?.map_or(0, |usage| usage.resident_bytes);
+        eprintln!("connecting {sessions} sessions to the {}", target.name());
+        let load = tokio::select! {
+            ready = load::connect(&target.url, target.peer, sessions) => {
+                ready.map_err(|error| Failure::work(format!("{}: {error}", target.url)))?.start()
+            }
+            () = self.stop.cancelled() => return Ok(None),
+        };
+        let seconds = Duration::from_secs(self.seconds.into());
+        let warm_up = SPREAD + SETTLING;
+        eprintln!("warming up for {} s", warm_up.as_secs());
+        tokio::select! {
+            () = sleep(warm_up) => {}
+            () = self.stop.cancelled() => return Ok(None),
+        }
+        let before = target.state(&load).await?;
+        eprintln!("measuring for {} s", seconds.as_secs());
+        tokio::select! {
+            () = sleep(seconds) => {}
+            () = self.stop.cancelled() => {}
+        }
+        let after = target.state(&load).await?;
+        if let Some(failure) = load.tally.first_failure() {
+            eprintln!("the first failure: {failure}");
+        }
+        let failures = load
+            .tally
+            .failures
+            .load(std::sync::atomic::Ordering::Relaxed);
+        let states = [&before, &after];
+        Ok(Some(Outcome::between(
+            target.name(),
+            sessions,
+            idle,
+            states,
+            failures,
+        )))
+    }
+}
+
+fn verdict(outcome: &Outcome, within: bool) -> String {
+    let added = outcome.added_p99().unwrap_or_default().as_secs_f64() * 1e3;
+    let cores = outcome.server_load.unwrap_or_default();
+    let end = if !outcome.is_full_load() {
+        "the load was not what it should have been: one of the two is at its limit"
+    } else if within {
+        "well"
+    } else {
+        "too late"
+    };
+    format!("p99 {added:.3} ms, {cores:.2} cores: {end}")
+}
+
+impl Target {
+    const fn name(&self) -> &'static str {
+        match self.peer {
+            Peer::Server => "server",
+            Peer::Echo => "echo",
+        }
+    }
+
+    fn usage(&self) -> Result<Option<Usage>, Failure> {
+        self.process
+            .as_ref()
+            .map(UnderTest::usage)
+            .transpose()
+            .map_err(Failure::work)
+    }
+
+    async fn state(&self, load: &Load) -> Result<State, Failure> {
+        let page = match &self.metrics {
+            Some(address) => metrics_page(address)
+                .await
+                .map_err(|error| Failure::work(format!("http://{address}/metrics: {error}")))?,
+            None => String::new(),
+        };
+        let own = Usage::of(getpid()).map_err(Failure::work)?;
+        Ok(State::now(&load.tally, self.usage()?, own, &page))
+    }
+}
+
+/// `GET /metrics`.
+async fn metrics_page(address: &str) -> io::Result<String> {
+    let fetch = async {
+        let mut connection = TcpStream::connect(address).await?;
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(PATIENCE, fetch).await??;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, page)) if head.starts_with("HTTP/1.1 200") => Ok(page.to_owned()),
+        _ => Err(io::Error::other(
+            answer.lines().next().unwrap_or("no answer").to_owned(),
+        )),
+    }
+}
+
+/// Sees to it that this process and its children may open a connection per session. The server holds two handles to
+/// each.
+fn raise_file_limit(sessions: usize) -> Result<(), Failure> {
+    let needed = 2 * sessions as u64 + OTHER_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if let Some(maximum) = maximum.filter(|maximum| *maximum < needed) {
+        return Err(Failure::work(format!(
+            "{sessions} sessions need {needed} open files, and at most {maximum} are allowed here; raise the hard limit (ulimit -Hn)"
+        )));
+    }
+    let raised = Rlimit {
+        current: Some(needed),
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).map_err(|error| {
+        Failure::work(format!("the limit of open files cannot be raised: {error}"))
+    })
+}

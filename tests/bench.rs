@@ -1,0 +1,79 @@
+//! The measurements measure: small runs of them, whose numbers must add up.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::*;
+
+#[test]
+fn a_small_load_is_carried_and_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("capacity.json");
+    let output = vivavoce([
+        "bench",
+        "sessions",
+        "--sessions",
+        "3",
+        "--seconds",
+        "2",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let [server, echo] = document["outcomes"].as_array().unwrap().as_slice() else {
+        panic!("{document}");
+    };
+    for outcome in [server, echo] {
+        let number = |key: &str| {
+            outcome[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key}: {outcome}"))
+        };
+        assert_eq!((number("sessions"), number("failures")), (3.0, 0.0));
+        // A frame more or less at the edges, for each session.
+        let frames = number("frames_sent") - number("frames_expected");
+        assert!(frames.abs() <= 6.0, "{outcome}");
+        assert!(number("audio_bytes") > 0.0, "{outcome}");
+        // So little is used that the system may count it as nothing.
+        assert!((0.0..1.0).contains(&number("server_load")), "{outcome}");
+        assert!(
+            outcome["answer_delay"]["count"].as_u64() > Some(0),
+            "{outcome}"
+        );
+    }
+    assert_eq!(
+        (&server["of"], &echo["of"]),
+        (&"server".into(), &"echo".into())
+    );
+    // Every frame is accounted for on its way in, and every chunk on its way out.
+    for (delay, least) in [("input_delay", 290), ("output_delay", 100)] {
+        assert!(server[delay]["count"].as_u64() > Some(least), "{server}");
+        assert!(server[delay]["p50_ms"].as_f64() <= server[delay]["p99_ms"].as_f64());
+    }
+    assert!(stdout(&output).contains("sessions per core"));
+}
+
+#[test]
+fn an_interrupted_measurement_shows_what_there_is_and_leaves_no_server() {
+    let mut bench = Command::new(VIVAVOCE)
+        .args(["bench", "sessions", "--echo", "--sessions", "2"])
+        .args(["--seconds", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut progress = BufReader::new(bench.stderr.take().unwrap()).lines();
+    assert!(progress.any(|line| line.unwrap().starts_with("measuring")));
+    let servers = children_of(bench.id(), "vivavoce");
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("sessions per core"));
+    assert_eq!(servers.len(), 1);
+    let proc = format!("/proc/{}", servers[0]);
+    assert!(!std::path::Path::new(&proc).exists());
+}

@@ -1,0 +1,437 @@
+//! The console as a person uses it: a headless Chromium with a speech file for a microphone, driven over the DevTools
+//! protocol. What the page plays is taken where it goes to the loudspeaker.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use vivavoce::audio::{Layout, SampleRate, wav};
+
+use crate::harness::*;
+
+/// What a page ought not to cause: exceptions, lines on the console, violations of its policy, failed requests.
+const COMPLAINTS: [&str; 3] = [
+    "Runtime.exceptionThrown",
+    "Runtime.consoleAPICalled",
+    "Log.entryAdded",
+];
+
+#[actix_web::test]
+async fn what_is_said_to_the_console_is_on_the_page_and_what_it_says_is_understood() {
+    let server = Server::start();
+    let said = format!("{} {}", SENTENCES[1], SENTENCES[3]);
+    let browser = Chromium::hearing(&server, &said).await;
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+    page.until("settings.voice.options.length > 50").await;
+    page.connect().await;
+
+    page.click("#mic").await;
+    let partial = page
+        .until("$('interim').textContent.split(' ').length > 2 && $('interim').textContent")
+        .await;
+    let partial = partial.as_str().unwrap();
+    assert!(
+        words_in_order(&words(&said), &words(partial)) >= 2,
+        "the partial transcript is {partial:?}"
+    );
+    page.until("document.querySelector('#turns .turn small')")
+        .await;
+    let heard = page.text("#turns .turn").await;
+    assert!(share_of_words(&said, &heard) >= 0.8, "heard {heard:?}");
+    // The microphone, the speech and the end of its turn.
+    for colour in ["in", "good", "bad"] {
+        page.until_drawn(colour).await;
+    }
+    let nothing = page.evaluate(&drawn_in("out")).await;
+    assert_eq!(nothing, json!(0), "nothing was played yet");
+
+    page.keep_what_is_played().await;
+    page.say(SENTENCES[6]).await;
+    page.until("document.querySelector('#turns .said small') && levels.bufferedMs === 0")
+        .await;
+    page.until_drawn("out").await;
+    let folder = tempfile::tempdir().unwrap();
+    let played = folder.path().join("played.wav");
+    page.write_what_was_played(&played).await;
+    let understood = stdout(&vivavoce(["transcribe".as_ref(), played.as_os_str()]));
+    assert!(
+        share_of_words(SENTENCES[6], &understood) >= 0.8,
+        "understood {understood:?}"
+    );
+    for number in ["to-ready", "first-audio", "to-final"] {
+        let text = page.text(&format!("#{number}")).await;
+        assert!(text.ends_with(" ms"), "{number}: {text}");
+    }
+
+    // To be looked at.
+    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console.png");
+    page.screenshot(&picture).await;
+    assert!(std::fs::metadata(&picture).unwrap().len() > 10_000);
+    let asked = page.requests();
+    assert!(
+        asked.iter().any(|url| url.ends_with("/ws")) && asked.len() >= 3,
+        "{asked:?}"
+    );
+    let host = server.url.strip_prefix("http").unwrap();
+    for url in asked {
+        let own = ["http", "ws", "blob:http"].map(|scheme| format!("{scheme}{host}/"));
+        assert!(
+            own.iter().any(|own| url.starts_with(own.as_str())) || url.starts_with("data:"),
+            "the page asks {url}"
+        );
+    }
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+}
+
+#[actix_web::test]
+async fn the_console_falls_silent_when_cleared_shows_markup_as_text_and_says_when_the_server_is_gone()
+ {
+    let server = Server::start();
+    let browser = Chromium::hearing(&server, "Nothing.").await;
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+    page.connect().await;
+
+    let hostile =
+        "<img src=x onerror=document.title='caught'> is what I say, and I go on for quite a while.";
+    page.say(hostile).await;
+    page.until("$('activity').textContent === 'plays speech'")
+        .await;
+    page.click("#clear").await;
+    page.until("document.querySelector('#turns .said small')?.textContent.startsWith('interrupted') && levels.bufferedMs === 0")
+        .await;
+    assert!(page.text("#to-clear").await.ends_with(" ms"));
+    assert!(page.text("#turns .said").await.starts_with(hostile));
+    assert_eq!(
+        page.evaluate("document.querySelectorAll('img').length")
+            .await,
+        json!(0)
+    );
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+
+    drop(server);
+    page.until("$('alert').textContent.includes('1006') && $('mic').disabled")
+        .await;
+    page.click("#connect").await;
+    page.until("$('alert').textContent.includes('does not answer') && $('connect').textContent === 'Connect'")
+        .await;
+}
+
+#[actix_web::test]
+async fn the_console_says_why_a_socket_or_the_microphone_is_refused() {
+    let server = Server::start_with(&[("LIMITS_SESSIONS", "1")]);
+    let browser = Chromium::start(None);
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+
+    let only = format!("{}/ws", server.url.replacen("http", "ws", 1));
+    let (mut only, _) = tokio_tungstenite::connect_async(only).await.unwrap();
+    page.click("#connect").await;
+    page.until("$('alert').textContent.includes('limits.sessions')")
+        .await;
+    only.close(None).await.unwrap();
+    while only.next().await.is_some() {}
+
+    page.connect().await;
+    page.click("#mic").await;
+    page.until("$('alert').textContent.startsWith('No microphone') && !$('mic').disabled")
+        .await;
+}
+
+/// A browser with a profile of its own. Dropping it ends its processes and removes the profile.
+struct Chromium {
+    child: Child,
+    devtools: String,
+    _folder: TempDir,
+}
+
+impl Chromium {
+    /// A browser whose microphone hears this text once, and silence after it.
+    async fn hearing(server: &Server, text: &str) -> Self {
+        let sound = json!({"audio_format": "wav", "sample_rate": 48000});
+        let sound = speak(server, text, sound).await.bytes().await.unwrap();
+        Self::start(Some(&sound))
+    }
+
+    /// A browser with this sound for a microphone, or one that gives no page a microphone.
+    fn start(microphone: Option<&[u8]>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(which("chromium"));
+        command
+            .env("TMPDIR", folder.path())
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--no-first-run",
+                "--disable-gpu",
+            ])
+            .args([
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+            ])
+            .args([
+                "--disable-breakpad",
+                "--no-proxy-server",
+                "--window-size=1400,1000",
+            ])
+            .args([
+                "--remote-debugging-port=0",
+                "--use-fake-device-for-media-stream",
+            ])
+            .arg(format!(
+                "--user-data-dir={}",
+                folder.path().join("profile").display()
+            ));
+        match microphone {
+            Some(sound) => {
+                let file = folder.path().join("microphone.wav");
+                std::fs::write(&file, sound).unwrap();
+                command.arg("--use-fake-ui-for-media-stream").arg(format!(
+                    "--use-file-for-fake-audio-capture={}%noloop",
+                    file.display()
+                ));
+            }
+            None => {
+                command.arg("--deny-permission-prompts");
+            }
+        }
+        let mut child = command
+            .arg("about:blank")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let mut told = Vec::new();
+        let devtools = lines.find_map(|line| {
+            let found = line.split_once("listening on ws://");
+            let found = found.and_then(|(_, url)| Some(url.split_once('/')?.0.to_owned()));
+            told.push(line);
+            found
+        });
+        std::thread::spawn(move || lines.for_each(drop));
+        let mut browser = Self {
+            child,
+            devtools: String::new(),
+            _folder: folder,
+        };
+        browser.devtools = devtools
+            .unwrap_or_else(|| panic!("chromium ended before it could be driven: {told:#?}"));
+        browser
+    }
+
+    /// Its one tab, at this address, once the page has run.
+    async fn open(&self, url: &str) -> Page {
+        let tabs = format!("http://{}/json/list", self.devtools);
+        let tabs: Vec<Value> = client()
+            .get(tabs)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        let tab = tabs.iter().find(|tab| tab["type"] == "page").unwrap();
+        let tab = tab["webSocketDebuggerUrl"].as_str().unwrap();
+        let (socket, _) = tokio_tungstenite::connect_async(tab).await.unwrap();
+        let mut page = Page {
+            socket,
+            calls: 0,
+            events: Vec::new(),
+        };
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            page.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        page.call("Page.navigate", json!({"url": url})).await;
+        page.until(
+            "document.readyState === 'complete' && document.querySelector('#connect')?.textContent",
+        )
+        .await;
+        page
+    }
+}
+
+impl Drop for Chromium {
+    fn drop(&mut self) {
+        // All of its processes, not only the first.
+        let group = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A tab over the DevTools protocol: calls with answers, and the events that came between them.
+struct Page {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    calls: u64,
+    events: Vec<Value>,
+}
+
+impl Page {
+    async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let call = json!({"id": self.calls, "method": method, "params": params}).to_string();
+        self.socket.send(Message::text(call)).await.unwrap();
+        loop {
+            let message = self.socket.next().await.unwrap().unwrap();
+            let mut message: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
+            if message["id"] == self.calls {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].take();
+            }
+            self.events.push(message);
+        }
+    }
+
+    /// The value of an expression; of a promise, what it resolves to.
+    async fn evaluate(&mut self, expression: &str) -> Value {
+        let call = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let mut answer = self.call("Runtime.evaluate", call).await;
+        let trouble = &answer["exceptionDetails"];
+        assert!(trouble.is_null(), "{expression}: {trouble}");
+        answer["result"]["value"].take()
+    }
+
+    /// Waits until an expression is true, looking whenever the page changes; its value.
+    async fn until(&mut self, condition: &str) -> Value {
+        let promise = format!(
+            "new Promise((done) => {{
+                const look = () => {{ const value = {condition}; if (value) {{ changes.disconnect(); done(value); }} }};
+                const changes = new MutationObserver(look);
+                changes.observe(document, {{ subtree: true, childList: true, characterData: true, attributes: true }});
+                look();
+            }})"
+        );
+        if let Ok(value) = tokio::time::timeout(PATIENCE, self.evaluate(&promise)).await {
+            return value;
+        }
+        let shown = self.text("body").await;
+        panic!("the page never had {condition}; it shows {shown}");
+    }
+
+    async fn text(&mut self, selector: &str) -> String {
+        let text = self
+            .evaluate(&format!("document.querySelector('{selector}').innerText"))
+            .await;
+        text.as_str().unwrap().to_owned()
+    }
+
+    /// A click of the mouse in the middle of an element.
+    async fn click(&mut self, selector: &str) {
+        let middle = self
+            .evaluate(&format!(
+                "(() => {{
+                    const one = document.querySelector('{selector}');
+                    one.scrollIntoView({{ block: 'center' }});
+                    const {{ x, y, width, height }} = one.getBoundingClientRect();
+                    return [x + width / 2, y + height / 2];
+                }})()"
+            ))
+            .await;
+        for what in ["mousePressed", "mouseReleased"] {
+            let mouse = json!({"type": what, "x": middle[0], "y": middle[1], "button": "left", "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", mouse).await;
+        }
+    }
+
+    async fn connect(&mut self) {
+        self.click("#connect").await;
+        self.until("$('state').textContent.startsWith('connected') && !$('mic').disabled")
+            .await;
+    }
+
+    /// Types a text in place of the one that is there, and has it spoken.
+    async fn say(&mut self, text: &str) {
+        self.click("#speak textarea").await;
+        self.evaluate("document.activeElement.select()").await;
+        self.call("Input.insertText", json!({"text": text})).await;
+        self.click("#say").await;
+    }
+
+    async fn until_drawn(&mut self, colour: &str) {
+        self.until(&format!("{} > 50", drawn_in(colour))).await;
+    }
+
+    /// Taps the page's player, with the page's own worklet for microphones.
+    async fn keep_what_is_played(&mut self) {
+        self.evaluate(
+            "globalThis.kept = [];
+            const tap = new AudioWorkletNode(session.playing, 'capture', { numberOfOutputs: 0 });
+            session.player.connect(tap);
+            tap.port.onmessage = ({ data }) => kept.push(...data);
+            0",
+        )
+        .await;
+    }
+
+    async fn write_what_was_played(&mut self, file: &Path) {
+        let samples = self.evaluate("kept").await;
+        let samples = samples.as_array().unwrap();
+        let hz = self.evaluate("session.playing.sampleRate").await;
+        let rate = SampleRate::new(hz.as_u64().unwrap() as u32).unwrap();
+        let mut bytes = wav::header(Layout::mono(rate), Some(2 * samples.len() as u32)).to_vec();
+        for sample in samples {
+            bytes.extend((sample.as_i64().unwrap() as i16).to_le_bytes());
+        }
+        std::fs::write(file, bytes).unwrap();
+    }
+
+    async fn screenshot(&mut self, file: &Path) {
+        let picture = self
+            .call("Page.captureScreenshot", json!({"format": "png"}))
+            .await;
+        let picture = STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
+        std::fs::write(file, picture).unwrap();
+    }
+
+    /// Addresses that the page asked for, by HTTP and by WebSocket.
+    fn requests(&self) -> Vec<&str> {
+        let asked = self
+            .events
+            .iter()
+            .filter_map(|event| match event["method"].as_str()? {
+                "Network.requestWillBeSent" => event["params"]["request"]["url"].as_str(),
+                "Network.webSocketCreated" => event["params"]["url"].as_str(),
+                _ => None,
+            });
+        asked.collect()
+    }
+
+    /// The events among them that are complaints.
+    fn complaints(&self) -> Vec<&Value> {
+        let told = self.events.iter();
+        told.filter(|event| {
+            COMPLAINTS
+                .iter()
+                .any(|complaint| event["method"] == *complaint)
+        })
+        .collect()
+    }
+}
+
+/// An expression: how many pixels of the time line have one of the page's colours.
+fn drawn_in(colour: &str) -> String {
+    format!(
+        "(() => {{
+            const {{ width, height }} = $('time');
+            const copy = new OffscreenCanvas(width, height).getContext('2d', {{ willReadFrequently: true }});
+            copy.drawImage($('time'), 0, 0);
+            const {{ data }} = copy.getImageData(0, 0, width, height);
+            const colour = palette['{colour}'].match(/\\d+/g).map(Number);
+            let count = 0;
+            for (let at = 0; at < data.length; at += 4) count += colour.every((part, n) => data[at + n] === part);
+            return count;
+        }})()"
+    )
+}
