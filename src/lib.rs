@@ -3,6 +3,7 @@
 
 pub mod actors;
 pub mod audio;
+pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod http;

@@ -14,7 +14,8 @@ use tokio_util::task::TaskTracker;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
-use crate::config::{Config, Settings};
+use crate::auth::{self, Authenticator, SetupError};
+use crate::config::{Config, Settings, SocketAuth};
 use crate::http::{self, AppState, Sockets, socket};
 use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
@@ -44,6 +45,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The doors cannot be locked.
+    #[error(transparent)]
+    Auth(#[from] SetupError),
     /// Anything else that the system refused.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -126,6 +130,10 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             "is set, but not used before \"{later}\" is built"
         );
     }
+    for warning in auth::warnings(&settings.auth) {
+        tracing::warn!("{warning}");
+    }
+    let auth = Authenticator::open(&settings.auth)?;
     raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesis = synthesis_settings(settings);
@@ -155,6 +163,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     });
     let sockets = web::Data::new(Sockets::new(settings, services));
     let state = web::Data::new(AppState {
+        auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         sessions,
@@ -238,12 +247,25 @@ impl StopSignal {
     }
 }
 
+/// What needs no token.
+const fn open_doors(settings: &Settings) -> Option<&'static str> {
+    match (settings.auth.required, settings.auth.socket) {
+        (false, _) => Some(
+            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts \
+             (/voices, /metrics)",
+        ),
+        (true, SocketAuth::Public) => Some("speak and listen (/ws)"),
+        (true, SocketAuth::Required) => None,
+    }
+}
+
 /// Tells whoever started it where it listens, what it can do and what to try.
 fn announce(address: SocketAddr, settings: &Settings) {
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback()
+        && let Some(open) = open_doors(settings)
+    {
         tracing::warn!(
-            "listening on {address} without authentication: whoever reaches this address can speak and \
-             listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts (/voices, /metrics)"
+            "listening on {address}, where whoever reaches this address can, without a token, {open}"
         );
     }
     let program = std::env::args()

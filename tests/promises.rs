@@ -4,6 +4,7 @@
 // A test that cannot go on shall stop.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
+mod auth;
 mod bench;
 mod codecs;
 mod command_line;

@@ -16,6 +16,7 @@ use super::session::playback::{Command, UtteranceKey};
 use super::session::player::{CHUNK, Player};
 use super::supervision::{RestartPolicy, Restarts, jitter};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
+use crate::auth::TenantId;
 use crate::providers::{ErrorKind, ProviderError};
 use crate::sentences;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
@@ -69,7 +70,7 @@ pub struct TtsActor {
 struct Voice {
     synthesizer: Arc<Synthesizer>,
     config: SpeechConfig,
-    tenant: Option<String>,
+    tenant: Option<TenantId>,
     player: Player,
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
     /// may have been called off.
@@ -145,7 +146,7 @@ impl TtsActor {
     pub fn new(
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
-        tenant: Option<String>,
+        tenant: Option<TenantId>,
         player: Player,
         (life, report): (u32, Recipient<TtsReport>),
     ) -> Self {
@@ -331,7 +332,7 @@ impl Say {
     async fn say(&mut self, text: &str) -> Result<(), SynthesisError> {
         let voice = Rc::clone(&self.voice);
         let config = voice.config.clone();
-        let tenant = voice.tenant.as_deref();
+        let tenant = voice.tenant.as_ref();
         let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
         while let Some(sound) = speech.next().await {
             let mut sound = sound?;

@@ -2,10 +2,13 @@
 //! the settings never come this far: loading them has reported every one.
 
 use super::Failure;
+use crate::auth::{self, Authenticator};
 use crate::config::Config;
 use crate::server::engines;
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
+    // Its key file is all that loading has not looked at.
+    Authenticator::open(&config.settings.auth).map_err(Failure::usage)?;
     println!("settings: good");
     for resolved in config.not_yet_used() {
         let later = resolved.setting.comes_with.unwrap_or_default();
@@ -13,6 +16,9 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
             "warning: {} ({}) is not used before \"{later}\" is built",
             resolved.setting.key, resolved.origin
         );
+    }
+    for warning in auth::warnings(&config.settings.auth) {
+        println!("warning: {warning}");
     }
     let engines = engines(&config.settings);
     for engine in &engines {

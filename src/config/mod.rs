@@ -17,7 +17,8 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode,
+    Secret, SocketAuth,
 };
 
 /// The file that is read from the current folder when no other is named.
@@ -167,15 +168,7 @@ impl Config {
 
 /// What the types cannot say: settings that do not go together.
 fn contradictions(settings: &Settings) -> Vec<String> {
-    let mut problems = Vec::new();
-    if settings.auth.required {
-        // Starting without the locks that the operator asked for would be the worst answer.
-        problems.push(
-            "auth.required: this version has no authentication yet, so it does not start with it"
-                .to_owned(),
-        );
-    }
-    problems
+    crate::auth::problems(&settings.auth)
 }
 
 /// The strongest text for each key, and what is wrong so far.

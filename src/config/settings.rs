@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    ByteSize, JsonText, List, LogFormat, LogLevel, Millis, PortRange, RecordingBackend, RtcMode,
-    Secret, SettingValue,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, PortRange, RecordingBackend,
+    RtcMode, Secret, SettingValue, SocketAuth,
 };
 
 /// One declaration.
@@ -89,8 +89,10 @@ macro_rules! settings {
                     )+);
                 )+
                 $(
-                    let ($($field,)+) = $group;
-                    let $group = (|| Some($Group { $($field: $field?,)+ }))();
+                    let $group = (|| {
+                        let ($($field,)+) = $group;
+                        Some($Group { $($field: $field?,)+ })
+                    })();
                 )+
                 Some(Self { $($group: $group?,)+ })
             }
@@ -229,20 +231,22 @@ settings! {
     auth: Auth {
         /// Whether the protected endpoints need a token.
         required: bool = "false", "auth.required", "AUTH_REQUIRED";
-        /// The shared secret.
-        api_secret: Option<Secret> = "", "auth.api_secret", "AUTH_API_SECRET", comes with "Doors";
+        /// The shared secret, of 32 random bytes or more. It belongs to no tenant and opens everything.
+        api_secret: Option<Secret> = "", "auth.api_secret", "AUTH_API_SECRET";
         /// Secrets of tenants, `[{"id","secret"}]`.
-        api_secrets_json: Option<JsonText> = "", "auth.api_secrets_json", "AUTH_API_SECRETS_JSON", comes with "Doors";
-        /// The service that decides about tokens.
-        service_url: Option<String> = "", "auth.service_url", "AUTH_SERVICE_URL", comes with "Doors";
-        /// The private key that signs what is sent to it.
-        signing_key_path: Option<PathBuf> = "", "auth.signing_key_path", "AUTH_SIGNING_KEY_PATH", comes with "Doors";
+        api_secrets_json: Option<JsonText> = "", "auth.api_secrets_json", "AUTH_API_SECRETS_JSON";
+        /// The service that decides about tokens that are no secret of the above.
+        service_url: Option<HttpUrl> = "", "auth.service_url", "AUTH_SERVICE_URL";
+        /// The private key that signs what is sent to it: PEM, RSA (RS256) or P-256 (ES256). A file that changes is read again.
+        signing_key_path: Option<PathBuf> = "", "auth.signing_key_path", "AUTH_SIGNING_KEY_PATH";
         /// Seconds that it may take to answer.
-        timeout_seconds: Duration = "5", "auth.timeout_seconds", "AUTH_TIMEOUT_SECONDS", comes with "Doors";
+        timeout_seconds: Duration = "5", "auth.timeout_seconds", "AUTH_TIMEOUT_SECONDS", check not_nought;
         /// Whether a token without a tenant is refused.
-        require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT", comes with "Doors";
-        /// Seconds that its answers are kept; 0 means not at all.
-        cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS", comes with "Doors";
+        require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT";
+        /// Seconds that its answers are kept, by token, method, path and body; 0 means not at all.
+        cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS";
+        /// Whether `GET /ws` needs a token too. Where it is public, a token that is sent must be good all the same.
+        socket: SocketAuth = "public", "auth.socket", "AUTH_SOCKET";
     }
 
     /// Rooms.
@@ -315,6 +319,14 @@ settings! {
 fn some_time(value: &Millis) -> Result<(), &'static str> {
     if value.0 < std::time::Duration::from_millis(20) {
         Err("be at least 20")
+    } else {
+        Ok(())
+    }
+}
+
+fn not_nought(value: &Duration) -> Result<(), &'static str> {
+    if value.is_zero() {
+        Err("be more than 0")
     } else {
         Ok(())
     }

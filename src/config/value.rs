@@ -62,6 +62,10 @@ pub struct PortRange {
     pub last: u16,
 }
 
+/// Where a service is: `http` or `https`, with a host, and without a user name that could be a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpUrl(pub reqwest::Url);
+
 /// JSON text, kept as it is; whoever uses it knows its shape. It may hold secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JsonText(pub serde_json::Value);
@@ -134,6 +138,16 @@ impl SettingValue for Endpoint {
     const SHAPE: &'static str = "the address of a Wyoming server, tcp://host:port or unix:///path";
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+}
+
+impl SettingValue for HttpUrl {
+    const SHAPE: &'static str = "an address, http://… or https://…, without a user name in it";
+    fn parse(text: &str) -> Option<Self> {
+        let url = reqwest::Url::parse(text).ok()?;
+        let plain = url.username().is_empty() && url.password().is_none();
+        let web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        (plain && web).then_some(Self(url))
     }
 }
 
@@ -258,6 +272,16 @@ words! {
 }
 
 words! {
+    /// Whether `GET /ws` needs a token.
+    SocketAuth {
+        /// Not to connect; a token that is there must be good.
+        Public = "public",
+        /// As the protected endpoints.
+        Required = "required",
+    } "public or required"
+}
+
+words! {
     /// How log lines look.
     LogFormat {
         /// For people.
@@ -313,6 +337,21 @@ mod tests {
         assert_eq!(Duration::parse("2.5"), Some(Duration::from_millis(2_500)));
         assert_eq!(Duration::parse("1e300"), None);
         assert_eq!(Duration::parse("NaN"), None);
+    }
+
+    #[test]
+    fn an_address_of_a_service_is_one_of_the_web_without_credentials() {
+        for text in ["http://127.0.0.1:8080/check", "https://auth.example/"] {
+            assert!(HttpUrl::parse(text).is_some(), "{text}");
+        }
+        for text in [
+            "auth.example",
+            "ftp://auth.example",
+            "http://",
+            "https://u:p@auth.example",
+        ] {
+            assert_eq!(HttpUrl::parse(text), None, "{text}");
+        }
     }
 
     #[test]

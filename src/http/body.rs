@@ -31,19 +31,29 @@ impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
         if let Err(error) = check_content_type(request) {
             return std::future::ready(Err(error)).boxed_local();
         }
-        let bytes = Bytes::from_request(request, payload);
+        let bytes = read(request, payload);
         async move {
-            let Ok(bytes) = timeout(PATIENCE, bytes).await else {
-                let seconds = PATIENCE.as_secs();
-                let late = format!("the body did not arrive within {seconds} s");
-                return Err(ApiError::new(Code::InvalidRequest, late));
-            };
-            let bytes = bytes.map_err(|error| read_error(&error))?;
             let misfit =
                 |misfit: json::Misfit| ApiError::new(Code::InvalidRequest, misfit.to_string());
-            json::parse(&bytes).map(Self).map_err(misfit)
+            json::parse(&bytes.await?).map(Self).map_err(misfit)
         }
         .boxed_local()
+    }
+}
+
+/// The whole body of a request, bounded in size and time.
+pub(super) fn read(
+    request: &HttpRequest,
+    payload: &mut dev::Payload,
+) -> impl Future<Output = Result<Bytes, ApiError>> + use<> {
+    let bytes = Bytes::from_request(request, payload);
+    async {
+        let bytes = timeout(PATIENCE, bytes).await.map_err(|_| {
+            let seconds = PATIENCE.as_secs();
+            let late = format!("the body did not arrive within {seconds} s");
+            ApiError::new(Code::InvalidRequest, late)
+        })?;
+        bytes.map_err(|error| read_error(&error))
     }
 }
 

@@ -8,10 +8,12 @@ use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 
+use crate::auth::AuthError;
 use crate::providers::{ErrorKind, ProviderError};
 use crate::synthesis::SynthesisError;
 
-/// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant.
+/// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those
+/// of authentication are in lower case, as the specification has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
@@ -51,6 +53,27 @@ pub enum Code {
     StorageError,
     /// Our own fault.
     Internal,
+    /// A token is needed, and none was sent.
+    #[serde(rename = "missing_auth_header")]
+    MissingAuthHeader,
+    /// The `Authorization` header is not understood.
+    #[serde(rename = "invalid_auth_header")]
+    InvalidAuthHeader,
+    /// The token is not accepted.
+    #[serde(rename = "unauthorized")]
+    Unauthorized,
+    /// The authentication service refused (401) or failed (502).
+    #[serde(rename = "auth_service_error")]
+    AuthServiceError,
+    /// The authentication service does not answer.
+    #[serde(rename = "auth_service_unavailable")]
+    AuthServiceUnavailable,
+    /// Authentication is set up wrongly.
+    #[serde(rename = "config_error")]
+    ConfigError,
+    /// The question to the authentication service could not be signed.
+    #[serde(rename = "jwt_signing_error")]
+    JwtSigningError,
 }
 
 /// An error on its way out.
@@ -82,14 +105,22 @@ impl ApiError {
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Code::Overloaded | Code::RecordingUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::Overloaded | Code::RecordingUnavailable | Code::AuthServiceUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Code::MissingAuthHeader | Code::InvalidAuthHeader | Code::Unauthorized => {
+                StatusCode::UNAUTHORIZED
+            }
+            Code::AuthServiceError => StatusCode::BAD_GATEWAY,
             Code::ProviderAuth
             | Code::SynthesisFailed
             | Code::ProviderError
             | Code::RtcNotConfigured
             | Code::OutboundAddressNotConfigured
             | Code::StorageError
-            | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            | Code::Internal
+            | Code::ConfigError
+            | Code::JwtSigningError => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self {
             status,
@@ -169,6 +200,29 @@ impl From<SynthesisError> for ApiError {
     }
 }
 
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        let code = match error {
+            AuthError::MissingHeader => Code::MissingAuthHeader,
+            AuthError::InvalidHeader => Code::InvalidAuthHeader,
+            AuthError::Unauthorized => Code::Unauthorized,
+            AuthError::ServiceRefused | AuthError::ServiceFailed => Code::AuthServiceError,
+            AuthError::ServiceUnavailable => Code::AuthServiceUnavailable,
+            AuthError::Config => Code::ConfigError,
+            AuthError::Signing => Code::JwtSigningError,
+        };
+        let answer = Self::new(code, error.to_string());
+        match error {
+            AuthError::ServiceRefused => Self {
+                status: StatusCode::UNAUTHORIZED,
+                ..answer
+            },
+            AuthError::ServiceUnavailable => answer.retry_after(Duration::from_secs(1)),
+            _ => answer,
+        }
+    }
+}
+
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -190,6 +244,9 @@ impl ResponseError for ApiError {
                 time.as_secs_f64().ceil().max(1.0) as u64,
             ));
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
         if !self.allow.is_empty() {
             response.insert_header(header::Allow(self.allow.clone()));
         }
@@ -197,5 +254,38 @@ impl ResponseError for ApiError {
             error: self.code,
             message: &self.message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_authentication_have_the_codes_and_statuses_of_the_specification() {
+        for (error, status, code) in [
+            (AuthError::MissingHeader, 401, "missing_auth_header"),
+            (AuthError::InvalidHeader, 401, "invalid_auth_header"),
+            (AuthError::Unauthorized, 401, "unauthorized"),
+            (AuthError::ServiceRefused, 401, "auth_service_error"),
+            (AuthError::ServiceFailed, 502, "auth_service_error"),
+            (
+                AuthError::ServiceUnavailable,
+                503,
+                "auth_service_unavailable",
+            ),
+            (AuthError::Config, 500, "config_error"),
+            (AuthError::Signing, 500, "jwt_signing_error"),
+        ] {
+            let answer = ApiError::from(error);
+            let named = serde_json::to_value(answer.code).unwrap();
+            assert_eq!(
+                (answer.status.as_u16(), named.as_str()),
+                (status, Some(code))
+            );
+            let response = answer.error_response();
+            let asks = response.headers().contains_key(header::WWW_AUTHENTICATE);
+            assert_eq!(asks, status == 401, "{error:?}");
+        }
     }
 }

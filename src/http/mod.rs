@@ -1,6 +1,7 @@
 //! The doors: one file per resource, the error body, and the list of routes. Handlers check and answer; whatever
 //! they need done they ask of an actor or of the synthesiser.
 
+mod auth;
 mod body;
 mod console;
 mod error;
@@ -17,137 +18,90 @@ mod state;
 mod voices;
 mod ws;
 
+use actix_web::dev::{AppService, HttpServiceFactory};
 use actix_web::http::Method;
-use actix_web::{HttpRequest, Resource, web};
+use actix_web::{HttpRequest, Resource, Route, web};
 
+use auth::{protected, public};
 pub use body::MAX_BODY_BYTES;
 pub use error::{ApiError, Code};
 pub use state::AppState;
 pub use ws::Sockets;
 
-/// All routes.
+/// All routes, each with who may take it.
 pub fn configure(app: &mut web::ServiceConfig) {
     let bad_query = |error: actix_web::error::QueryPayloadError, _: &HttpRequest| {
         ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
         .app_data(web::QueryConfig::default().error_handler(bad_query))
-        .service(only(web::resource("/"), &[Method::GET, Method::HEAD]).get_and_head(health::alive))
+        .service(at("/").get(public(health::alive)))
+        .service(at("/healthz").get(public(health::alive)))
+        .service(at("/readyz").get(public(health::ready)))
+        .service(at("/console").get(public(console::show)))
+        .service(at("/ws").on(Method::GET, public(ws::open)))
+        .service(at("/metrics").get(protected(metrics::show)))
+        .service(at("/voices").get(protected(voices::list)))
+        .service(at("/speak").on(Method::POST, protected(speak::speak)))
+        .service(at("/sessions").get(protected(sessions::list)))
+        .service(at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end)))
+        .service(at("/rtc/token").on(Method::POST, protected(rtc::token)))
+        .service(at("/rtc/rooms").get(protected(rtc::rooms)))
+        .service(at("/rtc/rooms/{room_name}").get(protected(rtc::room)))
+        .service(at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)))
+        .service(at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)))
+        .service(at("/rtc/webhook").on(Method::POST, public(rtc::webhook)))
+        .service(at("/recordings").get(protected(recording::list)))
         .service(
-            only(web::resource("/healthz"), &[Method::GET, Method::HEAD])
-                .get_and_head(health::alive),
+            at("/recording/{stream_id:.*}")
+                .get(protected(recording::download))
+                .on(Method::DELETE, protected(recording::delete)),
         )
+        .service(at("/sip/call").on(Method::POST, protected(sip::call)))
+        .service(at("/sip/transfer").on(Method::POST, protected(sip::transfer)))
         .service(
-            only(web::resource("/readyz"), &[Method::GET, Method::HEAD])
-                .get_and_head(health::ready),
+            at("/sip/hooks")
+                .get(protected(sip::hooks))
+                .on(Method::POST, protected(sip::add_hooks))
+                .on(Method::DELETE, protected(sip::remove_hooks)),
         )
-        .service(
-            only(web::resource("/metrics"), &[Method::GET, Method::HEAD])
-                .get_and_head(metrics::show),
-        )
-        .service(
-            only(web::resource("/voices"), &[Method::GET, Method::HEAD]).get_and_head(voices::list),
-        )
-        .service(only(web::resource("/speak"), &[Method::POST]).route(web::post().to(speak::speak)))
-        .service(only(web::resource("/ws"), &[Method::GET]).route(web::get().to(ws::open)))
-        .service(
-            only(web::resource("/console"), &[Method::GET, Method::HEAD])
-                .get_and_head(console::show),
-        )
-        .service(
-            only(web::resource("/sessions"), &[Method::GET, Method::HEAD])
-                .get_and_head(sessions::list),
-        )
-        .service(
-            only(web::resource("/sessions/{stream_id}"), &[Method::DELETE])
-                .route(web::delete().to(sessions::end)),
-        )
-        .configure(rooms)
-        .configure(telephone)
         .default_service(web::to(unknown_path));
 }
 
-fn rooms(app: &mut web::ServiceConfig) {
-    app.service(
-        only(web::resource("/rtc/token"), &[Method::POST]).route(web::post().to(rtc::token)),
-    )
-    .service(
-        only(web::resource("/rtc/rooms"), &[Method::GET, Method::HEAD]).get_and_head(rtc::rooms),
-    )
-    .service(
-        only(
-            web::resource("/rtc/rooms/{room_name}"),
-            &[Method::GET, Method::HEAD],
-        )
-        .get_and_head(rtc::room),
-    )
-    .service(
-        only(web::resource("/rtc/participant"), &[Method::DELETE])
-            .route(web::delete().to(rtc::remove)),
-    )
-    .service(
-        only(web::resource("/rtc/participant/mute"), &[Method::POST])
-            .route(web::post().to(rtc::mute)),
-    )
-    .service(
-        only(web::resource("/rtc/webhook"), &[Method::POST]).route(web::post().to(rtc::webhook)),
-    )
-    .service(
-        only(web::resource("/recordings"), &[Method::GET, Method::HEAD])
-            .get_and_head(recording::list),
-    )
-    .service(
-        only(
-            web::resource("/recording/{stream_id:.*}"),
-            &[Method::GET, Method::HEAD, Method::DELETE],
-        )
-        .get_and_head(recording::download)
-        .route(web::delete().to(recording::delete)),
-    );
+/// A path and what it answers to; any other method is 405 with `Allow`, whoever asks.
+struct Endpoint {
+    resource: Resource,
+    methods: Vec<Method>,
 }
 
-fn telephone(app: &mut web::ServiceConfig) {
-    app.service(only(web::resource("/sip/call"), &[Method::POST]).route(web::post().to(sip::call)))
-        .service(
-            only(web::resource("/sip/transfer"), &[Method::POST])
-                .route(web::post().to(sip::transfer)),
-        )
-        .service(
-            only(
-                web::resource("/sip/hooks"),
-                &[Method::GET, Method::HEAD, Method::POST, Method::DELETE],
-            )
-            .get_and_head(sip::hooks)
-            .route(web::post().to(sip::add_hooks))
-            .route(web::delete().to(sip::remove_hooks)),
-        );
+fn at(path: &str) -> Endpoint {
+    Endpoint {
+        resource: web::resource(path),
+        methods: Vec::new(),
+    }
 }
 
-/// A resource that answers every other method with 405 and `Allow`.
-fn only(resource: Resource, methods: &'static [Method]) -> Resource {
-    resource.default_service(web::to(move |request: HttpRequest| async move {
-        Err::<String, _>(ApiError::method_not_allowed(request.method(), methods))
-    }))
+impl Endpoint {
+    fn on(mut self, method: Method, route: impl Fn() -> Route) -> Self {
+        self.resource = self.resource.route(route().method(method.clone()));
+        self.methods.push(method);
+        self
+    }
+
+    /// `HEAD` is answered like `GET`; the connection leaves the body out.
+    fn get(self, route: impl Fn() -> Route) -> Self {
+        self.on(Method::GET, &route).on(Method::HEAD, &route)
+    }
 }
 
-/// `HEAD` is answered like `GET`; the connection leaves the body out.
-trait GetAndHead {
-    fn get_and_head<F, Args>(self, handler: F) -> Self
-    where
-        F: actix_web::Handler<Args> + Clone,
-        Args: actix_web::FromRequest + 'static,
-        F::Output: actix_web::Responder + 'static;
-}
-
-impl GetAndHead for Resource {
-    fn get_and_head<F, Args>(self, handler: F) -> Self
-    where
-        F: actix_web::Handler<Args> + Clone,
-        Args: actix_web::FromRequest + 'static,
-        F::Output: actix_web::Responder + 'static,
-    {
-        self.route(web::get().to(handler.clone()))
-            .route(web::head().to(handler))
+impl HttpServiceFactory for Endpoint {
+    fn register(self, config: &mut AppService) {
+        let methods = self.methods;
+        let other = web::to(move |request: HttpRequest| {
+            let refused = ApiError::method_not_allowed(request.method(), &methods);
+            async { Err::<String, _>(refused) }
+        });
+        self.resource.default_service(other).register(config);
     }
 }
 

@@ -4,21 +4,22 @@
 use actix_web::{HttpResponse, web};
 
 use super::error::{ApiError, Code};
+use crate::auth::Access;
 
 /// Gives a recording.
-pub async fn download(stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
+pub async fn download(_: Access, stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
     check(&stream_id)?;
     Err(unavailable())
 }
 
 /// Deletes a recording.
-pub async fn delete(stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
+pub async fn delete(_: Access, stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
     check(&stream_id)?;
     Err(unavailable())
 }
 
 /// Lists recordings.
-pub async fn list() -> Result<HttpResponse, ApiError> {
+pub async fn list(_: Access) -> Result<HttpResponse, ApiError> {
     Err(unavailable())
 }
 

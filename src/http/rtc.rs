@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::fields::required;
+use crate::auth::Access;
 
 /// Body of `POST /rtc/token`.
 #[derive(Debug, Deserialize)]
@@ -33,7 +34,7 @@ pub struct MuteRequest {
 }
 
 /// Makes a token for one room.
-pub async fn token(body: JsonBody<TokenRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn token(_: Access, body: JsonBody<TokenRequest>) -> Result<HttpResponse, ApiError> {
     let JsonBody(request) = body;
     required(request.room_name, "room_name")?;
     required(request.participant_name, "participant_name")?;
@@ -42,17 +43,17 @@ pub async fn token(body: JsonBody<TokenRequest>) -> Result<HttpResponse, ApiErro
 }
 
 /// Lists rooms.
-pub async fn rooms() -> Result<HttpResponse, ApiError> {
+pub async fn rooms(_: Access) -> Result<HttpResponse, ApiError> {
     Err(not_configured())
 }
 
 /// Shows one room.
-pub async fn room(_: web::Path<String>) -> Result<HttpResponse, ApiError> {
+pub async fn room(_: Access, _: web::Path<String>) -> Result<HttpResponse, ApiError> {
     Err(not_configured())
 }
 
 /// Removes a participant.
-pub async fn remove(body: JsonBody<RemoveRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn remove(_: Access, body: JsonBody<RemoveRequest>) -> Result<HttpResponse, ApiError> {
     let JsonBody(request) = body;
     required(request.room_name, "room_name")?;
     required(request.participant_identity, "participant_identity")?;
@@ -60,7 +61,7 @@ pub async fn remove(body: JsonBody<RemoveRequest>) -> Result<HttpResponse, ApiEr
 }
 
 /// Mutes or unmutes a track.
-pub async fn mute(body: JsonBody<MuteRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn mute(_: Access, body: JsonBody<MuteRequest>) -> Result<HttpResponse, ApiError> {
     let JsonBody(request) = body;
     required(request.room_name, "room_name")?;
     required(request.participant_identity, "participant_identity")?;

@@ -9,6 +9,7 @@ use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionInfo};
 use crate::actors::session::StreamId;
+use crate::auth::Access;
 
 /// How long the end of a session may take; longer than its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -27,14 +28,18 @@ pub struct Ended {
 }
 
 /// Lists the sessions that are configured.
-pub async fn list(state: web::Data<AppState>) -> Result<web::Json<SessionList>, ApiError> {
-    let list = state.sessions.send(ListSessions { tenant: None }).await;
+pub async fn list(
+    access: Access,
+    state: web::Data<AppState>,
+) -> Result<web::Json<SessionList>, ApiError> {
+    let list = state.sessions.send(ListSessions { access }).await;
     let sessions = list.map_err(unreachable)?;
     Ok(web::Json(SessionList { sessions }))
 }
 
 /// Ends a session, and answers when it has gone.
 pub async fn end(
+    access: Access,
     state: web::Data<AppState>,
     name: web::Path<String>,
 ) -> Result<web::Json<Ended>, ApiError> {
@@ -42,7 +47,7 @@ pub async fn end(
     let stream_id = StreamId::parse(&name).map_err(|_| unknown())?;
     let order = EndByName {
         stream_id: stream_id.clone(),
-        tenant: None,
+        access,
     };
     let gone = state.sessions.send(order).await.map_err(unreachable)?;
     let gone = gone.ok_or_else(unknown)?;

@@ -14,6 +14,7 @@ use super::error::{ApiError, Code};
 use super::fields::{phone_number, required};
 use super::rtc::not_configured;
 use super::state::AppState;
+use crate::auth::Access;
 
 /// The most hooks of one request.
 const MAX_HOOKS: usize = 1000;
@@ -100,6 +101,7 @@ pub struct HookList {
 
 /// Calls a number into a room.
 pub async fn call(
+    _: Access,
     state: web::Data<AppState>,
     body: JsonBody<CallRequest>,
 ) -> Result<HttpResponse, ApiError> {
@@ -159,7 +161,10 @@ fn check_outbound(outbound: Overrides) -> Result<Option<String>, ApiError> {
 }
 
 /// Transfers a call.
-pub async fn transfer(body: JsonBody<TransferRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn transfer(
+    _: Access,
+    body: JsonBody<TransferRequest>,
+) -> Result<HttpResponse, ApiError> {
     let JsonBody(request) = body;
     required(request.room_name, "room_name")?;
     required(request.participant_identity, "participant_identity")?;
@@ -168,12 +173,12 @@ pub async fn transfer(body: JsonBody<TransferRequest>) -> Result<HttpResponse, A
 }
 
 /// Lists hooks: as long as there is no telephone there are none.
-pub async fn hooks() -> web::Json<HookList> {
+pub async fn hooks(_: Access) -> web::Json<HookList> {
     web::Json(HookList { hooks: [] })
 }
 
 /// Adds hooks.
-pub async fn add_hooks(body: JsonBody<HooksRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn add_hooks(_: Access, body: JsonBody<HooksRequest>) -> Result<HttpResponse, ApiError> {
     let JsonBody(HooksRequest(hooks)) = body;
     let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     if hooks.is_empty() || hooks.len() > MAX_HOOKS {
@@ -196,7 +201,10 @@ pub async fn add_hooks(body: JsonBody<HooksRequest>) -> Result<HttpResponse, Api
 }
 
 /// Removes hooks.
-pub async fn remove_hooks(body: JsonBody<HostsRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn remove_hooks(
+    _: Access,
+    body: JsonBody<HostsRequest>,
+) -> Result<HttpResponse, ApiError> {
     let JsonBody(HostsRequest { hosts }) = body;
     let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     let hosts = hosts.ok_or_else(|| refused("hosts: is required".to_owned()))?;

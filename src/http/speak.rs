@@ -11,6 +11,7 @@ use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::audio::{AudioFormat, Encoding};
+use crate::auth::Access;
 use crate::synthesis::{InvalidField, MAX_TEXT_BYTES, Speech, TtsConfig};
 
 const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
@@ -33,6 +34,7 @@ pub struct Query {
 
 /// Answers with the sound of a text.
 pub async fn speak(
+    access: Access,
     state: web::Data<AppState>,
     request: HttpRequest,
     query: web::Query<Query>,
@@ -51,7 +53,10 @@ pub async fn speak(
         let problem = "tts_config.audio_format: opus is for the socket only; ogg_opus is the same sound in a file";
         return Err(ApiError::new(Code::InvalidRequest, problem));
     }
-    let speech = state.synthesizer.speak(config, &text, None).await?;
+    let speech = state
+        .synthesizer
+        .speak(config, &text, access.tenant())
+        .await?;
     let mut response = HttpResponse::Ok();
     response
         .insert_header((header::CONTENT_TYPE, content_type(&request, format)))

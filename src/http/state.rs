@@ -11,10 +11,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::error::{ApiError, Code};
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
+use crate::auth::Authenticator;
 use crate::synthesis::Synthesizer;
 
 /// Shared by all workers.
 pub struct AppState {
+    /// Decides who comes in; `None` lets everybody in.
+    pub auth: Option<Authenticator>,
     /// Makes one-shot speech.
     pub synthesizer: Arc<Synthesizer>,
     /// Knows the voices.

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::actors::registry::voices::{ListVoices, VoiceList};
+use crate::auth::Access;
 
 /// Query of `GET /voices`.
 #[derive(Debug, Deserialize)]
@@ -17,6 +18,7 @@ pub struct Query {
 
 /// Answers with an object of lists by slug.
 pub async fn list(
+    _: Access,
     state: web::Data<AppState>,
     query: web::Query<Query>,
 ) -> Result<web::Json<BTreeMap<&'static str, VoiceList>>, ApiError> {

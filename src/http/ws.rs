@@ -5,6 +5,7 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::auth;
 use super::error::{ApiError, Code};
 use super::socket::{self, SocketSettings};
 use super::state::AppState;
@@ -37,7 +38,7 @@ impl Sockets {
     }
 }
 
-/// Opens a session.
+/// Opens a session. Who asks is found here: a socket may be public, and its payload is not a body.
 pub async fn open(
     state: web::Data<AppState>,
     sockets: web::Data<Sockets>,
@@ -45,6 +46,7 @@ pub async fn open(
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
     let work = state.begin_work()?;
+    let access = auth::at_socket(&state, &request).await?;
     let places = Places {
         session: place(
             &sockets.sessions,
@@ -58,7 +60,7 @@ pub async fn open(
     };
     let services = Arc::clone(&sockets.services);
     let response = socket::open(&request, payload, &sockets.settings, |writer| {
-        session::open(services, places, writer)
+        session::open(services, places, access, writer)
     })?;
     Ok(response)
 }

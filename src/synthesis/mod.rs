@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::audio::convert::Converter;
 use crate::audio::{Encoding, wav};
+use crate::auth::TenantId;
 use crate::providers::{
     ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
 };
@@ -159,7 +160,7 @@ impl Synthesizer {
         self: &Arc<Self>,
         config: SpeechConfig,
         text: &str,
-        tenant: Option<&str>,
+        tenant: Option<&TenantId>,
     ) -> Result<Speech, SynthesisError> {
         let provider = self
             .providers
@@ -185,7 +186,7 @@ impl Synthesizer {
             &Owner {
                 endpoint,
                 credential: [0; 32],
-                tenant,
+                tenant: tenant.map(TenantId::as_str),
             },
         );
         if let Some(sound) = self.kept(key).await {

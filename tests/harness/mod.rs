@@ -53,12 +53,22 @@ impl Server {
 
     /// A server over a data folder that may hold something already.
     pub fn start_in(data: tempfile::TempDir, environment: &[(&str, &str)]) -> Self {
+        Self::start_logging(data, environment, Stdio::inherit())
+    }
+
+    /// The same, with its log lines somewhere else.
+    pub fn start_logging(
+        data: tempfile::TempDir,
+        environment: &[(&str, &str)],
+        log: impl Into<Stdio>,
+    ) -> Self {
         let mut child = Command::new(VIVAVOCE)
             .args(["serve", "--port", "0", "--data-dir"])
             .arg(data.path())
             .current_dir(data.path())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap())
@@ -266,6 +276,8 @@ pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
 
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
+    // Of several tests in this process, one is the first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(PATIENCE)
         .no_proxy()

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::session::{EndSession, StreamId};
+use crate::auth::{Access, TenantId};
 
 /// A session, as `GET /sessions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,7 +27,7 @@ pub struct Register {
     /// The name.
     pub stream_id: StreamId,
     /// Whose session it is.
-    pub tenant: Option<String>,
+    pub access: Access,
     /// How to reach it.
     pub session: Recipient<EndSession>,
 }
@@ -35,23 +36,23 @@ pub struct Register {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameTaken;
 
-/// Lists the sessions of a tenant, oldest first.
+/// Lists the sessions that somebody may see, oldest first.
 #[derive(Message)]
 #[rtype(result = "Vec<SessionInfo>")]
 pub struct ListSessions {
-    /// Whose.
-    pub tenant: Option<String>,
+    /// Who asks.
+    pub access: Access,
 }
 
-/// Ends a session of a tenant. `None` means that it has none of this name; what comes back is cancelled when the session
-/// has gone.
+/// Ends a session. `None` means that whoever asks may see none of this name; what comes back is cancelled when the
+/// session has gone.
 #[derive(Message)]
 #[rtype(result = "Option<CancellationToken>")]
 pub struct EndByName {
     /// Which.
     pub stream_id: StreamId,
-    /// Whose.
-    pub tenant: Option<String>,
+    /// Who asks.
+    pub access: Access,
 }
 
 #[derive(Message)]
@@ -75,7 +76,7 @@ impl Drop for Registration {
 
 struct Entry {
     info: SessionInfo,
-    tenant: Option<String>,
+    owner: Option<TenantId>,
     session: Recipient<EndSession>,
     gone: CancellationToken,
 }
@@ -100,7 +101,7 @@ impl Handler<Register> for SessionRegistry {
     fn handle(&mut self, message: Register, context: &mut Context<Self>) -> Self::Result {
         let Register {
             stream_id,
-            tenant,
+            access,
             session,
         } = message;
         if self.sessions.contains_key(&stream_id) {
@@ -114,7 +115,7 @@ impl Handler<Register> for SessionRegistry {
         };
         let entry = Entry {
             info,
-            tenant,
+            owner: access.tenant().cloned(),
             session,
             gone: gone.clone(),
         };
@@ -142,7 +143,7 @@ impl Handler<ListSessions> for SessionRegistry {
         let mut list: Vec<_> = self
             .sessions
             .values()
-            .filter(|entry| entry.tenant == message.tenant)
+            .filter(|entry| message.access.may_see(entry.owner.as_ref()))
             .map(|entry| entry.info.clone())
             .collect();
         list.sort_by(|a, b| {
@@ -157,7 +158,7 @@ impl Handler<EndByName> for SessionRegistry {
 
     fn handle(&mut self, message: EndByName, _: &mut Context<Self>) -> Self::Result {
         let entry = self.sessions.get(&message.stream_id);
-        let entry = entry.filter(|entry| entry.tenant == message.tenant);
+        let entry = entry.filter(|entry| message.access.may_see(entry.owner.as_ref()));
         MessageResult(entry.map(|entry| {
             let order = EndSession {
                 code: 1000,

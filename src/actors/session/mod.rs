@@ -39,6 +39,7 @@ use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
+use crate::auth::Access;
 use crate::http::socket::SocketWriter;
 use crate::providers::{ProviderTable, SttRequest};
 use crate::synthesis::{SpeechConfig, Synthesizer};
@@ -113,6 +114,8 @@ struct Recogniser {
 /// The actor.
 pub struct SessionActor {
     services: Arc<SessionServices>,
+    /// Whose it is.
+    access: Access,
     state: Session,
     writer: SocketWriter,
     hearing: Hearing,
@@ -135,8 +138,13 @@ pub struct SessionActor {
     _open: OpenSession,
 }
 
-/// Starts a session and returns its socket's handler.
-pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter) -> Door {
+/// Starts a session of whoever has this access, and returns its socket's handler.
+pub fn open(
+    services: Arc<SessionServices>,
+    places: Places,
+    access: Access,
+    writer: SocketWriter,
+) -> Door {
     let (hearing, news) = Hearing::new();
     let providers = Arc::clone(&services.providers);
     let (heard, sent) = (hearing.clone(), writer.clone());
@@ -147,6 +155,7 @@ pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
             services,
+            access,
             writer,
             hearing,
             recognisers: Vec::new(),
@@ -325,7 +334,7 @@ impl SessionActor {
         }
         let register = self.name.is_none().then(|| Register {
             stream_id,
-            tenant: None,
+            access: self.access.clone(),
             session: context.address().recipient(),
         });
         let sessions = self.services.sessions.clone();
@@ -447,8 +456,9 @@ impl SessionActor {
             return;
         };
         let synthesizer = Arc::clone(&self.services.synthesizer);
+        let tenant = self.access.tenant().cloned();
         let report = (life, context.address().recipient());
-        let actor = TtsActor::new(synthesizer, speech, None, player, report).start();
+        let actor = TtsActor::new(synthesizer, speech, tenant, player, report).start();
         self.synthesiser = Some(actor);
     }
 

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use super::{Places, SessionServices, SessionSettings};
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionRegistry};
 use crate::audio::pacer::LEAD;
+use crate::auth::Access;
 use crate::providers::ProviderTable;
 use crate::synthesis::{SynthesisSettings, Synthesizer};
 use client::{Client, What};
@@ -110,7 +111,7 @@ impl Stage {
             work: self.work.token(),
         };
         let services = Arc::clone(&self.services);
-        Client::connect(|writer| super::open(services, places, writer))
+        Client::connect(|writer| super::open(services, places, Access::anonymous(), writer))
     }
 
     /// A client whose session is ready.
@@ -124,14 +125,16 @@ impl Stage {
     /// Ends a session as `DELETE /sessions` does; waits until it has gone.
     async fn end(&self, stream_id: &str) {
         let stream_id = super::StreamId::parse(stream_id).unwrap();
-        let tenant = None;
-        let order = EndByName { stream_id, tenant };
+        let access = Access::anonymous();
+        let order = EndByName { stream_id, access };
         let gone = self.services.sessions.send(order).await.unwrap();
         gone.unwrap().cancelled().await;
     }
 
     async fn names(&self) -> Vec<String> {
-        let list = ListSessions { tenant: None };
+        let list = ListSessions {
+            access: Access::anonymous(),
+        };
         let list = self.services.sessions.send(list).await.unwrap();
         let names = list
             .iter()

@@ -1,0 +1,153 @@
+//! What the settings say about authentication, checked as far as that is possible without looking at files: which
+//! secrets there are, whether a service is asked, and what does not fit together.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::access::TenantId;
+use super::secrets::Secrets;
+use super::token::Token;
+use crate::config::{Auth, HttpUrl, JsonText, Secret};
+
+/// A secret below this can be guessed (specification, section 8).
+const GOOD_SECRET_BYTES: usize = 32;
+
+/// The ways to get in.
+#[derive(Default)]
+pub(super) struct Methods {
+    pub(super) secrets: Secrets,
+    /// Whom to ask, and the file of the key that signs the questions.
+    pub(super) service: Option<(HttpUrl, PathBuf)>,
+}
+
+/// What does not fit, each with its key. None of it holds a secret.
+pub fn problems(settings: &Auth) -> Vec<String> {
+    Methods::from_settings(settings).err().unwrap_or_default()
+}
+
+/// What fits, and is probably not meant.
+pub fn warnings(settings: &Auth) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let short = |secret: &Secret| secret.expose().len() < GOOD_SECRET_BYTES;
+    if settings.api_secret.as_ref().is_some_and(short) {
+        warnings.push(format!(
+            "auth.api_secret is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed"
+        ));
+    }
+    let entries = settings.api_secrets_json.as_ref().map(entries);
+    for entry in entries.and_then(Result::ok).iter().flatten() {
+        if short(&Secret::new(entry.secret.as_str())) {
+            warnings.push(format!(
+                "auth.api_secrets_json: the secret of {:?} is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed",
+                entry.id
+            ));
+        }
+    }
+    let method = settings.api_secret.is_some()
+        || settings.api_secrets_json.is_some()
+        || settings.service_url.is_some();
+    if method && !settings.required {
+        warnings.push("auth.required is false: nobody is asked for a token".to_owned());
+    }
+    if settings.require_tenant && settings.api_secret.is_some() {
+        let useless =
+            "auth.require_tenant: auth.api_secret belongs to no tenant, so it opens nothing";
+        warnings.push(useless.to_owned());
+    }
+    warnings
+}
+
+impl Methods {
+    pub(super) fn from_settings(settings: &Auth) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        let mut methods = Self::default();
+        if let Some(secret) = &settings.api_secret {
+            methods.add("auth.api_secret", secret.expose(), None, &mut problems);
+        }
+        if let Some(json) = &settings.api_secrets_json {
+            match entries(json) {
+                Ok(entries) => methods.add_tenants(&entries, &mut problems),
+                Err(problem) => problems.push(format!("auth.api_secrets_json: {problem}")),
+            }
+        }
+        match (&settings.service_url, &settings.signing_key_path) {
+            (Some(url), Some(key)) => methods.service = Some((url.clone(), key.clone())),
+            (Some(_), None) => problems.push(
+                "auth.signing_key_path: is needed where auth.service_url is set: it signs the questions"
+                    .to_owned(),
+            ),
+            (None, Some(_)) => problems.push(
+                "auth.service_url: is needed where auth.signing_key_path is set: it is who is asked"
+                    .to_owned(),
+            ),
+            (None, None) => {}
+        }
+        let none = methods.secrets.is_empty() && methods.service.is_none();
+        if settings.required && none && problems.is_empty() {
+            problems.push(
+                "auth.required: nobody could come in: set auth.api_secret, auth.api_secrets_json, or both \
+                 auth.service_url and auth.signing_key_path"
+                    .to_owned(),
+            );
+        }
+        if problems.is_empty() {
+            Ok(methods)
+        } else {
+            Err(problems)
+        }
+    }
+
+    fn add_tenants(&mut self, entries: &[Entry], problems: &mut Vec<String>) {
+        for (index, entry) in entries.iter().enumerate() {
+            let place = format!("auth.api_secrets_json: entry {}", index + 1);
+            match TenantId::new(&entry.id) {
+                Err(problem) => problems.push(format!("{place}: id {problem}")),
+                Ok(_) if entries[..index].iter().any(|other| other.id == entry.id) => {
+                    problems.push(format!("{place}: id {:?} is there twice", entry.id));
+                }
+                Ok(tenant) => self.add(&place, &entry.secret, Some(tenant), problems),
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        place: &str,
+        secret: &str,
+        tenant: Option<TenantId>,
+        problems: &mut Vec<String>,
+    ) {
+        match Token::new(secret) {
+            None => problems.push(format!(
+                "{place}: a secret must not be empty and not contain spaces: no client could send it"
+            )),
+            Some(secret) if !self.secrets.add(&secret, tenant) => {
+                problems.push(format!("{place}: this secret has another owner already"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    id: String,
+    secret: String,
+}
+
+/// What serde would say of an entry that does not fit may quote it, so it is not repeated.
+fn entries(json: &JsonText) -> Result<Vec<Entry>, String> {
+    let list = json.0.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or("must be an array with at least one {\"id\", \"secret\"}")?;
+    let entry = |(index, value)| {
+        Entry::deserialize(value).map_err(|_: serde_json::Error| {
+            format!(
+                "entry {}: must be {{\"id\", \"secret\"}}, both texts",
+                index + 1
+            )
+        })
+    };
+    list.iter().enumerate().map(entry).collect()
+}

@@ -1,0 +1,319 @@
+//! Who may come in, and as whom (specification and protocol, section 5): tokens, shared secrets, the question to an
+//! authentication service, and [`Access`], which is what the rest of the house gets to see of it. It knows nothing of
+//! the web framework: `src/http/auth.rs` brings requests here and takes the answers back.
+
+mod access;
+mod decisions;
+mod methods;
+mod secrets;
+mod service;
+mod signing;
+mod token;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use access::{Access, InvalidTenant, TenantId};
+pub use methods::{problems, warnings};
+pub use service::Question;
+pub use signing::KeyError;
+pub use token::Credentials;
+
+use crate::config::{Auth, SocketAuth};
+use methods::Methods;
+use secrets::Secrets;
+use service::AuthService;
+use token::{Holder, Token};
+
+/// Why somebody is not let in. None of the texts holds anything of the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// Neither header nor query.
+    #[error(
+        "a token is needed: \"Authorization: Bearer <token>\", or api_key=<token> in the query"
+    )]
+    MissingHeader,
+    /// A header that is not understood, and nothing in the query instead.
+    #[error("the Authorization header must be \"Bearer\" and one token")]
+    InvalidHeader,
+    /// A token that opens nothing.
+    #[error("this token is not accepted")]
+    Unauthorized,
+    /// The service answered with a status of 4xx other than 401.
+    #[error("the authentication service refused the request")]
+    ServiceRefused,
+    /// The service answered with something that is no answer.
+    #[error("the authentication service failed")]
+    ServiceFailed,
+    /// The service did not answer (in time).
+    #[error("the authentication service does not answer")]
+    ServiceUnavailable,
+    /// The key file has changed into something that is no key.
+    #[error("authentication is set up wrongly; the server's log says how")]
+    Config,
+    /// The key does not sign.
+    #[error("the question to the authentication service could not be signed")]
+    Signing,
+}
+
+/// Why there is no [`Authenticator`].
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Settings that do not fit together.
+    #[error("{}", .0.join("\n"))]
+    Settings(Vec<String>),
+    /// The key file.
+    #[error("auth.signing_key_path: {}: {source}", path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KeyError,
+    },
+    /// The client for the service, such as the system's certificates.
+    #[error("auth.service_url: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Which door somebody stands at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// A protected endpoint.
+    Rest,
+    /// `GET /ws`.
+    Socket,
+}
+
+/// What is known before the request's body has been read.
+pub enum Step<'a> {
+    /// Come in.
+    Enter(Access),
+    /// The service has to be asked.
+    Ask(Inquiry<'a>),
+}
+
+/// Decides who comes in.
+pub struct Authenticator {
+    secrets: Secrets,
+    service: Option<AuthService>,
+    require_tenant: bool,
+    socket: SocketAuth,
+}
+
+impl Authenticator {
+    /// What the settings ask for; `None` when nobody needs a token. Reads the key file.
+    pub fn open(settings: &Auth) -> Result<Option<Self>, SetupError> {
+        let methods = Methods::from_settings(settings).map_err(SetupError::Settings)?;
+        if !settings.required {
+            return Ok(None);
+        }
+        let service = methods.service.map(|(url, key)| {
+            AuthService::open(url, key, settings.timeout_seconds, settings.cache_seconds)
+        });
+        Ok(Some(Self {
+            secrets: methods.secrets,
+            service: service.transpose()?,
+            require_tenant: settings.require_tenant,
+            socket: settings.socket,
+        }))
+    }
+
+    /// Looks at the token; what the secrets do not decide, the service must be asked.
+    pub fn identify(
+        &self,
+        door: Door,
+        credentials: &Credentials<'_>,
+    ) -> Result<Step<'_>, AuthError> {
+        let token = match credentials.token() {
+            Err(AuthError::MissingHeader)
+                if door == Door::Socket && self.socket == SocketAuth::Public =>
+            {
+                return Ok(Step::Enter(Access::unowned()));
+            }
+            token => token?,
+        };
+        if let Some(holder) = self.secrets.find(&token) {
+            return self.admit(door, holder).map(Step::Enter);
+        }
+        let service = self.service.as_ref().ok_or(AuthError::Unauthorized)?;
+        Ok(Step::Ask(Inquiry {
+            authenticator: self,
+            service,
+            door,
+            token,
+        }))
+    }
+
+    fn admit(&self, door: Door, Holder(tenant): Holder) -> Result<Access, AuthError> {
+        match (tenant, door) {
+            (Some(tenant), _) => Ok(Access::tenant_only(tenant)),
+            (None, _) if self.require_tenant => Err(AuthError::Unauthorized),
+            (None, Door::Rest) => Ok(Access::anonymous()),
+            (None, Door::Socket) => Ok(Access::unowned()),
+        }
+    }
+}
+
+impl fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authenticator")
+            .field("secrets", &self.secrets)
+            .field("service", &self.service)
+            .field("require_tenant", &self.require_tenant)
+            .field("socket", &self.socket)
+            .finish()
+    }
+}
+
+/// A token that only the service can judge.
+pub struct Inquiry<'a> {
+    authenticator: &'a Authenticator,
+    service: &'a AuthService,
+    door: Door,
+    token: Token,
+}
+
+impl Inquiry<'_> {
+    /// Asks the service about the token and what it is used for.
+    pub async fn ask(self, question: Question) -> Result<Access, AuthError> {
+        let holder = self.service.ask(self.token, question).await?;
+        self.authenticator.admit(self.door, holder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{JsonText, Secret};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    fn settings(tenants: Value) -> Auth {
+        Auth {
+            required: true,
+            api_secret: Some(Secret::new("house")),
+            api_secrets_json: Some(JsonText(tenants)),
+            service_url: None,
+            signing_key_path: None,
+            timeout_seconds: Duration::from_secs(5),
+            require_tenant: false,
+            cache_seconds: Duration::ZERO,
+            socket: SocketAuth::Public,
+        }
+    }
+
+    fn tenant_a() -> Auth {
+        settings(json!([{"id": "a", "secret": "of-a"}]))
+    }
+
+    fn at(settings: &Auth, door: Door, query: &str) -> Result<Access, AuthError> {
+        let authenticator = Authenticator::open(settings).unwrap().unwrap();
+        let credentials = Credentials {
+            authorization: Vec::new(),
+            query,
+        };
+        match authenticator.identify(door, &credentials)? {
+            Step::Enter(access) => Ok(access),
+            Step::Ask(_) => panic!("there is no service to ask"),
+        }
+    }
+
+    #[test]
+    fn a_secret_without_tenant_opens_everything_but_a_socket_to_what_is_owned() {
+        let settings = tenant_a();
+        let a = TenantId::new("a").unwrap();
+        for (door, query, expected) in [
+            (Door::Rest, "api_key=house", Ok(Access::anonymous())),
+            (
+                Door::Rest,
+                "api_key=of-a",
+                Ok(Access::tenant_only(a.clone())),
+            ),
+            (Door::Rest, "api_key=x", Err(AuthError::Unauthorized)),
+            (Door::Rest, "", Err(AuthError::MissingHeader)),
+            (Door::Socket, "api_key=house", Ok(Access::unowned())),
+            (Door::Socket, "api_key=of-a", Ok(Access::tenant_only(a))),
+            (Door::Socket, "api_key=x", Err(AuthError::Unauthorized)),
+            (Door::Socket, "", Ok(Access::unowned())),
+        ] {
+            assert_eq!(at(&settings, door, query), expected, "{door:?} {query}");
+        }
+    }
+
+    #[test]
+    fn a_socket_can_be_made_to_need_a_token() {
+        let settings = Auth {
+            socket: SocketAuth::Required,
+            ..tenant_a()
+        };
+        let got = at(&settings, Door::Socket, "");
+        assert_eq!(got, Err(AuthError::MissingHeader));
+    }
+
+    #[test]
+    fn where_a_tenant_is_required_a_token_without_one_opens_nothing() {
+        let settings = Auth {
+            require_tenant: true,
+            ..tenant_a()
+        };
+        let got = at(&settings, Door::Rest, "api_key=house");
+        assert_eq!(got, Err(AuthError::Unauthorized));
+        assert!(at(&settings, Door::Rest, "api_key=of-a").is_ok());
+        assert!(
+            warnings(&settings)
+                .iter()
+                .any(|line| line.contains("auth.require_tenant"))
+        );
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_named_and_secrets_are_not() {
+        for (tenants, part) in [
+            (json!([]), "at least one"),
+            (json!({"id": "a", "secret": "marker"}), "must be an array"),
+            (json!([{"id": "a", "secret": "x"}, {"id": "b"}]), "entry 2"),
+            (json!([{"id": 7, "secret": "marker"}]), "entry 1"),
+            (
+                json!([{"id": "a", "secret": "marker", "marker": 1}]),
+                "entry 1",
+            ),
+            (json!([{"id": "", "secret": "marker"}]), "entry 1: id"),
+            (json!([{"id": "a", "secret": "mar ker"}]), "spaces"),
+            (json!([{"id": "a", "secret": "house"}]), "another owner"),
+            (
+                json!([{"id": "a", "secret": "x"}, {"id": "a", "secret": "marker"}]),
+                "twice",
+            ),
+        ] {
+            let problems = problems(&settings(tenants)).join("\n");
+            assert!(
+                problems.starts_with("auth.api_secrets_json: "),
+                "{problems}"
+            );
+            assert!(problems.contains(part), "{problems}");
+            assert!(!problems.contains("mar"), "{problems}");
+        }
+        let half = Auth {
+            signing_key_path: Some("key.pem".into()),
+            ..tenant_a()
+        };
+        assert!(problems(&half)[0].starts_with("auth.service_url: "));
+    }
+
+    #[test]
+    fn short_secrets_are_warned_of_without_being_shown() {
+        let warnings = warnings(&tenant_a()).join("\n");
+        assert!(warnings.contains("auth.api_secret "), "{warnings}");
+        assert!(warnings.contains("the secret of \"a\""), "{warnings}");
+        assert!(!warnings.contains("house") && !warnings.contains("of-a"));
+    }
+
+    #[test]
+    fn an_authenticator_shows_no_secret() {
+        let shown = format!("{:?}", Authenticator::open(&tenant_a()).unwrap().unwrap());
+        assert!(
+            !shown.contains("house") && !shown.contains("of-a"),
+            "{shown}"
+        );
+    }
+}

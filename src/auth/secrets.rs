@@ -1,0 +1,78 @@
+//! Shared secrets, compared by their digests in constant time: neither their length nor which one came near can be
+//! learnt from how long it takes.
+
+use std::fmt;
+
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+
+use super::access::TenantId;
+use super::token::{Holder, Token};
+
+struct Known {
+    digest: [u8; 32],
+    holder: Holder,
+}
+
+/// The secrets that open the doors.
+#[derive(Default)]
+pub(super) struct Secrets(Vec<Known>);
+
+impl Secrets {
+    /// Takes a secret. `false` where it is known already: it could not be said whose it is.
+    pub(super) fn add(&mut self, secret: &Token, tenant: Option<TenantId>) -> bool {
+        let digest = secret.digest();
+        if self.0.iter().any(|known| known.digest == digest) {
+            return false;
+        }
+        self.0.push(Known {
+            digest,
+            holder: Holder(tenant),
+        });
+        true
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whose secret this token is, if it is one.
+    pub(super) fn find(&self, token: &Token) -> Option<Holder> {
+        let digest = token.digest();
+        let mut found = 0_u32;
+        for (number, known) in (1..).zip(&self.0) {
+            found.conditional_assign(&number, known.digest.ct_eq(&digest));
+        }
+        let known = self.0.get(found.checked_sub(1)? as usize)?;
+        Some(known.holder.clone())
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} secrets", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Token {
+        Token::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_secret_opens_only_as_a_whole() {
+        let mut secrets = Secrets::default();
+        assert!(secrets.add(&token("house"), None));
+        let tenant = TenantId::new("a").unwrap();
+        assert!(secrets.add(&token("of-a"), Some(tenant.clone())));
+        assert!(!secrets.add(&token("of-a"), None), "one secret, two owners");
+        assert_eq!(secrets.find(&token("house")), Some(Holder(None)));
+        assert_eq!(secrets.find(&token("of-a")), Some(Holder(Some(tenant))));
+        for wrong in ["hous", "houses", "House", "of-b", "a"] {
+            assert_eq!(secrets.find(&token(wrong)), None, "{wrong}");
+        }
+        assert_eq!(Secrets::default().find(&token("house")), None);
+    }
+}

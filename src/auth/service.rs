@@ -1,0 +1,349 @@
+//! The authentication service: the question about a token, signed and sent, and what its answer means (protocol,
+//! section 5). Everything about it is bounded: questions at once, the time of each, the length of an answer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, Response, StatusCode, redirect};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+
+use super::access::TenantId;
+use super::decisions::{Decisions, Key};
+use super::signing::KeyFile;
+use super::token::{Holder, Token};
+use super::{AuthError, SetupError};
+use crate::config::HttpUrl;
+
+/// The constant issuer marker.
+const SUBJECT: &str = "service-auth";
+/// How long a question is valid.
+const LIFETIME_SECONDS: u64 = 300;
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// Questions on their way at once; more wait, within the time that each has.
+const MAX_QUESTIONS: usize = 256;
+/// Shorter than what servers keep an idle connection for, so that none is used just as it closes.
+const IDLE_CONNECTION: Duration = Duration::from_secs(4);
+
+/// Headers that the service is not told, and beginnings of such.
+const HIDDEN_HEADERS: &[&str] = &["authorization", "cookie", "host", "x-real-ip"];
+const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", "x-service-"];
+
+/// What a token is used for.
+pub struct Question {
+    pub(super) method: String,
+    pub(super) path: String,
+    headers: BTreeMap<String, String>,
+    pub(super) body: Bytes,
+}
+
+impl Question {
+    /// A request, with all its headers; those that the service is not told are left out here.
+    pub fn new<'a>(
+        method: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        body: Bytes,
+    ) -> Self {
+        let mut told = BTreeMap::<String, String>::new();
+        for (name, value) in headers {
+            let name = name.to_ascii_lowercase();
+            let hidden = HIDDEN_HEADERS.contains(&name.as_str())
+                || HIDDEN_PREFIXES
+                    .iter()
+                    .any(|prefix| name.starts_with(prefix));
+            if hidden {
+                continue;
+            }
+            let value = String::from_utf8_lossy(value);
+            told.entry(name)
+                .and_modify(|values| {
+                    values.push_str(", ");
+                    values.push_str(&value);
+                })
+                .or_insert_with(|| value.to_string());
+        }
+        Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            headers: told,
+            body,
+        }
+    }
+
+    /// The claims about it. A body that is not JSON counts as none.
+    fn claims(&self, token: &Token, now: SystemTime) -> serde_json::Result<Vec<u8>> {
+        let issued = now
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.as_secs());
+        let body: Option<&RawValue> = serde_json::from_slice(&self.body).ok();
+        serde_json::to_vec(&Claims {
+            sub: SUBJECT,
+            iat: issued,
+            exp: issued + LIFETIME_SECONDS,
+            auth_data: AuthData {
+                token: token.expose(),
+                request_body: body.map_or(Body::None {}, Body::Json),
+                request_headers: &self.headers,
+                request_path: &self.path,
+                request_method: &self.method,
+            },
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Claims<'a> {
+    sub: &'static str,
+    iat: u64,
+    exp: u64,
+    auth_data: AuthData<'a>,
+}
+
+#[derive(Serialize)]
+struct AuthData<'a> {
+    token: &'a str,
+    request_body: Body<'a>,
+    request_headers: &'a BTreeMap<String, String>,
+    request_path: &'a str,
+    request_method: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'a> {
+    /// The very text, so that nobody can make it look different to the service.
+    Json(&'a RawValue),
+    None {},
+}
+
+/// The service.
+pub(super) struct AuthService {
+    url: HttpUrl,
+    client: Client,
+    key: Arc<KeyFile>,
+    patience: Duration,
+    places: Semaphore,
+    decisions: Option<Decisions>,
+}
+
+impl AuthService {
+    pub(super) fn open(
+        url: HttpUrl,
+        key: PathBuf,
+        patience: Duration,
+        keep: Duration,
+    ) -> Result<Self, SetupError> {
+        let path = key.clone();
+        let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
+        // One provider of cryptography for the process; where there is one already, that is it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = Client::builder()
+            .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            // A proxy of the environment would get to see every token.
+            .no_proxy()
+            .pool_idle_timeout(IDLE_CONNECTION);
+        if url.0.scheme() == "http" {
+            // A machine without certificates of authorities can have such a service too.
+            client = client.tls_certs_only([]);
+        }
+        Ok(Self {
+            url,
+            client: client.build()?,
+            key: Arc::new(key),
+            patience,
+            places: Semaphore::new(MAX_QUESTIONS),
+            decisions: Decisions::new(keep),
+        })
+    }
+
+    /// Whose the token is, if it may be used for this.
+    pub(super) async fn ask(&self, token: Token, question: Question) -> Result<Holder, AuthError> {
+        let kept = self.decisions.as_ref();
+        let kept = kept.map(|decisions| (decisions, Key::new(&token, &question)));
+        if let Some((decisions, key)) = &kept
+            && let Some(holder) = decisions.get(key, Instant::now())
+        {
+            return Ok(holder);
+        }
+        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
+        let holder = answer.unwrap_or_else(|_| {
+            tracing::warn!("the authentication service did not answer in time");
+            Err(AuthError::ServiceUnavailable)
+        })?;
+        if let Some((decisions, key)) = kept {
+            decisions.put(key, holder.clone(), Instant::now());
+        }
+        Ok(holder)
+    }
+
+    async fn put(&self, token: Token, question: Question) -> Result<Holder, AuthError> {
+        // It is never closed.
+        let _place = self.places.acquire().await;
+        let key = Arc::clone(&self.key);
+        let now = SystemTime::now();
+        let sign = move || {
+            let claims = question.claims(&token, now);
+            key.sign(&claims.map_err(|_| AuthError::Signing)?)
+        };
+        let signed = tokio::task::spawn_blocking(sign).await;
+        let signed = signed.map_err(|_| AuthError::Signing)??;
+        let request = self.client.post(self.url.0.clone());
+        let request = request.header(CONTENT_TYPE, "application/jwt").body(signed);
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        match status {
+            StatusCode::OK => tenant(&read(response).await?).map(Holder),
+            StatusCode::UNAUTHORIZED => Err(AuthError::Unauthorized),
+            _ if status.is_client_error() => {
+                tracing::debug!(%status, "the authentication service refused a request");
+                Err(AuthError::ServiceRefused)
+            }
+            _ => {
+                tracing::warn!(%status, "the authentication service failed");
+                Err(AuthError::ServiceFailed)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AuthService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "service at {:?}", self.url)
+    }
+}
+
+fn unreachable(error: reqwest::Error) -> AuthError {
+    let error = error.without_url();
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    tracing::warn!(%error, cause, "the authentication service cannot be reached");
+    AuthError::ServiceUnavailable
+}
+
+async fn read(mut response: Response) -> Result<Vec<u8>, AuthError> {
+    let mut answer = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        if answer.len() + chunk.len() > MAX_ANSWER_BYTES {
+            tracing::warn!("an answer of the authentication service is too long");
+            return Err(AuthError::ServiceFailed);
+        }
+        answer.extend_from_slice(&chunk);
+    }
+    Ok(answer)
+}
+
+/// The tenant that an answer names. An `id` that cannot be one must not be taken for none: without a tenant everything
+/// is open.
+fn tenant(answer: &[u8]) -> Result<Option<TenantId>, AuthError> {
+    use serde_json::Value;
+    let Ok(Value::Object(answer)) = serde_json::from_slice(answer) else {
+        return Ok(None);
+    };
+    let id = match answer.get("id") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(id) => id.as_str().and_then(|id| TenantId::new(id).ok()),
+    };
+    id.map(Some).ok_or_else(|| {
+        tracing::warn!("an answer of the authentication service has an id that is no tenant's");
+        AuthError::ServiceFailed
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn claims(headers: &[(&str, &str)], body: &'static str) -> Value {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_bytes()));
+        let question = Question::new(
+            "POST",
+            "/speak",
+            headers,
+            Bytes::from_static(body.as_bytes()),
+        );
+        let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
+        let claims = question.claims(&Token::new("t").unwrap(), now).unwrap();
+        serde_json::from_slice(&claims).unwrap()
+    }
+
+    #[test]
+    fn the_service_is_told_what_the_specification_says() {
+        let headers = [
+            ("Accept", "audio/wav"),
+            ("accept", "audio/mpeg"),
+            ("Authorization", "Bearer t"),
+            ("Cookie", "c"),
+            ("Host", "h"),
+            ("X-Real-IP", "1"),
+            ("X-Forwarded-For", "1"),
+            ("x-forwarded-proto", "https"),
+            ("X-Service-Name", "s"),
+            ("x-forwarder", "kept"),
+        ];
+        let expected = json!({
+            "sub": "service-auth",
+            "iat": 1_700_000_000,
+            "exp": 1_700_000_300,
+            "auth_data": {
+                "token": "t",
+                "request_body": {"text": "x"},
+                "request_headers": {"accept": "audio/wav, audio/mpeg", "x-forwarder": "kept"},
+                "request_path": "/speak",
+                "request_method": "POST",
+            },
+        });
+        assert_eq!(claims(&headers, r#"{"text": "x"}"#), expected);
+    }
+
+    #[test]
+    fn a_body_that_is_no_json_counts_as_none() {
+        for body in ["", "{", "text", "{} {}"] {
+            assert_eq!(
+                claims(&[], body)["auth_data"]["request_body"],
+                json!({}),
+                "{body}"
+            );
+        }
+        for body in ["[1]", "null", "\"x\""] {
+            let told = &claims(&[], body)["auth_data"]["request_body"];
+            assert_eq!(told.to_string(), body);
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_a_name_or_none_or_a_failure() {
+        for none in [
+            "",
+            "OK",
+            "[]",
+            "{}",
+            r#"{"id": null}"#,
+            r#"["id"]"#,
+            "\"id\"",
+            "{\"id\":",
+        ] {
+            assert_eq!(tenant(none.as_bytes()), Ok(None), "{none}");
+        }
+        let a = TenantId::new("a").unwrap();
+        assert_eq!(tenant(br#"{"id": "a", "name": 1}"#), Ok(Some(a)));
+        for wrong in ["7", "true", "{}", "[\"a\"]", "\"\"", "\"a\\u0000\""] {
+            let answer = format!("{{\"id\": {wrong}}}");
+            assert_eq!(
+                tenant(answer.as_bytes()),
+                Err(AuthError::ServiceFailed),
+                "{wrong}"
+            );
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The token of a request: the header first, the query where the header is absent or not understood.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use super::AuthError;
+use super::access::TenantId;
+
+/// Where a token may be in a request.
+#[derive(Clone)]
+pub struct Credentials<'a> {
+    /// The values of all `Authorization` headers.
+    pub authorization: Vec<&'a [u8]>,
+    /// The query, as it stands in the request.
+    pub query: &'a str,
+}
+
+impl Credentials<'_> {
+    pub(super) fn token(&self) -> Result<Token, AuthError> {
+        let header = match self.authorization.as_slice() {
+            [] => Err(AuthError::MissingHeader),
+            [header] => bearer(header).ok_or(AuthError::InvalidHeader),
+            // Whoever stands before this server may have believed another one of them.
+            _ => Err(AuthError::InvalidHeader),
+        };
+        header.or_else(|error| api_key(self.query).ok_or(error))
+    }
+}
+
+/// Whose a good token is: a tenant's, or somebody's who has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder(pub(super) Option<TenantId>);
+
+/// What a caller shows at the door. Never empty, never with spaces or control characters; never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Token(String);
+
+impl Token {
+    pub(super) fn new(text: &str) -> Option<Self> {
+        let odd = |c: char| c.is_whitespace() || c.is_control();
+        (!text.is_empty() && !text.contains(odd)).then(|| Self(text.to_owned()))
+    }
+
+    /// The text itself, for the one who must be asked about it.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn digest(&self) -> [u8; 32] {
+        Sha256::digest(&self.0).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+fn bearer(header: &[u8]) -> Option<Token> {
+    let (scheme, token) = std::str::from_utf8(header).ok()?.trim().split_once(' ')?;
+    let token = Token::new(token.trim_start())?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+/// Of several, none: nobody could say which one is meant.
+fn api_key(query: &str) -> Option<Token> {
+    let mut keys = form_urlencoded::parse(query.as_bytes())
+        .filter(|(name, _)| name == "api_key")
+        .map(|(_, value): (_, Cow<'_, str>)| value);
+    let key = keys.next()?;
+    keys.next().is_none().then(|| Token::new(&key)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(headers: &[&str], query: &str) -> Result<String, AuthError> {
+        let authorization = headers.iter().map(|header| header.as_bytes()).collect();
+        let credentials = Credentials {
+            authorization,
+            query,
+        };
+        credentials.token().map(|token| token.0)
+    }
+
+    #[test]
+    fn the_header_is_looked_at_first() {
+        for header in ["Bearer t", "bearer t", "BEARER   t"] {
+            assert_eq!(
+                token(&[header], "api_key=q"),
+                Ok("t".to_owned()),
+                "{header}"
+            );
+        }
+        assert_eq!(token(&[], "a=b&api_key=q%2B1"), Ok("q+1".to_owned()));
+    }
+
+    #[test]
+    fn a_header_that_is_not_understood_leaves_the_query() {
+        let malformed = [
+            &["Bearer"][..],
+            &["Bearer "],
+            &["Basic dTpw"],
+            &["Bearer a b"],
+            &["Bearera"],
+            &["t"],
+            &[""],
+            &["Bearer a", "Bearer b"],
+        ];
+        for headers in malformed {
+            assert_eq!(
+                token(headers, "api_key=q"),
+                Ok("q".to_owned()),
+                "{headers:?}"
+            );
+            for query in ["", "api_key=", "api_key=a%20b", "api_key=a&api_key=b"] {
+                let got = token(headers, query);
+                assert_eq!(got, Err(AuthError::InvalidHeader), "{headers:?} {query}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_usable_token_the_header_is_missing() {
+        for query in [
+            "",
+            "api_key",
+            "api_key=",
+            "api_key=%00",
+            "API_KEY=q",
+            "api_key=a&api_key=a",
+        ] {
+            assert_eq!(token(&[], query), Err(AuthError::MissingHeader), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        assert_eq!(format!("{:?}", Token::new("marker")), "Some(***)");
+    }
+}

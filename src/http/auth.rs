@@ -1,0 +1,110 @@
+//! Brings requests to the [`Authenticator`] and its answers to the handlers. A protected handler takes an [`Access`]
+//! first, and can be reached only through the middleware that puts it there: both are one call, [`protected`].
+
+use actix_web::body::BoxBody;
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
+use actix_web::http::header;
+use actix_web::middleware::{Next, from_fn};
+use actix_web::web::{self, Bytes};
+use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, Route};
+use std::future::{Ready, ready};
+
+use super::body;
+use super::error::{ApiError, Code};
+use super::state::AppState;
+use crate::auth::{Access, Authenticator, Credentials, Door, Question, Step};
+
+/// A route that anybody may take.
+pub fn public<F, Args>(handler: F) -> impl Fn() -> Route
+where
+    F: Handler<Args>,
+    Args: FromRequest + 'static,
+    F::Output: Responder + 'static,
+{
+    move || web::route().to(handler.clone())
+}
+
+/// A route that needs a token while authentication is on. Its handler is told who asks.
+pub fn protected<F, Args>(handler: F) -> impl Fn() -> Route
+where
+    F: Handler<Args>,
+    Args: FromRequest + BeginsWithAccess + 'static,
+    F::Output: Responder + 'static,
+{
+    move || web::route().to(handler.clone()).wrap(from_fn(enter))
+}
+
+/// Arguments of a handler, the first of which says whose things it may touch.
+pub trait BeginsWithAccess {}
+
+macro_rules! begins_with_access {
+    ($(($($other:ident)*))+) => { $(impl<$($other),*> BeginsWithAccess for (Access, $($other,)*) {})+ };
+}
+
+begins_with_access!(()(A)(A B)(A B C)(A B C D)(A B C D E));
+
+impl FromRequest for Access {
+    type Error = ApiError;
+    type Future = Ready<Result<Self, ApiError>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let access = request.extensions().get().cloned();
+        ready(access.ok_or_else(|| ApiError::new(Code::Internal, "nobody asked who is there")))
+    }
+}
+
+/// The middleware of protected routes.
+async fn enter(
+    mut request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse, actix_web::Error> {
+    let state = request.app_data::<web::Data<AppState>>().cloned();
+    let state = state.ok_or_else(|| ApiError::new(Code::Internal, "the server has no state"))?;
+    let access = match &state.auth {
+        None => Access::anonymous(),
+        Some(authenticator) => identify(authenticator, &mut request).await?,
+    };
+    request.extensions_mut().insert(access);
+    next.call(request).await
+}
+
+/// The body is read only when somebody must be told of it, and given to the handler all the same.
+async fn identify(
+    authenticator: &Authenticator,
+    request: &mut ServiceRequest,
+) -> Result<Access, ApiError> {
+    let step = authenticator.identify(Door::Rest, &credentials(request.request()))?;
+    let inquiry = match step {
+        Step::Enter(access) => return Ok(access),
+        Step::Ask(inquiry) => inquiry,
+    };
+    let (head, payload) = request.parts_mut();
+    let body = body::read(head, payload).await?;
+    request.set_payload(Payload::from(body.clone()));
+    Ok(inquiry.ask(question(request.request(), body)).await?)
+}
+
+/// Who opens a socket. Its payload is not a body, and stays as it is.
+pub async fn at_socket(state: &AppState, request: &HttpRequest) -> Result<Access, ApiError> {
+    let Some(authenticator) = &state.auth else {
+        return Ok(Access::anonymous());
+    };
+    match authenticator.identify(Door::Socket, &credentials(request))? {
+        Step::Enter(access) => Ok(access),
+        Step::Ask(inquiry) => Ok(inquiry.ask(question(request, Bytes::new())).await?),
+    }
+}
+
+fn credentials(request: &HttpRequest) -> Credentials<'_> {
+    let headers = request.headers().get_all(header::AUTHORIZATION);
+    Credentials {
+        authorization: headers.map(header::HeaderValue::as_bytes).collect(),
+        query: request.query_string(),
+    }
+}
+
+fn question(request: &HttpRequest, body: Bytes) -> Question {
+    let headers = request.headers().iter();
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    Question::new(request.method().as_str(), request.path(), headers, body)
+}
