@@ -10,6 +10,7 @@ mod harness;
 mod lifecycle;
 mod local_stt;
 mod local_tts;
+mod openapi;
 mod readme;
 mod routes;
 mod socket_edge;

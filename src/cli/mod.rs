@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, none of them with logic of its own.
 
 mod check;
+mod openapi;
 mod print_config;
 mod say;
 
@@ -62,6 +63,8 @@ enum Command {
     Say(say::Arguments),
     /// Writes down what is said in an audio file
     Transcribe(transcribe::Arguments),
+    /// Prints the description of the interface (OpenAPI 3.1), for generators of clients
+    Openapi(openapi::Arguments),
     /// Recognises speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
@@ -122,6 +125,10 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::Openapi(arguments) => {
+            openapi::run(&arguments);
+            Ok(())
+        }
         Command::SttWorker(arguments) => stt_worker::run(&arguments),
     }
 }

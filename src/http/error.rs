@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::providers::{ErrorKind, ProviderError};
 use crate::synthesis::SynthesisError;
 
 /// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
     /// The request cannot be carried out as it is; the message names the field.
@@ -49,8 +50,53 @@ pub enum Code {
     RecordingUnavailable,
     /// What is kept here cannot be read or written.
     StorageError,
+    /// The room belongs to somebody else.
+    RoomAccessDenied,
+    /// No such room, or not the caller's.
+    RoomNotFound,
+    /// Nobody of this identity is in the room.
+    ParticipantNotFound,
+    /// The participant has no such track.
+    TrackNotFound,
+    /// No such recording, or not the caller's.
+    RecordingNotFound,
+    /// The server's settings name this host.
+    HookImmutable,
+    /// The caller asks too often.
+    RateLimited,
+    /// The room provider failed.
+    RtcError,
+    /// The participant could not be removed.
+    RemovalFailed,
+    /// The track could not be muted or unmuted.
+    MuteFailed,
+    /// The call could not be placed.
+    CallFailed,
+    /// The call could not be transferred.
+    TransferFailed,
     /// Our own fault.
     Internal,
+    /// A token is needed, and none was sent.
+    #[serde(rename = "missing_auth_header")]
+    MissingAuthHeader,
+    /// The `Authorization` header is not understood.
+    #[serde(rename = "invalid_auth_header")]
+    InvalidAuthHeader,
+    /// The token is not accepted.
+    #[serde(rename = "unauthorized")]
+    Unauthorized,
+    /// The authentication service refused (401) or failed (502).
+    #[serde(rename = "auth_service_error")]
+    AuthServiceError,
+    /// The authentication service does not answer.
+    #[serde(rename = "auth_service_unavailable")]
+    AuthServiceUnavailable,
+    /// Authentication is set up wrongly.
+    #[serde(rename = "config_error")]
+    ConfigError,
+    /// The question to the authentication service could not be signed.
+    #[serde(rename = "jwt_signing_error")]
+    JwtSigningError,
 }
 
 /// An error on its way out.
@@ -63,9 +109,13 @@ pub struct ApiError {
     allow: Vec<Method>,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// The body of every error.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct Body<'a> {
+    /// For programs.
     error: Code,
+    /// For people.
     message: &'a str,
 }
 
@@ -76,20 +126,37 @@ impl ApiError {
             Code::InvalidRequest | Code::UnsupportedProvider | Code::InvalidPhoneNumber => {
                 StatusCode::BAD_REQUEST
             }
-            Code::OriginNotAllowed => StatusCode::FORBIDDEN,
-            Code::NotFound => StatusCode::NOT_FOUND,
-            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::OriginNotAllowed | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
+            Code::NotFound
+            | Code::RoomNotFound
+            | Code::ParticipantNotFound
+            | Code::TrackNotFound
+            | Code::RecordingNotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed | Code::HookImmutable => StatusCode::METHOD_NOT_ALLOWED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Code::Overloaded | Code::RecordingUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::RateLimited | Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Code::Overloaded | Code::RecordingUnavailable | Code::AuthServiceUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Code::MissingAuthHeader | Code::InvalidAuthHeader | Code::Unauthorized => {
+                StatusCode::UNAUTHORIZED
+            }
+            Code::AuthServiceError => StatusCode::BAD_GATEWAY,
             Code::ProviderAuth
             | Code::SynthesisFailed
             | Code::ProviderError
             | Code::RtcNotConfigured
+            | Code::RtcError
+            | Code::RemovalFailed
+            | Code::MuteFailed
+            | Code::CallFailed
+            | Code::TransferFailed
             | Code::OutboundAddressNotConfigured
             | Code::StorageError
-            | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            | Code::Internal
+            | Code::ConfigError
+            | Code::JwtSigningError => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self {
             status,

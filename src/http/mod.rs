@@ -3,10 +3,12 @@
 
 mod body;
 mod console;
+mod docs;
 mod error;
 mod fields;
 mod health;
 mod metrics;
+pub mod openapi;
 mod recording;
 mod rtc;
 mod sessions;
@@ -17,8 +19,9 @@ mod state;
 mod voices;
 mod ws;
 
+use actix_web::dev::{AppService, HttpServiceFactory};
 use actix_web::http::Method;
-use actix_web::{HttpRequest, Resource, web};
+use actix_web::{FromRequest, Handler, HttpRequest, Resource, Responder, Route, web};
 
 pub use body::MAX_BODY_BYTES;
 pub use error::{ApiError, Code};
@@ -31,123 +34,96 @@ pub fn configure(app: &mut web::ServiceConfig) {
         ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
-        .app_data(web::QueryConfig::default().error_handler(bad_query))
-        .service(only(web::resource("/"), &[Method::GET, Method::HEAD]).get_and_head(health::alive))
-        .service(
-            only(web::resource("/healthz"), &[Method::GET, Method::HEAD])
-                .get_and_head(health::alive),
-        )
-        .service(
-            only(web::resource("/readyz"), &[Method::GET, Method::HEAD])
-                .get_and_head(health::ready),
-        )
-        .service(
-            only(web::resource("/metrics"), &[Method::GET, Method::HEAD])
-                .get_and_head(metrics::show),
-        )
-        .service(
-            only(web::resource("/voices"), &[Method::GET, Method::HEAD]).get_and_head(voices::list),
-        )
-        .service(only(web::resource("/speak"), &[Method::POST]).route(web::post().to(speak::speak)))
-        .service(only(web::resource("/ws"), &[Method::GET]).route(web::get().to(ws::open)))
-        .service(
-            only(web::resource("/console"), &[Method::GET, Method::HEAD])
-                .get_and_head(console::show),
-        )
-        .service(
-            only(web::resource("/sessions"), &[Method::GET, Method::HEAD])
-                .get_and_head(sessions::list),
-        )
-        .service(
-            only(web::resource("/sessions/{stream_id}"), &[Method::DELETE])
-                .route(web::delete().to(sessions::end)),
-        )
-        .configure(rooms)
-        .configure(telephone)
-        .default_service(web::to(unknown_path));
+        .app_data(web::QueryConfig::default().error_handler(bad_query));
+    for endpoint in endpoints() {
+        app.service(endpoint);
+    }
+    app.default_service(web::to(unknown_path));
 }
 
-fn rooms(app: &mut web::ServiceConfig) {
-    app.service(
-        only(web::resource("/rtc/token"), &[Method::POST]).route(web::post().to(rtc::token)),
-    )
-    .service(
-        only(web::resource("/rtc/rooms"), &[Method::GET, Method::HEAD]).get_and_head(rtc::rooms),
-    )
-    .service(
-        only(
-            web::resource("/rtc/rooms/{room_name}"),
-            &[Method::GET, Method::HEAD],
-        )
-        .get_and_head(rtc::room),
-    )
-    .service(
-        only(web::resource("/rtc/participant"), &[Method::DELETE])
-            .route(web::delete().to(rtc::remove)),
-    )
-    .service(
-        only(web::resource("/rtc/participant/mute"), &[Method::POST])
-            .route(web::post().to(rtc::mute)),
-    )
-    .service(
-        only(web::resource("/rtc/webhook"), &[Method::POST]).route(web::post().to(rtc::webhook)),
-    )
-    .service(
-        only(web::resource("/recordings"), &[Method::GET, Method::HEAD])
-            .get_and_head(recording::list),
-    )
-    .service(
-        only(
-            web::resource("/recording/{stream_id:.*}"),
-            &[Method::GET, Method::HEAD, Method::DELETE],
-        )
-        .get_and_head(recording::download)
-        .route(web::delete().to(recording::delete)),
-    );
+/// Every path with its methods; [`openapi`] describes the same.
+#[rustfmt::skip]
+fn endpoints() -> Vec<Endpoint> {
+    vec![
+        at("/").get(to(health::alive)),
+        at("/healthz").get(to(health::alive)),
+        at("/readyz").get(to(health::ready)),
+        at("/metrics").get(to(metrics::show)),
+        at("/openapi.json").get(to(openapi::show)),
+        at("/schemas/socket.json").get(to(openapi::show_socket_schema)),
+        at("/docs").get(to(docs::show)),
+        at("/console").get(to(console::show)),
+        at("/voices").get(to(voices::list)),
+        at("/speak").on(Method::POST, to(speak::speak)),
+        at("/ws").on(Method::GET, to(ws::open)),
+        at("/sessions").get(to(sessions::list)),
+        at("/sessions/{stream_id}").on(Method::DELETE, to(sessions::end)),
+        at("/rtc/token").on(Method::POST, to(rtc::token)),
+        at("/rtc/rooms").get(to(rtc::rooms)),
+        at("/rtc/rooms/{room_name}").get(to(rtc::room)),
+        at("/rtc/participant").on(Method::DELETE, to(rtc::remove)),
+        at("/rtc/participant/mute").on(Method::POST, to(rtc::mute)),
+        at("/rtc/webhook").on(Method::POST, to(rtc::webhook)),
+        at("/recordings").get(to(recording::list)),
+        at("/recording/{stream_id:.*}").get(to(recording::download)).on(Method::DELETE, to(recording::delete)),
+        at("/sip/call").on(Method::POST, to(sip::call)),
+        at("/sip/transfer").on(Method::POST, to(sip::transfer)),
+        at("/sip/hooks")
+            .get(to(sip::hooks))
+            .on(Method::POST, to(sip::add_hooks))
+            .on(Method::DELETE, to(sip::remove_hooks)),
+    ]
 }
 
-fn telephone(app: &mut web::ServiceConfig) {
-    app.service(only(web::resource("/sip/call"), &[Method::POST]).route(web::post().to(sip::call)))
-        .service(
-            only(web::resource("/sip/transfer"), &[Method::POST])
-                .route(web::post().to(sip::transfer)),
-        )
-        .service(
-            only(
-                web::resource("/sip/hooks"),
-                &[Method::GET, Method::HEAD, Method::POST, Method::DELETE],
-            )
-            .get_and_head(sip::hooks)
-            .route(web::post().to(sip::add_hooks))
-            .route(web::delete().to(sip::remove_hooks)),
-        );
+fn to<F, Args>(handler: F) -> impl Fn() -> Route
+where
+    F: Handler<Args>,
+    Args: FromRequest + 'static,
+    F::Output: Responder + 'static,
+{
+    move || web::route().to(handler.clone())
 }
 
-/// A resource that answers every other method with 405 and `Allow`.
-fn only(resource: Resource, methods: &'static [Method]) -> Resource {
-    resource.default_service(web::to(move |request: HttpRequest| async move {
-        Err::<String, _>(ApiError::method_not_allowed(request.method(), methods))
-    }))
+/// A path and what it answers to; any other method is 405 with `Allow`.
+struct Endpoint {
+    path: &'static str,
+    routes: Vec<Route>,
+    methods: Vec<Method>,
 }
 
-/// `HEAD` is answered like `GET`; the connection leaves the body out.
-trait GetAndHead {
-    fn get_and_head<F, Args>(self, handler: F) -> Self
-    where
-        F: actix_web::Handler<Args> + Clone,
-        Args: actix_web::FromRequest + 'static,
-        F::Output: actix_web::Responder + 'static;
+fn at(path: &'static str) -> Endpoint {
+    Endpoint {
+        path,
+        routes: Vec::new(),
+        methods: Vec::new(),
+    }
 }
 
-impl GetAndHead for Resource {
-    fn get_and_head<F, Args>(self, handler: F) -> Self
-    where
-        F: actix_web::Handler<Args> + Clone,
-        Args: actix_web::FromRequest + 'static,
-        F::Output: actix_web::Responder + 'static,
-    {
-        self.route(web::get().to(handler.clone()))
-            .route(web::head().to(handler))
+impl Endpoint {
+    fn on(mut self, method: Method, route: impl Fn() -> Route) -> Self {
+        self.routes.push(route().method(method.clone()));
+        self.methods.push(method);
+        self
+    }
+
+    /// `HEAD` is answered like `GET`; the connection leaves the body out.
+    fn get(self, route: impl Fn() -> Route) -> Self {
+        self.on(Method::GET, &route).on(Method::HEAD, &route)
+    }
+}
+
+impl HttpServiceFactory for Endpoint {
+    fn register(self, config: &mut AppService) {
+        let methods = self.methods;
+        let other = web::to(move |request: HttpRequest| {
+            let refused = ApiError::method_not_allowed(request.method(), &methods);
+            async { Err::<String, _>(refused) }
+        });
+        let resource = self
+            .routes
+            .into_iter()
+            .fold(web::resource(self.path), Resource::route);
+        resource.default_service(other).register(config);
     }
 }
 
