@@ -260,7 +260,7 @@ pub async fn hooks() -> web::Json<HookList> {
 }
 
 /// Adds hooks.
-pub async fn add_hooks(body: JsonBody<HooksRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn add_hooks(body: JsonBody<HooksRequest, true>) -> Result<HttpResponse, ApiError> {
     let JsonBody(HooksRequest(hooks)) = body;
     let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     if hooks.is_empty() || hooks.len() > MAX_HOOKS {

@@ -98,6 +98,7 @@ pub enum TurnEvent {
 
 /// The body of an `stt_result`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct SttResult {
     /// The text of this segment; empty where only the end of the turn is told, or an interim result is taken back.
     pub transcript: String,
@@ -122,6 +123,7 @@ pub struct SttResult {
 /// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
 /// turns, then `turn_end`. A turn that only the recogniser has heard has just its `turn_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct VoiceEvent {
     /// What happened.
     pub event: VoiceEventKind,
