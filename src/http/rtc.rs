@@ -144,7 +144,7 @@ pub struct Removed {
 
 /// Answer of `POST /rtc/participant/mute`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Muted {
+pub struct MuteAnswer {
     room_name: String,
     participant_identity: String,
     track_sid: String,

@@ -25,7 +25,7 @@ pub struct SpeakRequest {
     #[schemars(required, length(min = 1, max = MAX_TEXT_BYTES), regex(pattern = r"\S"))]
     text: Option<String>,
     /// How.
-    #[schemars(required)]
+    #[schemars(with = "TtsConfig")]
     tts_config: Option<TtsConfig>,
 }
 

@@ -440,8 +440,11 @@ struct WireRtc {
 #[derive(JsonSchema)]
 struct Bare {}
 
+/// Makes the schema of a type.
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
 /// The schemas of what a client may send, by `type`.
-pub(super) const CLIENT_SCHEMAS: [(&str, fn(&mut SchemaGenerator) -> Schema); 7] = [
+pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 7] = [
     ("config", WireConfig::json_schema),
     ("speak", WireSpeak::json_schema),
     ("clear", Bare::json_schema),

@@ -158,7 +158,7 @@ fn schemas() -> Map<String, Value> {
         rtc::RoomList,
         rtc::RoomDetails,
         rtc::Removed,
-        rtc::Muted,
+        rtc::MuteAnswer,
     )>(&mut written);
     add::<(sip::CallAnswer, sip::TransferAnswer, sip::HookList)>(&mut written);
     let mut schemas = read.take_definitions(true);

@@ -245,7 +245,7 @@ fn rooms() -> Vec<Operation> {
             .summary("Mutes or unmutes a track")
             .protected()
             .takes::<rtc::MuteRequest>()
-            .answers(200, json_of::<rtc::Muted>("It has been done."))
+            .answers(200, json_of::<rtc::MuteAnswer>("It has been done."))
             .refuses(
                 404,
                 &[
