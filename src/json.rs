@@ -12,9 +12,9 @@ pub struct Misfit {
     pub problem: String,
 }
 
-/// The value of a text.
+/// The value of a text that holds an object.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
-    // Our messages are objects; serde would also take an array of their fields.
+    // serde would also take an array of its fields.
     let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
         let problem = "must be an object".to_owned();
@@ -23,6 +23,11 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
             problem,
         });
     }
+    parse_any(text)
+}
+
+/// The value of a text that may hold an array, too.
+pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
     // Following the path costs more than parsing, so it is followed only when there is something to name.
     serde_json::from_slice(text).map_err(|error| misfit::<T>(text, &error))
 }

@@ -3,6 +3,13 @@
 
 use std::fmt;
 
+/// What [`PhoneNumber::parse`] takes, as a regular expression.
+pub const PATTERN: &str = concat!(
+    r"^\s*([Tt][Ee][Ll]:)?[ .()-]*",
+    r"(\+[ .()-]*[1-9]([ .()-]*[0-9]){6,14}|[0-9]([ .()-]*[0-9]){0,14}|[0-9*#]([ .()-]*[0-9*#]){0,5})",
+    r"[ .()-]*\s*$"
+);
+
 /// A number in the form that is dialled.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PhoneNumber(String);
@@ -102,6 +109,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_pattern_takes_what_parse_takes(text in r"( |tel:|TEL:)?[-0-9+*#. ()x]{0,20}") {
+            let schema = serde_json::json!({"pattern": PATTERN});
+            let fits = jsonschema::is_valid(&schema, &serde_json::json!(text));
+            prop_assert_eq!(fits, PhoneNumber::parse(&text).is_ok(), "{:?}", text);
+        }
+
         #[test]
         fn what_was_normalised_stays_as_it_is(text in "\\PC{0,20}") {
             if let Ok(number) = PhoneNumber::parse(&text) {

@@ -13,6 +13,7 @@ mod harness;
 mod lifecycle;
 mod local_stt;
 mod local_tts;
+mod openapi;
 mod readme;
 mod routes;
 mod session;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod openapi;
 mod print_config;
 mod say;
 mod serve;
@@ -64,6 +65,8 @@ enum Command {
     Transcribe(transcribe::Arguments),
     /// Measures the server under load
     Bench(bench::Arguments),
+    /// Prints the description of the interface (OpenAPI 3.1), for generators of clients
+    Openapi(openapi::Arguments),
     /// Recognises speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
@@ -125,6 +128,10 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
+        Command::Openapi(arguments) => {
+            openapi::run(&arguments);
+            Ok(())
+        }
         Command::SttWorker(arguments) => stt_worker::run(&arguments),
     }
 }

@@ -20,10 +20,11 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A JSON body. A missing content type counts as JSON, any other than `application/json` does not.
-pub struct JsonBody<T>(pub T);
+/// A JSON body: an object, or where `ARRAY` says so also an array. A missing content type counts as JSON, any other than
+/// `application/json` does not.
+pub struct JsonBody<T, const ARRAY: bool = false>(pub T);
 
-impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
+impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<T, ARRAY> {
     type Error = ApiError;
     type Future = LocalBoxFuture<'static, Result<Self, ApiError>>;
 
@@ -35,7 +36,8 @@ impl<T: DeserializeOwned + 'static> FromRequest for JsonBody<T> {
         async move {
             let misfit =
                 |misfit: json::Misfit| ApiError::new(Code::InvalidRequest, misfit.to_string());
-            json::parse(&bytes.await?).map(Self).map_err(misfit)
+            let parse = if ARRAY { json::parse_any } else { json::parse };
+            parse(&bytes.await?).map(Self).map_err(misfit)
         }
         .boxed_local()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::auth::AuthError;
@@ -14,7 +15,7 @@ use crate::synthesis::SynthesisError;
 
 /// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those
 /// of authentication are in lower case, as the specification has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
     /// The request cannot be carried out as it is; the message names the field.
@@ -51,6 +52,30 @@ pub enum Code {
     RecordingUnavailable,
     /// What is kept here cannot be read or written.
     StorageError,
+    /// The room belongs to somebody else.
+    RoomAccessDenied,
+    /// No such room, or not the caller's.
+    RoomNotFound,
+    /// Nobody of this identity is in the room.
+    ParticipantNotFound,
+    /// The participant has no such track.
+    TrackNotFound,
+    /// No such recording, or not the caller's.
+    RecordingNotFound,
+    /// The server's settings name this host.
+    HookImmutable,
+    /// The caller asks too often.
+    RateLimited,
+    /// The room provider failed.
+    RtcError,
+    /// The participant could not be removed.
+    RemovalFailed,
+    /// The track could not be muted or unmuted.
+    MuteFailed,
+    /// The call could not be placed.
+    CallFailed,
+    /// The call could not be transferred.
+    TransferFailed,
     /// Our own fault.
     Internal,
     /// A token is needed, and none was sent.
@@ -86,9 +111,13 @@ pub struct ApiError {
     allow: Vec<Method>,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// The body of every error.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct Body<'a> {
+    /// For programs.
     error: Code,
+    /// For people.
     message: &'a str,
 }
 
@@ -99,12 +128,16 @@ impl ApiError {
             Code::InvalidRequest | Code::UnsupportedProvider | Code::InvalidPhoneNumber => {
                 StatusCode::BAD_REQUEST
             }
-            Code::OriginNotAllowed => StatusCode::FORBIDDEN,
-            Code::NotFound => StatusCode::NOT_FOUND,
-            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::OriginNotAllowed | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
+            Code::NotFound
+            | Code::RoomNotFound
+            | Code::ParticipantNotFound
+            | Code::TrackNotFound
+            | Code::RecordingNotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed | Code::HookImmutable => StatusCode::METHOD_NOT_ALLOWED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Code::RateLimited | Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
             Code::Overloaded | Code::RecordingUnavailable | Code::AuthServiceUnavailable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -116,6 +149,11 @@ impl ApiError {
             | Code::SynthesisFailed
             | Code::ProviderError
             | Code::RtcNotConfigured
+            | Code::RtcError
+            | Code::RemovalFailed
+            | Code::MuteFailed
+            | Code::CallFailed
+            | Code::TransferFailed
             | Code::OutboundAddressNotConfigured
             | Code::StorageError
             | Code::Internal

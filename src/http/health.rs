@@ -1,12 +1,15 @@
 //! `GET /`, `/healthz` and `/readyz`: whether the server is there, alive, and willing.
 
 use actix_web::{HttpResponse, web};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::state::AppState;
 
-#[derive(Serialize)]
-struct Health {
+/// How the server is.
+#[derive(Serialize, JsonSchema)]
+pub struct Health {
+    #[schemars(extend("enum" = ["OK", "draining"]))]
     status: &'static str,
 }
 

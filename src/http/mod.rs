@@ -4,10 +4,12 @@
 mod auth;
 mod body;
 mod console;
+mod docs;
 mod error;
 mod fields;
 mod health;
 mod metrics;
+pub mod openapi;
 mod recording;
 mod rtc;
 mod sessions;
@@ -34,56 +36,65 @@ pub fn configure(app: &mut web::ServiceConfig) {
         ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
-        .app_data(web::QueryConfig::default().error_handler(bad_query))
-        .service(at("/").get(public(health::alive)))
-        .service(at("/healthz").get(public(health::alive)))
-        .service(at("/readyz").get(public(health::ready)))
-        .service(at("/console").get(public(console::show)))
-        .service(at("/ws").on(Method::GET, public(ws::open)))
-        .service(at("/metrics").get(protected(metrics::show)))
-        .service(at("/voices").get(protected(voices::list)))
-        .service(at("/speak").on(Method::POST, protected(speak::speak)))
-        .service(at("/sessions").get(protected(sessions::list)))
-        .service(at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end)))
-        .service(at("/rtc/token").on(Method::POST, protected(rtc::token)))
-        .service(at("/rtc/rooms").get(protected(rtc::rooms)))
-        .service(at("/rtc/rooms/{room_name}").get(protected(rtc::room)))
-        .service(at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)))
-        .service(at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)))
-        .service(at("/rtc/webhook").on(Method::POST, public(rtc::webhook)))
-        .service(at("/recordings").get(protected(recording::list)))
-        .service(
-            at("/recording/{stream_id:.*}")
-                .get(protected(recording::download))
-                .on(Method::DELETE, protected(recording::delete)),
-        )
-        .service(at("/sip/call").on(Method::POST, protected(sip::call)))
-        .service(at("/sip/transfer").on(Method::POST, protected(sip::transfer)))
-        .service(
-            at("/sip/hooks")
-                .get(protected(sip::hooks))
-                .on(Method::POST, protected(sip::add_hooks))
-                .on(Method::DELETE, protected(sip::remove_hooks)),
-        )
-        .default_service(web::to(unknown_path));
+        .app_data(web::QueryConfig::default().error_handler(bad_query));
+    for endpoint in endpoints() {
+        app.service(endpoint);
+    }
+    app.default_service(web::to(unknown_path));
+}
+
+/// Every path with its methods; [`openapi`] describes the same.
+#[rustfmt::skip]
+fn endpoints() -> Vec<Endpoint> {
+    vec![
+        at("/").get(public(health::alive)),
+        at("/healthz").get(public(health::alive)),
+        at("/readyz").get(public(health::ready)),
+        at("/metrics").get(protected(metrics::show)),
+        at("/openapi.json").get(public(openapi::show)),
+        at("/schemas/socket.json").get(public(openapi::show_socket_schema)),
+        at("/docs").get(public(docs::show)),
+        at("/console").get(public(console::show)),
+        at("/voices").get(protected(voices::list)),
+        at("/speak").on(Method::POST, protected(speak::speak)),
+        at("/ws").on(Method::GET, public(ws::open)),
+        at("/sessions").get(protected(sessions::list)),
+        at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end)),
+        at("/rtc/token").on(Method::POST, protected(rtc::token)),
+        at("/rtc/rooms").get(protected(rtc::rooms)),
+        at("/rtc/rooms/{room_name}").get(protected(rtc::room)),
+        at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)),
+        at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)),
+        at("/rtc/webhook").on(Method::POST, public(rtc::webhook)),
+        at("/recordings").get(protected(recording::list)),
+        at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete)),
+        at("/sip/call").on(Method::POST, protected(sip::call)),
+        at("/sip/transfer").on(Method::POST, protected(sip::transfer)),
+        at("/sip/hooks")
+            .get(protected(sip::hooks))
+            .on(Method::POST, protected(sip::add_hooks))
+            .on(Method::DELETE, protected(sip::remove_hooks)),
+    ]
 }
 
 /// A path and what it answers to; any other method is 405 with `Allow`, whoever asks.
 struct Endpoint {
-    resource: Resource,
+    path: &'static str,
+    routes: Vec<Route>,
     methods: Vec<Method>,
 }
 
-fn at(path: &str) -> Endpoint {
+fn at(path: &'static str) -> Endpoint {
     Endpoint {
-        resource: web::resource(path),
+        path,
+        routes: Vec::new(),
         methods: Vec::new(),
     }
 }
 
 impl Endpoint {
     fn on(mut self, method: Method, route: impl Fn() -> Route) -> Self {
-        self.resource = self.resource.route(route().method(method.clone()));
+        self.routes.push(route().method(method.clone()));
         self.methods.push(method);
         self
     }
@@ -101,7 +112,11 @@ impl HttpServiceFactory for Endpoint {
             let refused = ApiError::method_not_allowed(request.method(), &methods);
             async { Err::<String, _>(refused) }
         });
-        self.resource.default_service(other).register(config);
+        let resource = self
+            .routes
+            .into_iter()
+            .fold(web::resource(self.path), Resource::route);
+        resource.default_service(other).register(config);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use actix_web::web;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::{ApiError, Code};
@@ -15,14 +16,15 @@ use crate::auth::Access;
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Answer of `GET /sessions`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct SessionList {
     sessions: Vec<SessionInfo>,
 }
 
 /// Answer of `DELETE /sessions/{stream_id}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Ended {
+    #[schemars(extend("const" = "ended"))]
     status: &'static str,
     stream_id: StreamId,
 }

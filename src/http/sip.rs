@@ -1,13 +1,16 @@
 //! `/sip/…`: calls, transfers and hooks. What a request must hold is checked here; there is no telephone behind it yet,
 //! and every valid request is told so.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
 use actix_web::{HttpResponse, web};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
@@ -15,35 +18,82 @@ use super::fields::{phone_number, required};
 use super::rtc::not_configured;
 use super::state::AppState;
 use crate::auth::Access;
+use crate::phone;
 
 /// The most hooks of one request.
 const MAX_HOOKS: usize = 1000;
 
 /// Body of `POST /sip/call`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 pub struct CallRequest {
+    /// The room.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
+    /// What people read.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_name: Option<String>,
+    /// Who, as the room knows them.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
+    /// Whose number is shown; the SIP provider must know it.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     from_phone_number: Option<String>,
+    /// Whom to call.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     to_phone_number: Option<String>,
+    /// The caller's own gateway; the server's when absent.
     sip: Option<Overrides>,
 }
 
 /// The caller's own gateway.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("dependentRequired" = {"auth_password": ["auth_username"]}))]
 pub struct Overrides {
+    /// `hostname` or `hostname:port`.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,253}(:[1-9][0-9]{0,4})?$"))]
     outbound_address: Option<String>,
+    /// For the gateway; required with `auth_password`.
     auth_username: Option<String>,
+    /// For the gateway.
+    #[schemars(extend("format" = "password"))]
     auth_password: Option<String>,
 }
 
 /// Body of `POST /sip/transfer`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 pub struct TransferRequest {
+    /// The room.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
+    /// Who, as the room knows them.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
+    /// Whom to call instead.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     transfer_to: Option<String>,
+}
+
+/// Answer of `POST /sip/call`.
+#[derive(Serialize, JsonSchema)]
+pub struct CallAnswer {
+    #[schemars(extend("const" = "initiated"))]
+    status: String,
+    room_name: String,
+    participant_identity: String,
+    /// Of the room.
+    participant_id: String,
+    sip_call_id: String,
+}
+
+/// Answer of `POST /sip/transfer`.
+#[derive(Serialize, JsonSchema)]
+pub struct TransferAnswer {
+    #[schemars(extend("const" = "initiated"))]
+    status: String,
+    room_name: String,
+    participant_identity: String,
+    /// As it is dialled.
+    transfer_to: String,
 }
 
 /// Body of `POST /sip/hooks`: the array itself, or an object around it.
@@ -80,23 +130,60 @@ impl<'de> Deserialize<'de> for HooksRequest {
     }
 }
 
-/// One hook of a request.
-#[derive(Deserialize)]
+impl JsonSchema for HooksRequest {
+    fn schema_name() -> Cow<'static, str> {
+        "HooksRequest".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let hook = generator.subschema_for::<HookRequest>();
+        let hooks = json!({"type": "array", "items": hook, "minItems": 1, "maxItems": MAX_HOOKS});
+        json_schema!({
+            "description": "Hooks to add or replace: the array itself, or an object around it.",
+            "oneOf": [
+                hooks,
+                {"type": "object", "properties": {"hooks": hooks}, "required": ["hooks"]},
+            ],
+        })
+    }
+}
+
+/// Where telephone events of a host are sent.
+#[derive(Deserialize, JsonSchema)]
 pub struct HookRequest {
+    /// Compared without regard to case; no two of a request may be the same.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     host: Option<String>,
+    /// Where to.
+    #[schemars(required, length(max = 256), regex(pattern = "^https://"))]
     url: Option<String>,
 }
 
 /// Body of `DELETE /sip/hooks`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 pub struct HostsRequest {
+    /// Compared without regard to case; unknown ones are ignored.
+    #[schemars(
+        required,
+        length(min = 1, max = 1000),
+        inner(length(min = 1, max = 256), regex(pattern = r"\S"))
+    )]
     hosts: Option<Vec<String>>,
 }
 
 /// Answer of everything under `/sip/hooks`.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct HookList {
-    hooks: [(); 0],
+    hooks: Vec<Hook>,
+}
+
+/// A hook, without its secret.
+#[derive(Serialize, JsonSchema)]
+pub struct Hook {
+    host: String,
+    url: String,
+    /// The tenant that it belongs to.
+    auth_id: Option<String>,
 }
 
 /// Calls a number into a room.
@@ -174,11 +261,14 @@ pub async fn transfer(
 
 /// Lists hooks: as long as there is no telephone there are none.
 pub async fn hooks(_: Access) -> web::Json<HookList> {
-    web::Json(HookList { hooks: [] })
+    web::Json(HookList { hooks: Vec::new() })
 }
 
 /// Adds hooks.
-pub async fn add_hooks(_: Access, body: JsonBody<HooksRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn add_hooks(
+    _: Access,
+    body: JsonBody<HooksRequest, true>,
+) -> Result<HttpResponse, ApiError> {
     let JsonBody(HooksRequest(hooks)) = body;
     let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     if hooks.is_empty() || hooks.len() > MAX_HOOKS {

@@ -4,6 +4,7 @@ use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -19,9 +20,13 @@ const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
 
 /// Body of `POST /speak`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct SpeakRequest {
+    /// What is said, at most 32 KiB.
+    #[schemars(required, length(min = 1, max = MAX_TEXT_BYTES), regex(pattern = r"\S"))]
     text: Option<String>,
+    /// How.
+    #[schemars(with = "TtsConfig")]
     tts_config: Option<TtsConfig>,
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -124,7 +125,7 @@ pub struct SttRequest {
 }
 
 /// One recognised word with its place in the session's audio.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Word {
     /// The word as recognised.
     pub word: String,
@@ -133,6 +134,7 @@ pub struct Word {
     /// Seconds from the first sample that was sent.
     pub end: f64,
     /// 0–1 where the provider gives one.
+    #[schemars(range(min = 0, max = 1))]
     pub confidence: Option<f32>,
 }
 
@@ -295,7 +297,7 @@ impl fmt::Debug for TtsStream {
 pub type TextStream = BoxStream<'static, String>;
 
 /// A voice, as `GET /voices` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Voice {
     /// What goes into `voice_id`.
     pub id: String,

@@ -3,15 +3,18 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// One override, as it stands on the wire.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 pub struct Pronunciation {
-    /// The word or words to replace.
+    /// The word or words to replace, at most 200 bytes.
+    #[schemars(length(min = 1, max = 200), regex(pattern = r"\S"))]
     pub word: String,
-    /// What is said instead.
+    /// What is said instead, at most 1000 bytes.
+    #[schemars(length(max = 1000))]
     pub pronunciation: String,
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -23,18 +24,39 @@ const SPEAKING_RATES: std::ops::RangeInclusive<f64> = 0.25..=4.0;
 /// Seconds that a timeout may have.
 const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
 
-/// `tts_config` on the wire. `null` means absent; unknown fields are ignored.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// How to speak. `null` means absent; unknown fields are ignored.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct TtsConfig {
+    /// Slug of the provider, for example `local`.
+    #[schemars(required, length(min = 1))]
     provider: Option<String>,
+    /// Model of the provider; empty means its default.
+    #[schemars(required)]
     model: Option<String>,
+    /// One of `GET /voices`; the provider's default when absent.
     voice_id: Option<String>,
+    /// What leaves. `opus`, one packet per message, is for the socket only.
+    #[schemars(extend(
+        "enum" = ["linear16", "wav", "mulaw", "alaw", "mp3", "ogg_opus", "opus", "", null],
+        "default" = "linear16"
+    ))]
     audio_format: Option<String>,
+    /// Hertz. When absent 24000, or 8000 for `mulaw` and `alaw`; which rates there are depends on the format.
+    #[schemars(range(min = 8000, max = 48000))]
     sample_rate: Option<u64>,
+    /// How fast, without a change of pitch.
+    #[schemars(range(min = 0.25, max = 4.0), extend("default" = 1.0))]
     speaking_rate: Option<f64>,
+    /// The caller's own credential for the provider; the server's when absent or empty.
     auth: Option<Map<String, Value>>,
+    /// Seconds that connecting to the provider may take.
+    #[schemars(range(min = 1, max = 600), extend("default" = 10))]
     connection_timeout: Option<u64>,
+    /// Seconds that the whole synthesis may take.
+    #[schemars(range(min = 1, max = 600), extend("default" = 60))]
     request_timeout: Option<u64>,
+    /// How words are said.
+    #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
 }
 

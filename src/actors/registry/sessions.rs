@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +13,7 @@ use crate::actors::session::{EndSession, StreamId};
 use crate::auth::{Access, TenantId};
 
 /// A session, as `GET /sessions` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SessionInfo {
     /// Its name.
     pub stream_id: StreamId,

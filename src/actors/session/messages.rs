@@ -3,14 +3,18 @@
 
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
 use crate::synthesis::{SpeechConfig, TtsConfig};
+
+/// The longest name of a room.
+const MAX_ROOM_NAME_CHARS: usize = 256;
 
 /// A refused message: the field and what is wrong with it.
 fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
@@ -21,8 +25,14 @@ fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
 }
 
 /// The name of a session, chosen by the client or made by us.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct StreamId(String);
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+pub struct StreamId(
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9](\.?[A-Za-z0-9_-])*\.?$")
+    )]
+    String,
+);
 
 impl StreamId {
     /// A name from a client: 1–128 characters of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit, without `..`.
@@ -106,8 +116,8 @@ pub struct SessionConfig {
     pub loading_audio: Option<LoadingAudio>,
     /// Voice activity and turns.
     pub vad: VadConfig,
-    /// Whether a room was asked for.
-    pub rtc: bool,
+    /// The room that was asked for.
+    pub rtc: Option<RoomConfig>,
     /// Whether a recording was asked for.
     pub recording: bool,
 }
@@ -129,18 +139,68 @@ pub struct ListenConfig {
     pub auth: Map<String, Value>,
 }
 
-/// `loading_audio` on the wire.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// `rtc`, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoomConfig {
+    /// Which room.
+    pub room_name: String,
+    /// Whether the room is recorded.
+    pub enable_recording: bool,
+    /// Who the session is in the room.
+    pub identity: String,
+    /// What it is called there.
+    pub name: String,
+    /// Whom it hears; everybody when empty.
+    pub listen_participants: Vec<String>,
+    /// Whether everybody is heard together.
+    pub stt_mode: RoomHearing,
+    /// What becomes of the room when the session ends.
+    pub delete_room: DeleteRoom,
+    /// How long the session stays when nobody else is left; `None` is for ever.
+    pub empty_timeout: Option<Duration>,
+}
+
+/// How the participants of a room are heard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomHearing {
+    /// All together.
+    #[default]
+    Mixed,
+    /// Each by a recogniser of their own.
+    PerParticipant,
+}
+
+/// Whether a room is deleted when the session ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeleteRoom {
+    /// If this session created it and nobody else is left.
+    #[default]
+    Auto,
+    /// In any case.
+    Always,
+    /// In no case.
+    Never,
+}
+
+/// A short sound that is heard in a loop while the client works on something: 16-bit PCM of 250 ms to 10 s.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct LoadingAudio {
-    /// Base64.
+    /// Base64, at most 1.92 MB decoded.
+    #[schemars(extend("contentEncoding" = "base64"))]
     pub data: String,
     /// `wav` or `pcm`; found by signature when absent.
+    #[schemars(extend("enum" = ["wav", "pcm", null]))]
     pub format: Option<String>,
-    /// Of `pcm` only.
+    /// Hertz; of `pcm` only, and required there.
+    #[schemars(range(min = 8000, max = 48000))]
     pub sample_rate: Option<u64>,
     /// Of `pcm` only.
+    #[schemars(range(min = 1, max = 2), extend("default" = 1))]
     pub channels: Option<u64>,
-    /// 1.0 when absent; clamped to 0–1.
+    /// Clamped to 0–1.
+    #[schemars(extend("default" = 1.0))]
     pub volume: Option<f64>,
 }
 
@@ -197,63 +257,202 @@ struct Kind {
     r#type: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Says a text.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Speak")]
 struct WireSpeak {
+    /// What is said. At most 64 KiB wait.
+    #[schemars(required)]
     text: Option<String>,
+    /// Whether it is said now, with whatever waited before it; else complete sentences are, and the rest waits.
+    #[schemars(extend("default" = true))]
     flush: Option<bool>,
+    /// Whether `clear` and `replace` may cut it.
+    #[schemars(extend("default" = true))]
     allow_interruption: Option<bool>,
+    /// Whether it clears first.
+    #[schemars(extend("default" = false))]
     replace: Option<bool>,
+    /// Comes back in the events of this utterance.
     id: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Relays a message into the room.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SendMessage")]
 struct WireSendMessage {
+    /// What is sent.
+    #[schemars(required)]
     message: Option<String>,
+    /// For example `user` or `assistant`.
+    #[schemars(required)]
     role: Option<String>,
+    /// Under which topic.
+    #[schemars(extend("default" = "messages"))]
     topic: Option<String>,
+    /// Anything.
     debug: Option<Value>,
 }
 
-#[derive(Deserialize)]
+/// Moves the telephone call.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SipTransfer")]
 struct WireSipTransfer {
+    /// The number to call instead.
+    #[schemars(required)]
     transfer_to: Option<String>,
+    /// Whose call; the first telephone participant's when absent.
     participant_identity: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Begins a session, or changes it. `stt_config` and `tts_config` are required unless `audio` is false.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Config", transform = needs_both_unless_silent)]
 struct WireConfig {
+    /// The name of the session; a UUID when absent.
+    #[schemars(with = "Option<StreamId>")]
     stream_id: Option<String>,
+    /// Whether the session hears and speaks.
+    #[schemars(extend("default" = true))]
     audio: Option<bool>,
+    /// How to listen.
     stt_config: Option<WireStt>,
+    /// How to speak.
     tts_config: Option<TtsConfig>,
+    /// The loading sound.
     loading_audio: Option<LoadingAudio>,
+    /// Voice activity and turns.
     vad: Option<WireVad>,
-    rtc: Option<Value>,
+    /// The room to join.
+    rtc: Option<WireRtc>,
+    /// Whether the session is recorded.
+    #[schemars(extend("default" = false))]
     recording: Option<bool>,
 }
 
-#[derive(Deserialize)]
+/// A rule that no single field of `config` can state.
+fn needs_both_unless_silent(schema: &mut Schema) {
+    let present = json!({"type": "object"});
+    schema.insert(
+        "if".to_owned(),
+        json!({"properties": {"audio": {"const": false}}, "required": ["audio"]}),
+    );
+    schema.insert(
+        "else".to_owned(),
+        json!({
+            "required": ["stt_config", "tts_config"],
+            "properties": {"stt_config": present, "tts_config": present},
+        }),
+    );
+}
+
+/// How to listen.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SttConfig")]
 struct WireStt {
+    /// Slug of the provider, for example `local`.
+    #[schemars(required, length(min = 1))]
     provider: Option<String>,
+    /// BCP-47.
+    #[schemars(extend("default" = "en-US"))]
     language: Option<String>,
+    /// Hertz of what the client sends.
+    #[schemars(range(min = 8000, max = 48000), extend("default" = 16000))]
     sample_rate: Option<u64>,
+    /// Channels of what the client sends.
+    #[schemars(range(min = 1, max = 2), extend("default" = 1))]
     channels: Option<u64>,
+    /// Whether punctuation is wanted.
+    #[schemars(extend("default" = true))]
     punctuation: Option<bool>,
+    /// What the client sends in binary messages; of `opus` one packet each.
+    #[schemars(extend(
+        "enum" = ["linear16", "mulaw", "alaw", "opus", "ogg_opus", null],
+        "default" = "linear16"
+    ))]
     encoding: Option<String>,
+    /// Model of the provider; its default when absent or empty.
     model: Option<String>,
+    /// The caller's own credential for the provider; the server's when absent or empty.
     auth: Option<Map<String, Value>>,
 }
 
-#[derive(Deserialize)]
+/// Voice activity and turns.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "VadConfig")]
 struct WireVad {
+    /// Whether voice activity is looked for.
+    #[schemars(extend("default" = true))]
     enabled: Option<bool>,
+    /// The score from which sound is speech.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.65))]
     threshold: Option<f32>,
+    /// Silence that may end a turn.
+    #[schemars(range(max = 3_600_000), extend("default" = 500))]
     silence_ms: Option<u32>,
+    /// Speech shorter than this is none.
+    #[schemars(range(max = 3_600_000), extend("default" = 100))]
     min_speech_ms: Option<u32>,
+    /// How long after the last words a turn ends by itself.
+    #[schemars(range(max = 3_600_000), extend("default" = 1800))]
     speech_final_timeout_ms: Option<u32>,
+    /// The longest turn: 0 for none, else at least 1000.
+    #[schemars(
+        range(max = 3_600_000),
+        extend("default" = 0, "anyOf" = [{"type": "null"}, {"const": 0}, {"minimum": 1000}])
+    )]
     max_turn_ms: Option<u32>,
+    /// Whether noise is suppressed.
+    #[schemars(extend("default" = false))]
     noise_suppression: Option<bool>,
 }
+
+/// The room that a session joins.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "RtcConfig")]
+struct WireRtc {
+    /// Which room.
+    #[schemars(required, length(min = 1, max = 256))]
+    room_name: Option<String>,
+    /// Whether the room is recorded.
+    #[schemars(extend("default" = false))]
+    enable_recording: Option<bool>,
+    /// Who the session is in the room.
+    #[schemars(extend("default" = "voice-agent"))]
+    service_participant_identity: Option<String>,
+    /// What it is called there.
+    #[schemars(extend("default" = "Voice Agent"))]
+    service_participant_name: Option<String>,
+    /// Whom it hears; everybody when empty.
+    listen_participants: Option<Vec<String>>,
+    /// Whether everybody is heard together or each alone.
+    #[schemars(extend("default" = "mixed"))]
+    stt_mode: Option<RoomHearing>,
+    /// What becomes of the room when the session ends.
+    #[schemars(extend("default" = "auto"))]
+    delete_room: Option<DeleteRoom>,
+    /// Seconds that the session stays when nobody else is left; 0 is for ever.
+    #[schemars(extend("default" = 20))]
+    empty_timeout_seconds: Option<u32>,
+}
+
+/// A message without fields.
+#[derive(JsonSchema)]
+struct Bare {}
+
+/// Makes the schema of a type.
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
+/// The schemas of what a client may send, by `type`.
+pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 7] = [
+    ("config", WireConfig::json_schema),
+    ("speak", WireSpeak::json_schema),
+    ("clear", Bare::json_schema),
+    ("loading_start", Bare::json_schema),
+    ("loading_stop", Bare::json_schema),
+    ("send_message", WireSendMessage::json_schema),
+    ("sip_transfer", WireSipTransfer::json_schema),
+];
 
 impl ClientMessage {
     /// The message of a text frame.
@@ -337,7 +536,7 @@ impl WireConfig {
             tts,
             loading_audio: self.loading_audio,
             vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
-            rtc: self.rtc.is_some(),
+            rtc: self.rtc.map(WireRtc::check).transpose()?,
             recording: self.recording.unwrap_or(false),
         })
     }
@@ -384,6 +583,27 @@ impl WireStt {
     }
 }
 
+impl WireRtc {
+    fn check(self) -> Result<RoomConfig, Misfit> {
+        let room_name = required(self.room_name, "rtc.room_name")?;
+        if !(1..=MAX_ROOM_NAME_CHARS).contains(&room_name.chars().count()) {
+            return Err(misfit("rtc.room_name", "must be 1 to 256 characters"));
+        }
+        let text = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.into());
+        let empty_timeout = self.empty_timeout_seconds.unwrap_or(20);
+        Ok(RoomConfig {
+            room_name,
+            enable_recording: self.enable_recording.unwrap_or(false),
+            identity: text(self.service_participant_identity, "voice-agent"),
+            name: text(self.service_participant_name, "Voice Agent"),
+            listen_participants: self.listen_participants.unwrap_or_default(),
+            stt_mode: self.stt_mode.unwrap_or_default(),
+            delete_room: self.delete_room.unwrap_or_default(),
+            empty_timeout: (empty_timeout > 0).then(|| Duration::from_secs(empty_timeout.into())),
+        })
+    }
+}
+
 impl WireVad {
     /// The longest that any of its times may be: an hour.
     const LONGEST_MS: u32 = 3_600_000;
@@ -422,7 +642,7 @@ impl WireVad {
 }
 
 /// What we tell a client. Times are milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ServerMessage {
     /// The session is as it was configured.
@@ -464,8 +684,10 @@ pub enum ServerMessage {
     /// A provider's fate.
     ProviderEvent {
         /// `stt`, `tts`, `rtc` or `recording`.
+        #[schemars(extend("enum" = ["stt", "tts", "rtc", "recording"]))]
         kind: &'static str,
         /// `reconnecting`, `recovered`, `switched` or `failed`.
+        #[schemars(extend("enum" = ["reconnecting", "recovered", "switched", "failed"]))]
         state: &'static str,
         /// Its slug.
         provider: String,
@@ -484,7 +706,7 @@ pub enum ServerMessage {
 }
 
 /// `error.code`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The message is not of the protocol; it is ignored.
@@ -556,7 +778,6 @@ impl ServerMessage {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::json;
 
     fn refused(message: &Value) -> String {
         ClientMessage::parse(message.to_string().as_bytes())
@@ -656,6 +877,12 @@ mod tests {
                 "vad.max_turn_ms",
             ),
             (config(json!({"stream_id": "../x"})), "stream_id"),
+            (config(json!({"rtc": {}})), "rtc.room_name"),
+            (config(json!({"rtc": {"room_name": ""}})), "rtc.room_name"),
+            (
+                config(json!({"rtc": {"room_name": "a", "stt_mode": "both"}})),
+                "rtc.stt_mode",
+            ),
         ] {
             assert_eq!(refused(&message), place, "{message}");
         }

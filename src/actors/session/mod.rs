@@ -9,6 +9,7 @@ mod loading;
 pub mod messages;
 pub mod playback;
 pub mod player;
+mod schema;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use loading::Clip;
 pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
+pub use schema::socket_schema;
 use state::{Command, Effect, Prepared, Session};
 use turn::Moment;
 

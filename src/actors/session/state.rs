@@ -301,7 +301,7 @@ impl Session {
                 ErrorCode::InvalidMessage,
                 "stream_id: cannot change during a session",
             )),
-            _ if wanted.rtc => Some(Refusal::new(
+            _ if wanted.rtc.is_some() => Some(Refusal::new(
                 ErrorCode::RtcNotConfigured,
                 "rtc: this server has no rooms",
             )),

@@ -21,6 +21,7 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::audio::vad::{RATE, VadEvent, VadSettings};
@@ -96,7 +97,8 @@ pub enum TurnEvent {
 }
 
 /// The body of an `stt_result`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct SttResult {
     /// The text of this segment; empty where only the end of the turn is told, or an interim result is taken back.
     pub transcript: String,
@@ -105,6 +107,7 @@ pub struct SttResult {
     /// Whether the turn is over.
     pub is_speech_final: bool,
     /// 0–1 of this segment; of the whole turn where the segment is empty; null where the provider gives none.
+    #[schemars(range(min = 0, max = 1))]
     pub confidence: Option<f32>,
     /// All text of the turn, on its last result.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +122,8 @@ pub struct SttResult {
 
 /// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
 /// turns, then `turn_end`. A turn that only the recogniser has heard has just its `turn_end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct VoiceEvent {
     /// What happened.
     pub event: VoiceEventKind,
@@ -134,7 +138,7 @@ pub struct VoiceEvent {
 }
 
 /// What a [`VoiceEvent`] tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VoiceEventKind {
     /// Somebody begins to speak, and a turn with it.
@@ -160,7 +164,7 @@ impl VoiceEventKind {
 }
 
 /// Why a turn has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnEndReason {
     /// The recogniser said so.

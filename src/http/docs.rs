@@ -1,0 +1,19 @@
+//! `GET /docs`: the reference, one page in the binary that reads `/openapi.json` and needs nothing from anywhere else.
+
+use actix_web::HttpResponse;
+use actix_web::http::header;
+
+const PAGE: &str = include_str!("../../console/reference.html");
+
+/// The page.
+pub async fn show() -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("text/html; charset=utf-8")
+        .insert_header((
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ))
+        .insert_header((header::CACHE_CONTROL, "no-cache"))
+        .body(PAGE)
+}

@@ -1,0 +1,768 @@
+//! Every operation of the REST side: what it takes, every way that it answers, and examples that the tests send. What
+//! all operations of a kind share (who asks, how bodies are refused) is added when an operation is written out.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde_json::{Map, Value, json};
+use utoipa::openapi::content::{Content, ContentBuilder};
+use utoipa::openapi::example::ExampleBuilder;
+use utoipa::openapi::extensions::ExtensionsBuilder;
+use utoipa::openapi::header::{Header, HeaderBuilder};
+use utoipa::openapi::path::{
+    self, HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
+};
+use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
+use utoipa::openapi::schema::{
+    AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type,
+};
+use utoipa::openapi::security::SecurityRequirement;
+use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
+
+use crate::http::error::{Body, Code};
+use crate::http::health::Health;
+use crate::http::{rtc, sessions, sip, speak};
+use crate::providers::Voice;
+use crate::telemetry::metrics;
+
+/// One method of one path.
+#[derive(Clone)]
+pub(super) struct Operation {
+    pub(super) path: &'static str,
+    pub(super) method: HttpMethod,
+    /// Whether `HEAD` is answered too.
+    pub(super) with_head: bool,
+    id: &'static str,
+    tag: &'static str,
+    summary: &'static str,
+    says: &'static str,
+    protected: bool,
+    limited: bool,
+    parameters: Vec<Parameter>,
+    body: Option<String>,
+    answers: BTreeMap<u16, Response>,
+    errors: BTreeMap<u16, Vec<Code>>,
+    examples: Vec<Example>,
+}
+
+/// A request, and how a server without rooms, recordings and telephone answers it.
+#[derive(Clone)]
+struct Example {
+    name: &'static str,
+    body: Value,
+    status: u16,
+}
+
+/// Everything that a client can ask for.
+pub(super) fn all() -> Vec<Operation> {
+    [
+        server(),
+        speech(),
+        sessions(),
+        rooms(),
+        recordings(),
+        telephone(),
+    ]
+    .concat()
+}
+
+fn server() -> Vec<Operation> {
+    let health = |path, id| {
+        get(path, id, "Server")
+            .answers(200, json_of::<Health>("The server is there."))
+            .example("asked", Value::Null, 200)
+    };
+    vec![
+        health("/", "getRoot").summary("Whether the server is there"),
+        health("/healthz", "getHealth")
+            .summary("Whether the server is alive")
+            .never_limited(),
+        health("/readyz", "getReadiness")
+            .summary("Whether new work is welcome")
+            .answers(503, json_of::<Health>("The server is stopping."))
+            .never_limited(),
+        get("/metrics", "getMetrics", "Server")
+            .summary("What the server counts about itself")
+            .protected()
+            .never_limited()
+            .answers(200, media("OpenMetrics text.", &[metrics::MEDIA_TYPE]))
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+        get("/openapi.json", "getOpenapi", "Server")
+            .summary("This description")
+            .answers(200, media("OpenAPI 3.1.", &["application/json"]))
+            .example("asked", Value::Null, 200),
+        get("/schemas/socket.json", "getSocketSchema", "Server")
+            .summary("The messages of the socket, both ways")
+            .answers(
+                200,
+                media("JSON Schema, draft 2020-12.", &["application/schema+json"]),
+            )
+            .example("asked", Value::Null, 200),
+        get("/docs", "getDocs", "Server")
+            .summary("This description for people")
+            .answers(200, media("A page.", &[HTML]))
+            .example("asked", Value::Null, 200),
+        get("/console", "getConsole", "Server")
+            .summary("A page to try a session with a microphone")
+            .answers(200, media("A page.", &[HTML]))
+            .example("asked", Value::Null, 200),
+    ]
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+
+fn speech() -> Vec<Operation> {
+    vec![
+        get("/voices", "listVoices", "Speech")
+            .summary("The voices of each provider")
+            .says("Providers without a credential are absent. Lists are at most 10 minutes old.")
+            .protected()
+            .parameter(query("provider", string(), "Only this provider's.", "local"))
+            .answers(200, voices())
+            .refuses(400, &[Code::InvalidRequest, Code::UnsupportedProvider])
+            .refuses(500, &[Code::ProviderError, Code::Internal])
+            .example("of one provider", Value::Null, 200),
+        post("/speak", "speak", "Speech")
+            .summary("Says a text")
+            .says(
+                "The content type is `audio/pcm` for every format, unless `Accept` names the registered one. Without \
+                 anything to speak in the text there are no samples. One answer holds at most 64 MiB.",
+            )
+            .protected()
+            .parameter(query("stream", boolean(), "Whether sound is sent as it is made.", false))
+            .takes::<speak::SpeakRequest>()
+            .answers(200, sound())
+            .refuses(400, &[Code::UnsupportedProvider, Code::ProviderAuth])
+            .refuses(429, &[Code::ProviderRateLimited])
+            .refuses(500, &[Code::SynthesisFailed, Code::ProviderError, Code::ProviderAuth])
+            .refuses(503, &[Code::Overloaded])
+            .example("local voice", speak_example(json!({"audio_format": "wav"})), 200)
+            .example(
+                "telephone",
+                speak_example(json!({"audio_format": "mulaw", "sample_rate": 8000, "speaking_rate": 1.25})),
+                200,
+            )
+            .example("unknown provider", speak_example(json!({"provider": "nobody"})), 400)
+            .example("nothing to say", json!({"text": "", "tts_config": {"provider": "local", "model": ""}}), 400),
+    ]
+}
+
+fn speak_example(fields: Value) -> Value {
+    let mut config = Map::from_iter([
+        ("provider".to_owned(), json!("local")),
+        ("model".to_owned(), json!("")),
+    ]);
+    if let Value::Object(fields) = fields {
+        config.extend(fields);
+    }
+    json!({"text": "Hello, how can I help you?", "tts_config": config})
+}
+
+fn sessions() -> Vec<Operation> {
+    vec![
+        get("/ws", "openSession", "Sessions")
+            .summary("Opens a session")
+            .says(
+                "The handshake of a WebSocket. The token is optional unless `AUTH_SOCKET=required`; one that is sent must \
+                 be good.",
+            )
+            .without_head()
+            .protected()
+            .answers(101, plain("The messages of `/schemas/socket.json` follow, and sound in binary messages."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(403, &[Code::OriginNotAllowed])
+            .refuses(503, &[Code::Overloaded])
+            .example("without a handshake", Value::Null, 400),
+        get("/sessions", "listSessions", "Sessions")
+            .summary("The sessions that are open, oldest first")
+            .protected()
+            .answers(200, json_of::<sessions::SessionList>("The caller's sessions."))
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+        delete("/sessions/{stream_id}", "endSession", "Sessions")
+            .summary("Ends a session")
+            .says("Answers when the session has gone.")
+            .protected()
+            .parameter(in_path("stream_id", string(), "Its name.", "my-session"))
+            .answers(200, json_of::<sessions::Ended>("It has gone."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::Internal])
+            .example("unknown", Value::Null, 404),
+    ]
+}
+
+fn rooms() -> Vec<Operation> {
+    let room =
+        json!({"room_name": "lobby", "participant_name": "Ada", "participant_identity": "ada"});
+    let somebody = json!({"room_name": "lobby", "participant_identity": "ada"});
+    let track = json!({"room_name": "lobby", "participant_identity": "ada", "track_sid": "TR_1", "muted": true});
+    let provider = [Code::RtcNotConfigured, Code::RtcError];
+    vec![
+        post("/rtc/token", "createRoomToken", "Rooms")
+            .summary("A token to join one room, which is made if there is none")
+            .protected()
+            .takes::<rtc::TokenRequest>()
+            .answers(200, json_of::<rtc::TokenAnswer>("The token."))
+            .refuses(403, &[Code::RoomAccessDenied])
+            .refuses(500, &provider)
+            .example("join", room.clone(), 500)
+            .example(
+                "without a room",
+                json!({"participant_name": "Ada", "participant_identity": "ada"}),
+                400,
+            ),
+        get("/rtc/rooms", "listRooms", "Rooms")
+            .summary("The caller's rooms")
+            .protected()
+            .answers(200, json_of::<rtc::RoomList>("The rooms."))
+            .refuses(500, &provider)
+            .example("asked", Value::Null, 500),
+        get("/rtc/rooms/{room_name}", "getRoom", "Rooms")
+            .summary("A room and who is in it")
+            .protected()
+            .parameter(in_path(
+                "room_name",
+                string(),
+                "As it was created.",
+                "lobby",
+            ))
+            .answers(200, json_of::<rtc::RoomDetails>("The room."))
+            .refuses(404, &[Code::RoomNotFound])
+            .refuses(500, &provider)
+            .example("asked", Value::Null, 500),
+        delete("/rtc/participant", "removeParticipant", "Rooms")
+            .summary("Removes somebody from a room")
+            .says("Their token stays valid.")
+            .protected()
+            .takes::<rtc::RemoveRequest>()
+            .answers(200, json_of::<rtc::Removed>("They have been removed."))
+            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
+            .refuses(500, &provider)
+            .refuses(500, &[Code::RemovalFailed])
+            .example("remove", somebody, 500),
+        post("/rtc/participant/mute", "muteTrack", "Rooms")
+            .summary("Mutes or unmutes a track")
+            .protected()
+            .takes::<rtc::MuteRequest>()
+            .answers(200, json_of::<rtc::MuteAnswer>("It has been done."))
+            .refuses(
+                404,
+                &[
+                    Code::RoomNotFound,
+                    Code::ParticipantNotFound,
+                    Code::TrackNotFound,
+                ],
+            )
+            .refuses(500, &provider)
+            .refuses(500, &[Code::MuteFailed])
+            .example("mute", track, 500)
+            .example("without a track", room, 400),
+        post("/rtc/webhook", "takeRoomEvent", "Rooms")
+            .summary("Takes an event of the room provider")
+            .says("The event carries the provider's signature instead of a token.")
+            .answers(200, plain("It was taken."))
+            .refuses(401, &[Code::Unauthorized])
+            .refuses(500, &[Code::RtcNotConfigured])
+            .example("event", Value::Null, 500),
+    ]
+}
+
+fn recordings() -> Vec<Operation> {
+    let stream_id = || {
+        let any_but = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1))
+            .pattern(Some(r"^(\.?[^./])*\.?$"));
+        in_path("stream_id", any_but, "The session's name.", "my-session")
+    };
+    vec![
+        get("/recordings", "listRecordings", "Recordings")
+            .summary("The caller's recordings")
+            .protected()
+            .answers(200, media("The recordings. Their fields come with the recorder.", &[JSON]))
+            .refuses(503, &[Code::RecordingUnavailable])
+            .example("asked", Value::Null, 503),
+        get("/recording/{stream_id}", "getRecording", "Recordings")
+            .summary("What was said in a session")
+            .says("A recording that is not finished is not found yet; `Retry-After` says when to ask again.")
+            .protected()
+            .parameter(stream_id())
+            .answers(200, recording("The recording."))
+            .answers(206, recording("The part of it that `Range` names."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(404, &[Code::RecordingNotFound])
+            .refuses(503, &[Code::RecordingUnavailable])
+            .example("asked", Value::Null, 503),
+        delete("/recording/{stream_id}", "deleteRecording", "Recordings")
+            .summary("Deletes a recording")
+            .protected()
+            .parameter(stream_id())
+            .answers(200, media("It is gone. The fields come with the recorder.", &[JSON]))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(404, &[Code::RecordingNotFound])
+            .refuses(503, &[Code::RecordingUnavailable])
+            .example("asked", Value::Null, 503),
+    ]
+}
+
+fn telephone() -> Vec<Operation> {
+    let call = json!({
+        "room_name": "lobby", "participant_name": "Grace", "participant_identity": "grace",
+        "from_phone_number": "+12125550100", "to_phone_number": "+12125550101",
+    });
+    let mut through = call.clone();
+    through["sip"] = json!({"outbound_address": "sip.example.org:5060"});
+    let mut nowhere = call.clone();
+    nowhere["to_phone_number"] = json!("+1");
+    let hooks = json!([{"host": "calls.example.org", "url": "https://hooks.example.org/calls"}]);
+    let transfer = json!({"room_name": "lobby", "participant_identity": "grace", "transfer_to": "+12125550102"});
+    let list = || json_of::<sip::HookList>("The hooks that hold now.");
+    vec![
+        post("/sip/call", "placeCall", "Telephone")
+            .summary("Calls a number into a room")
+            .says("Answers when the call has been sent on its way, not when it is taken.")
+            .protected()
+            .takes::<sip::CallRequest>()
+            .answers(200, json_of::<sip::CallAnswer>("It is on its way."))
+            .refuses(400, &[Code::InvalidPhoneNumber])
+            .refuses(404, &[Code::RoomNotFound])
+            .refuses(
+                500,
+                &[
+                    Code::OutboundAddressNotConfigured,
+                    Code::RtcNotConfigured,
+                    Code::RtcError,
+                    Code::CallFailed,
+                ],
+            )
+            .example("through the server's gateway", call, 500)
+            .example("through the caller's gateway", through, 500)
+            .example("no telephone number", nowhere, 400),
+        post("/sip/transfer", "transferCall", "Telephone")
+            .summary("Moves a call to another number")
+            .says("Answers once the REFER is accepted, or after 5 s without refusal.")
+            .protected()
+            .takes::<sip::TransferRequest>()
+            .answers(200, json_of::<sip::TransferAnswer>("It is on its way."))
+            .refuses(400, &[Code::InvalidPhoneNumber])
+            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
+            .refuses(
+                500,
+                &[Code::RtcNotConfigured, Code::RtcError, Code::TransferFailed],
+            )
+            .example("transfer", transfer, 500),
+        get("/sip/hooks", "listHooks", "Telephone")
+            .summary("The caller's hooks")
+            .protected()
+            .answers(200, list())
+            .refuses(500, &[Code::StorageError])
+            .example("asked", Value::Null, 200),
+        post("/sip/hooks", "putHooks", "Telephone")
+            .summary("Adds or replaces hooks, all or none")
+            .protected()
+            .takes::<sip::HooksRequest>()
+            .answers(200, list())
+            .refuses(405, &[Code::HookImmutable])
+            .refuses(500, &[Code::StorageError])
+            .example("add", hooks.clone(), 500)
+            .example("add in an object", json!({"hooks": hooks}), 500)
+            .example("none", json!([]), 400),
+        delete("/sip/hooks", "removeHooks", "Telephone")
+            .summary("Removes hooks, all or none")
+            .says("A host that the server's settings name too reverts to its setting.")
+            .protected()
+            .takes::<sip::HostsRequest>()
+            .answers(200, list())
+            .refuses(405, &[Code::HookImmutable])
+            .refuses(500, &[Code::StorageError])
+            .example("remove", json!({"hosts": ["calls.example.org"]}), 500)
+            .example("none", json!({"hosts": []}), 400),
+    ]
+}
+
+const JSON: &str = "application/json";
+
+fn get(path: &'static str, id: &'static str, tag: &'static str) -> Operation {
+    Operation {
+        with_head: true,
+        ..operation(HttpMethod::Get, path, id, tag)
+    }
+}
+
+fn post(path: &'static str, id: &'static str, tag: &'static str) -> Operation {
+    operation(HttpMethod::Post, path, id, tag)
+}
+
+fn delete(path: &'static str, id: &'static str, tag: &'static str) -> Operation {
+    operation(HttpMethod::Delete, path, id, tag)
+}
+
+fn operation(
+    method: HttpMethod,
+    path: &'static str,
+    id: &'static str,
+    tag: &'static str,
+) -> Operation {
+    Operation {
+        path,
+        method,
+        with_head: false,
+        id,
+        tag,
+        summary: "",
+        says: "",
+        protected: false,
+        limited: true,
+        parameters: Vec::new(),
+        body: None,
+        answers: BTreeMap::new(),
+        errors: BTreeMap::new(),
+        examples: Vec::new(),
+    }
+}
+
+impl Operation {
+    const fn summary(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self
+    }
+
+    const fn says(mut self, says: &'static str) -> Self {
+        self.says = says;
+        self
+    }
+
+    const fn protected(mut self) -> Self {
+        self.protected = true;
+        self
+    }
+
+    const fn never_limited(mut self) -> Self {
+        self.limited = false;
+        self
+    }
+
+    const fn without_head(mut self) -> Self {
+        self.with_head = false;
+        self
+    }
+
+    fn parameter(mut self, parameter: Parameter) -> Self {
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// A JSON body.
+    fn takes<T: JsonSchema>(mut self) -> Self {
+        self.body = Some(T::schema_name().into_owned());
+        self
+    }
+
+    fn answers(mut self, status: u16, response: Response) -> Self {
+        self.answers.insert(status, response);
+        self
+    }
+
+    fn refuses(mut self, status: u16, codes: &[Code]) -> Self {
+        self.errors.entry(status).or_default().extend(codes);
+        self
+    }
+
+    fn example(mut self, name: &'static str, body: Value, status: u16) -> Self {
+        self.examples.push(Example { name, body, status });
+        self
+    }
+
+    /// The same by `HEAD`: no bodies.
+    pub(super) fn as_head(&self) -> path::Operation {
+        let mut head = path::Operation::from(self.clone());
+        head.operation_id = Some(
+            self.id
+                .replacen("get", "head", 1)
+                .replacen("list", "headOf", 1),
+        );
+        for response in head.responses.responses.values_mut() {
+            if let RefOr::T(response) = response {
+                response.content.clear();
+            }
+        }
+        head
+    }
+
+    /// What is the same for all operations of a kind.
+    fn with_shared_errors(mut self) -> Self {
+        if self.protected {
+            let tokens = [
+                Code::MissingAuthHeader,
+                Code::InvalidAuthHeader,
+                Code::Unauthorized,
+                Code::AuthServiceError,
+            ];
+            self = self
+                .refuses(401, &tokens)
+                .refuses(500, &[Code::ConfigError, Code::JwtSigningError])
+                .refuses(502, &[Code::AuthServiceError])
+                .refuses(503, &[Code::AuthServiceUnavailable]);
+        }
+        if self.limited {
+            self = self.refuses(429, &[Code::RateLimited]);
+        }
+        if self.body.is_some() {
+            self = self
+                .refuses(400, &[Code::InvalidRequest])
+                .refuses(413, &[Code::PayloadTooLarge])
+                .refuses(415, &[Code::UnsupportedMediaType]);
+        }
+        self
+    }
+
+    fn request_body(&self) -> Option<RequestBody> {
+        let schema = self.body.as_ref()?;
+        let examples = self.examples.iter().map(|example| {
+            let summary = format!("{}: {}", example.name, example.status);
+            let written = ExampleBuilder::new()
+                .summary(summary)
+                .value(Some(example.body.clone()));
+            (example.name.replace(' ', "-"), written.build())
+        });
+        let content = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name(schema)))
+            .examples_from_iter(examples);
+        let body = RequestBodyBuilder::new()
+            .required(Some(Required::True))
+            .content(JSON, content.build());
+        Some(body.build())
+    }
+}
+
+impl From<Operation> for path::Operation {
+    fn from(operation: Operation) -> Self {
+        let operation = operation.with_shared_errors();
+        let mut written = OperationBuilder::new()
+            .tag(operation.tag)
+            .operation_id(Some(operation.id))
+            .summary(Some(operation.summary))
+            .description((!operation.says.is_empty()).then_some(operation.says))
+            .request_body(operation.request_body());
+        if !operation.parameters.is_empty() {
+            written = written.parameters(Some(operation.parameters));
+        }
+        if operation.protected {
+            // Each of them is enough; none is needed where authentication is off.
+            let token = |scheme: &str| SecurityRequirement::new(scheme, [] as [&str; 0]);
+            written = written.securities(Some([
+                token("bearer"),
+                token("api_key"),
+                SecurityRequirement::default(),
+            ]));
+        }
+        let mut responses = operation.answers;
+        for (status, codes) in &operation.errors {
+            let refused = refusal(*status, codes);
+            responses.entry(*status).or_insert(refused);
+        }
+        for (status, response) in responses {
+            written = written.response(status.to_string(), response);
+        }
+        let answers = operation.examples.iter();
+        let answers: Map<_, _> = answers
+            .map(|example| (example.name.replace(' ', "-"), json!(example.status)))
+            .collect();
+        let examples = ExtensionsBuilder::new().add("x-examples", answers);
+        written.extensions(Some(examples.build())).build()
+    }
+}
+
+/// The answers that belong to no operation.
+pub(super) fn elsewhere() -> [(&'static str, Response); 2] {
+    let allow = header(string(), "The methods that the path has.");
+    let mut method = refusal(405, &[Code::MethodNotAllowed]);
+    method.headers.insert("Allow".to_owned(), allow.into());
+    [
+        ("MethodNotAllowed", method),
+        ("NotFound", refusal(404, &[Code::NotFound])),
+    ]
+}
+
+/// An error with one of these codes.
+fn refusal(status: u16, codes: &[Code]) -> Response {
+    let code = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(codes.iter().map(|code| json!(code))));
+    let body = AllOfBuilder::new()
+        .item(Ref::from_schema_name(Body::schema_name()))
+        .item(ObjectBuilder::new().property("error", code));
+    let names: Vec<_> = codes
+        .iter()
+        .filter_map(|code| json!(code).as_str().map(|name| format!("`{name}`")))
+        .collect();
+    let mut response = ResponseBuilder::new()
+        .description(names.join(", "))
+        .content(JSON, Content::new(Some(body)));
+    if status == 401 {
+        response = response.header("WWW-Authenticate", header(string(), "`Bearer`."));
+    }
+    if matches!(status, 429 | 503) || codes.contains(&Code::RecordingNotFound) {
+        response = response.header(
+            "Retry-After",
+            header(integer(), "Seconds after which to try again."),
+        );
+    }
+    response.build()
+}
+
+fn plain(says: &str) -> Response {
+    Response::new(says)
+}
+
+/// A body that JSON Schema says nothing about.
+fn media(says: &str, types: &[&str]) -> Response {
+    let anything = None::<RefOr<Schema>>;
+    let response = ResponseBuilder::new().description(says);
+    let with = |response: ResponseBuilder, media: &&str| {
+        response.content(*media, Content::new(anything.clone()))
+    };
+    types.iter().fold(response, with).build()
+}
+
+fn json_of<T: JsonSchema>(says: &str) -> Response {
+    let content = Content::new(Some(Ref::from_schema_name(T::schema_name())));
+    ResponseBuilder::new()
+        .description(says)
+        .content(JSON, content)
+        .build()
+}
+
+fn voices() -> Response {
+    let list = ArrayBuilder::new().items(Ref::from_schema_name(Voice::schema_name()));
+    let by_slug = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(RefOr::from(list)));
+    let content = Content::new(Some(by_slug));
+    let says = "The voices by the slug of their provider.";
+    ResponseBuilder::new()
+        .description(says)
+        .content(JSON, content)
+        .build()
+}
+
+fn sound() -> Response {
+    let formats = ["linear16", "wav", "mulaw", "alaw", "mp3", "ogg_opus"];
+    let cached = ["hit", "miss"];
+    let mut response = media(
+        "The sound.",
+        &[
+            "audio/pcm",
+            "audio/wav",
+            "audio/basic",
+            "audio/x-alaw-basic",
+            "audio/mpeg",
+            "audio/ogg",
+        ],
+    );
+    let headers = [
+        (
+            "x-audio-format",
+            header(
+                string().enum_values(Some(formats)),
+                "What the sound is written in.",
+            ),
+        ),
+        ("x-sample-rate", header(integer(), "Hertz.")),
+        (
+            "x-cache",
+            header(
+                string().enum_values(Some(cached)),
+                "Whether it had been made before.",
+            ),
+        ),
+        ("Vary", header(string(), "`accept`.")),
+    ];
+    let headers = headers.map(|(name, header)| (name.to_owned(), header.into()));
+    response.headers.extend(headers);
+    response
+}
+
+fn recording(says: &str) -> Response {
+    let mut response = media(says, &["audio/ogg"]);
+    let headers = [
+        (
+            "Content-Disposition",
+            header(string(), "`attachment` with `{stream_id}.ogg`."),
+        ),
+        ("Content-Length", header(integer(), "Bytes.")),
+        ("ETag", header(string(), "Changes with the recording.")),
+        ("Accept-Ranges", header(string(), "`bytes`.")),
+    ];
+    let headers = headers.map(|(name, header)| (name.to_owned(), header.into()));
+    response.headers.extend(headers);
+    response
+}
+
+fn header(schema: impl Into<RefOr<Schema>>, says: &str) -> Header {
+    HeaderBuilder::new()
+        .schema(Some(schema.into()))
+        .description(Some(says))
+        .build()
+}
+
+fn query(
+    name: &str,
+    schema: impl Into<RefOr<Schema>>,
+    says: &str,
+    example: impl Into<Value>,
+) -> Parameter {
+    parameter(
+        ParameterIn::Query,
+        name,
+        schema.into(),
+        says,
+        example.into(),
+    )
+}
+
+fn in_path(
+    name: &str,
+    schema: impl Into<RefOr<Schema>>,
+    says: &str,
+    example: impl Into<Value>,
+) -> Parameter {
+    parameter(ParameterIn::Path, name, schema.into(), says, example.into())
+}
+
+fn parameter(
+    place: ParameterIn,
+    name: &str,
+    schema: RefOr<Schema>,
+    says: &str,
+    example: Value,
+) -> Parameter {
+    let required = if place == ParameterIn::Path {
+        Required::True
+    } else {
+        Required::False
+    };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(required)
+        .description(Some(says))
+        .schema(Some(schema))
+        .example(Some(example))
+        .build()
+}
+
+fn string() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::new(Type::String))
+}
+
+fn integer() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(0))
+}
+
+fn boolean() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::Boolean)
+}

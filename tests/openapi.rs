@@ -1,0 +1,379 @@
+//! The interface as it describes itself: every example is answered as it says, nothing answers that is not described,
+//! other people's generators and fuzzers agree with it, and what a session tells fits the schemas.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use futures_util::{SinkExt, StreamExt};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use vivavoce::actors::session::messages::ClientMessage;
+
+use crate::harness::*;
+
+async fn described(server: &Server, path: &str) -> Value {
+    let answer = client()
+        .get(format!("{}{path}", server.url))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.json().await.unwrap()
+}
+
+fn committed(file: &str) -> String {
+    std::fs::read_to_string(format!("{}/docs/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Every operation with its path and method.
+fn operations(api: &Value) -> Vec<(String, Method, Value)> {
+    let mut all = Vec::new();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let method = method.to_uppercase().parse().unwrap();
+            all.push((path.clone(), method, operation.clone()));
+        }
+    }
+    all
+}
+
+/// The path of an operation with the examples of its parameters.
+fn example_url(server: &Server, path: &str, operation: &Value) -> reqwest::Url {
+    let mut path = path.to_owned();
+    let mut query = Vec::new();
+    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+        let name = parameter["name"].as_str().unwrap();
+        let value = &parameter["example"];
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        match parameter["in"].as_str().unwrap() {
+            "path" => path = path.replace(&format!("{{{name}}}"), &value),
+            _ => query.push((name.to_owned(), value)),
+        }
+    }
+    let mut url = reqwest::Url::parse(&format!("{}{path}", server.url)).unwrap();
+    if !query.is_empty() {
+        url.query_pairs_mut().extend_pairs(query);
+    }
+    url
+}
+
+#[tokio::test]
+async fn every_example_is_answered_as_it_says() {
+    let server = Server::start();
+    let api = described(&server, "/openapi.json").await;
+    let mut sent = 0;
+    for (path, method, operation) in operations(&api) {
+        let examples = operation["x-examples"].as_object().unwrap();
+        assert!(!examples.is_empty(), "{method} {path} has no example");
+        for (name, status) in examples {
+            let mut request =
+                client().request(method.clone(), example_url(&server, &path, &operation));
+            if let Some(content) = operation.pointer("/requestBody/content/application~1json") {
+                request = request.json(&content["examples"][name]["value"]);
+            }
+            let answer = request.send().await.unwrap();
+            let got = answer.status().as_u16();
+            assert_eq!(json!(got), *status, "{method} {path}: {name}");
+            assert!(
+                operation["responses"].get(got.to_string()).is_some(),
+                "{method} {path}: {got}"
+            );
+            sent += 1;
+        }
+    }
+    assert!(sent > 50, "{sent}");
+}
+
+#[tokio::test]
+async fn methods_that_are_not_described_are_not_there() {
+    let server = Server::start();
+    let api = described(&server, "/openapi.json").await;
+    for (path, item) in api["paths"].as_object().unwrap() {
+        let methods: BTreeSet<String> = item
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|name| name.to_uppercase())
+            .collect();
+        let (_, operation) = item.as_object().unwrap().iter().next().unwrap();
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] {
+            if methods.contains(method) {
+                continue;
+            }
+            let url = example_url(&server, path, operation);
+            let answer = client()
+                .request(method.parse().unwrap(), url)
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(answer.status(), 405, "{method} {path}");
+            let allowed = answer.headers()["allow"].to_str().unwrap();
+            let allowed: BTreeSet<String> = allowed.split(", ").map(str::to_owned).collect();
+            assert_eq!(allowed, methods, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_served_and_printed_is_what_is_committed() {
+    let server = Server::start();
+    for (path, file, arguments) in [
+        ("/openapi.json", "openapi.json", &["openapi"][..]),
+        (
+            "/schemas/socket.json",
+            "schemas/socket.json",
+            &["openapi", "--socket"][..],
+        ),
+    ] {
+        let answer = client()
+            .get(format!("{}{path}", server.url))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.text().await.unwrap(), committed(file));
+        assert_eq!(stdout(&vivavoce(arguments)), committed(file));
+    }
+}
+
+/// The schema of what we tell, with no room for fields that it does not name.
+fn strict_schema() -> jsonschema::Validator {
+    let mut schema: Value = serde_json::from_str(&committed("schemas/socket.json")).unwrap();
+    for definition in schema["$defs"].as_object_mut().unwrap().values_mut() {
+        if definition.get("properties").is_some() {
+            definition["additionalProperties"] = json!(false);
+        }
+    }
+    let fields = schema.as_object_mut().unwrap();
+    fields.remove("anyOf");
+    fields.insert("$ref".to_owned(), json!("#/$defs/ServerMessage"));
+    jsonschema::draft202012::new(&schema).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_session_tells_fits_the_schema() {
+    let server = Server::start();
+    let heard = speak(
+        &server,
+        "Please call me back tomorrow morning.",
+        json!({"sample_rate": 16000}),
+    )
+    .await;
+    let heard = heard.bytes().await.unwrap();
+    let url = server.url.replacen("http", "ws", 1) + "/ws";
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    for message in [
+        json!({"type": "speak", "text": "too early"}),
+        json!({"type": "config", "stt_config": {"provider": "local"}, "tts_config": {"provider": "local", "model": ""}}),
+        json!({"type": "speak", "text": "One.", "id": "1"}),
+        json!({"type": "speak", "text": ""}),
+        json!({"type": "dance"}),
+        json!({"type": "send_message", "message": "m", "role": "user"}),
+    ] {
+        socket
+            .send(Message::text(message.to_string()))
+            .await
+            .unwrap();
+    }
+    for chunk in heard.chunks(3200).chain([[0; 3200].as_slice()].repeat(30)) {
+        socket.send(Message::binary(chunk.to_vec())).await.unwrap();
+    }
+    let schema = strict_schema();
+    let mut awaited: BTreeSet<&str> = [
+        "ready",
+        "stt_result",
+        "vad_event",
+        "tts_started",
+        "tts_playback_complete",
+        "tts_interrupted",
+        "error",
+    ]
+    .into();
+    let mut speech_final = false;
+    while !awaited.is_empty() || !speech_final {
+        let next = tokio::time::timeout(PATIENCE, socket.next()).await;
+        let frame = next
+            .unwrap_or_else(|_| panic!("{awaited:?} did not come"))
+            .unwrap()
+            .unwrap();
+        let Message::Text(text) = frame else { continue };
+        let event: Value = serde_json::from_str(&text).unwrap();
+        if let Err(error) = schema.validate(&event) {
+            panic!("{event}: {error}");
+        }
+        if event["type"] == "tts_playback_complete" && event["id"] == "1" {
+            let long = json!({"type": "speak", "text": SENTENCES.join(" "), "id": "2"});
+            socket.send(Message::text(long.to_string())).await.unwrap();
+        }
+        if event["type"] == "tts_started" && event["id"] == "2" {
+            let clear = json!({"type": "clear"});
+            socket.send(Message::text(clear.to_string())).await.unwrap();
+        }
+        speech_final |= event["is_speech_final"] == true && event["turn_transcript"].is_string();
+        awaited.remove(event["type"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn the_messages_of_the_readme_are_messages() {
+    let readme =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let mut schema: Value = serde_json::from_str(&committed("schemas/socket.json")).unwrap();
+    schema.as_object_mut().unwrap().remove("anyOf");
+    schema["$ref"] = json!("#/$defs/ClientMessage");
+    let blocks = readme
+        .split("```json\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap());
+    let messages: Vec<&str> = blocks.flat_map(str::lines).collect();
+    assert!(messages.len() >= 3);
+    for message in messages {
+        ClientMessage::parse(message.as_bytes()).unwrap();
+        let message = serde_json::from_str(message).unwrap();
+        assert!(jsonschema::is_valid(&schema, &message), "{message}");
+    }
+}
+
+fn clients(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+/// Runs a program of others to its end; `./test` installs them.
+fn run_client(program: &Path, folder: &Path, arguments: &[&str]) -> String {
+    assert!(
+        program.exists(),
+        "{} is missing; ./test installs it",
+        program.display()
+    );
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    stdout(&output)
+}
+
+/// 5 examples per operation, or 300 with `VIVAVOCE_LONG=1`.
+#[test]
+fn a_fuzzer_finds_nothing_that_is_not_described() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let examples = if std::env::var_os("VIVAVOCE_LONG").is_some() {
+        "300"
+    } else {
+        "5"
+    };
+    let hooks = clients("tests/clients");
+    let url = format!("{}/openapi.json", server.url);
+    let settings = clients("tests/clients/schemathesis.toml");
+    let output = Command::new(clients(".clients/python/bin/schemathesis"))
+        .args(["--config-file", settings.to_str().unwrap(), "run", &url])
+        .args([
+            "--max-examples",
+            examples,
+            "--seed",
+            "1",
+            "--continue-on-failure",
+            "--no-color",
+        ])
+        .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
+        .env("PYTHONPATH", hooks)
+        .current_dir(folder.path())
+        .output()
+        .expect("./test installs schemathesis");
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        stdout(&output),
+        stderr(&output)
+    );
+}
+
+fn socket_url(server: &Server) -> String {
+    server.url.replacen("http", "ws", 1) + "/ws"
+}
+
+#[test]
+fn types_that_were_generated_for_python_drive_a_session() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let schema = clients("docs/schemas/socket.json");
+    run_client(
+        &clients(".clients/python/bin/datamodel-codegen"),
+        folder.path(),
+        &[
+            "--input",
+            schema.to_str().unwrap(),
+            "--input-file-type",
+            "jsonschema",
+            "--output",
+            "socket_messages.py",
+            "--output-model-type",
+            "pydantic_v2.BaseModel",
+            "--disable-timestamp",
+        ],
+    );
+    let script = clients("tests/clients/generated_session.py");
+    let came = run_client(
+        &clients(".clients/python/bin/python"),
+        folder.path(),
+        &[script.to_str().unwrap(), &socket_url(&server), "."],
+    );
+    assert_eq!(
+        came.lines().collect::<Vec<_>>(),
+        ["ready", "tts_started", "tts_playback_complete"]
+    );
+}
+
+#[test]
+fn types_that_were_generated_for_typescript_drive_a_session() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let modules = clients(".clients/typescript/node_modules");
+    std::os::unix::fs::symlink(&modules, folder.path().join("node_modules")).unwrap();
+    std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
+    std::fs::copy(
+        clients("tests/clients/typescript/session.ts"),
+        folder.path().join("session.ts"),
+    )
+    .unwrap();
+    let schema = clients("docs/schemas/socket.json");
+    let tool = |name: &str| modules.join(".bin").join(name);
+    let generate = [
+        "-i",
+        schema.to_str().unwrap(),
+        "-o",
+        "socket_messages.d.ts",
+        "--unreachableDefinitions",
+    ];
+    run_client(&tool("json2ts"), folder.path(), &generate);
+    let check = [
+        "--strict",
+        "--target",
+        "es2022",
+        "--module",
+        "nodenext",
+        "--types",
+        "node",
+        "session.ts",
+    ];
+    run_client(&tool("tsc"), folder.path(), &check);
+    let came = run_client(
+        &which("node"),
+        folder.path(),
+        &["session.js", &socket_url(&server)],
+    );
+    assert_eq!(
+        came.lines().collect::<Vec<_>>(),
+        ["ready", "tts_started", "tts_playback_complete"]
+    );
+}
