@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Actor;
+use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::config::{Config, Settings};
-use crate::http::{self, AppState, Sockets, socket};
+use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
@@ -44,6 +45,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// Anything else that the system refused.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -112,6 +116,15 @@ fn raise_file_limit(settings: &Settings) {
     }
 }
 
+/// TLS, where the settings name a certificate.
+fn secure(settings: &Settings) -> Result<Option<rustls::ServerConfig>, tls::TlsError> {
+    let server = &settings.server;
+    let files = server.tls_cert.as_deref().zip(server.tls_key.as_deref());
+    files
+        .map(|(cert, key)| tls::server_config(cert, key))
+        .transpose()
+}
+
 /// Runs the server until SIGTERM or Ctrl-C.
 pub fn run(config: &Config) -> Result<(), ServerError> {
     actix_web::rt::System::new().block_on(serve(config))
@@ -126,6 +139,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             "is set, but not used before \"{later}\" is built"
         );
     }
+    let secure = secure(settings)?;
     raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesis = synthesis_settings(settings);
@@ -154,6 +168,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         settings: session_settings(settings),
     });
     let sockets = web::Data::new(Sockets::new(settings, services));
+    let limits = web::Data::new(Limits::new(settings));
+    let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
     let state = web::Data::new(AppState {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
@@ -170,6 +186,12 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         App::new()
             .app_data(state.clone())
             .app_data(sockets.clone())
+            .app_data(limits.clone())
+            .app_data(origins.clone())
+            // From the inside to the outside: whatever is refused is observed, and shown to the pages that may see it.
+            .wrap(from_fn(http::limit_by_address))
+            .wrap(from_fn(http::allow_origins))
+            .wrap(from_fn(http::observe))
             .configure(http::configure)
     })
     .disable_signals()
@@ -181,9 +203,11 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     if settings.server.workers > 0 {
         server = server.workers(settings.server.workers);
     }
-    let server = server
-        .bind(address)
-        .map_err(|source| ServerError::Listen { address, source })?;
+    let server = match secure {
+        Some(secure) => server.bind_rustls_0_23(address, secure),
+        None => server.bind(address),
+    }
+    .map_err(|source| ServerError::Listen { address, source })?;
     let address = server.addrs().first().copied().unwrap_or(address);
     let running = server.run();
     announce(address, settings);
@@ -238,6 +262,11 @@ impl StopSignal {
 
 /// Tells whoever started it where it listens, what it can do and what to try.
 fn announce(address: SocketAddr, settings: &Settings) {
+    let scheme = settings
+        .server
+        .tls_cert
+        .as_ref()
+        .map_or("http", |_| "https");
     if !address.ip().is_loopback() {
         tracing::warn!(
             "listening on {address} without authentication: whoever reaches this address can speak and \
@@ -248,7 +277,7 @@ fn announce(address: SocketAddr, settings: &Settings) {
         .next()
         .unwrap_or_else(|| "vivavoce".to_owned());
     let mut text = format!(
-        "Vivavoce {} listens on http://{address}\n\n",
+        "Vivavoce {} listens on {scheme}://{address}\n\n",
         env!("CARGO_PKG_VERSION")
     );
     for engine in engines(settings) {
@@ -256,11 +285,11 @@ fn announce(address: SocketAddr, settings: &Settings) {
     }
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         curl http://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
+         curl {scheme}://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
          -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
          {program} transcribe hello.wav\n  \
-         curl http://{address}/voices\n\n\
-         Or talk to it in a browser: http://{address}/console\n\n"
+         curl {scheme}://{address}/voices\n\n\
+         Or talk to it in a browser: {scheme}://{address}/console\n\n"
     );
     // A closed standard output is no reason not to serve.
     let _ = io::stdout().lock().write_all(text.as_bytes());

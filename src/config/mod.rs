@@ -17,7 +17,7 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode, Secret,
+    ByteSize, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend, RtcMode, Secret,
 };
 
 /// The file that is read from the current folder when no other is named.
@@ -174,6 +174,10 @@ fn contradictions(settings: &Settings) -> Vec<String> {
             "auth.required: this version has no authentication yet, so it does not start with it"
                 .to_owned(),
         );
+    }
+    let server = &settings.server;
+    if server.tls_cert.is_some() != server.tls_key.is_some() {
+        problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
     problems
 }

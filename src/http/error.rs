@@ -33,6 +33,8 @@ pub enum Code {
     PayloadTooLarge,
     /// The body is not JSON by its content type.
     UnsupportedMediaType,
+    /// Somebody asks too often, or has too much at once.
+    RateLimited,
     /// A provider asks for patience.
     ProviderRateLimited,
     /// Our own bound is reached.
@@ -81,7 +83,7 @@ impl ApiError {
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Code::RateLimited | Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
             Code::Overloaded | Code::RecordingUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::ProviderAuth
             | Code::SynthesisFailed

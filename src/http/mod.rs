@@ -3,17 +3,22 @@
 
 mod body;
 mod console;
+mod cors;
 mod error;
 mod fields;
 mod health;
+mod limits;
 mod metrics;
+mod peer;
 mod recording;
+mod requests;
 mod rtc;
 mod sessions;
 mod sip;
 pub mod socket;
 mod speak;
 mod state;
+pub mod tls;
 mod voices;
 mod ws;
 
@@ -21,7 +26,10 @@ use actix_web::http::Method;
 use actix_web::{HttpRequest, Resource, web};
 
 pub use body::MAX_BODY_BYTES;
+pub use cors::{Origins, allow as allow_origins};
 pub use error::{ApiError, Code};
+pub use limits::{Limits, TenantPlace, by_address as limit_by_address};
+pub use requests::observe;
 pub use state::AppState;
 pub use ws::Sockets;
 

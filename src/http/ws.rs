@@ -5,7 +5,9 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::cors::Origins;
 use super::error::{ApiError, Code};
+use super::limits::{Limits, tenant_of};
 use super::socket::{self, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Places, SessionServices};
@@ -26,7 +28,7 @@ impl Sockets {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Self {
             settings: SocketSettings {
-                allowed_origins: settings.server.cors_origins.0.clone(),
+                allowed_origins: Origins::new(&settings.server.cors_origins.0),
                 idle_timeout: settings.socket.idle_timeout_seconds,
                 max_buffered_audio: settings.socket.max_buffered_audio_ms.0,
             },
@@ -41,10 +43,13 @@ impl Sockets {
 pub async fn open(
     state: web::Data<AppState>,
     sockets: web::Data<Sockets>,
+    limits: web::Data<Limits>,
     request: HttpRequest,
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
     let work = state.begin_work()?;
+    let tenant = tenant_of(&request);
+    limits.admit_tenant(tenant.as_deref())?;
     let places = Places {
         session: place(
             &sockets.sessions,
@@ -54,6 +59,7 @@ pub async fn open(
             &sockets.unconfigured,
             "as many sockets without config as limits.unconfigured_sockets allows",
         )?,
+        of_tenant: limits.place_for(tenant.as_deref())?,
         work,
     };
     let services = Arc::clone(&sockets.services);

@@ -38,6 +38,7 @@ pub struct Server {
     pub url: String,
     /// Its data folder.
     pub data: tempfile::TempDir,
+    logged: bool,
 }
 
 impl Server {
@@ -53,12 +54,28 @@ impl Server {
 
     /// A server over a data folder that may hold something already.
     pub fn start_in(data: tempfile::TempDir, environment: &[(&str, &str)]) -> Self {
+        Self::spawn(data, environment, false)
+    }
+
+    /// A server with these environment variables whose log is kept for [`Self::log`].
+    pub fn start_logged(environment: &[(&str, &str)]) -> Self {
+        Self::spawn(tempfile::tempdir().unwrap(), environment, true)
+    }
+
+    fn spawn(data: tempfile::TempDir, environment: &[(&str, &str)], logged: bool) -> Self {
+        let log = match logged {
+            true => std::fs::File::create(data.path().join("log"))
+                .unwrap()
+                .into(),
+            false => Stdio::inherit(),
+        };
         let mut child = Command::new(VIVAVOCE)
             .args(["serve", "--port", "0", "--data-dir"])
             .arg(data.path())
             .current_dir(data.path())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap())
@@ -71,7 +88,20 @@ impl Server {
             })
             .expect("the server ended before it said where it listens");
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, url, data }
+        Self {
+            child,
+            url,
+            data,
+            logged,
+        }
+    }
+
+    /// Ends the server and gives its log.
+    pub fn log(&mut self) -> String {
+        assert!(self.logged, "the server was not started with a log");
+        self.terminate();
+        self.ended();
+        std::fs::read_to_string(self.data.path().join("log")).unwrap()
     }
 
     /// The server's process id.

@@ -37,6 +37,7 @@ use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
+use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
 use crate::providers::{ProviderTable, SttRequest};
 use crate::synthesis::{SpeechConfig, Synthesizer};
@@ -74,6 +75,8 @@ pub struct Places {
     pub session: OwnedSemaphorePermit,
     /// One of the sockets that may be without config; given back with the first.
     pub unconfigured: OwnedSemaphorePermit,
+    /// One of those of its tenant, where they are counted.
+    pub of_tenant: Option<TenantPlace>,
     /// The server waits for it when it stops.
     pub work: TaskTrackerToken,
 }
@@ -124,6 +127,7 @@ pub struct SessionActor {
     unconfigured: Option<OwnedSemaphorePermit>,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _session: OwnedSemaphorePermit,
+    _of_tenant: Option<TenantPlace>,
     _work: TaskTrackerToken,
     _open: OpenSession,
 }
@@ -151,6 +155,7 @@ pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter
             unconfigured: Some(places.unconfigured),
             alarm: None,
             _session: places.session,
+            _of_tenant: places.of_tenant,
             _work: places.work,
             _open: metrics::session_opened(),
         }
