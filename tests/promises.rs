@@ -15,6 +15,7 @@ mod readme;
 mod routes;
 mod socket_edge;
 mod speak;
+mod telemetry;
 mod tls;
 mod voices;
 mod wyoming;
