@@ -1,8 +1,15 @@
 //! What the server says about itself: what must never be in it, and what must.
 
 use std::fmt::Write;
+use std::sync::{Arc, Mutex, mpsc};
 
+use actix_web::dev::ServerHandle;
+use actix_web::web::Bytes;
+use actix_web::{App, HttpResponse, HttpServer, web};
 use futures_util::{SinkExt, StreamExt};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -264,4 +271,168 @@ async fn providers_and_the_cache_are_counted_by_what_they_did() {
     ] {
         assert!(page.contains(expected), "{expected} is missing in\n{page}");
     }
+}
+
+/// A collector in this process: keeps what it is sent at `/v1/traces`.
+struct Collector {
+    url: String,
+    received: Arc<Mutex<Vec<Bytes>>>,
+    handle: ServerHandle,
+}
+
+impl Collector {
+    fn start() -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let kept = web::Data::from(Arc::clone(&received));
+        let (started, server) = mpsc::channel();
+        std::thread::spawn(move || {
+            actix_web::rt::System::new().block_on(async move {
+                let take = |kept: web::Data<Mutex<Vec<Bytes>>>, body: Bytes| async move {
+                    kept.lock().unwrap().push(body);
+                    HttpResponse::Ok().finish()
+                };
+                let server = HttpServer::new(move || {
+                    App::new()
+                        .app_data(kept.clone())
+                        .route("/v1/traces", web::post().to(take))
+                });
+                let server = server
+                    .workers(1)
+                    .disable_signals()
+                    .bind("127.0.0.1:0")
+                    .unwrap();
+                let address = server.addrs()[0];
+                let server = server.run();
+                started.send((address, server.handle())).unwrap();
+                server.await.unwrap();
+            });
+        });
+        let (address, handle) = server.recv().unwrap();
+        Self {
+            url: format!("http://{address}"),
+            received,
+            handle,
+        }
+    }
+
+    /// All spans so far.
+    fn spans(&self) -> Vec<Span> {
+        let received = self.received.lock().unwrap();
+        let requests = received
+            .iter()
+            .map(|body| ExportTraceServiceRequest::decode(body.clone()).unwrap());
+        let resources = requests.flat_map(|request| request.resource_spans);
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        drop(self.handle.stop(false));
+    }
+}
+
+/// An attribute of a span, as text.
+fn attribute(span: &Span, key: &str) -> String {
+    let found = span
+        .attributes
+        .iter()
+        .find(|attribute| attribute.key == key);
+    format!(
+        "{:?}",
+        found.and_then(|found| found.value.as_ref()?.value.as_ref())
+    )
+}
+
+/// A session in which somebody says something, until it has been understood.
+async fn conversation(server: &Server) {
+    let config = json!({"sample_rate": 16000, "audio_format": "linear16"});
+    let speech = speak(server, SENTENCES[0], config)
+        .await
+        .bytes()
+        .await
+        .unwrap();
+    let url = format!("{}/ws", server.url.replace("http://", "ws://"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    let config = json!({"type": "config", "stream_id": "marker-id",
+        "stt_config": {"provider": "null"}, "tts_config": {"provider": "null", "model": ""}});
+    socket
+        .send(Message::text(config.to_string()))
+        .await
+        .unwrap();
+    let silence = vec![0; 3 * 32_000];
+    for chunk in speech.chunks(6400).chain(silence.chunks(6400)) {
+        socket.send(Message::binary(chunk.to_vec())).await.unwrap();
+    }
+    while let Some(message) = socket.next().await {
+        if matches!(message.unwrap(), Message::Text(text) if text.contains("turn_end")) {
+            break;
+        }
+    }
+    socket.close(None).await.unwrap();
+    while socket.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_own() {
+    let collector = Collector::start();
+    let mut server = Server::start_logged(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url),
+        ("NULL_ENABLED", "true"),
+    ]);
+    client()
+        .delete(format!("{}/sessions/marker?api_key=marker", server.url))
+        .send()
+        .await
+        .unwrap();
+    conversation(&server).await;
+    // What is still kept is sent when the server ends.
+    server.log();
+    let spans = collector.spans();
+    let named = |name: &str| {
+        spans
+            .iter()
+            .filter(|span| span.name == name)
+            .collect::<Vec<_>>()
+    };
+    let [session] = named("session")[..] else {
+        panic!("{spans:#?}");
+    };
+    assert!(session.parent_span_id.is_empty());
+    let turns = named("turn");
+    assert!(!turns.is_empty());
+    for turn in turns {
+        assert_eq!(turn.trace_id, session.trace_id);
+        assert_eq!(turn.parent_span_id, session.span_id);
+        assert!(attribute(turn, "reason").len() > "None".len(), "{turn:?}");
+        assert!(session.start_time_unix_nano <= turn.start_time_unix_nano);
+        assert!(turn.end_time_unix_nano <= session.end_time_unix_nano);
+    }
+    let requests = named("request");
+    let deleting = requests
+        .iter()
+        .find(|span| attribute(span, "http.route").contains("{stream_id}"));
+    let deleting = deleting.expect("the request was not traced");
+    assert_ne!(deleting.trace_id, session.trace_id);
+    assert!(attribute(deleting, "http.request.method").contains("DELETE"));
+    assert!(attribute(deleting, "http.response.status_code").contains("404"));
+    assert!(!format!("{spans:?}").contains("marker"), "{spans:#?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_costs_a_warning_and_nothing_else() {
+    let mut server = Server::start_logged(&[(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "http://user:marker@127.0.0.1:1",
+    )]);
+    let answer = speak(&server, "Hello.", json!({})).await;
+    assert_eq!(answer.status(), 200);
+    let log = server.log();
+    assert_eq!(
+        log.matches("the collector does not take traces").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains("marker"), "{log}");
 }

@@ -150,6 +150,12 @@ settings! {
         format: LogFormat = "text", "log.format", "LOG_FORMAT";
     }
 
+    /// What is told to others about requests and sessions.
+    telemetry: Telemetry {
+        /// Collector that is sent traces by OTLP over HTTP, as `http://host:4318`; no traces when absent.
+        otlp_endpoint: Option<String> = "", "telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT";
+    }
+
     /// How the server stops.
     shutdown: Shutdown {
         /// Seconds that running requests and sessions may go on after SIGTERM or Ctrl-C.
@@ -348,6 +354,7 @@ mod tests {
         "GOOGLE_LOCATION",
         "AZURE_SPEECH_SUBSCRIPTION_KEY",
         "AZURE_SPEECH_REGION",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
     ];
 
     #[test]

@@ -8,10 +8,11 @@ use actix_web::http::Method;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::limits::PROBES;
 use crate::telemetry::metrics::{self, Answered};
+use crate::telemetry::traces;
 
 /// The request's id, in and out.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -46,6 +47,7 @@ pub async fn observe(
         } else {
             tracing::info!(method, route, status, duration_ms, "answered");
         }
+        traces::answered(&Span::current(), method, &route, status);
         metrics::answered(
             Answered {
                 method,

@@ -30,7 +30,9 @@ use cache::Cache;
 pub use cache::CacheSettings;
 pub use flight::FlightReader;
 use flight::{Budget, Flight};
-pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
+pub use request::{
+    CacheKey, InvalidField, MAX_TEXT_BYTES, OwnCredential, Owner, SpeechConfig, TtsConfig,
+};
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
 const CONVERTED_AT_ONCE: usize = 4096;

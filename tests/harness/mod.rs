@@ -63,11 +63,11 @@ impl Server {
     }
 
     fn spawn(data: tempfile::TempDir, environment: &[(&str, &str)], logged: bool) -> Self {
-        let log = match logged {
-            true => std::fs::File::create(data.path().join("log"))
-                .unwrap()
-                .into(),
-            false => Stdio::inherit(),
+        let log = if logged {
+            let log = std::fs::File::create(data.path().join("log"));
+            log.unwrap().into()
+        } else {
+            Stdio::inherit()
         };
         let mut child = Command::new(VIVAVOCE)
             .args(["serve", "--port", "0", "--data-dir"])
@@ -296,6 +296,8 @@ pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
 
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
+    // The first one in the process stays; all are the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(PATIENCE)
         .no_proxy()

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
-use crate::synthesis::{SpeechConfig, TtsConfig};
+use crate::synthesis::{OwnCredential, SpeechConfig, TtsConfig};
 
 /// A refused message: the field and what is wrong with it.
 fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
@@ -126,7 +126,7 @@ pub struct ListenConfig {
     /// The provider's model; empty means its default.
     pub model: String,
     /// The caller's own credential; empty means the server's.
-    pub auth: Map<String, Value>,
+    pub auth: OwnCredential,
 }
 
 /// `loading_audio` on the wire.
@@ -241,7 +241,7 @@ struct WireStt {
     punctuation: Option<bool>,
     encoding: Option<String>,
     model: Option<String>,
-    auth: Option<Map<String, Value>>,
+    auth: Option<OwnCredential>,
 }
 
 #[derive(Deserialize)]

@@ -30,7 +30,7 @@ pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
 use state::{Command, Effect, Prepared, Session};
-use turn::Moment;
+use turn::{Moment, VoiceEventKind};
 
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::stt::feed::Feed;
@@ -40,8 +40,9 @@ use crate::audio::{AudioFormat, Encoding};
 use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
 use crate::providers::{ProviderTable, SttRequest};
-use crate::synthesis::{SpeechConfig, Synthesizer};
+use crate::synthesis::{OwnCredential, SpeechConfig, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
+use crate::telemetry::traces::SessionTrace;
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;
@@ -130,6 +131,7 @@ pub struct SessionActor {
     _of_tenant: Option<TenantPlace>,
     _work: TaskTrackerToken,
     _open: OpenSession,
+    trace: SessionTrace,
 }
 
 /// Starts a session and returns its socket's handler.
@@ -158,6 +160,7 @@ pub fn open(services: Arc<SessionServices>, places: Places, writer: SocketWriter
             _of_tenant: places.of_tenant,
             _work: places.work,
             _open: metrics::session_opened(),
+            trace: SessionTrace::begin(),
         }
     });
     Door::new(session, heard, sent, providers)
@@ -292,19 +295,26 @@ impl SessionActor {
         }
     }
 
-    fn tell(&self, message: &ServerMessage) {
+    fn tell(&mut self, message: &ServerMessage) {
         let text = message.to_json();
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
             }
-            ServerMessage::VadEvent(event) => self.writer.latest(event.event.name(), text),
+            ServerMessage::VadEvent(event) => {
+                match (event.event, event.reason) {
+                    (VoiceEventKind::SpeechStart, _) => self.trace.turn_begins(),
+                    (VoiceEventKind::TurnEnd, Some(reason)) => self.trace.turn_ends(reason.name()),
+                    _ => {}
+                }
+                self.writer.latest(event.event.name(), text);
+            }
             ServerMessage::Error { .. } => self.writer.error(text),
             _ => self.writer.event(text),
         }
     }
 
-    fn refuse(&self, code: ErrorCode, message: impl Into<String>) {
+    fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
         self.tell(&ServerMessage::refusal(code, message));
     }
 
@@ -471,10 +481,7 @@ fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
 }
 
 /// Those that there are work without credentials.
-fn check_auth(
-    field: &str,
-    auth: &serde_json::Map<String, serde_json::Value>,
-) -> Result<(), Refusal> {
+fn check_auth(field: &str, auth: &OwnCredential) -> Result<(), Refusal> {
     if auth.is_empty() {
         return Ok(());
     }
