@@ -188,7 +188,6 @@ async fn no_secret_is_in_any_log_line_answer_event_or_count() {
         config("local", json!(SECRET)),
         config("azure", json!({"api_key": SECRET, "region": SECRET})),
         json!({"type": "config", "stream_id": format!("../{SECRET}"), "loading_audio": SECRET}),
-        json!({"type": SECRET}),
     ];
     messages.extend(saying("Hello."));
     let events = session(&server, &messages).await;
