@@ -105,13 +105,15 @@ impl SessionTrace {
         }
     }
 
-    /// Somebody has begun to speak.
-    pub fn turn_begins(&mut self) {
-        self.turn =
-            tracing::error_span!(parent: &self.session, "turn", reason = tracing::field::Empty);
+    /// Somebody speaks: the turn begins, if it has not.
+    pub fn turn_goes_on(&mut self) {
+        if self.turn.is_none() {
+            let reason = tracing::field::Empty;
+            self.turn = tracing::error_span!(parent: &self.session, "turn", reason);
+        }
     }
 
-    /// And has finished, for this reason.
+    /// Somebody has finished, for this reason.
     pub fn turn_ends(&mut self, reason: &'static str) {
         self.turn.record("reason", reason);
         self.turn = Span::none();

@@ -297,13 +297,17 @@ impl SessionActor {
 
     fn tell(&mut self, message: &ServerMessage) {
         let text = message.to_json();
+        // A voice may be understood that was not noticed before.
+        if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
+            self.trace.turn_goes_on();
+        }
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
             }
             ServerMessage::VadEvent(event) => {
                 match (event.event, event.reason) {
-                    (VoiceEventKind::SpeechStart, _) => self.trace.turn_begins(),
+                    (VoiceEventKind::SpeechStart, _) => self.trace.turn_goes_on(),
                     (VoiceEventKind::TurnEnd, Some(reason)) => self.trace.turn_ends(reason.name()),
                     _ => {}
                 }
