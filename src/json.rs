@@ -33,19 +33,18 @@ pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
 }
 
 fn misfit<T: DeserializeOwned>(text: &[u8], error: &serde_json::Error) -> Misfit {
-    let mut json = serde_json::Deserializer::from_slice(text);
-    let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Ok(_) => String::new(),
-        Err(error) => error.path().to_string(),
-    };
-    // Where the text itself is broken there is no path to name.
-    let place = if matches!(path.as_str(), "" | "." | "?") {
-        "body".to_owned()
-    } else {
-        path
-    };
+    // Where the text itself is broken its line and column say more than a path, which may be of any name.
+    let path = error.is_data().then(|| path::<T>(text)).flatten();
+    let place = path.unwrap_or_else(|| "body".to_owned());
     let problem = problem(error);
     Misfit { place, problem }
+}
+
+fn path<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let error = serde_path_to_error::deserialize::<_, T>(&mut json).err()?;
+    let path = error.path().to_string();
+    (!matches!(path.as_str(), "" | "." | "?")).then_some(path)
 }
 
 /// What is wrong, without what was sent: that may be a credential, or what somebody says.
@@ -118,6 +117,8 @@ mod tests {
             ("", "body"),
             (r#"{"list": []} x"#, "body"),
             ("[[]]", "body"),
+            (r#"{"marker": x}"#, "body"),
+            (r#"{"list": [{"number": x}]}"#, "body"),
         ] {
             assert_eq!(
                 parse::<Outer>(text.as_bytes()).unwrap_err().place,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Actor;
+use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, Settings, SocketAuth};
-use crate::http::{self, AppState, Sockets, socket};
+use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
@@ -48,6 +49,9 @@ pub enum ServerError {
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// Anything else that the system refused.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -116,6 +120,37 @@ fn raise_file_limit(settings: &Settings) {
     }
 }
 
+/// One-shot speech, with what earlier servers have left in the cache folder. Must be called in a runtime.
+fn synthesizer(
+    settings: &Settings,
+    providers: &Arc<ProviderTable>,
+) -> Result<Arc<Synthesizer>, ServerError> {
+    let synthesis = synthesis_settings(settings);
+    let folder = synthesis
+        .cache
+        .as_ref()
+        .map(|cache| cache.path.display().to_string())
+        .unwrap_or_default();
+    let synthesizer = Synthesizer::open(Arc::clone(providers), &synthesis)
+        .map_err(|source| ServerError::Cache { folder, source })?;
+    let taking_stock = Arc::clone(&synthesizer);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = taking_stock.scan_cache() {
+            tracing::warn!(%error, "the cache folder could not be read");
+        }
+    });
+    Ok(synthesizer)
+}
+
+/// TLS, where the settings name a certificate.
+pub(crate) fn secure(settings: &Settings) -> Result<Option<rustls::ServerConfig>, tls::TlsError> {
+    let server = &settings.server;
+    let files = server.tls_cert.as_deref().zip(server.tls_key.as_deref());
+    files
+        .map(|(cert, key)| tls::server_config(cert, key))
+        .transpose()
+}
+
 /// Runs the server until SIGTERM or Ctrl-C.
 pub fn run(config: &Config) -> Result<(), ServerError> {
     actix_web::rt::System::new().block_on(serve(config))
@@ -134,22 +169,10 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         tracing::warn!("{warning}");
     }
     let auth = Authenticator::open(&settings.auth)?;
+    let secure = secure(settings)?;
     raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
-    let synthesis = synthesis_settings(settings);
-    let folder = synthesis
-        .cache
-        .as_ref()
-        .map(|cache| cache.path.display().to_string())
-        .unwrap_or_default();
-    let synthesizer = Synthesizer::open(Arc::clone(&providers), &synthesis)
-        .map_err(|source| ServerError::Cache { folder, source })?;
-    let taking_stock = Arc::clone(&synthesizer);
-    tokio::task::spawn_blocking(move || {
-        if let Err(error) = taking_stock.scan_cache() {
-            tracing::warn!(%error, "the cache folder could not be read");
-        }
-    });
+    let synthesizer = synthesizer(settings, &providers)?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -162,6 +185,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         settings: session_settings(settings),
     });
     let sockets = web::Data::new(Sockets::new(settings, services));
+    let limits = web::Data::new(Limits::new(settings));
+    let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
     let state = web::Data::new(AppState {
         auth,
         synthesizer,
@@ -179,6 +204,12 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         App::new()
             .app_data(state.clone())
             .app_data(sockets.clone())
+            .app_data(limits.clone())
+            .app_data(origins.clone())
+            // From the inside to the outside: whatever is refused is observed, and shown to the pages that may see it.
+            .wrap(from_fn(http::limit_by_address))
+            .wrap(from_fn(http::allow_origins))
+            .wrap(from_fn(http::observe))
             .configure(http::configure)
     })
     .disable_signals()
@@ -190,9 +221,11 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     if settings.server.workers > 0 {
         server = server.workers(settings.server.workers);
     }
-    let server = server
-        .bind(address)
-        .map_err(|source| ServerError::Listen { address, source })?;
+    let server = match secure {
+        Some(secure) => server.bind_rustls_0_23(address, secure),
+        None => server.bind(address),
+    }
+    .map_err(|source| ServerError::Listen { address, source })?;
     let address = server.addrs().first().copied().unwrap_or(address);
     let running = server.run();
     announce(address, settings);
@@ -261,6 +294,11 @@ const fn open_doors(settings: &Settings) -> Option<&'static str> {
 
 /// Tells whoever started it where it listens, what it can do and what to try.
 fn announce(address: SocketAddr, settings: &Settings) {
+    let scheme = settings
+        .server
+        .tls_cert
+        .as_ref()
+        .map_or("http", |_| "https");
     if !address.ip().is_loopback()
         && let Some(open) = open_doors(settings)
     {
@@ -272,7 +310,7 @@ fn announce(address: SocketAddr, settings: &Settings) {
         .next()
         .unwrap_or_else(|| "vivavoce".to_owned());
     let mut text = format!(
-        "Vivavoce {} listens on http://{address}\n\n",
+        "Vivavoce {} listens on {scheme}://{address}\n\n",
         env!("CARGO_PKG_VERSION")
     );
     for engine in engines(settings) {
@@ -280,11 +318,11 @@ fn announce(address: SocketAddr, settings: &Settings) {
     }
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         curl http://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
+         curl {scheme}://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
          -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
          {program} transcribe hello.wav\n  \
-         curl http://{address}/voices\n\n\
-         Or talk to it in a browser: http://{address}/console\n\n"
+         curl {scheme}://{address}/voices\n\n\
+         Or talk to it in a browser: {scheme}://{address}/console\n\n"
     );
     // A closed standard output is no reason not to serve.
     let _ = io::stdout().lock().write_all(text.as_bytes());

@@ -3,11 +3,11 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, client};
 
 async fn ask(server: &Server, method: &Method, path: &str, body: &Value) -> (u16, String, String) {
     let url = format!("{}{path}", server.url);
-    let mut request = reqwest::Client::new().request(method.clone(), url);
+    let mut request = client().request(method.clone(), url);
     if !body.is_null() {
         request = request.json(body);
     }

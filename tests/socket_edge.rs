@@ -13,6 +13,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
+use vivavoce::http::Origins;
 use vivavoce::http::socket::{self, Audio, Closed, SocketHandler, SocketSettings, SocketWriter};
 
 use crate::harness::{PATIENCE, within};
@@ -99,7 +100,7 @@ impl Drop for Edge {
 
 fn settings() -> SocketSettings {
     SocketSettings {
-        allowed_origins: vec!["https://app.example".to_owned()],
+        allowed_origins: Origins::new(&["https://app.example".to_owned()]),
         idle_timeout: Duration::from_mins(1),
         max_buffered_audio: Duration::from_secs(2),
     }

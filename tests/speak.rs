@@ -593,7 +593,7 @@ async fn nobody_pays_for_speech_that_nobody_waits_for() {
     );
     let programs = Programs::new().script("flite", &format!("{listing}\nexec sleep 600"));
     let server = Server::start_with(&[("PATH", &programs.first())]);
-    let impatient = reqwest::Client::builder().no_proxy().build().unwrap();
+    let impatient = client();
     let body = json!({"text": "Yes.", "tts_config": local(json!({"request_timeout": 600}))});
     let request = impatient
         .post(format!("{}/speak", server.url))

@@ -143,8 +143,6 @@ impl AuthService {
     ) -> Result<Self, SetupError> {
         let path = key.clone();
         let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
-        // One provider of cryptography for the process; where there is one already, that is it.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder()
             .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::none())

@@ -4,11 +4,12 @@
 use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
-use crate::server::engines;
+use crate::server::{engines, secure};
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
-    // Its key file is all that loading has not looked at.
+    // Their files are all that loading has not looked at.
     Authenticator::open(&config.settings.auth).map_err(Failure::usage)?;
+    secure(&config.settings).map_err(Failure::usage)?;
     println!("settings: good");
     for resolved in config.not_yet_used() {
         let later = resolved.setting.comes_with.unwrap_or_default();

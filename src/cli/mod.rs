@@ -104,6 +104,8 @@ impl Failure {
 
 /// Runs the program.
 pub fn run() -> ExitCode {
+    // What every client and server of this process encrypts with; nobody can have been here before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let Cli { config, command } = Cli::parse();
     match dispatch(&config, command) {
         Ok(()) => ExitCode::SUCCESS,

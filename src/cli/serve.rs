@@ -39,6 +39,13 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         ),
     ];
     let config = load(config, &flags)?;
-    telemetry::start(config.settings.log.level, config.settings.log.format);
-    server::run(&config).map_err(Failure::work)
+    let settings = &config.settings;
+    let collector = settings.telemetry.otlp_endpoint.as_deref();
+    let traces = telemetry::start(settings.log.level, settings.log.format, collector);
+    let traces = traces.map_err(Failure::work)?;
+    let ended = server::run(&config).map_err(Failure::work);
+    if let Some(traces) = traces {
+        traces.finish();
+    }
+    ended
 }

@@ -17,8 +17,8 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, PortRange, RecordingBackend, RtcMode,
-    Secret, SocketAuth,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
+    RtcMode, Secret, SocketAuth,
 };
 
 /// The file that is read from the current folder when no other is named.
@@ -168,7 +168,12 @@ impl Config {
 
 /// What the types cannot say: settings that do not go together.
 fn contradictions(settings: &Settings) -> Vec<String> {
-    crate::auth::problems(&settings.auth)
+    let mut problems = crate::auth::problems(&settings.auth);
+    let server = &settings.server;
+    if server.tls_cert.is_some() != server.tls_key.is_some() {
+        problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
+    }
+    problems
 }
 
 /// The strongest text for each key, and what is wrong so far.

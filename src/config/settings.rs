@@ -3,14 +3,15 @@
 //! (protocol, section 6).
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, PortRange, RecordingBackend,
-    RtcMode, Secret, SettingValue, SocketAuth,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
+    RecordingBackend, RtcMode, Secret, SettingValue, SocketAuth,
 };
 
 /// One declaration.
@@ -113,8 +114,14 @@ settings! {
         port: u16 = "3001", "server.port", "PORT";
         /// Threads that serve requests and sessions; 0 means one per core.
         workers: usize = "0", "server.workers", "SERVER_WORKERS";
-        /// Origins of web pages, beside the server's own, that may open sockets, as `https://host[:port]`.
+        /// Origins of web pages, beside the server's own, that may use it, as `https://host[:port]`.
         cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS";
+        /// Proxies whose `Forwarded` or `X-Forwarded-For` is believed, as addresses or networks.
+        trusted_proxies: Networks = "", "server.trusted_proxies", "SERVER_TRUSTED_PROXIES";
+        /// File with the certificate chain (PEM), with which the server speaks TLS. Read again when it changes.
+        tls_cert: Option<PathBuf> = "", "server.tls.cert", "SERVER_TLS_CERT";
+        /// File with the certificate's private key (PEM).
+        tls_key: Option<PathBuf> = "", "server.tls.key", "SERVER_TLS_KEY";
     }
 
     /// The socket of a session.
@@ -143,6 +150,12 @@ settings! {
         level: LogLevel = "info", "log.level", "LOG_LEVEL";
         /// How log lines look.
         format: LogFormat = "text", "log.format", "LOG_FORMAT";
+    }
+
+    /// What is told to others about requests and sessions.
+    telemetry: Telemetry {
+        /// Collector that is sent traces by OTLP over HTTP, as `http://host:4318`; no traces when absent.
+        otlp_endpoint: Option<String> = "", "telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT";
     }
 
     /// How the server stops.
@@ -222,9 +235,9 @@ settings! {
         /// Sockets that have not sent their config yet.
         unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
         /// Sessions of one tenant; no limit when absent.
-        sessions_per_tenant: Option<usize> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT", comes with "Doors";
-        /// Requests per second of one tenant or address; no limit when absent.
-        requests_per_second: Option<usize> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND", comes with "Doors";
+        sessions_per_tenant: Option<NonZeroU32> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT";
+        /// Requests per second of one tenant, and of one address; twice as many at once. No limit when absent.
+        requests_per_second: Option<NonZeroU32> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND";
     }
 
     /// Who may come in.
@@ -353,6 +366,7 @@ mod tests {
         "GOOGLE_LOCATION",
         "AZURE_SPEECH_SUBSCRIPTION_KEY",
         "AZURE_SPEECH_REGION",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
     ];
 
     #[test]

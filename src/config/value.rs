@@ -4,8 +4,11 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use crate::providers::local::wyoming::Endpoint;
 
@@ -52,6 +55,10 @@ pub struct ByteSize(pub u64);
 /// A list written with commas (in YAML also as a sequence).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List(pub Vec<String>);
+
+/// Networks of addresses, written with commas; an address alone is a network of one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Networks(pub Vec<IpNet>);
 
 /// A range of ports, `first-last`, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +141,13 @@ impl SettingValue for usize {
     }
 }
 
+impl SettingValue for NonZeroU32 {
+    const SHAPE: &'static str = "a whole number from 1";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 impl SettingValue for Endpoint {
     const SHAPE: &'static str = "the address of a Wyoming server, tcp://host:port or unix:///path";
     fn parse(text: &str) -> Option<Self> {
@@ -205,6 +219,25 @@ impl SettingValue for List {
             .map(str::trim)
             .filter(|item| !item.is_empty());
         Some(Self(items.map(str::to_owned).collect()))
+    }
+    fn absent() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+impl SettingValue for Networks {
+    const SHAPE: &'static str = "addresses or networks (10.0.0.0/8) with commas";
+    fn parse(text: &str) -> Option<Self> {
+        let network = |item: String| {
+            let address = || item.parse::<IpAddr>().ok().map(IpNet::from);
+            item.parse().ok().or_else(address)
+        };
+        let List(items) = List::parse(text)?;
+        items
+            .into_iter()
+            .map(network)
+            .collect::<Option<_>>()
+            .map(Self)
     }
     fn absent() -> Option<Self> {
         Some(Self::default())
@@ -334,6 +367,10 @@ mod tests {
             })
         );
         assert_eq!(PortRange::parse("5-4"), None);
+        let networks = Networks::parse("10.0.0.0/8, ::1").unwrap();
+        assert_eq!(networks.0.len(), 2);
+        assert_eq!(Networks::parse("10.0.0.0/33"), None);
+        assert_eq!(Networks::parse("10.0.0.0/8, proxy"), None);
         assert_eq!(Duration::parse("2.5"), Some(Duration::from_millis(2_500)));
         assert_eq!(Duration::parse("1e300"), None);
         assert_eq!(Duration::parse("NaN"), None);

@@ -11,6 +11,7 @@ use std::future::{Ready, ready};
 
 use super::body;
 use super::error::{ApiError, Code};
+use super::limits::{Limits, PROBES};
 use super::state::AppState;
 use crate::auth::{Access, Authenticator, Credentials, Door, Question, Step};
 
@@ -64,6 +65,11 @@ async fn enter(
         None => Access::anonymous(),
         Some(authenticator) => identify(authenticator, &mut request).await?,
     };
+    if let Some(limits) = request.app_data::<web::Data<Limits>>()
+        && !PROBES.contains(&request.path())
+    {
+        limits.admit_tenant(&access)?;
+    }
     request.extensions_mut().insert(access);
     next.call(request).await
 }

@@ -64,7 +64,7 @@ pub enum Code {
     RecordingNotFound,
     /// The server's settings name this host.
     HookImmutable,
-    /// The caller asks too often.
+    /// The caller asks too often, or has too much at once.
     RateLimited,
     /// The room provider failed.
     RtcError,

@@ -4,19 +4,24 @@
 mod auth;
 mod body;
 mod console;
+mod cors;
 mod docs;
 mod error;
 mod fields;
 mod health;
+mod limits;
 mod metrics;
 pub mod openapi;
+mod peer;
 mod recording;
+mod requests;
 mod rtc;
 mod sessions;
 mod sip;
 pub mod socket;
 mod speak;
 mod state;
+pub mod tls;
 mod voices;
 mod ws;
 
@@ -26,7 +31,10 @@ use actix_web::{HttpRequest, Resource, Route, web};
 
 use auth::{protected, public};
 pub use body::MAX_BODY_BYTES;
+pub use cors::{Origins, allow as allow_origins};
 pub use error::{ApiError, Code};
+pub use limits::{Limits, TenantPlace, by_address as limit_by_address};
+pub use requests::observe;
 pub use state::AppState;
 pub use ws::Sockets;
 

@@ -6,7 +6,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth;
+use super::cors::Origins;
 use super::error::{ApiError, Code};
+use super::limits::Limits;
 use super::socket::{self, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Places, SessionServices};
@@ -27,7 +29,7 @@ impl Sockets {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Self {
             settings: SocketSettings {
-                allowed_origins: settings.server.cors_origins.0.clone(),
+                allowed_origins: Origins::new(&settings.server.cors_origins.0),
                 idle_timeout: settings.socket.idle_timeout_seconds,
                 max_buffered_audio: settings.socket.max_buffered_audio_ms.0,
             },
@@ -42,11 +44,13 @@ impl Sockets {
 pub async fn open(
     state: web::Data<AppState>,
     sockets: web::Data<Sockets>,
+    limits: web::Data<Limits>,
     request: HttpRequest,
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
     let work = state.begin_work()?;
     let access = auth::at_socket(&state, &request).await?;
+    limits.admit_tenant(&access)?;
     let places = Places {
         session: place(
             &sockets.sessions,
@@ -56,6 +60,7 @@ pub async fn open(
             &sockets.unconfigured,
             "as many sockets without config as limits.unconfigured_sockets allows",
         )?,
+        of_tenant: limits.place_for(&access)?,
         work,
     };
     let services = Arc::clone(&sockets.services);

@@ -25,11 +25,15 @@ use crate::providers::{
     ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
 };
 
+use crate::telemetry::metrics::{self, Task};
+
 use cache::Cache;
 pub use cache::CacheSettings;
 pub use flight::FlightReader;
 use flight::{Budget, Flight};
-pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
+pub use request::{
+    CacheKey, InvalidField, MAX_TEXT_BYTES, OwnCredential, Owner, SpeechConfig, TtsConfig,
+};
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
 const CONVERTED_AT_ONCE: usize = 4096;
@@ -189,7 +193,11 @@ impl Synthesizer {
                 tenant: tenant.map(TenantId::as_str),
             },
         );
-        if let Some(sound) = self.kept(key).await {
+        let kept = self.kept(key).await;
+        if self.cache.is_some() {
+            metrics::cache_asked(kept.is_some());
+        }
+        if let Some(sound) = kept {
             return Ok(Speech {
                 cached: true,
                 sound: Sound::Kept(sound),
@@ -272,6 +280,7 @@ impl Synthesizer {
                 .or_insert_with(|| Arc::new(Semaphore::new(self.per_provider)))
                 .value(),
         );
+        let _waits = metrics::synthesis_waits();
         match timeout(patience, permits.acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(ProviderError::new(
@@ -320,8 +329,10 @@ impl UnderWay {
             },
             other => other,
         });
-        if result.is_ok() {
-            self.finish(&config);
+        match &result {
+            Ok(()) => self.finish(&config),
+            Err(SynthesisError::Provider { error, .. }) => metrics::provider_failed(error),
+            Err(_) => {}
         }
         self.flight.end(result);
     }
@@ -370,6 +381,8 @@ impl UnderWay {
             request_timeout: config.request_timeout,
         };
         let text = futures_util::stream::once(std::future::ready(text)).boxed();
+        let asked = Instant::now();
+        let mut silent = true;
         let TtsStream { format, mut events } =
             provider.synthesize(request, text).await.map_err(failed)?;
         let mut converter =
@@ -385,9 +398,17 @@ impl UnderWay {
                 ))
             })?;
             match event.transpose().map_err(failed)? {
-                Some(TtsEvent::Audio(audio)) => self.convert(&mut converter, audio).await?,
+                Some(TtsEvent::Audio(audio)) => {
+                    if std::mem::take(&mut silent) {
+                        metrics::provider_began(Task::Tts, slug, asked.elapsed());
+                    }
+                    self.convert(&mut converter, audio).await?;
+                }
                 Some(TtsEvent::Word { .. }) => {}
-                Some(TtsEvent::Done) => return self.flight.push(converter.finish().await?),
+                Some(TtsEvent::Done) => {
+                    metrics::provider_finished(Task::Tts, slug, asked.elapsed());
+                    return self.flight.push(converter.finish().await?);
+                }
                 None => {
                     let cut = ProviderError::new(
                         slug,

@@ -1,6 +1,7 @@
 //! What may be asked of a synthesiser: `tts_config` as it stands on the wire (protocol, section 2), and the same
 //! checked, with every default filled in. Both `/speak` and the socket come through here.
 
+use std::fmt;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -48,7 +49,7 @@ pub struct TtsConfig {
     #[schemars(range(min = 0.25, max = 4.0), extend("default" = 1.0))]
     speaking_rate: Option<f64>,
     /// The caller's own credential for the provider; the server's when absent or empty.
-    auth: Option<Map<String, Value>>,
+    auth: Option<OwnCredential>,
     /// Seconds that connecting to the provider may take.
     #[schemars(range(min = 1, max = 600), extend("default" = 10))]
     connection_timeout: Option<u64>,
@@ -58,6 +59,25 @@ pub struct TtsConfig {
     /// How words are said.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
+}
+
+/// A caller's own credential, in the shape of its provider; empty means the server's. `Debug` does not show it.
+#[derive(Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct OwnCredential(Map<String, Value>);
+
+impl OwnCredential {
+    /// Whether the server's is meant.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for OwnCredential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "none" } else { "***" })
+    }
 }
 
 /// A field that cannot be carried out.
@@ -91,7 +111,7 @@ pub struct SpeechConfig {
     /// 0.25–4.0.
     pub speaking_rate: f64,
     /// The caller's own credential; empty means the server's.
-    pub auth: Map<String, Value>,
+    pub auth: OwnCredential,
     /// How long connecting may take.
     pub connection_timeout: Duration,
     /// How long the whole synthesis may take.
@@ -256,6 +276,14 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_callers_credential_is_not_shown() {
+        let config = json!({"provider": "azure", "auth": {"api_key": "marker"}});
+        let wire: TtsConfig = serde_json::from_value(config).unwrap();
+        let shown = format!("{wire:?} {:?}", wire.clone().check());
+        assert!(!shown.contains("marker"), "{shown}");
+    }
 
     fn checked(config: Value) -> Result<SpeechConfig, InvalidField> {
         serde_json::from_value::<TtsConfig>(config).unwrap().check()

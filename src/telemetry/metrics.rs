@@ -14,8 +14,11 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
+
+use crate::providers::{ErrorKind, ProviderError};
 
 /// The media type of [`page`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -92,6 +95,117 @@ pub fn event_coalesced() {
     METRICS.events_coalesced.inc();
 }
 
+/// What a provider does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// Hears.
+    Stt,
+    /// Speaks.
+    Tts,
+}
+
+impl EncodeLabelValue for Task {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Stt => "stt",
+            Self::Tts => "tts",
+        })
+    }
+}
+
+/// A provider began to answer so long after it was asked: its first sound, or its open stream.
+pub fn provider_began(task: Task, provider: &'static str, delay: Duration) {
+    let delays = METRICS.first_bytes.get_or_create(&By { task, provider });
+    delays.observe(delay.as_secs_f64());
+}
+
+/// A provider finished so long after it was asked to: its last sound after the text, its final after the sound.
+pub fn provider_finished(task: Task, provider: &'static str, delay: Duration) {
+    let delays = METRICS.finals.get_or_create(&By { task, provider });
+    delays.observe(delay.as_secs_f64());
+}
+
+/// A provider failed.
+pub fn provider_failed(error: &ProviderError) {
+    let ProviderError { provider, kind, .. } = *error;
+    let failure = Failure {
+        provider,
+        kind: name(kind),
+    };
+    METRICS.provider_errors.get_or_create(&failure).inc();
+}
+
+const fn name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidRequest => "invalid_request",
+        ErrorKind::Auth => "auth",
+        ErrorKind::RateLimited { .. } => "rate_limited",
+        ErrorKind::Overloaded => "overloaded",
+        ErrorKind::Unavailable => "unavailable",
+        ErrorKind::Timeout => "timeout",
+        ErrorKind::Protocol => "protocol",
+    }
+}
+
+/// Speech was asked for, and was in the cache or was not.
+pub fn cache_asked(hit: bool) {
+    let counter = if hit {
+        &METRICS.cache_hits
+    } else {
+        &METRICS.cache_misses
+    };
+    counter.inc();
+}
+
+/// A synthesis waits for its place as long as the returned value is kept.
+pub fn synthesis_waits() -> Present {
+    Present::among(&METRICS.syntheses_waiting)
+}
+
+/// A recogniser's worker is at work as long as the returned value is kept.
+pub fn recogniser_works() -> Present {
+    Present::among(&METRICS.recognisers_busy)
+}
+
+/// One of those that a gauge counts.
+#[derive(Debug)]
+#[must_use = "it is counted as long as it is kept"]
+pub struct Present(Gauge);
+
+impl Present {
+    fn among(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A request that was answered. Its route is a pattern, never a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Answered {
+    /// One of the methods that there are, or `other`.
+    pub method: &'static str,
+    /// The pattern of its route.
+    pub route: String,
+    /// The status of its answer.
+    pub status: u16,
+}
+
+/// A request was answered so long after its head had come. What follows the head of the answer is not counted.
+pub fn answered(answered: Answered, delay: Duration) {
+    METRICS.http_requests.get_or_create(&answered).inc();
+    let route = Route {
+        route: answered.route,
+    };
+    let delays = METRICS.http_request_durations.get_or_create(&route);
+    delays.observe(delay.as_secs_f64());
+}
+
 /// Everything as OpenMetrics text ([`MEDIA_TYPE`]).
 pub fn page() -> Result<String, fmt::Error> {
     METRICS.page()
@@ -100,6 +214,33 @@ pub fn page() -> Result<String, fmt::Error> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Cause {
     cause: DropCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct By {
+    task: Task,
+    provider: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failure {
+    provider: &'static str,
+    kind: &'static str,
+}
+
+/// A histogram of what takes its time: rare enough for a lock.
+type Durations = Histogram;
+
+/// From 1 ms to 1 min.
+fn durations() -> Durations {
+    Histogram::new([
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    ])
 }
 
 /// All of them, with their names.
@@ -113,6 +254,15 @@ struct Metrics {
     audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
     stt_restarts: Counter,
     events_coalesced: Counter,
+    first_bytes: Family<By, Durations>,
+    finals: Family<By, Durations>,
+    provider_errors: Family<Failure, Counter>,
+    cache_hits: Counter,
+    cache_misses: Counter,
+    syntheses_waiting: Gauge,
+    recognisers_busy: Gauge,
+    http_requests: Family<Answered, Counter>,
+    http_request_durations: Family<Route, Durations>,
 }
 
 impl Metrics {
@@ -127,13 +277,24 @@ impl Metrics {
             audio_dropped: Family::default(),
             stt_restarts: Counter::default(),
             events_coalesced: Counter::default(),
+            first_bytes: Family::new_with_constructor(durations),
+            finals: Family::new_with_constructor(durations),
+            provider_errors: Family::default(),
+            cache_hits: Counter::default(),
+            cache_misses: Counter::default(),
+            syntheses_waiting: Gauge::default(),
+            recognisers_busy: Gauge::default(),
+            http_requests: Family::default(),
+            http_request_durations: Family::new_with_constructor(durations),
         };
-        metrics.register();
+        metrics.register_sessions();
+        metrics.register_providers();
+        metrics.register_http();
         metrics
     }
 
     /// Gives each its name; the library adds the prefix, the unit and `_total`.
-    fn register(&mut self) {
+    fn register_sessions(&mut self) {
         let registry = &mut self.registry;
         registry.register_with_unit(
             "input_delay",
@@ -173,6 +334,62 @@ impl Metrics {
             "events_coalesced",
             "Events replaced by later ones before a slow client had read them",
             self.events_coalesced.clone(),
+        );
+    }
+
+    fn register_providers(&mut self) {
+        let registry = &mut self.registry;
+        registry.register_with_unit(
+            "provider_first_byte",
+            "From a text to its first sound, or from opening a recogniser's stream to the open stream",
+            Unit::Seconds,
+            self.first_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "provider_final",
+            "From a text to its last sound, or from the end of an utterance to its final transcript",
+            Unit::Seconds,
+            self.finals.clone(),
+        );
+        registry.register(
+            "provider_errors",
+            "Failures of providers",
+            self.provider_errors.clone(),
+        );
+        registry.register(
+            "cache_hits",
+            "Speech that was in the cache",
+            self.cache_hits.clone(),
+        );
+        registry.register(
+            "cache_misses",
+            "Speech that was not in the cache",
+            self.cache_misses.clone(),
+        );
+        registry.register(
+            "syntheses_waiting",
+            "Syntheses that wait for a place at their provider",
+            self.syntheses_waiting.clone(),
+        );
+        registry.register(
+            "recognisers_busy",
+            "Local recognisers at work",
+            self.recognisers_busy.clone(),
+        );
+    }
+
+    fn register_http(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "http_requests",
+            "Requests that were answered",
+            self.http_requests.clone(),
+        );
+        registry.register_with_unit(
+            "http_request_duration",
+            "From a request's head to its answer's",
+            Unit::Seconds,
+            self.http_request_durations.clone(),
         );
     }
 

@@ -1,8 +1,10 @@
-//! What the server says about itself while it runs: counts in [`metrics`], log lines on standard error. Our own crate
+//! What the server says about itself while it runs: counts in [`metrics`], log lines on standard error, and [`traces`] for a
+//! collector. Our own crate
 //! logs at the level that is set; all others stay at `warn`, because HTTP and WebSocket crates write headers and
 //! bodies when they are allowed to say more.
 
 pub mod metrics;
+pub mod traces;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -10,9 +12,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::config::{LogFormat, LogLevel};
+use traces::{TraceError, Traces};
 
-/// Starts logging for the whole process. A second call changes nothing.
-pub fn start(level: LogLevel, format: LogFormat) {
+/// Starts logging for the whole process, and traces where a collector is named. A second call changes nothing.
+pub fn start(
+    level: LogLevel,
+    format: LogFormat,
+    collector: Option<&str>,
+) -> Result<Option<Traces>, TraceError> {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -32,8 +39,11 @@ pub fn start(level: LogLevel, format: LogFormat) {
             .boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
+    let (spans, traces) = collector.map(traces::layer).transpose()?.unzip();
     // Tests in one process may start it more than once.
     let _ = tracing_subscriber::registry()
+        .with(spans)
         .with(lines.with_filter(filter))
         .try_init();
+    Ok(traces)
 }

@@ -31,6 +31,9 @@ pub const SENTENCES: [&str; 10] = [
     "It takes about an hour to drive to the city.",
 ];
 
+/// Where the log is kept, in the data folder.
+const LOG: &str = "log";
+
 /// A server with a data folder of its own. Dropping it kills it.
 pub struct Server {
     child: Child,
@@ -54,6 +57,13 @@ impl Server {
     /// A server over a data folder that may hold something already.
     pub fn start_in(data: tempfile::TempDir, environment: &[(&str, &str)]) -> Self {
         Self::start_logging(data, environment, Stdio::inherit())
+    }
+
+    /// A server with these environment variables whose log is kept for [`Self::log`].
+    pub fn start_logged(environment: &[(&str, &str)]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(data.path().join(LOG)).unwrap();
+        Self::start_logging(data, environment, log)
     }
 
     /// The same, with its log lines somewhere else.
@@ -82,6 +92,14 @@ impl Server {
             .expect("the server ended before it said where it listens");
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url, data }
+    }
+
+    /// Ends a server of [`Self::start_logged`] and gives its log.
+    pub fn log(&mut self) -> String {
+        self.terminate();
+        self.ended();
+        std::fs::read_to_string(self.data.path().join(LOG))
+            .expect("a server that was started with a log")
     }
 
     /// The server's process id.
@@ -276,7 +294,7 @@ pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
 
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
-    // Of several tests in this process, one is the first.
+    // The first one in the process stays; all are the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(PATIENCE)

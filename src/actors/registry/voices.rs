@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, Shared, join_all};
 use tokio::time::{Instant, timeout};
 
 use crate::providers::{ErrorKind, ProviderError, ProviderTable, TextToSpeech, Voice};
+use crate::telemetry::metrics;
 
 /// How long a list is served without asking again.
 const FRESH: Duration = Duration::from_mins(10);
@@ -73,6 +74,9 @@ impl VoiceRegistry {
     ) -> Result<VoiceList, ProviderError> {
         let known = self.known.entry(slug).or_default();
         known.look_up = None;
+        if let Err(error) = &outcome {
+            metrics::provider_failed(error);
+        }
         match (outcome, &known.good) {
             (Ok(list), Some((_, same))) if Arc::ptr_eq(&list, same) => Ok(list),
             (Ok(list), _) => {

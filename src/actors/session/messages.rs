@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
-use crate::synthesis::{SpeechConfig, TtsConfig};
+use crate::synthesis::{OwnCredential, SpeechConfig, TtsConfig};
 
 /// The longest name of a room.
 const MAX_ROOM_NAME_CHARS: usize = 256;
@@ -136,7 +136,7 @@ pub struct ListenConfig {
     /// The provider's model; empty means its default.
     pub model: String,
     /// The caller's own credential; empty means the server's.
-    pub auth: Map<String, Value>,
+    pub auth: OwnCredential,
 }
 
 /// `rtc`, checked.
@@ -374,7 +374,7 @@ struct WireStt {
     /// Model of the provider; its default when absent or empty.
     model: Option<String>,
     /// The caller's own credential for the provider; the server's when absent or empty.
-    auth: Option<Map<String, Value>>,
+    auth: Option<OwnCredential>,
 }
 
 /// Voice activity and turns.

@@ -34,7 +34,7 @@ use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
 pub use schema::socket_schema;
 use state::{Command, Effect, Prepared, Session};
-use turn::Moment;
+use turn::{Moment, VoiceEventKind};
 
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::stt::feed::Feed;
@@ -42,10 +42,12 @@ use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
 use crate::auth::Access;
+use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
 use crate::providers::{ProviderTable, SttRequest};
-use crate::synthesis::{SpeechConfig, Synthesizer};
+use crate::synthesis::{OwnCredential, SpeechConfig, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
+use crate::telemetry::traces::SessionTrace;
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;
@@ -82,6 +84,8 @@ pub struct Places {
     pub session: OwnedSemaphorePermit,
     /// One of the sockets that may be without config; given back with the first.
     pub unconfigured: OwnedSemaphorePermit,
+    /// One of those of its tenant, where they are counted.
+    pub of_tenant: Option<TenantPlace>,
     /// The server waits for it when it stops.
     pub work: TaskTrackerToken,
 }
@@ -136,8 +140,10 @@ pub struct SessionActor {
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _session: OwnedSemaphorePermit,
+    _of_tenant: Option<TenantPlace>,
     _work: TaskTrackerToken,
     _open: OpenSession,
+    trace: SessionTrace,
 }
 
 /// Starts a session of whoever has this access, and returns its socket's handler.
@@ -170,8 +176,10 @@ pub fn open(
             messages: 0,
             alarm: None,
             _session: places.session,
+            _of_tenant: places.of_tenant,
             _work: places.work,
             _open: metrics::session_opened(),
+            trace: SessionTrace::begin(),
         }
     });
     Door::new(session, heard, sent, providers)
@@ -306,19 +314,30 @@ impl SessionActor {
         }
     }
 
-    fn tell(&self, message: &ServerMessage) {
+    fn tell(&mut self, message: &ServerMessage) {
         let text = message.to_json();
+        // A voice may be understood that was not noticed before.
+        if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
+            self.trace.turn_goes_on();
+        }
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
             }
-            ServerMessage::VadEvent(event) => self.writer.latest(event.event.name(), text),
+            ServerMessage::VadEvent(event) => {
+                match (event.event, event.reason) {
+                    (VoiceEventKind::SpeechStart, _) => self.trace.turn_goes_on(),
+                    (VoiceEventKind::TurnEnd, Some(reason)) => self.trace.turn_ends(reason.name()),
+                    _ => {}
+                }
+                self.writer.latest(event.event.name(), text);
+            }
             ServerMessage::Error { .. } => self.writer.error(text),
             _ => self.writer.event(text),
         }
     }
 
-    fn refuse(&self, code: ErrorCode, message: impl Into<String>) {
+    fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
         self.tell(&ServerMessage::refusal(code, message));
     }
 
@@ -486,10 +505,7 @@ fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
 }
 
 /// Those that there are work without credentials.
-fn check_auth(
-    field: &str,
-    auth: &serde_json::Map<String, serde_json::Value>,
-) -> Result<(), Refusal> {
+fn check_auth(field: &str, auth: &OwnCredential) -> Result<(), Refusal> {
     if auth.is_empty() {
         return Ok(());
     }

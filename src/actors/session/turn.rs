@@ -179,6 +179,19 @@ pub enum TurnEndReason {
     SessionEnd,
 }
 
+impl TurnEndReason {
+    /// Its name, as on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Provider => "provider",
+            Self::Silence => "silence",
+            Self::Timeout => "timeout",
+            Self::MaxTurn => "max_turn",
+            Self::SessionEnd => "session_end",
+        }
+    }
+}
+
 /// What voice activity detection says, whosever turn it is. Positions are session audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Voice {

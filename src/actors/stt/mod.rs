@@ -13,6 +13,7 @@ pub mod feed;
 mod tests;
 mod timeline;
 
+use std::cell::Cell;
 use std::future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 use crate::providers::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
+use crate::telemetry::metrics::{self, Task};
 use feed::Upload;
 
 /// How long opening a stream may take.
@@ -92,6 +94,7 @@ impl SttActor {
             feed,
             report,
             number: life,
+            final_asked: Cell::new(None),
         };
         Self {
             life: Some(life),
@@ -128,6 +131,8 @@ struct Life {
     feed: Feed,
     report: Recipient<SttReport>,
     number: u32,
+    /// When the final was asked for that has not come yet.
+    final_asked: Cell<Option<Instant>>,
 }
 
 /// Why no more sound goes up.
@@ -179,6 +184,9 @@ impl Life {
             outcome = self.streams() => outcome,
             () = self.patience_after_end() => Ok(()),
         };
+        if let Err(error) = &farewell.outcome {
+            metrics::provider_failed(error);
+        }
     }
 
     async fn patience_after_end(&self) {
@@ -198,8 +206,11 @@ impl Life {
 
     async fn open(&self) -> Result<SttStream, ProviderError> {
         let late = |_| self.error(ErrorKind::Timeout, "opening a stream took too long");
+        let asked = Instant::now();
         let opening = self.provider.open(self.request.clone());
-        timeout(OPENING, opening).await.map_err(late)?
+        let stream = timeout(OPENING, opening).await.map_err(late)??;
+        metrics::provider_began(Task::Stt, self.provider.slug(), asked.elapsed());
+        Ok(stream)
     }
 
     /// Serves one stream to its end; gives the next one if the sound goes on.
@@ -253,6 +264,9 @@ impl Life {
                 () = &mut last_moment => return Ok(Uplink::NearLimit),
                 upload = self.feed.next() => upload,
             };
+            if matches!(upload, Upload::Finalize | Upload::End) {
+                self.final_asked.set(Some(Instant::now()));
+            }
             if !self.send(&sink, &upload).await? {
                 return Ok(Uplink::Refused);
             }
@@ -293,6 +307,7 @@ impl Life {
             if let SttEvent::Partial(heard) | SttEvent::Final(heard) = &mut event {
                 self.feed.place_words(heard);
             }
+            self.count(&event);
             let covered = self.covered(&event, &mut owes_final);
             // Only what has arrived counts as heard: a life that ends in between leaves it to the next.
             self.tell(SttNews::Heard(event)).await?;
@@ -301,6 +316,18 @@ impl Life {
             }
         }
         Ok(())
+    }
+
+    fn count(&self, event: &SttEvent) {
+        match event {
+            SttEvent::Final(_) => {
+                if let Some(asked) = self.final_asked.take() {
+                    metrics::provider_finished(Task::Stt, self.provider.slug(), asked.elapsed());
+                }
+            }
+            SttEvent::UtteranceLost(error) => metrics::provider_failed(error),
+            SttEvent::Partial(_) | SttEvent::EndOfSpeech => {}
+        }
     }
 
     /// Up to where the session's audio need not be heard again.

@@ -7,6 +7,7 @@ use std::net::Shutdown;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::HttpRequest;
 use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
@@ -21,15 +22,17 @@ pub const WRITE_BUFFER_BYTES: usize = 1;
 const MAX_UNSENT_BYTES: u32 = 16 << 10;
 
 /// A handle to a connection that was accepted, until a socket takes it.
-struct Accepted(Mutex<Option<Socket>>);
+struct Accepted(Mutex<Option<Connection>>);
 
 /// For `HttpServer::on_connect`: sets the connection up and keeps a handle to it for a socket.
 pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
-    if let Some(handle) = io
-        .downcast_ref::<TcpStream>()
-        .and_then(|io| prepare(io).ok())
-    {
-        extensions.insert(Accepted(Mutex::new(Some(handle))));
+    let plain = io.downcast_ref::<TcpStream>();
+    let secured = io.downcast_ref::<TlsStream<TcpStream>>();
+    let tcp = plain.or_else(|| Some(secured?.get_ref().0));
+    if let Some(socket) = tcp.and_then(|io| prepare(io).ok()) {
+        let secured = secured.is_some();
+        let connection = Connection { socket, secured };
+        extensions.insert(Accepted(Mutex::new(Some(connection))));
     }
 }
 
@@ -42,32 +45,40 @@ fn prepare(io: &TcpStream) -> io::Result<Socket> {
 }
 
 /// A second handle to the connection of one socket.
-pub struct Connection(Socket);
+pub struct Connection {
+    socket: Socket,
+    secured: bool,
+}
 
 impl Connection {
     /// The handle of the request's connection; `None` when the server was not set up with [`accepted`].
     pub fn take(request: &HttpRequest) -> Option<Self> {
         let Accepted(handle) = request.conn_data()?;
-        let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        handle.map(Self)
+        handle.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Everything is sent: the client sees the end, and may still speak.
     pub fn finish(&self) {
-        // Fails when the client has gone first, which is what we want.
-        let _ = self.0.shutdown(Shutdown::Write);
+        // The end of TLS comes with the end of the request, after the client's answer: without it, it would be a cut.
+        if !self.secured {
+            // Fails when the client has gone first, which is what we want.
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
     }
 
     /// Cuts the connection now, with whatever it still holds.
     pub fn abort(&self) {
-        let _ = self.0.set_linger(Some(Duration::ZERO));
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.socket.set_linger(Some(Duration::ZERO));
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
 #[cfg(test)]
 impl From<Socket> for Connection {
     fn from(socket: Socket) -> Self {
-        Self(socket)
+        Self {
+            socket,
+            secured: false,
+        }
     }
 }

@@ -35,13 +35,14 @@ pub use writer::SocketWriter;
 use self::connection::Connection;
 use self::reader::Reader;
 use self::writer::{Body, Shared};
+use super::cors::Origins;
 use super::error::{ApiError, Code};
 
 /// What differs from server to server.
 #[derive(Debug, Clone)]
 pub struct SocketSettings {
-    /// Origins of browsers that may connect beside the server's own, as `scheme://host[:port]`.
-    pub allowed_origins: Vec<String>,
+    /// Origins of pages that may connect beside the server's own.
+    pub allowed_origins: Origins,
     /// How long a client may send no frame of any kind.
     pub idle_timeout: Duration,
     /// Audio that may wait for a client that reads slowly.
@@ -127,7 +128,7 @@ pub(crate) fn open_in_memory<H: SocketHandler>(
 }
 
 /// Browsers name the page's origin, other clients need not.
-fn check_origin(request: &HttpRequest, allowed: &[String]) -> Result<(), OpenError> {
+fn check_origin(request: &HttpRequest, allowed: &Origins) -> Result<(), OpenError> {
     let Some(origin) = request.headers().get(header::ORIGIN) else {
         return Ok(());
     };
@@ -137,10 +138,7 @@ fn check_origin(request: &HttpRequest, allowed: &[String]) -> Result<(), OpenErr
         .and_then(|host| host.to_str().ok())
         .zip(origin.split_once("://"))
         .is_some_and(|(host, (_, authority))| authority.eq_ignore_ascii_case(host));
-    let listed = allowed
-        .iter()
-        .any(|allowed| origin.eq_ignore_ascii_case(allowed.trim_end_matches('/')));
-    if own || listed {
+    if own || allowed.contains(&origin) {
         Ok(())
     } else {
         Err(OpenError::Origin(origin.into_owned()))

@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::LOUD;
 use crate::audio::linear16;
+use crate::http::Origins;
 use crate::http::socket::{self, SocketHandler, SocketSettings, SocketWriter};
 
 /// What a client reads.
@@ -46,7 +47,7 @@ impl Client {
     pub fn connect<H: SocketHandler>(handler: impl FnOnce(SocketWriter) -> H) -> Self {
         let (wire, payload) = mpsc::unbounded_channel();
         let settings = SocketSettings {
-            allowed_origins: Vec::new(),
+            allowed_origins: Origins::default(),
             idle_timeout: Duration::from_mins(1),
             max_buffered_audio: Duration::from_secs(2),
         };

@@ -108,6 +108,7 @@ impl Stage {
         let places = Places {
             session: place(&self.sessions),
             unconfigured: place(&self.unconfigured),
+            of_tenant: None,
             work: self.work.token(),
         };
         let services = Arc::clone(&self.services);

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::wire::{Command, MAX_REPORT_BYTES, Report};
 use super::worker::SUBCOMMAND;
 use crate::providers::ErrorKind;
+use crate::telemetry::metrics;
 
 /// How long a worker that closed its output may take to be gone, so that its exit status can be told.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
@@ -305,6 +306,7 @@ impl Shared {
             worker,
             pool: Arc::clone(self),
             _permit: permit,
+            _busy: metrics::recogniser_works(),
         };
         self.keep_one_warm();
         lease.worker.ready(ready).await?;
@@ -333,6 +335,7 @@ pub struct Lease {
     worker: Worker,
     pool: Arc<Shared>,
     _permit: OwnedSemaphorePermit,
+    _busy: metrics::Present,
 }
 
 impl Lease {
@@ -361,6 +364,7 @@ impl Lease {
             worker,
             pool,
             _permit,
+            _busy,
         } = self;
         let mut idle = pool.idle();
         if !pool.closed.is_cancelled() {

@@ -1,0 +1,92 @@
+//! Pages of other origins: whose they may be, what their browsers are told before and with an answer. The list is
+//! `server.cors_origins`, for REST as for sockets. Credentials of browsers (cookies) are never asked for: there are none.
+
+use actix_web::body::BoxBody;
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::Method;
+use actix_web::http::header::{self, HeaderMap, HeaderValue};
+use actix_web::middleware::Next;
+use actix_web::{HttpResponse, web};
+
+use super::requests;
+
+/// What a page may send, beside what every page may.
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
+const HEADERS: HeaderValue =
+    HeaderValue::from_static("accept, authorization, content-type, range, x-request-id");
+/// What a page may read of an answer.
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "accept-ranges, content-range, etag, retry-after, x-audio-format, x-cache, x-request-id, x-sample-rate",
+);
+/// How long a browser need not ask again.
+const MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
+const VARY_PREFLIGHT: HeaderValue = HeaderValue::from_static(
+    "origin, access-control-request-method, access-control-request-headers",
+);
+const VARY: HeaderValue = HeaderValue::from_static("origin");
+
+/// Origins of pages that may use this server, as `scheme://host[:port]`.
+#[derive(Debug, Clone, Default)]
+pub struct Origins(Vec<String>);
+
+impl Origins {
+    /// These origins; a slash at the end does not count.
+    pub fn new<'a>(origins: impl IntoIterator<Item = &'a String>) -> Self {
+        let origins = origins
+            .into_iter()
+            .map(|origin| origin.trim_end_matches('/'));
+        Self(origins.map(str::to_owned).collect())
+    }
+
+    /// Whether pages of this origin may.
+    pub fn contains(&self, origin: &str) -> bool {
+        self.0
+            .iter()
+            .any(|listed| listed.eq_ignore_ascii_case(origin))
+    }
+
+    /// The request's origin if its pages may.
+    fn listed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        self.contains(origin.to_str().ok()?).then(|| origin.clone())
+    }
+}
+
+/// The middleware that answers preflights of pages that may, and tells browsers that they may show answers to them.
+pub async fn allow(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse, actix_web::Error> {
+    let origins = request.app_data::<web::Data<Origins>>();
+    let Some(origins) = origins.filter(|origins| !origins.0.is_empty()) else {
+        return next.call(request).await;
+    };
+    let origin = origins.listed(request.headers());
+    let preflight = request.method() == Method::OPTIONS
+        && request
+            .headers()
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    match origin {
+        Some(origin) if preflight => Ok(request.into_response(preflight_answer(origin))),
+        origin => {
+            let answer = next.call(request).await;
+            requests::with_headers(answer, |headers| {
+                headers.append(header::VARY, VARY);
+                if let Some(origin) = origin {
+                    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+                    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+                }
+            })
+        }
+    }
+}
+
+fn preflight_answer(origin: HeaderValue) -> HttpResponse {
+    HttpResponse::NoContent()
+        .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, origin))
+        .insert_header((header::ACCESS_CONTROL_ALLOW_METHODS, METHODS))
+        .insert_header((header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS))
+        .insert_header((header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS))
+        .insert_header((header::VARY, VARY_PREFLIGHT))
+        .finish()
+}

@@ -1,0 +1,170 @@
+//! Who is at the other end of a request: the address of its connection or, where that is a proxy of ours, the address
+//! that the proxy has written down. What anybody else writes down is not believed.
+
+use std::net::IpAddr;
+
+use actix_web::HttpRequest;
+use actix_web::http::header::{self, HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The proxies whose word is believed.
+#[derive(Debug, Clone, Default)]
+pub struct TrustedProxies(Vec<IpNet>);
+
+impl TrustedProxies {
+    /// The proxies in these networks.
+    pub const fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+
+    /// The address that a request comes from; `None` where the connection has none.
+    pub fn caller(&self, request: &HttpRequest) -> Option<IpAddr> {
+        let peer = request.peer_addr()?.ip().to_canonical();
+        Some(self.behind(peer, request.headers()))
+    }
+
+    /// The last hop that is none of our proxies. Each proxy appends whom it heard from, so that whatever a caller wrote
+    /// itself stands before that.
+    fn behind(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.trust(peer) {
+            return peer;
+        }
+        let (forwarded, plain) = (forwarded(headers), x_forwarded_for(headers));
+        // A proxy writes one of the two and lets the other through: where they differ, one is the caller's own.
+        let hops = match (forwarded.is_empty(), plain.is_empty()) {
+            (false, false) if forwarded != plain => return peer,
+            (true, _) => plain,
+            _ => forwarded,
+        };
+        let mut last = peer;
+        for hop in hops.into_iter().rev() {
+            match hop {
+                Some(address) if self.trust(address) => last = address,
+                Some(address) => return address,
+                // Somebody without an address is known by the proxy that heard it.
+                None => break,
+            }
+        }
+        last
+    }
+
+    fn trust(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// The hops of `Forwarded` (RFC 7239), the nearest last; `None` for those without an address. Elements are cut at every
+/// comma: one in quotes can only be the caller's, and stands before what our proxies wrote.
+fn forwarded(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
+    elements(headers, &header::FORWARDED)
+        .map(|element| {
+            element.split(';').find_map(|pair| {
+                let (name, node) = pair.split_once('=')?;
+                name.trim().eq_ignore_ascii_case("for").then_some(node)
+            })
+        })
+        .map(|node| address(node?.trim().trim_matches('"')))
+        .collect()
+}
+
+fn x_forwarded_for(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
+    elements(headers, &X_FORWARDED_FOR).map(address).collect()
+}
+
+fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(name)
+        .flat_map(|value| value.to_str().unwrap_or("unknown").split(','))
+        .map(str::trim)
+}
+
+/// An address, also with a port, also in brackets.
+fn address(node: &str) -> Option<IpAddr> {
+    let bracketed = || node.strip_prefix('[')?.split_once(']')?.0.parse().ok();
+    let with_port = || node.rsplit_once(':')?.0.parse().ok();
+    let address: Option<IpAddr> = node.parse().ok().or_else(bracketed).or_else(with_port);
+    address.map(|address| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::test::TestRequest;
+
+    fn caller(peer: &str, headers: &[(&str, &str)]) -> String {
+        let networks = ["10.0.0.0/8", "2001:db8::/32"];
+        let proxies = TrustedProxies::new(networks.map(|net| net.parse().unwrap()).to_vec());
+        let mut request = TestRequest::default().peer_addr(peer.parse().unwrap());
+        for (name, value) in headers {
+            request = request.append_header((*name, *value));
+        }
+        let caller = proxies.caller(&request.to_http_request());
+        caller.unwrap().to_string()
+    }
+
+    #[test]
+    fn what_a_stranger_writes_down_is_not_believed() {
+        for header in ["x-forwarded-for", "forwarded"] {
+            let value = "for=192.0.2.1";
+            assert_eq!(caller("198.51.100.7:1", &[(header, value)]), "198.51.100.7");
+        }
+    }
+
+    #[test]
+    fn behind_our_proxies_the_last_hop_that_is_none_of_them_counts() {
+        for (header, value, expected) in [
+            ("x-forwarded-for", "192.0.2.1", "192.0.2.1"),
+            (
+                "x-forwarded-for",
+                "203.0.113.9, 192.0.2.1, 10.2.2.2",
+                "192.0.2.1",
+            ),
+            ("x-forwarded-for", "192.0.2.1:4711,10.1.1.1", "192.0.2.1"),
+            ("x-forwarded-for", "10.3.3.3, 10.2.2.2", "10.3.3.3"),
+            (
+                "x-forwarded-for",
+                "192.0.2.1, nonsense, 10.2.2.2",
+                "10.2.2.2",
+            ),
+            ("x-forwarded-for", "::ffff:192.0.2.1", "192.0.2.1"),
+            (
+                "forwarded",
+                "for=192.0.2.1;proto=https, For=10.1.1.1",
+                "192.0.2.1",
+            ),
+            ("forwarded", "for=\"[2001:db9::1]:4711\"", "2001:db9::1"),
+            (
+                "forwarded",
+                "for=\"192.0.2.60:80\";by=10.0.0.1",
+                "192.0.2.60",
+            ),
+            ("forwarded", "for=192.0.2.1, for=_hidden", "10.0.0.1"),
+            ("forwarded", "for=\"unclosed, for=192.0.2.1", "192.0.2.1"),
+            ("forwarded", "proto=https", "10.0.0.1"),
+        ] {
+            assert_eq!(
+                caller("10.0.0.1:1", &[(header, value)]),
+                expected,
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_of_a_header_are_one_list() {
+        let lines = [
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ];
+        assert_eq!(caller("10.0.0.1:1", &lines), "192.0.2.1");
+    }
+
+    #[test]
+    fn two_headers_that_differ_are_both_not_believed() {
+        let both = |other| [("x-forwarded-for", "192.0.2.1"), ("forwarded", other)];
+        assert_eq!(caller("10.0.0.1:1", &both("for=192.0.2.1")), "192.0.2.1");
+        assert_eq!(caller("10.0.0.1:1", &both("for=192.0.2.2")), "10.0.0.1");
+    }
+}

@@ -1,0 +1,272 @@
+//! How often somebody may ask, whose word about addresses is believed, which pages may use the server, and what is told
+//! of each request.
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// The status of a request from one of the machines behind a proxy at this server's own address.
+async fn ask_from(server: &Server, path: &str, address: &str) -> reqwest::Response {
+    let request = client().get(format!("{}{path}", server.url));
+    request
+        .header("x-forwarded-for", address)
+        .send()
+        .await
+        .unwrap()
+}
+
+/// How many of so many requests are refused.
+async fn refused(server: &Server, path: &str, address: &str, times: usize) -> usize {
+    let mut refused = 0;
+    for _ in 0..times {
+        let answer = ask_from(server, path, address).await;
+        refused += usize::from(answer.status() == StatusCode::TOO_MANY_REQUESTS);
+    }
+    refused
+}
+
+/// So few that a test which takes its time does not earn itself another request.
+const RARELY: (&str, &str) = ("LIMITS_REQUESTS_PER_SECOND", "1");
+
+#[tokio::test]
+async fn who_asks_too_often_is_told_when_to_come_again_in_the_usual_words() {
+    let server = Server::start_with(&[RARELY]);
+    for _ in 0..2 {
+        assert_eq!(
+            ask_from(&server, "/sessions", "192.0.2.1").await.status(),
+            200
+        );
+    }
+    let answer = ask_from(&server, "/sessions", "192.0.2.2").await;
+    let seconds: u64 = answer.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1..=2).contains(&seconds), "{seconds}");
+    assert!(answer.headers().contains_key("x-request-id"));
+    assert_error(answer, 429, "RATE_LIMITED", "limits.requests_per_second").await;
+}
+
+#[tokio::test]
+async fn probes_are_never_refused() {
+    let server = Server::start_with(&[RARELY]);
+    assert!(refused(&server, "/", "192.0.2.1", 5).await > 0);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(refused(&server, path, "192.0.2.1", 5).await, 0, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn machines_behind_a_trusted_proxy_are_counted_each_for_itself() {
+    let server = Server::start_with(&[RARELY, ("SERVER_TRUSTED_PROXIES", "127.0.0.0/8")]);
+    assert!(refused(&server, "/", "192.0.2.1", 5).await > 0);
+    assert_eq!(refused(&server, "/", "192.0.2.2", 2).await, 0);
+    // What a caller writes before the proxy's own line does not make it another.
+    assert!(refused(&server, "/", "198.51.100.1, 192.0.2.1", 5).await > 0);
+}
+
+#[tokio::test]
+async fn nobody_is_limited_by_default() {
+    let server = Server::start();
+    assert_eq!(refused(&server, "/", "192.0.2.1", 200).await, 0);
+}
+
+#[test]
+fn limits_of_nought_are_refused_at_the_start() {
+    for name in ["LIMITS_REQUESTS_PER_SECOND", "LIMITS_SESSIONS_PER_TENANT"] {
+        let output = std::process::Command::new(VIVAVOCE)
+            .arg("check")
+            .env(name, "0")
+            .output();
+        let said = stderr(&output.unwrap());
+        assert!(
+            said.contains("must be a whole number from 1"),
+            "{name}: {said}"
+        );
+    }
+}
+
+const PAGE: &str = "https://app.example";
+
+async fn preflight(server: &Server, origin: &str) -> reqwest::Response {
+    let url = format!("{}/speak", server.url);
+    let request = client()
+        .request(Method::OPTIONS, url)
+        .header("origin", origin);
+    let request = request.header("access-control-request-method", "POST");
+    let request = request.header(
+        "access-control-request-headers",
+        "authorization,content-type",
+    );
+    request.send().await.unwrap()
+}
+
+fn header(answer: &reqwest::Response, name: &str) -> String {
+    let values = answer.headers().get_all(name).iter();
+    let values: Vec<_> = values.map(|value| value.to_str().unwrap()).collect();
+    values.join(", ").to_lowercase()
+}
+
+#[tokio::test]
+async fn pages_on_the_list_may_ask_and_read_the_answers() {
+    let server = Server::start_with(&[("SERVER_CORS_ORIGINS", PAGE)]);
+    let answer = preflight(&server, PAGE).await;
+    assert_eq!(answer.status(), 204);
+    assert_eq!(header(&answer, "access-control-allow-origin"), PAGE);
+    assert!(header(&answer, "access-control-allow-methods").contains("post"));
+    for name in ["authorization", "content-type"] {
+        assert!(header(&answer, "access-control-allow-headers").contains(name));
+    }
+    assert!(header(&answer, "vary").contains("origin"));
+    let url = format!("{}/voices", server.url);
+    let answer = client()
+        .get(url)
+        .header("origin", PAGE)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(header(&answer, "access-control-allow-origin"), PAGE);
+    assert_eq!(header(&answer, "access-control-allow-credentials"), "");
+    assert!(header(&answer, "vary").contains("origin"));
+}
+
+#[tokio::test]
+async fn pages_on_the_list_may_read_refusals_too() {
+    let server = Server::start_with(&[("SERVER_CORS_ORIGINS", PAGE), RARELY]);
+    let url = format!("{}/nothing", server.url);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let answer = client()
+            .get(&url)
+            .header("origin", PAGE)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(header(&answer, "access-control-allow-origin"), PAGE);
+        assert!(header(&answer, "access-control-expose-headers").contains("retry-after"));
+        statuses.push(answer.status().as_u16());
+    }
+    assert!(
+        statuses.contains(&404) && statuses.contains(&429),
+        "{statuses:?}"
+    );
+}
+
+#[tokio::test]
+async fn other_pages_are_told_nothing() {
+    for server in [
+        Server::start(),
+        Server::start_with(&[("SERVER_CORS_ORIGINS", PAGE)]),
+    ] {
+        let answer = preflight(&server, "https://evil.example").await;
+        assert_eq!(answer.status(), 405);
+        assert_eq!(header(&answer, "access-control-allow-origin"), "");
+        let url = format!("{}/voices", server.url);
+        let request = client().get(url).header("origin", "https://evil.example");
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(header(&answer, "access-control-allow-origin"), "");
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_an_id_the_callers_own_where_it_sent_a_good_one() {
+    let server = Server::start();
+    for (path, status) in [
+        ("/", 200),
+        ("/nothing", 404),
+        ("/ws", 400),
+        ("/recording/x", 503),
+    ] {
+        let url = format!("{}{path}", server.url);
+        let answer = client().get(&url).send().await.unwrap();
+        assert_eq!(
+            (
+                answer.status().as_u16(),
+                header(&answer, "x-request-id").len()
+            ),
+            (status, 32)
+        );
+        let answer = client()
+            .get(&url)
+            .header("x-request-id", "mine-7")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(header(&answer, "x-request-id"), "mine-7", "{path}");
+        let answer = client()
+            .get(&url)
+            .header("x-request-id", "two words")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(header(&answer, "x-request-id").len(), 32, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_the_pattern_of_their_route() {
+    let server = Server::start();
+    for id in ["marker-a", "marker-b"] {
+        let url = format!("{}/sessions/{id}?token=marker-c", server.url);
+        client().delete(url).send().await.unwrap();
+    }
+    client()
+        .get(format!("{}/marker-d", server.url))
+        .send()
+        .await
+        .unwrap();
+    let brew = Method::from_bytes(b"MARKER").unwrap();
+    client()
+        .request(brew, format!("{}/voices", server.url))
+        .send()
+        .await
+        .unwrap();
+    let page = client()
+        .get(format!("{}/metrics", server.url))
+        .send()
+        .await
+        .unwrap();
+    let page = page.text().await.unwrap();
+    for expected in [
+        r#"vivavoce_http_requests_total{method="DELETE",route="/sessions/{stream_id}",status="404"} 2"#,
+        r#"vivavoce_http_requests_total{method="GET",route="none",status="404"} 1"#,
+        r#"vivavoce_http_requests_total{method="other",route="/voices",status="405"} 1"#,
+        r#"vivavoce_http_request_duration_seconds_count{route="/sessions/{stream_id}"} 2"#,
+    ] {
+        assert!(page.contains(expected), "{expected} is missing in\n{page}");
+    }
+    assert!(!page.to_lowercase().contains("marker"), "{page}");
+}
+
+#[tokio::test]
+async fn the_access_log_tells_the_route_and_the_id_of_each_request_and_nothing_of_its_path() {
+    let mut server = Server::start_logged(&[("LOG_FORMAT", "json")]);
+    let url = format!("{}/sessions/marker?api_key=marker", server.url);
+    let request = client().delete(url).header("x-request-id", "mine-7");
+    request.send().await.unwrap();
+    client()
+        .get(format!("{}/healthz", server.url))
+        .send()
+        .await
+        .unwrap();
+    let log = server.log();
+    let lines = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let answered: Vec<_> = lines
+        .filter(|line| line["fields"]["message"] == "answered")
+        .collect();
+    let [line] = answered.as_slice() else {
+        panic!("{log}");
+    };
+    let fields = &line["fields"];
+    assert_eq!(fields["method"], "DELETE");
+    assert_eq!(fields["route"], "/sessions/{stream_id}");
+    assert_eq!(fields["status"], 404);
+    assert!(fields["duration_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(line["span"]["request_id"], "mine-7");
+    assert!(!log.contains("marker"), "{log}");
+}

@@ -1,0 +1,438 @@
+//! What the server says about itself: what must never be in it, and what must.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, mpsc};
+
+use actix_web::dev::ServerHandle;
+use actix_web::web::Bytes;
+use actix_web::{App, HttpResponse, HttpServer, web};
+use futures_util::{SinkExt, StreamExt};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use vivavoce::config::TABLE;
+
+use crate::harness::*;
+
+/// In every secret.
+const SECRET: &str = "mArKeR-7f3a";
+
+/// Every secret that can be configured, in its own shape.
+fn secrets_of_the_server() -> Vec<(&'static str, String)> {
+    let secrets = TABLE.iter().filter(|setting| setting.secret);
+    let value = |name: &str| match name {
+        "AUTH_API_SECRETS_JSON" => json!([{"id": "a", "secret": SECRET}]).to_string(),
+        "SIP_HOOKS_JSON" => {
+            json!([{"host": "a.example", "url": "https://a.example/", "secret": SECRET}])
+                .to_string()
+        }
+        "REDIS_URL" => format!("redis://user:{SECRET}@127.0.0.1:1/"),
+        _ => SECRET.to_owned(),
+    };
+    secrets
+        .map(|setting| (setting.env, value(setting.env)))
+        .collect()
+}
+
+/// Bodies with a secret wherever one may stand, and where it may stand by mistake.
+fn bodies() -> Vec<Value> {
+    let tts =
+        |provider: &str, auth: Value| json!({"provider": provider, "model": "", "auth": auth});
+    let say = |tts_config: Value| json!({"text": "Hello.", "tts_config": tts_config});
+    let call = json!({"room_name": "a", "participant_name": "b", "participant_identity": "c",
+        "from_phone_number": "1", "to_phone_number": "2",
+        "sip": {"outbound_address": "sip.example", "auth_username": SECRET, "auth_password": SECRET}});
+    vec![
+        say(tts("local", json!({}))),
+        say(tts("local", json!({"api_key": SECRET}))),
+        say(tts("local", json!(SECRET))),
+        say(tts("local", json!({(SECRET): SECRET}))),
+        say(tts("azure", json!({"api_key": SECRET, "region": "eastus"}))),
+        say(tts(
+            "google",
+            json!({"credentials": {"private_key": SECRET}}),
+        )),
+        say(tts(
+            "google",
+            json!({"credentials": json!({"private_key": SECRET}).to_string()}),
+        )),
+        call.clone(),
+        json!({"sip": SECRET}),
+        json!({"hooks": [{"host": "a.example", "url": "https://a.example/", "secret": SECRET}]}),
+        json!([{"host": "a.example", "url": format!("https://user:{SECRET}@a.example/")}]),
+        json!(SECRET),
+    ]
+}
+
+const PATHS: [&str; 22] = [
+    "/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/voices",
+    "/speak",
+    "/ws",
+    "/console",
+    "/sessions",
+    "/sessions/a",
+    "/rtc/token",
+    "/rtc/rooms",
+    "/rtc/rooms/a",
+    "/rtc/participant",
+    "/rtc/participant/mute",
+    "/rtc/webhook",
+    "/recordings",
+    "/recording/a",
+    "/sip/call",
+    "/sip/transfer",
+    "/sip/hooks",
+    "/nothing",
+];
+
+/// Everything that the server answers to every request with secrets in its header, query and body.
+async fn answers(server: &Server) -> String {
+    let mut answers = String::new();
+    for path in PATHS {
+        let url = format!(
+            "{}{path}?api_key={SECRET}&token={SECRET}&stream={SECRET}",
+            server.url
+        );
+        let ask = |method: Method| {
+            let request = client().request(method, &url);
+            request
+                .bearer_auth(SECRET)
+                .header("x-api-key", SECRET)
+                .header("cookie", SECRET)
+        };
+        let mut requests: Vec<_> = bodies()
+            .iter()
+            .map(|body| ask(Method::POST).json(body))
+            .collect();
+        requests.extend([Method::GET, Method::DELETE, Method::OPTIONS].map(ask));
+        requests.push(ask(Method::POST).body(format!("{{\"{SECRET}\": {SECRET}")));
+        requests.push(ask(Method::POST).header("content-type", format!("text/{SECRET}")));
+        for request in requests {
+            let answer = request.send().await.unwrap();
+            let (status, headers) = (answer.status(), answer.headers().clone());
+            let body = answer.bytes().await.unwrap();
+            writeln!(
+                answers,
+                "{path} {status} {headers:?} {}",
+                String::from_utf8_lossy(&body)
+            )
+            .unwrap();
+        }
+    }
+    answers
+}
+
+/// Everything that a socket with these credentials is told until its session has gone.
+async fn session(server: &Server, messages: &[Value]) -> String {
+    let url = format!(
+        "{}/ws?api_key={SECRET}",
+        server.url.replace("http://", "ws://")
+    );
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    for message in messages {
+        socket
+            .send(Message::text(message.to_string()))
+            .await
+            .unwrap();
+    }
+    let mut told = String::new();
+    while let Some(message) = socket.next().await {
+        match message.unwrap() {
+            Message::Text(text) => {
+                told += text.as_str();
+                told.push('\n');
+                if text.contains("tts_playback_complete") {
+                    socket.close(None).await.unwrap();
+                }
+            }
+            Message::Close(_) => break,
+            _ => {}
+        }
+    }
+    told
+}
+
+fn config(provider: &str, auth: Value) -> Value {
+    json!({"type": "config",
+        "stt_config": {"provider": provider, "auth": auth},
+        "tts_config": {"provider": provider, "model": "", "auth": auth}})
+}
+
+fn saying(text: &str) -> Vec<Value> {
+    vec![
+        config("local", json!({})),
+        json!({"type": "speak", "text": text}),
+    ]
+}
+
+#[tokio::test]
+async fn no_secret_is_in_any_log_line_answer_event_or_count() {
+    let secrets = secrets_of_the_server();
+    assert!(secrets.len() > 5);
+    let mut environment: Vec<(&str, &str)> = secrets
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    environment.extend([("LOG_LEVEL", "trace"), ("LOG_FORMAT", "json")]);
+    let mut server = Server::start_logged(&environment);
+    let mut told = answers(&server).await;
+    let mut messages = vec![
+        config("local", json!({"api_key": SECRET})),
+        config("local", json!(SECRET)),
+        config("azure", json!({"api_key": SECRET, "region": SECRET})),
+        json!({"type": "config", "stream_id": format!("../{SECRET}"), "loading_audio": SECRET}),
+    ];
+    messages.extend(saying("Hello."));
+    let events = session(&server, &messages).await;
+    assert!(events.contains("tts_playback_complete"), "{events}");
+    told += &events;
+    let metrics = client()
+        .get(format!("{}/metrics", server.url))
+        .send()
+        .await
+        .unwrap();
+    told += &metrics.text().await.unwrap();
+    let log = server.log();
+    assert!(
+        log.lines().count() > 200,
+        "the server was not at trace:\n{log}"
+    );
+    for line in told.lines().chain(log.lines()) {
+        assert!(!line.contains(SECRET), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_people_say_is_not_logged_unless_it_is_asked_for() {
+    let mut server = Server::start_logged(&[]);
+    let text = "Zanzibar hippopotamus.";
+    speak(&server, text, json!({})).await.bytes().await.unwrap();
+    speak(&server, text, json!({"voice_id": "nobody"})).await;
+    session(&server, &saying(text)).await;
+    let log = server.log().to_lowercase();
+    assert!(log.contains("/speak"), "{log}");
+    assert!(
+        !log.contains("zanzibar") && !log.contains("hippopotamus"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn other_crates_say_no_more_at_trace_than_at_warn() {
+    let mut server = Server::start_logged(&[("LOG_LEVEL", "trace"), ("LOG_FORMAT", "json")]);
+    session(&server, &saying("Hello.")).await;
+    let log = server.log();
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (target, level) = (
+            line["target"].as_str().unwrap(),
+            line["level"].as_str().unwrap(),
+        );
+        assert!(
+            target.starts_with("vivavoce") || matches!(level, "WARN" | "ERROR"),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn providers_and_the_cache_are_counted_by_what_they_did() {
+    let server = Server::start();
+    for _ in 0..2 {
+        speak(&server, "Hello.", json!({}))
+            .await
+            .bytes()
+            .await
+            .unwrap();
+    }
+    speak(&server, "Hello.", json!({"voice_id": "nobody"})).await;
+    let page = client()
+        .get(format!("{}/metrics", server.url))
+        .send()
+        .await
+        .unwrap();
+    let page = page.text().await.unwrap();
+    for expected in [
+        "vivavoce_cache_hits_total 1",
+        "vivavoce_cache_misses_total 2",
+        "vivavoce_provider_first_byte_seconds_count{task=\"tts\",provider=\"local\"} 1",
+        "vivavoce_provider_final_seconds_count{task=\"tts\",provider=\"local\"} 1",
+        "vivavoce_provider_errors_total{provider=\"local\",kind=\"invalid_request\"} 1",
+        "vivavoce_syntheses_waiting 0",
+        "vivavoce_recognisers_busy 0",
+    ] {
+        assert!(page.contains(expected), "{expected} is missing in\n{page}");
+    }
+}
+
+/// A collector in this process: keeps what it is sent at `/v1/traces`.
+struct Collector {
+    url: String,
+    received: Arc<Mutex<Vec<Bytes>>>,
+    handle: ServerHandle,
+}
+
+impl Collector {
+    fn start() -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let kept = web::Data::from(Arc::clone(&received));
+        let (started, server) = mpsc::channel();
+        std::thread::spawn(move || {
+            actix_web::rt::System::new().block_on(async move {
+                let take = |kept: web::Data<Mutex<Vec<Bytes>>>, body: Bytes| async move {
+                    kept.lock().unwrap().push(body);
+                    HttpResponse::Ok().finish()
+                };
+                let server = HttpServer::new(move || {
+                    App::new()
+                        .app_data(kept.clone())
+                        .route("/v1/traces", web::post().to(take))
+                });
+                let server = server
+                    .workers(1)
+                    .disable_signals()
+                    .bind("127.0.0.1:0")
+                    .unwrap();
+                let address = server.addrs()[0];
+                let server = server.run();
+                started.send((address, server.handle())).unwrap();
+                server.await.unwrap();
+            });
+        });
+        let (address, handle) = server.recv().unwrap();
+        Self {
+            url: format!("http://{address}"),
+            received,
+            handle,
+        }
+    }
+
+    /// All spans so far.
+    fn spans(&self) -> Vec<Span> {
+        let received = self.received.lock().unwrap();
+        let requests = received
+            .iter()
+            .map(|body| ExportTraceServiceRequest::decode(body.clone()).unwrap());
+        let resources = requests.flat_map(|request| request.resource_spans);
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        drop(self.handle.stop(false));
+    }
+}
+
+/// An attribute of a span, as text.
+fn attribute(span: &Span, key: &str) -> String {
+    let found = span
+        .attributes
+        .iter()
+        .find(|attribute| attribute.key == key);
+    format!(
+        "{:?}",
+        found.and_then(|found| found.value.as_ref()?.value.as_ref())
+    )
+}
+
+/// A session in which somebody says something, until it has been understood.
+async fn conversation(server: &Server) {
+    let config = json!({"sample_rate": 16000, "audio_format": "linear16"});
+    let speech = speak(server, SENTENCES[0], config)
+        .await
+        .bytes()
+        .await
+        .unwrap();
+    let url = format!("{}/ws", server.url.replace("http://", "ws://"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    let config = json!({"type": "config", "stream_id": "marker-id",
+        "stt_config": {"provider": "null"}, "tts_config": {"provider": "null", "model": ""}});
+    socket
+        .send(Message::text(config.to_string()))
+        .await
+        .unwrap();
+    let silence = vec![0; 3 * 32_000];
+    for chunk in speech.chunks(6400).chain(silence.chunks(6400)) {
+        socket.send(Message::binary(chunk.to_vec())).await.unwrap();
+    }
+    while let Some(message) = socket.next().await {
+        if matches!(message.unwrap(), Message::Text(text) if text.contains("turn_end")) {
+            break;
+        }
+    }
+    socket.close(None).await.unwrap();
+    while socket.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_own() {
+    let collector = Collector::start();
+    let mut server = Server::start_logged(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url),
+        ("NULL_ENABLED", "true"),
+    ]);
+    client()
+        .delete(format!("{}/sessions/marker?api_key=marker", server.url))
+        .send()
+        .await
+        .unwrap();
+    conversation(&server).await;
+    // What is still kept is sent when the server ends.
+    server.log();
+    let spans = collector.spans();
+    let named = |name: &str| {
+        spans
+            .iter()
+            .filter(|span| span.name == name)
+            .collect::<Vec<_>>()
+    };
+    let [session] = named("session")[..] else {
+        panic!("{spans:#?}");
+    };
+    assert!(session.parent_span_id.is_empty());
+    let turns = named("turn");
+    // The last one may have been cut off with its session.
+    let ended = |turn: &&Span| attribute(turn, "reason") != "None";
+    assert!(turns.iter().copied().any(|turn| ended(&turn)), "{spans:#?}");
+    for turn in turns {
+        assert_eq!(turn.trace_id, session.trace_id);
+        assert_eq!(turn.parent_span_id, session.span_id);
+        assert!(session.start_time_unix_nano <= turn.start_time_unix_nano);
+        assert!(turn.end_time_unix_nano <= session.end_time_unix_nano);
+    }
+    let requests = named("request");
+    let deleting = requests
+        .iter()
+        .find(|span| attribute(span, "http.route").contains("{stream_id}"));
+    let deleting = deleting.expect("the request was not traced");
+    assert_ne!(deleting.trace_id, session.trace_id);
+    assert!(attribute(deleting, "http.request.method").contains("DELETE"));
+    assert!(attribute(deleting, "http.response.status_code").contains("404"));
+    assert!(!format!("{spans:?}").contains("marker"), "{spans:#?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_costs_a_warning_and_nothing_else() {
+    let mut server = Server::start_logged(&[(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "http://user:marker@127.0.0.1:1",
+    )]);
+    let answer = speak(&server, "Hello.", json!({})).await;
+    assert_eq!(answer.status(), 200);
+    let log = server.log();
+    assert_eq!(
+        log.matches("the collector does not take traces").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains("marker"), "{log}");
+}
