@@ -23,6 +23,8 @@ use crate::telemetry::metrics::{self, DropCause};
 /// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of sound.
 const SLICE: usize = 4 << 10;
 const OGG_SLICE: usize = 256;
+/// Chunks of decoded sound after which others have their turn: a page of Ogg may hold half a minute.
+const CHUNKS_AT_ONCE: usize = 8;
 /// Bytes that wait to be decoded at most: two of the longest messages.
 const MAX_WAITING_BYTES: usize = 2 << 20;
 /// News for the session that wait at most; beyond it they are lost, and counted.
@@ -65,6 +67,7 @@ struct State {
     ears: VecDeque<Slot>,
     waiting: VecDeque<(Rc<RefCell<Ear>>, Bytes)>,
     waiting_bytes: usize,
+    undecoded: Duration,
     /// Whether its deafness was told since the last config.
     told_deaf: bool,
     position: Duration,
@@ -177,9 +180,15 @@ impl Hearing {
             let mut state = self.0.state.borrow_mut();
             state.told_deaf = false;
             let asked = state.ears.iter().position(|slot| slot.config == config);
+            let before = asked.and_then(|index| index.checked_sub(1));
+            let back = before.and_then(|before| state.ears[before].ear.clone());
             let gone = asked.and_then(|index| state.ears.remove(index)?.ear);
-            let back = state.ears.back().and_then(|slot| slot.ear.clone());
-            (gone, back)
+            // A config behind it may have left the ear as it is.
+            let heard = |ear: &Rc<RefCell<Ear>>| {
+                let mut others = state.ears.iter().filter_map(|slot| slot.ear.as_ref());
+                others.any(|other| Rc::ptr_eq(other, ear))
+            };
+            (gone.filter(|gone| !heard(gone)), back)
         };
         if let (Some(gone), Some(back)) = (gone, back)
             && !Rc::ptr_eq(&gone, &back)
@@ -203,8 +212,12 @@ impl Hearing {
                 Some(None) => Deaf::AudioDisabled,
                 Some(Some(ear)) => {
                     let ear = Rc::clone(ear);
-                    if !state.waiting.is_empty() || bytes.len() > ear.borrow().slice() {
-                        state.wait(ear, bytes);
+                    if !state.waiting.is_empty() || ear.borrow().takes_long(&bytes) {
+                        let dropped = state.wait(ear, bytes);
+                        drop(state);
+                        for ear in dropped {
+                            self.last_was_decoded(&ear);
+                        }
                         self.0.wake.notify_one();
                         return Ok(());
                     }
@@ -231,7 +244,11 @@ impl Hearing {
             let next = self.0.state.borrow_mut().next_slice();
             match next {
                 Some((ear, slice)) => {
-                    self.decode(&ear, &slice);
+                    let mut all = self.decode(&ear, &slice);
+                    while !all {
+                        tokio::task::yield_now().await;
+                        all = self.decode(&ear, &[]);
+                    }
                     self.last_was_decoded(&ear);
                     tokio::task::yield_now().await;
                 }
@@ -240,8 +257,14 @@ impl Hearing {
         }
     }
 
-    fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) {
-        ear.borrow_mut().hear(bytes, |news| self.tell(news));
+    /// Whether all of it was decoded; the rest comes with the next bytes, or with none.
+    fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) -> bool {
+        ear.borrow_mut().hear(bytes, |news| self.tell(news))
+    }
+
+    /// How much sound was dropped because more came than can be decoded.
+    pub fn undecoded(&self) -> Duration {
+        self.0.state.borrow().undecoded
     }
 
     /// Does what had to wait for the last bytes of an ear, if those were the last.
@@ -274,7 +297,9 @@ impl State {
         last.map_or(self.position, |ear| ear.borrow().feed.position())
     }
 
-    fn wait(&mut self, ear: Rc<RefCell<Ear>>, bytes: Bytes) {
+    /// Returns the ears whose oldest sound had to be dropped.
+    fn wait(&mut self, ear: Rc<RefCell<Ear>>, bytes: Bytes) -> Vec<Rc<RefCell<Ear>>> {
+        let mut dropped = Vec::new();
         self.waiting_bytes += bytes.len();
         self.waiting.push_back((ear, bytes));
         while self.waiting_bytes > MAX_WAITING_BYTES
@@ -283,7 +308,10 @@ impl State {
             self.waiting_bytes -= oldest.len();
             let lost = ear.borrow().duration_of(oldest.len());
             metrics::audio_dropped(DropCause::Decoding, lost);
+            self.undecoded += lost;
+            dropped.push(ear);
         }
+        dropped
     }
 
     /// Whether bytes of this ear wait to be decoded.
@@ -377,6 +405,11 @@ impl Ear {
         Ok(ear)
     }
 
+    /// Whether these bytes are better decoded bit by bit than in the reading task.
+    fn takes_long(&self, bytes: &[u8]) -> bool {
+        self.listen.format.encoding == Encoding::OggOpus || bytes.len() > self.slice()
+    }
+
     fn slice(&self) -> usize {
         match self.listen.format.encoding {
             Encoding::OggOpus => OGG_SLICE,
@@ -415,8 +448,13 @@ impl Ear {
         paused
     }
 
-    fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) {
-        for chunk in self.decoder.push(bytes) {
+    /// Decodes some of it; false when there is more.
+    fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) -> bool {
+        let mut chunks = self.decoder.push(bytes);
+        for _ in 0..CHUNKS_AT_ONCE {
+            let Some(chunk) = chunks.next() else {
+                return true;
+            };
             match chunk {
                 Ok(sound) => {
                     let (rate, vad) = (&mut self.rate, self.vad.as_mut());
@@ -429,6 +467,7 @@ impl Ear {
                 }
             }
         }
+        false
     }
 }
 

@@ -55,6 +55,9 @@ const MAILBOX: usize = 2048;
 /// Messages that are looked at before others have their turn.
 const BURST: usize = 32;
 
+/// How long a message waits for a client that has many events to read yet.
+const EVENT_PATIENCE: Duration = Duration::from_millis(100);
+
 /// What differs from server to server.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionSettings {
@@ -360,6 +363,11 @@ impl SessionActor {
         });
         let sessions = self.services.sessions.clone();
         let rate = wanted.tts.as_ref().map(|tts| tts.format);
+        let heard = self.hearing.feed(config);
+        let is_heard = match (&heard, &self.feed) {
+            (Some((feed, _)), Some(in_force)) => feed.is(in_force),
+            _ => false,
+        };
         let prepare = async move {
             let name = match register {
                 None => None,
@@ -383,7 +391,7 @@ impl SessionActor {
                 }
                 _ => None,
             };
-            Ok((name, Prepared { clip }))
+            Ok((name, Prepared { clip, is_heard }))
         };
         context.spawn(
             prepare
@@ -456,12 +464,16 @@ impl SessionActor {
         if let Some(synthesiser) = self.synthesiser.take() {
             synthesiser.do_send(Dismiss);
         }
+        let mut loads = false;
         if let Some(before) = self.output.take() {
+            loads = before.loads();
             before.stop();
         }
         let Some(speech) = speech else { return };
         let lead = self.services.settings.lead;
         let player = Player::new(self.writer.clone(), speech.format, lead);
+        // The clip comes behind it, and goes on where the one before was heard.
+        player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(player.clone().run()));
         context.spawn(task.into_actor(self).map(|ended, session, context| {
             if ended.is_err_and(|error| error.is_panic()) {
@@ -520,8 +532,15 @@ impl Handler<FromClient> for SessionActor {
         self.state.message(command);
         self.carry_out(context);
         self.messages += 1;
-        if self.messages.is_multiple_of(BURST) {
-            // What was told meanwhile has its chance to be sent before more is.
+        // What was told meanwhile has its chance to be sent before more is.
+        if !self.writer.has_event_room() {
+            let writer = self.writer.clone();
+            let room = async move {
+                // A client that does not read is not waited for: its sound is heard, and what it is told has its bound.
+                let _late = tokio::time::timeout(EVENT_PATIENCE, writer.event_room()).await;
+            };
+            context.wait(room.into_actor(self));
+        } else if self.messages.is_multiple_of(BURST) {
             context.wait(tokio::task::yield_now().into_actor(self));
         }
     }
@@ -551,7 +570,7 @@ impl Handler<SttReport> for SessionActor {
     fn handle(&mut self, report: SttReport, context: &mut Context<Self>) {
         let life = report.life;
         let stopped = matches!(report.news, SttNews::Stopped(_));
-        let lost = self.feed.as_ref().map_or(Duration::ZERO, Feed::lost);
+        let lost = self.feed.as_ref().map_or(Duration::ZERO, Feed::lost) + self.hearing.undecoded();
         if stopped {
             self.recognisers.retain(|known| known.life != life);
         }

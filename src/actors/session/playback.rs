@@ -393,6 +393,22 @@ impl<S: Sound> PlaybackQueue<S> {
         self.leave(now, None, duration);
     }
 
+    /// What is left of an utterance cannot be brought to the listener: it fails with what has left, however far its
+    /// synthesis is.
+    pub fn spoil(&mut self, utterance: UtteranceKey) {
+        let known = self.utterances.iter_mut().find(|u| u.key == utterance);
+        let Some(known) = known.filter(|u| !matches!(u.stage, Stage::Cut { .. })) else {
+            return;
+        };
+        if known.stage == Stage::Running {
+            self.cancel = Some(utterance);
+        }
+        let waiting: Duration = known.sound.drain(..).map(|s| s.duration()).sum();
+        known.stage = Stage::Failed;
+        known.protected = false;
+        self.waiting -= waiting;
+    }
+
     /// Whether more sound of an utterance may leave.
     pub fn is_sending(&self, utterance: UtteranceKey) -> bool {
         let known = self.utterances.iter().find(|u| u.key == utterance);

@@ -46,6 +46,10 @@ struct Shared {
 struct State {
     queue: PlaybackQueue<Chunk>,
     loading: Option<LoadingSound>,
+    /// The one before it, as long as it is still heard.
+    fading: Option<LoadingSound>,
+    /// Whether the loading sound is wanted, whatever the clip.
+    loads: bool,
     /// Who synthesises; while there is nobody the commands wait.
     synthesizer: Option<Recipient<Synthesize>>,
     commands: VecDeque<Command>,
@@ -97,6 +101,8 @@ impl Player {
             state: RefCell::new(State {
                 queue: PlaybackQueue::new(lead),
                 loading: None,
+                fading: None,
+                loads: false,
                 synthesizer: None,
                 commands: VecDeque::new(),
                 encoder: None,
@@ -158,6 +164,7 @@ impl Player {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
+            state.fading = None;
             // What an encoder still holds is part of what is cut.
             state.cuts += 1;
             state.encoder = None;
@@ -173,25 +180,44 @@ impl Player {
 
     /// Takes the clip of the loading sound; `None` takes it away.
     pub fn set_clip(&self, clip: Option<Clip>) {
-        self.0.state.borrow_mut().loading = clip.map(LoadingSound::new);
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            state.fading = state.loading.take();
+            if let Some(fading) = &mut state.fading {
+                fading.stop();
+            }
+            state.loading = clip.map(LoadingSound::new);
+            if let (Some(loading), true) = (&mut state.loading, state.loads) {
+                loading.start();
+            }
+        }
         self.changed();
     }
 
     /// Starts or stops the loading sound; false where there is none.
     pub fn load(&self, on: bool) -> bool {
-        let known = match &mut self.0.state.borrow_mut().loading {
-            None => false,
-            Some(loading) => {
-                if on {
-                    loading.start();
-                } else {
-                    loading.stop();
+        let known = {
+            let state = &mut *self.0.state.borrow_mut();
+            state.loads = on;
+            match &mut state.loading {
+                None => false,
+                Some(loading) => {
+                    if on {
+                        loading.start();
+                    } else {
+                        loading.stop();
+                    }
+                    true
                 }
-                true
             }
         };
         self.changed();
         known
+    }
+
+    /// Whether the loading sound is wanted.
+    pub fn loads(&self) -> bool {
+        self.0.state.borrow().loads
     }
 
     /// Says who synthesises from now on; `None` while nobody does.
@@ -248,6 +274,10 @@ impl Player {
     }
 
     fn changed(&self) {
+        // What was cut has made room for what is being synthesised.
+        if self.0.state.borrow().queue.wants_sound() {
+            self.0.room.notify_waiters();
+        }
         self.0.wake.notify_one();
     }
 
@@ -327,11 +357,7 @@ impl Player {
                     }
                     metrics::output_delay(state.lateness(&sound, instant));
                     let mut samples = sound.sound.into_samples();
-                    if let Some(loading) = &mut state.loading
-                        && loading.is_heard()
-                    {
-                        loading.mix_into(&mut samples);
-                    }
+                    state.mix_loading(&mut samples);
                     let sound = Pcm::new(self.layout(), samples);
                     let utterance = Some(utterance);
                     return Step::Leave { utterance, sound };
@@ -354,13 +380,12 @@ impl Player {
             return Step::End;
         }
         let mut until = state.queue.next_wakeup(now).map(Instant::from_std);
-        if let Some(loading) = &mut state.loading
-            && loading.is_heard()
+        if state.is_loading()
             && let Some(wait) = state.queue.filler_wait(now, CHUNK)
         {
             if wait.is_zero() {
                 let mut samples = vec![0; self.layout().samples_in(CHUNK)];
-                loading.mix_into(&mut samples);
+                state.mix_loading(&mut samples);
                 let sound = Pcm::new(self.layout(), samples);
                 state.queue.fill(now, sound.duration());
                 let utterance = None;
@@ -398,14 +423,19 @@ impl Player {
     async fn finish_stream(&self) {
         let (tag, cuts, encoder) = {
             let state = &mut *self.0.state.borrow_mut();
-            state.encoding = None;
             (state.tag, state.cuts, state.encoder.take())
         };
-        let Some(mut encoder) = encoder else { return };
-        match encoder.finish().await {
-            Ok(encoded) => self.encoded(tag, cuts, None, encoded).await,
-            Err(error) => self.encoding_failed(None, &error),
+        if let Some(mut encoder) = encoder {
+            match encoder.finish().await {
+                Ok(encoded) => self.encoded(tag, cuts, None, encoded).await,
+                Err(error) => {
+                    let utterance = self.0.state.borrow().encoding;
+                    self.encoding_failed(utterance, &error);
+                }
+            }
         }
+        // Until here the end of the utterance could not be told.
+        self.0.state.borrow_mut().encoding = None;
     }
 
     /// Sends what an encoder has made, unless it was called back meanwhile. An encoder may give more at once than the
@@ -448,12 +478,27 @@ impl Player {
         let refusal = ServerMessage::refusal(super::messages::ErrorCode::TtsFailed, message);
         self.0.writer.error(refusal.to_json());
         if let Some(utterance) = utterance {
-            self.failed(utterance);
+            let state = &mut *self.0.state.borrow_mut();
+            state.queue.spoil(utterance);
+            state.encoding = None;
         }
+        self.changed();
     }
 }
 
 impl State {
+    fn is_loading(&self) -> bool {
+        let both = self.loading.iter().chain(&self.fading);
+        both.into_iter().any(LoadingSound::is_heard)
+    }
+
+    fn mix_loading(&mut self, samples: &mut Vec<i16>) {
+        let both = self.loading.iter_mut().chain(&mut self.fading);
+        for loading in both.filter(|loading| loading.is_heard()) {
+            loading.mix_into(samples);
+        }
+    }
+
     fn pass_on_commands(&mut self) {
         let Some(synthesizer) = &self.synthesizer else {
             return;

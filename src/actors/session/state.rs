@@ -23,7 +23,7 @@ use crate::synthesis::SpeechConfig;
 
 /// Commands that wait while a config is carried out, and their bytes on the wire.
 const MAX_BACKLOG: usize = 256;
-const MAX_BACKLOG_BYTES: usize = 1 << 20;
+const MAX_BACKLOG_BYTES: usize = 5 << 20;
 /// Voice activity that is kept meanwhile: more than ten seconds of sound can bring.
 const MAX_EARLY: usize = 256;
 /// How long the last words may take when the server ends a session.
@@ -49,6 +49,8 @@ pub struct Command {
 pub struct Prepared {
     /// The loading sound, if one was given.
     pub clip: Option<Result<Clip, Misfit>>,
+    /// Whether its sound comes where that of the config in force comes: its recogniser hears it already.
+    pub is_heard: bool,
 }
 
 /// What is to be done.
@@ -344,8 +346,8 @@ impl Session {
         let Some(under_way) = self.under_way.as_mut().filter(|u| u.config == config) else {
             return;
         };
-        let clip = match prepared {
-            Ok(prepared) => prepared.clip,
+        let Prepared { clip, is_heard } = match prepared {
+            Ok(prepared) => prepared,
             Err(refusal) => {
                 self.config_failed(config, refusal);
                 return self.carry_on();
@@ -362,7 +364,7 @@ impl Session {
         let known = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
         let listen = under_way.wanted.stt.clone();
         let goes_on = self.stt.as_ref().is_some_and(|stt| !stt.failed);
-        let to_open = listen.filter(|listen| !goes_on || Some(listen) != known);
+        let to_open = listen.filter(|listen| !goes_on || !is_heard || Some(listen) != known);
         if let Some(listen) = to_open {
             self.lives += 1;
             let life = self.lives;
@@ -484,6 +486,7 @@ impl Session {
             }
             return;
         }
+        self.tell_loss(life, lost);
         match news {
             SttNews::Heard(event) => self.heard(event, moment),
             SttNews::Opened => self.recovered(life, lost),
@@ -509,6 +512,24 @@ impl Session {
                 TurnEvent::Voice(event) => self.tell(ServerMessage::VadEvent(event)),
                 TurnEvent::Finalize => self.effects.push(Effect::Finalize),
             }
+        }
+    }
+
+    /// Sound that came faster than it can be heard; what was lost while the recogniser was away is told when it is back.
+    fn tell_loss(&mut self, life: u32, lost: Duration) {
+        let Some(stt) = self
+            .stt
+            .as_mut()
+            .filter(|stt| stt.life == life && !stt.away)
+        else {
+            return;
+        };
+        let more = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
+        if !more.is_zero() {
+            let ms = more.as_millis();
+            let message =
+                format!("{ms} ms of sound came faster than it can be heard, and were dropped");
+            self.refuse(ErrorCode::Overloaded, message);
         }
     }
 

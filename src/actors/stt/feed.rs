@@ -19,7 +19,7 @@ use super::timeline::Timeline;
 use crate::audio::linear16;
 use crate::audio::{Layout, SampleRate};
 use crate::providers::Transcript;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, DropCause};
 
 /// What goes up at a time.
 const CHUNK: Duration = Duration::from_millis(20);
@@ -373,6 +373,12 @@ impl Backlog {
             && let Some(oldest) = self.chunks.front()
         {
             if self.unsent == 0 {
+                let cause = match self.streams {
+                    Streams::NoneYet => DropCause::Configuring,
+                    Streams::Open | Streams::Lost => DropCause::Replay,
+                };
+                let lost = self.rate.duration_of(oldest.samples() as usize);
+                metrics::audio_dropped(cause, lost);
                 self.lost += oldest.samples();
             } else if oldest.speech {
                 self.not_replayable += oldest.samples();

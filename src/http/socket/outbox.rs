@@ -151,6 +151,11 @@ impl Outbox {
         self.waiting.push_back(Item::Event(text));
     }
 
+    /// Whether few enough events wait that more may be caused.
+    pub const fn has_event_room(&self) -> bool {
+        self.closing.is_some() || self.events < MAX_EVENTS / 4
+    }
+
     /// An event of which only the latest of its kind matters; an earlier one that still waits is dropped.
     pub fn latest(&mut self, kind: &'static str, text: ByteString) {
         if self.closing.is_some() {

@@ -2,6 +2,7 @@
 //! however little the client reads. It answers pings, keeps the clocks of the connection, and hands messages over by
 //! plain calls, so that sound never waits in a mailbox.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use super::connection::Connection;
 use super::frames::{Frames, Input};
 use super::outbox::{Closed, ClosedBy, Outbox};
 use super::writer::Shared;
+
+/// How long the reading task works before others on its thread have their turn.
+const LONGEST_TURN: Duration = Duration::from_millis(1);
 
 /// How often the server pings (protocol, section 1).
 pub const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -40,6 +44,8 @@ pub(super) struct Reader<H: SocketHandler> {
     /// When the last frame arrived.
     heard: Instant,
     next_ping: Instant,
+    /// Since when nobody else had a turn, at the longest.
+    turn: Instant,
 }
 
 impl<H: SocketHandler> Reader<H> {
@@ -58,6 +64,7 @@ impl<H: SocketHandler> Reader<H> {
             idle_timeout,
             heard: now,
             next_ping: now + PING_INTERVAL,
+            turn: now,
         }
     }
 
@@ -71,9 +78,20 @@ impl<H: SocketHandler> Reader<H> {
         tokio::pin!(alarm);
         let shared = Arc::clone(&self.shared);
         loop {
+            let mut waited = false;
+            let next = poll_fn(|context| {
+                let next = payload.poll_next_unpin(context);
+                waited |= next.is_pending();
+                next
+            });
             tokio::select! {
-                chunk = payload.next() => match chunk {
-                    Some(Ok(chunk)) => self.take(&chunk),
+                chunk = next => match chunk {
+                    Some(Ok(chunk)) => {
+                        if waited {
+                            self.turn = Instant::now();
+                        }
+                        self.take(&chunk).await;
+                    }
                     Some(Err(_)) | None => return,
                 },
                 () = &mut alarm => {
@@ -113,12 +131,18 @@ impl<H: SocketHandler> Reader<H> {
     }
 
     /// Bytes from the client; those that come while the socket is closing matter only for its close frame.
-    fn take(&mut self, chunk: &[u8]) {
+    async fn take(&mut self, chunk: &[u8]) {
         if self.refused() {
             return;
         }
         self.frames.push(chunk);
         loop {
+            // What one client sends may take long; the others have their turn in between.
+            let now = Instant::now();
+            if now - self.turn > LONGEST_TURN {
+                tokio::task::yield_now().await;
+                self.turn = Instant::now();
+            }
             match self.frames.next() {
                 Ok(Some(input)) => self.input(input),
                 Ok(None) => return,

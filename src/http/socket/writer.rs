@@ -92,14 +92,28 @@ impl SocketWriter {
         self.0.lock().has_room(sound)
     }
 
+    /// Whether few enough events wait that more may be caused.
+    pub fn has_event_room(&self) -> bool {
+        self.0.lock().has_event_room()
+    }
+
+    /// Waits until few enough events wait.
+    pub async fn event_room(&self) {
+        self.room(Outbox::has_event_room).await;
+    }
+
     /// Waits until audio of this length would not be refused as full.
     pub async fn audio_room(&self, sound: Duration) {
+        self.room(|outbox| outbox.has_room(sound)).await;
+    }
+
+    async fn room(&self, there_is: impl Fn(&Outbox) -> bool) {
         loop {
             let room = self.0.room.notified();
             tokio::pin!(room);
             // Listening begins before looking, so that nothing is missed in between.
             room.as_mut().enable();
-            if self.0.lock().has_room(sound) {
+            if there_is(&self.0.lock()) {
                 return;
             }
             room.await;

@@ -33,7 +33,7 @@ const DEFAULT_VOICE: &str = "en-US";
 /// How long a list of voices is believed.
 const LIST_TTL: Duration = Duration::from_mins(1);
 /// How long it is believed that there is none: a package installed meanwhile is noticed after this.
-const FAILURE_TTL: Duration = Duration::from_secs(5);
+const FAILURE_TTL: Duration = Duration::from_millis(500);
 /// Both engines keep to these rates of speech within 5 % in every language that was measured; beyond them eSpeak NG
 /// speaks Chinese too slowly.
 const SPEAKING_RATES: RangeInclusive<f64> = 0.5..=1.5;

@@ -109,3 +109,22 @@ async fn protection_holds_against_clear_and_replace_until_its_last_sample_was_pl
     client.send(&json!({"type": "clear"}));
     assert_eq!(client.event("tts_interrupted").await["id"], "r");
 }
+
+#[actix::test]
+async fn protected_speech_goes_on_when_what_was_before_it_is_cleared() {
+    let stage = Stage::new();
+    let client = stage.configured().await;
+    client.send(&speak(&"a".repeat(100)));
+    let protected = json!({
+        "type": "speak", "text": "b".repeat(500), "allow_interruption": false, "id": "protected",
+    });
+    client.send(&protected);
+    client.event("tts_started").await;
+    // By then as much of it is there as may wait, and its synthesis waits for room.
+    sleep(ms(1_000)).await;
+    client.send(&json!({"type": "clear"}));
+    client.event("tts_interrupted").await;
+    let complete = client.event("tts_playback_complete").await;
+    assert_eq!(complete["id"], "protected");
+    assert_eq!(complete["duration_ms"], 20_000);
+}

@@ -172,6 +172,29 @@ async fn sound_behind_a_config_that_fails_is_heard_by_the_former_recogniser() {
 }
 
 #[actix::test]
+async fn a_good_config_right_behind_a_bad_one_is_heard() {
+    let stage = Stage::new();
+    let client = stage.configured().await;
+    let bad = json!({"stt_config": {"language": "de-DE"}, "tts_config": {"provider": "nobody"}});
+    client.send(&config(bad));
+    client.send(&config(json!({})));
+    let sent = client.speaks(ms(400)).await;
+    assert_eq!(
+        client.event("error").await["code"],
+        "unsupported_provider"
+    );
+    let streams = stage.recogniser.opened();
+    let mut heard = Vec::new();
+    for stream in 0..streams {
+        heard.extend(stage.recogniser.stream(stream).await.heard());
+    }
+    assert_eq!(heard, sent);
+    let last = stage.recogniser.stream(streams - 1).await;
+    last.says(said("Heard."));
+    assert_eq!(client.event("stt_result").await["transcript"], "Heard.");
+}
+
+#[actix::test]
 async fn a_first_config_that_fails_frees_its_name_and_may_be_sent_again() {
     let stage = Stage::new();
     stage.recogniser.opens([Opening::Fails(ErrorKind::Auth)]);

@@ -70,7 +70,8 @@ pub struct Deadlines {
 impl Default for Deadlines {
     fn default() -> Self {
         Self {
-            lease: Duration::from_secs(1),
+            // The sound waits meanwhile and is heard then; late words are better than none.
+            lease: Duration::from_secs(15),
             ready: Duration::from_secs(10),
             write: Duration::from_secs(5),
             answer: Duration::from_secs(10),
