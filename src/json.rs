@@ -1,6 +1,6 @@
 //! JSON from outside into our types. A failure names the place where the text does not fit.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Why a text is not what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +33,12 @@ pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
 }
 
 fn misfit<T: DeserializeOwned>(text: &[u8], error: &serde_json::Error) -> Misfit {
+    // serde_json calls some values broken that are only out of place, such as a number for the name of a variant.
+    let broken = !error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_err();
     // Where the text itself is broken its line and column say more than a path, which may be of any name.
-    let path = error.is_data().then(|| path::<T>(text)).flatten();
+    let path = (!broken).then(|| path::<T>(text)).flatten();
     let place = path.unwrap_or_else(|| "body".to_owned());
-    let problem = problem(error);
+    let problem = problem(error, broken);
     Misfit { place, problem }
 }
 
@@ -48,17 +50,17 @@ fn path<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
 }
 
 /// What is wrong, without what was sent: that may be a credential, or what somebody says.
-fn problem(error: &serde_json::Error) -> String {
+fn problem(error: &serde_json::Error, broken: bool) -> String {
     let message = error.to_string();
     let at = format!(" at line {} column {}", error.line(), error.column());
     let message = message.strip_suffix(&at).unwrap_or(&message);
-    if !error.is_data() {
+    if broken {
         return format!("{message}{at}");
     }
     match message.rsplit_once("expected ") {
-        Some((_, expected)) => format!("must be {}", in_words(expected)),
+        Some((_, expected)) if error.is_data() => format!("must be {}", in_words(expected)),
         None if message.starts_with("missing field") => message.to_owned(),
-        None => "does not fit".to_owned(),
+        _ => "does not fit".to_owned(),
     }
 }
 
@@ -89,6 +91,14 @@ mod tests {
     struct Inner {
         #[allow(dead_code)]
         number: u8,
+        #[allow(dead_code)]
+        #[serde(default)]
+        colour: Option<Colour>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    enum Colour {
+        Red,
     }
 
     #[test]
@@ -113,6 +123,14 @@ mod tests {
             ),
             (r#"{"list": [{"number": 300}]}"#, "list[0].number"),
             (r#"{"list": 5}"#, "list"),
+            (
+                r#"{"list": [{"number": 1, "colour": 5}]}"#,
+                "list[0].colour",
+            ),
+            (
+                r#"{"list": [{"number": 1, "colour": "blue"}]}"#,
+                "list[0].colour",
+            ),
             ("{", "body"),
             ("", "body"),
             (r#"{"list": []} x"#, "body"),

@@ -89,6 +89,45 @@ async fn every_example_is_answered_as_it_says() {
 }
 
 #[tokio::test]
+async fn who_needs_a_token_is_described() {
+    let secret = "house-0123456789-0123456789-012345";
+    let server = Server::start_with(&[
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_API_SECRET", secret),
+        ("AUTH_SOCKET", "required"),
+    ]);
+    let api = described(&server, "/openapi.json").await;
+    let mut locked = 0;
+    for (path, method, operation) in operations(&api) {
+        let url = example_url(&server, &path, &operation);
+        let ask = |token: Option<&str>| {
+            let request = client().request(method.clone(), url.clone());
+            let request = match token {
+                Some(token) => request.bearer_auth(token),
+                None => request,
+            };
+            request.json(&json!({})).send()
+        };
+        let answer = ask(None).await.unwrap();
+        let needed = operation.get("security").is_some();
+        assert_eq!(answer.status() == 401, needed, "{method} {path}");
+        if needed {
+            locked += 1;
+            let refusal = &operation["responses"]["401"];
+            for header in ["WWW-Authenticate", "x-request-id"] {
+                assert!(answer.headers().contains_key(header), "{method} {path}");
+                assert!(refusal["headers"][header].is_object(), "{method} {path}");
+            }
+            if method != Method::HEAD {
+                assert_error(answer, 401, "missing_auth_header", "").await;
+            }
+        }
+        assert_ne!(ask(Some(secret)).await.unwrap().status(), 401, "{path}");
+    }
+    assert!(locked > 15, "{locked}");
+}
+
+#[tokio::test]
 async fn methods_that_are_not_described_are_not_there() {
     let server = Server::start();
     let api = described(&server, "/openapi.json").await;

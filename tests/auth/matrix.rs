@@ -76,6 +76,57 @@ async fn a_session_belongs_to_the_tenant_that_opened_it() {
 }
 
 #[actix_web::test]
+async fn a_tenant_has_so_many_sessions_at_once() {
+    let server = with_secrets(&[("LIMITS_SESSIONS_PER_TENANT", "2")]);
+    let bearer = |token| Some(format!("Bearer {token}"));
+    let first = session(&server, Some(OF_A), "first").await;
+    let _second = session(&server, Some(OF_A), "second").await;
+    let of_a = bearer(OF_A);
+    assert_eq!(connect(&server, of_a.as_deref()).await.err(), Some(429));
+    // Others are others, and nobody in particular is bounded by the sessions in all.
+    let _b = session(&server, Some(OF_B), "of-b").await;
+    for name in ["1", "2", "3"] {
+        drop(session(&server, None, name).await);
+    }
+    drop(first);
+    let again = async {
+        while connect(&server, of_a.as_deref()).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.unwrap();
+}
+
+#[actix_web::test]
+async fn a_tenant_is_counted_wherever_it_asks_from() {
+    let server = with_secrets(&[
+        ("LIMITS_REQUESTS_PER_SECOND", "1"),
+        ("SERVER_TRUSTED_PROXIES", "127.0.0.0/8"),
+    ]);
+    let ask = async |path: &str, token: &str, from: u8| {
+        let request = client().get(format!("{}{path}", server.url));
+        let request = request.header("x-forwarded-for", format!("192.0.2.{from}"));
+        request.bearer_auth(token).send().await.unwrap()
+    };
+    let mut refused = Vec::new();
+    for from in 1..=9 {
+        let answer = ask("/sessions", OF_A, from).await;
+        if answer.status() == 429 {
+            refused.push(answer);
+        }
+    }
+    assert!(refused.len() > 1, "{}", refused.len());
+    let answer = refused.remove(0);
+    assert!(answer.headers().contains_key("retry-after"));
+    assert_error(answer, 429, "RATE_LIMITED", "of this tenant").await;
+    assert_eq!(ask("/sessions", OF_B, 11).await.status(), 200);
+    for from in 21..=29 {
+        assert_eq!(ask("/sessions", HOUSE, from).await.status(), 200);
+        assert_eq!(ask("/metrics", OF_A, from).await.status(), 200);
+    }
+}
+
+#[actix_web::test]
 async fn a_public_socket_takes_no_bad_token_and_a_locked_one_needs_a_good_one() {
     let bad = ["Bearer wrong", "Basic dTpw", "Bearer"].map(Some);
     let public = with_secrets(&[]);

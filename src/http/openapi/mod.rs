@@ -90,7 +90,8 @@ pub fn document() -> Value {
 
 const INTRODUCTION: &str = "A real-time voice server: it hears (speech to text), says (text to speech), joins rooms and \
     telephone calls, and records what was said.\n\nEvery error has the same body. `null` means absent, and unknown fields \
-    are ignored. Answers of the HTTP parser itself (400, 408, 431) have no body. While the server stops, new work is \
+    are ignored. Answers of the HTTP parser itself (400, 408, 431) have no body. Pages of the origins in \
+    `SERVER_CORS_ORIGINS` may ask and read answers. While the server stops, new work is \
     answered 503 `OVERLOADED`.\n\nA token is needed for protected operations when the server is set up with \
     `AUTH_REQUIRED=true`; otherwise they are open. The messages of the socket are described by `/schemas/socket.json`.";
 

@@ -562,7 +562,11 @@ impl From<Operation> for path::Operation {
             let refused = refusal(*status, codes);
             responses.entry(*status).or_insert(refused);
         }
-        for (status, response) in responses {
+        for (status, mut response) in responses {
+            let id = header(string(), "The request's own, or a new one.");
+            response
+                .headers
+                .insert("x-request-id".to_owned(), id.into());
             written = written.response(status.to_string(), response);
         }
         let answers = operation.examples.iter();
