@@ -24,7 +24,9 @@ const SECRET: &str = "mArKeR-7f3a";
 fn secrets_of_the_server() -> Vec<(&'static str, String)> {
     let secrets = TABLE.iter().filter(|setting| setting.secret);
     let value = |name: &str| match name {
-        "AUTH_API_SECRETS_JSON" => json!([{"id": "a", "secret": SECRET}]).to_string(),
+        "AUTH_API_SECRETS_JSON" => {
+            json!([{"id": "a", "secret": format!("{SECRET}-of-a")}]).to_string()
+        }
         "SIP_HOOKS_JSON" => {
             json!([{"host": "a.example", "url": "https://a.example/", "secret": SECRET}])
                 .to_string()
@@ -67,7 +69,7 @@ fn bodies() -> Vec<Value> {
     ]
 }
 
-const PATHS: [&str; 22] = [
+const PATHS: [&str; 25] = [
     "/",
     "/healthz",
     "/readyz",
@@ -89,6 +91,9 @@ const PATHS: [&str; 22] = [
     "/sip/call",
     "/sip/transfer",
     "/sip/hooks",
+    "/openapi.json",
+    "/schemas/socket.json",
+    "/docs",
     "/nothing",
 ];
 
@@ -174,13 +179,23 @@ fn saying(text: &str) -> Vec<Value> {
 
 #[tokio::test]
 async fn no_secret_is_in_any_log_line_answer_event_or_count() {
+    for auth_required in ["false", "true"] {
+        no_secret_is_told(auth_required).await;
+    }
+}
+
+async fn no_secret_is_told(auth_required: &str) {
     let secrets = secrets_of_the_server();
     assert!(secrets.len() > 5);
     let mut environment: Vec<(&str, &str)> = secrets
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    environment.extend([("LOG_LEVEL", "trace"), ("LOG_FORMAT", "json")]);
+    environment.extend([
+        ("LOG_LEVEL", "trace"),
+        ("LOG_FORMAT", "json"),
+        ("AUTH_REQUIRED", auth_required),
+    ]);
     let mut server = Server::start_logged(&environment);
     let mut told = answers(&server).await;
     let mut messages = vec![
@@ -195,9 +210,11 @@ async fn no_secret_is_in_any_log_line_answer_event_or_count() {
     told += &events;
     let metrics = client()
         .get(format!("{}/metrics", server.url))
+        .bearer_auth(SECRET)
         .send()
         .await
         .unwrap();
+    assert_eq!(metrics.status(), 200);
     told += &metrics.text().await.unwrap();
     let log = server.log();
     assert!(
