@@ -179,10 +179,7 @@ async fn a_good_config_right_behind_a_bad_one_is_heard() {
     client.send(&config(bad));
     client.send(&config(json!({})));
     let sent = client.speaks(ms(400)).await;
-    assert_eq!(
-        client.event("error").await["code"],
-        "unsupported_provider"
-    );
+    assert_eq!(client.event("error").await["code"], "unsupported_provider");
     let streams = stage.recogniser.opened();
     let mut heard = Vec::new();
     for stream in 0..streams {
