@@ -306,6 +306,12 @@ fn announce(address: SocketAddr, settings: &Settings) {
             "listening on {address}, where whoever reaches this address can, without a token, {open}"
         );
     }
+    // The shell's own variable, so that no secret is shown.
+    let token = if settings.auth.required {
+        " -H \"authorization: Bearer $TOKEN\""
+    } else {
+        ""
+    };
     let program = std::env::args()
         .next()
         .unwrap_or_else(|| "vivavoce".to_owned());
@@ -318,11 +324,12 @@ fn announce(address: SocketAddr, settings: &Settings) {
     }
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         curl {scheme}://{address}/speak -H 'content-type: application/json' -o hello.wav \\\n    \
+         curl {scheme}://{address}/speak{token} -H 'content-type: application/json' -o hello.wav \\\n    \
          -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
          {program} transcribe hello.wav\n  \
-         curl {scheme}://{address}/voices\n\n\
-         Or talk to it in a browser: {scheme}://{address}/console\n\n"
+         curl {scheme}://{address}/voices{token}\n\n\
+         Or talk to it in a browser: {scheme}://{address}/console\n\
+         The interface, described: {scheme}://{address}/docs\n\n"
     );
     // A closed standard output is no reason not to serve.
     let _ = io::stdout().lock().write_all(text.as_bytes());
