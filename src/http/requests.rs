@@ -41,7 +41,7 @@ pub async fn observe(
         };
         let (status, duration) = (status.as_u16(), begun.elapsed());
         let route = route.unwrap_or_else(|| NO_ROUTE.to_owned());
-        let duration_ms = duration.as_secs_f64() * 1e3;
+        let duration_ms = duration.as_micros() as f64 / 1e3;
         if probe {
             tracing::debug!(method, route, status, duration_ms, "answered");
         } else {
