@@ -62,8 +62,6 @@ pub enum DropCause {
     Configuring,
     /// More had come in since the last final than is kept for a recogniser that must be dialled anew.
     Replay,
-    /// A reader of the audio bus was too slow.
-    SlowReader,
     /// More came in than could be decoded.
     Decoding,
 }
@@ -73,7 +71,6 @@ impl EncodeLabelValue for DropCause {
         encoder.write_str(match self {
             Self::Configuring => "configuring",
             Self::Replay => "replay",
-            Self::SlowReader => "slow_reader",
             Self::Decoding => "decoding",
         })
     }
@@ -544,7 +541,7 @@ mod tests {
     #[test]
     fn sound_that_was_dropped_is_counted_by_cause() {
         let metrics = Metrics::new();
-        for (cause, ms) in [(DropCause::Replay, 20), (DropCause::SlowReader, 40)] {
+        for (cause, ms) in [(DropCause::Replay, 20), (DropCause::Decoding, 40)] {
             let counter = metrics.audio_dropped.get_or_create(&Cause { cause });
             counter.inc_by(Duration::from_millis(ms).as_secs_f64());
         }
@@ -554,7 +551,7 @@ mod tests {
             value(&page, &sample)
         };
         assert_eq!(
-            (dropped("replay"), dropped("slow_reader")),
+            (dropped("replay"), dropped("decoding")),
             ("0.02".to_owned(), "0.04".to_owned())
         );
     }

@@ -361,10 +361,9 @@ impl Session {
             Some(Err(misfit)) => Some(misfit),
             None => None,
         };
-        let known = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
         let listen = under_way.wanted.stt.clone();
         let goes_on = self.stt.as_ref().is_some_and(|stt| !stt.failed);
-        let to_open = listen.filter(|listen| !goes_on || !is_heard || Some(listen) != known);
+        let to_open = listen.filter(|_| !goes_on || !is_heard);
         if let Some(listen) = to_open {
             self.lives += 1;
             let life = self.lives;
