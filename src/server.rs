@@ -18,7 +18,8 @@ use crate::actors::session::{SessionServices, SessionSettings};
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
-use crate::providers::{ProviderTable, local, null};
+use crate::providers::transport::Transport;
+use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
 /// How long sessions that must end may take for their last words and their close frame.
@@ -95,8 +96,16 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
 /// The providers that the settings name.
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
-    local::add_to(&mut table, &settings.providers)?;
-    null::add_to(&mut table, &settings.providers);
+    let providers = &settings.providers;
+    local::add_to(&mut table, providers)?;
+    null::add_to(&mut table, providers);
+    let transport = Transport::new(providers.ca_file.as_deref())
+        .map_err(|error| io::Error::other(format!("providers.ca_file: {error}")))?;
+    deepgram::add_to(&mut table, providers, &transport);
+    elevenlabs::add_to(&mut table, providers, &transport);
+    google::add_to(&mut table, providers, &transport);
+    azure::add_to(&mut table, providers, &transport);
+    cartesia::add_to(&mut table, providers, &transport);
     Ok(table)
 }
 

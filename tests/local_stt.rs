@@ -60,6 +60,10 @@ fn request() -> SttRequest {
         language: "en-US".to_owned(),
         model: String::new(),
         punctuation: true,
+        keyterms: Vec::new(),
+        languages: Vec::new(),
+        diarize: false,
+        credential: None,
         format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
     }
 }

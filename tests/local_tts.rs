@@ -400,6 +400,7 @@ async fn a_rate_or_deadline_beyond_all_measure_is_no_panic() {
     let patient = TtsRequest {
         connection_timeout: Duration::MAX,
         request_timeout: Duration::MAX,
+        credential: None,
         ..request(None)
     };
     assert!(!say(&tts, patient, "Hi.").await.unwrap().is_empty());

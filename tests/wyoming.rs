@@ -114,6 +114,10 @@ fn stt_request(model: &str) -> SttRequest {
         language: "en-US".into(),
         model: model.into(),
         punctuation: true,
+        keyterms: Vec::new(),
+        languages: Vec::new(),
+        diarize: false,
+        credential: None,
         format: FORMAT,
     }
 }

@@ -77,6 +77,10 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
             language: arguments.language.clone(),
             model: arguments.model.clone(),
             punctuation: true,
+            keyterms: Vec::new(),
+            languages: Vec::new(),
+            diarize: false,
+            credential: None,
             format,
         };
         let SttStream { sink, mut events } = provider.open(request).await.map_err(Failure::work)?;

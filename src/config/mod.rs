@@ -4,7 +4,7 @@
 
 pub mod document;
 mod settings;
-mod value;
+pub mod value;
 mod yaml;
 
 use std::collections::HashMap;
@@ -323,7 +323,7 @@ mod tests {
         ]);
         let error = Config::from_sources(&[], &environment, None).unwrap_err();
         assert!(!format!("{error:?} {error}").contains("marker"));
-        let environment = self::environment(&[("DEEPGRAM_API_KEY", "marker")]);
+        let environment = self::environment(&[("SIP_HOOK_SECRET", "marker")]);
         let config = Config::from_sources(&[], &environment, None).unwrap();
         assert!(!format!("{config:?}").contains("marker"));
         assert_eq!(config.not_yet_used().count(), 1);

@@ -11,7 +11,7 @@ use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
-    RecordingBackend, RtcMode, Secret, SettingValue, SocketAuth,
+    RecordingBackend, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
 };
 
 /// One declaration.
@@ -175,39 +175,61 @@ settings! {
         /// Recogniser processes at most (about 100 MB each); 0 means one per core.
         local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
         /// Credential for Deepgram.
-        deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY", comes with "Vendors";
+        deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
         /// Where Deepgram recognises; the vendor's own when absent.
-        deepgram_stt_url: Option<String> = "", "providers.deepgram.stt_url", "DEEPGRAM_STT_URL", comes with "Vendors";
+        deepgram_stt_url: Option<VendorUrl> = "", "providers.deepgram.stt_url", "DEEPGRAM_STT_URL";
         /// Where Deepgram speaks; the vendor's own when absent.
-        deepgram_tts_url: Option<String> = "", "providers.deepgram.tts_url", "DEEPGRAM_TTS_URL", comes with "Vendors";
+        deepgram_tts_url: Option<VendorUrl> = "", "providers.deepgram.tts_url", "DEEPGRAM_TTS_URL";
+        /// Streams that one credential may have open at once for recognition at Deepgram; no limit when absent.
+        deepgram_stt_streams: Option<NonZeroU32> = "", "providers.deepgram.stt_streams", "DEEPGRAM_STT_STREAMS";
+        /// Connections that one credential may use at once for synthesis at Deepgram; no limit when absent.
+        deepgram_tts_streams: Option<NonZeroU32> = "", "providers.deepgram.tts_streams", "DEEPGRAM_TTS_STREAMS";
         /// Credential for ElevenLabs.
-        elevenlabs_api_key: Option<Secret> = "", "providers.elevenlabs.api_key", "ELEVENLABS_API_KEY", comes with "Vendors";
+        elevenlabs_api_key: Option<Secret> = "", "providers.elevenlabs.api_key", "ELEVENLABS_API_KEY";
         /// Where ElevenLabs recognises; the vendor's own when absent.
-        elevenlabs_stt_url: Option<String> = "", "providers.elevenlabs.stt_url", "ELEVENLABS_STT_URL", comes with "Vendors";
+        elevenlabs_stt_url: Option<VendorUrl> = "", "providers.elevenlabs.stt_url", "ELEVENLABS_STT_URL";
         /// Where ElevenLabs speaks; the vendor's own when absent.
-        elevenlabs_tts_url: Option<String> = "", "providers.elevenlabs.tts_url", "ELEVENLABS_TTS_URL", comes with "Vendors";
+        elevenlabs_tts_url: Option<VendorUrl> = "", "providers.elevenlabs.tts_url", "ELEVENLABS_TTS_URL";
+        /// Streams that one credential may have open at once for recognition at ElevenLabs; no limit when absent.
+        elevenlabs_stt_streams: Option<NonZeroU32> = "", "providers.elevenlabs.stt_streams", "ELEVENLABS_STT_STREAMS";
+        /// Connections that one credential may use at once for synthesis at ElevenLabs; no limit when absent.
+        elevenlabs_tts_streams: Option<NonZeroU32> = "", "providers.elevenlabs.tts_streams", "ELEVENLABS_TTS_STREAMS";
         /// Credential for Cartesia.
-        cartesia_api_key: Option<Secret> = "", "providers.cartesia.api_key", "CARTESIA_API_KEY", comes with "Vendors";
+        cartesia_api_key: Option<Secret> = "", "providers.cartesia.api_key", "CARTESIA_API_KEY";
         /// Where Cartesia recognises; the vendor's own when absent.
-        cartesia_stt_url: Option<String> = "", "providers.cartesia.stt_url", "CARTESIA_STT_URL", comes with "Vendors";
+        cartesia_stt_url: Option<VendorUrl> = "", "providers.cartesia.stt_url", "CARTESIA_STT_URL";
         /// Where Cartesia speaks; the vendor's own when absent.
-        cartesia_tts_url: Option<String> = "", "providers.cartesia.tts_url", "CARTESIA_TTS_URL", comes with "Vendors";
+        cartesia_tts_url: Option<VendorUrl> = "", "providers.cartesia.tts_url", "CARTESIA_TTS_URL";
+        /// Streams that one credential may have open at once for recognition at Cartesia; no limit when absent.
+        cartesia_stt_streams: Option<NonZeroU32> = "", "providers.cartesia.stt_streams", "CARTESIA_STT_STREAMS";
+        /// Connections that one credential may use at once for synthesis at Cartesia; no limit when absent.
+        cartesia_tts_streams: Option<NonZeroU32> = "", "providers.cartesia.tts_streams", "CARTESIA_TTS_STREAMS";
         /// File with the service account for Google.
-        google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS", comes with "Vendors";
+        google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS";
         /// Google's region.
-        google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION", comes with "Vendors";
+        google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION";
         /// Where Google recognises; the vendor's own when absent.
-        google_stt_url: Option<String> = "", "providers.google.stt_url", "GOOGLE_STT_URL", comes with "Vendors";
+        google_stt_url: Option<VendorUrl> = "", "providers.google.stt_url", "GOOGLE_STT_URL";
         /// Where Google speaks; the vendor's own when absent.
-        google_tts_url: Option<String> = "", "providers.google.tts_url", "GOOGLE_TTS_URL", comes with "Vendors";
+        google_tts_url: Option<VendorUrl> = "", "providers.google.tts_url", "GOOGLE_TTS_URL";
+        /// Streams that one credential may have open at once for recognition at Google; no limit when absent.
+        google_stt_streams: Option<NonZeroU32> = "", "providers.google.stt_streams", "GOOGLE_STT_STREAMS";
+        /// Connections that one credential may use at once for synthesis at Google; no limit when absent.
+        google_tts_streams: Option<NonZeroU32> = "", "providers.google.tts_streams", "GOOGLE_TTS_STREAMS";
         /// Credential for Azure.
-        azure_subscription_key: Option<Secret> = "", "providers.azure.subscription_key", "AZURE_SPEECH_SUBSCRIPTION_KEY", comes with "Vendors";
+        azure_subscription_key: Option<Secret> = "", "providers.azure.subscription_key", "AZURE_SPEECH_SUBSCRIPTION_KEY";
         /// Azure's region.
-        azure_region: String = "eastus", "providers.azure.region", "AZURE_SPEECH_REGION", comes with "Vendors";
+        azure_region: String = "eastus", "providers.azure.region", "AZURE_SPEECH_REGION";
         /// Where Azure recognises; the vendor's own when absent.
-        azure_stt_url: Option<String> = "", "providers.azure.stt_url", "AZURE_STT_URL", comes with "Vendors";
+        azure_stt_url: Option<VendorUrl> = "", "providers.azure.stt_url", "AZURE_STT_URL";
         /// Where Azure speaks; the vendor's own when absent.
-        azure_tts_url: Option<String> = "", "providers.azure.tts_url", "AZURE_TTS_URL", comes with "Vendors";
+        azure_tts_url: Option<VendorUrl> = "", "providers.azure.tts_url", "AZURE_TTS_URL";
+        /// Streams that one credential may have open at once for recognition at Azure; no limit when absent.
+        azure_stt_streams: Option<NonZeroU32> = "", "providers.azure.stt_streams", "AZURE_STT_STREAMS";
+        /// Connections that one credential may use at once for synthesis at Azure; no limit when absent.
+        azure_tts_streams: Option<NonZeroU32> = "", "providers.azure.tts_streams", "AZURE_TTS_STREAMS";
+        /// File with certificates (PEM) that are trusted beside the system's when vendors are called.
+        ca_file: Option<PathBuf> = "", "providers.ca_file", "CA_FILE";
         /// Whether there is a provider `null`, which hears fixed words and says tones, for measurements.
         null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
     }

@@ -73,6 +73,27 @@ pub struct PortRange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpUrl(pub reqwest::Url);
 
+/// Where a vendor's interface is: the part of its addresses before their paths. `ws` and `wss` mean `http` and `https`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VendorUrl(reqwest::Url);
+
+impl VendorUrl {
+    /// The address of a path below it; each segment is encoded.
+    pub fn at<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> reqwest::Url {
+        let mut url = self.0.clone();
+        // Addresses of the web always have segments.
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        url
+    }
+
+    /// The address itself.
+    pub const fn url(&self) -> &reqwest::Url {
+        &self.0
+    }
+}
+
 /// JSON text, kept as it is; whoever uses it knows its shape. It may hold secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JsonText(pub serde_json::Value);
@@ -162,6 +183,20 @@ impl SettingValue for HttpUrl {
         let plain = url.username().is_empty() && url.password().is_none();
         let web = matches!(url.scheme(), "http" | "https") && url.has_host();
         (plain && web).then_some(Self(url))
+    }
+}
+
+impl SettingValue for VendorUrl {
+    const SHAPE: &'static str =
+        "an address, http://…, https://…, ws://… or wss://…, without a user name or a query in it";
+    fn parse(text: &str) -> Option<Self> {
+        let web = match text.split_once("://")? {
+            ("ws", rest) => format!("http://{rest}"),
+            ("wss", rest) => format!("https://{rest}"),
+            _ => text.to_owned(),
+        };
+        let HttpUrl(url) = HttpUrl::parse(&web)?;
+        (url.query().is_none() && url.fragment().is_none()).then_some(Self(url))
     }
 }
 
@@ -389,6 +424,28 @@ mod tests {
         ] {
             assert_eq!(HttpUrl::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_vendors_paths_go_below_its_address_and_stay_in_their_segment() {
+        let at = |base: &str, segments: &[&str]| {
+            let base = VendorUrl::parse(base).unwrap();
+            base.at(segments.iter().copied()).to_string()
+        };
+        assert_eq!(
+            at("wss://v.example", &["v1", "listen"]),
+            "https://v.example/v1/listen"
+        );
+        assert_eq!(at("ws://h:1/proxy/", &["v1"]), "http://h:1/proxy/v1");
+        assert_eq!(
+            at("https://v.example", &["voice", "../a?b#c/d"]),
+            "https://v.example/voice/..%2Fa%3Fb%23c%2Fd"
+        );
+        assert_eq!(
+            at("https://v.example", &["a", "..", "b"]),
+            "https://v.example/a/b"
+        );
+        assert_eq!(VendorUrl::parse("https://v.example/?key=1"), None);
     }
 
     #[test]

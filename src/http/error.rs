@@ -209,9 +209,10 @@ impl ApiError {
             ErrorKind::Overloaded => {
                 Self::new(Code::Overloaded, message).retry_after(Duration::from_secs(1))
             }
-            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Protocol => {
-                Self::new(Code::ProviderError, message)
-            }
+            ErrorKind::Quota
+            | ErrorKind::Unavailable
+            | ErrorKind::Timeout
+            | ErrorKind::Protocol => Self::new(Code::ProviderError, message),
         }
     }
 }

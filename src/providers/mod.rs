@@ -2,9 +2,17 @@
 //! folder per vendor behind them. A provider states what it accepts as data ([`Accepts`], [`Speaks`]); converting to
 //! it is the pipeline's work. Nothing here knows of sessions, HTTP or sockets.
 
+pub mod azure;
+pub mod cartesia;
+mod credential;
+pub mod deepgram;
+pub mod elevenlabs;
+pub mod google;
 pub mod local;
 pub mod null;
+pub mod parameters;
 mod table;
+pub mod transport;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,6 +25,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+pub use credential::{Credential, CredentialField, OwnCredential};
+use parameters::Parameter;
 pub use table::ProviderTable;
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
@@ -29,6 +39,8 @@ pub enum ErrorKind {
     InvalidRequest,
     /// The credential is missing or refused.
     Auth,
+    /// The credential's plan or credit is used up; the same will not succeed soon.
+    Quota,
     /// Too many requests; try again after this long, where the provider said so.
     RateLimited {
         /// The provider's own `Retry-After`.
@@ -78,8 +90,6 @@ pub struct Accepts {
     pub stereo: bool,
     /// How long one stream may last before the provider ends it.
     pub stream_limit: Option<Duration>,
-    /// How often something must be sent so that the provider does not hang up.
-    pub keep_alive: Option<Duration>,
 }
 
 impl Accepts {
@@ -122,6 +132,14 @@ pub struct SttRequest {
     pub punctuation: bool,
     /// The format of the audio that will be sent.
     pub format: AudioFormat,
+    /// Words and phrases to be listened for.
+    pub keyterms: Vec<String>,
+    /// BCP-47: further languages that may be spoken.
+    pub languages: Vec<String>,
+    /// Whether speakers shall be told apart.
+    pub diarize: bool,
+    /// The caller's own credential; the server's when absent.
+    pub credential: Option<Credential>,
 }
 
 /// One recognised word with its place in the session's audio.
@@ -136,6 +154,9 @@ pub struct Word {
     /// 0–1 where the provider gives one.
     #[schemars(range(min = 0, max = 1))]
     pub confidence: Option<f32>,
+    /// Who said it, where the provider was asked to tell speakers apart: a label of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speaker: Option<String>,
 }
 
 /// A stretch of recognised speech.
@@ -233,7 +254,15 @@ pub trait SpeechToText: Send + Sync {
     fn slug(&self) -> &'static str;
     /// What audio it takes.
     fn accepts(&self) -> Accepts;
-    /// Opens a stream.
+    /// The fields of a credential for it; none where it needs no credential.
+    fn credential_fields(&self) -> &'static [CredentialField] {
+        &[]
+    }
+    /// What becomes of each field of `stt_config`; empty where all are honoured.
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+    /// Opens a stream: connected, and what was asked for not refused so far.
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError>;
 }
 
@@ -259,6 +288,8 @@ pub struct TtsRequest {
     pub connection_timeout: Duration,
     /// How long the whole synthesis may take.
     pub request_timeout: Duration,
+    /// The caller's own credential; the server's when absent.
+    pub credential: Option<Credential>,
 }
 
 /// What a synthesiser sends.
@@ -330,13 +361,25 @@ pub trait TextToSpeech: Send + Sync {
     }
     /// What it can do itself.
     fn speaks(&self) -> Speaks;
+    /// The fields of a credential for it; none where it needs no credential.
+    fn credential_fields(&self) -> &'static [CredentialField] {
+        &[]
+    }
+    /// Names the server's own credential: other sound is kept for another credential.
+    fn credential_fingerprint(&self) -> [u8; 32] {
+        [0; 32]
+    }
+    /// What becomes of each field of `tts_config`; empty where all are honoured.
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
     /// Starts saying `text`.
     async fn synthesize(
         &self,
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError>;
-    /// The voices that can be had now.
+    /// The voices that can be had now; none without a credential of the server's.
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError>;
 }
 
@@ -351,7 +394,6 @@ mod tests {
             rates: &[8_000, 16_000],
             stereo: false,
             stream_limit: None,
-            keep_alive: None,
         };
         let nearest = |encoding, hz: u32, channels| {
             let layout = Layout::new(SampleRate::new(hz).unwrap(), channels);

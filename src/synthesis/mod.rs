@@ -22,7 +22,8 @@ use crate::audio::convert::Converter;
 use crate::audio::{Encoding, wav};
 use crate::auth::TenantId;
 use crate::providers::{
-    ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
+    Credential, ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest,
+    TtsStream,
 };
 
 use crate::telemetry::metrics::{self, Task};
@@ -31,9 +32,7 @@ use cache::Cache;
 pub use cache::CacheSettings;
 pub use flight::FlightReader;
 use flight::{Budget, Flight};
-pub use request::{
-    CacheKey, InvalidField, MAX_TEXT_BYTES, OwnCredential, Owner, SpeechConfig, TtsConfig,
-};
+pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
 const CONVERTED_AT_ONCE: usize = 4096;
@@ -103,6 +102,9 @@ pub struct Synthesizer {
     flights: DashMap<CacheKey, Flight>,
     budget: Arc<Budget>,
 }
+
+/// Who speaks, and with which credential of the caller's.
+type Provider = (Arc<dyn TextToSpeech>, Option<Credential>);
 
 /// Speech that was asked for.
 #[derive(Debug)]
@@ -176,20 +178,19 @@ impl Synthesizer {
                     known,
                 }
             })?;
-        if !config.auth.is_empty() && provider.slug() == crate::providers::local::SLUG {
-            let problem = "the local provider takes no credentials".to_owned();
-            return Err(InvalidField {
-                field: "tts_config.auth",
-                problem,
-            }
-            .into());
-        }
+        let field = "tts_config.auth";
+        let credential = Credential::of_caller(&config.auth, provider.credential_fields())
+            .map_err(|problem| InvalidField { field, problem })?;
+        let fingerprint = match &credential {
+            Some(credential) => credential.fingerprint(),
+            None => provider.credential_fingerprint(),
+        };
         let endpoint = provider.endpoint();
         let key = config.cache_key(
             text,
             &Owner {
                 endpoint,
-                credential: [0; 32],
+                credential: fingerprint,
                 tenant: tenant.map(TenantId::as_str),
             },
         );
@@ -206,7 +207,7 @@ impl Synthesizer {
         let spoken = config.spoken(text)?;
         Ok(Speech {
             cached: false,
-            sound: Sound::Coming(self.join_or_start(key, provider, config, spoken)),
+            sound: Sound::Coming(self.join_or_start(key, (provider, credential), config, spoken)),
         })
     }
 
@@ -227,7 +228,7 @@ impl Synthesizer {
     fn join_or_start(
         self: &Arc<Self>,
         key: CacheKey,
-        provider: Arc<dyn TextToSpeech>,
+        provider: Provider,
         config: SpeechConfig,
         text: String,
     ) -> FlightReader {
@@ -254,7 +255,7 @@ impl Synthesizer {
         self: &Arc<Self>,
         key: Option<CacheKey>,
         flight: Flight,
-        provider: Arc<dyn TextToSpeech>,
+        provider: Provider,
         config: SpeechConfig,
         text: String,
     ) {
@@ -315,7 +316,7 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    async fn run(&self, provider: Arc<dyn TextToSpeech>, config: SpeechConfig, text: String) {
+    async fn run(&self, provider: Provider, config: SpeechConfig, text: String) {
         let own_credential = !config.auth.is_empty();
         let made = self.make(provider, &config, text);
         let result = tokio::select! {
@@ -355,7 +356,7 @@ impl UnderWay {
     /// Lets the provider say it, and converts what comes.
     async fn make(
         &self,
-        provider: Arc<dyn TextToSpeech>,
+        (provider, credential): Provider,
         config: &SpeechConfig,
         text: String,
     ) -> Result<(), SynthesisError> {
@@ -379,6 +380,7 @@ impl UnderWay {
             preferred: config.format,
             connection_timeout: config.connection_timeout,
             request_timeout: config.request_timeout,
+            credential,
         };
         let text = futures_util::stream::once(std::future::ready(text)).boxed();
         let asked = Instant::now();

@@ -1,16 +1,15 @@
 //! What may be asked of a synthesiser: `tts_config` as it stands on the wire (protocol, section 2), and the same
 //! checked, with every default filled in. Both `/speak` and the socket come through here.
 
-use std::fmt;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::pronunciation::{self, Pronunciation};
 use crate::audio::format::{AudioFormat, Encoding};
+use crate::providers::OwnCredential;
 
 /// The longest text of one request.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
@@ -59,25 +58,6 @@ pub struct TtsConfig {
     /// How words are said.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
-}
-
-/// A caller's own credential, in the shape of its provider; empty means the server's. `Debug` does not show it.
-#[derive(Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(transparent)]
-#[schemars(inline)]
-pub struct OwnCredential(Map<String, Value>);
-
-impl OwnCredential {
-    /// Whether the server's is meant.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl fmt::Debug for OwnCredential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_empty() { "none" } else { "***" })
-    }
 }
 
 /// A field that cannot be carried out.
@@ -274,7 +254,7 @@ impl CacheKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use std::collections::HashSet;
 
     #[test]

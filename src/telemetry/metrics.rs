@@ -136,6 +136,7 @@ const fn name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidRequest => "invalid_request",
         ErrorKind::Auth => "auth",
+        ErrorKind::Quota => "quota",
         ErrorKind::RateLimited { .. } => "rate_limited",
         ErrorKind::Overloaded => "overloaded",
         ErrorKind::Unavailable => "unavailable",

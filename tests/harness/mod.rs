@@ -383,6 +383,7 @@ pub fn tts_request(voice: Option<&str>) -> TtsRequest {
         preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
         connection_timeout: Duration::from_secs(10),
         request_timeout: Duration::from_secs(30),
+        credential: None,
     }
 }
 

@@ -24,7 +24,7 @@ impl Refusal {
 /// A provider's failure; `otherwise` is for those that have no code of their own.
 pub fn of_provider(error: &ProviderError, otherwise: ErrorCode) -> Refusal {
     let code = match error.kind {
-        ErrorKind::InvalidRequest => ErrorCode::ProviderRejected,
+        ErrorKind::InvalidRequest | ErrorKind::Quota => ErrorCode::ProviderRejected,
         ErrorKind::Auth => ErrorCode::ProviderAuth,
         ErrorKind::RateLimited { .. } => ErrorCode::ProviderRateLimited,
         ErrorKind::Overloaded => ErrorCode::Overloaded,

@@ -11,7 +11,8 @@ use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
-use crate::synthesis::{OwnCredential, SpeechConfig, TtsConfig};
+use crate::providers::OwnCredential;
+use crate::synthesis::{SpeechConfig, TtsConfig};
 
 /// The longest name of a room.
 const MAX_ROOM_NAME_CHARS: usize = 256;
@@ -137,6 +138,12 @@ pub struct ListenConfig {
     pub model: String,
     /// The caller's own credential; empty means the server's.
     pub auth: OwnCredential,
+    /// Words and phrases to be listened for.
+    pub keyterms: Vec<String>,
+    /// BCP-47: further languages that may be spoken.
+    pub languages: Vec<String>,
+    /// Whether speakers shall be told apart.
+    pub diarize: bool,
 }
 
 /// `rtc`, checked.
@@ -375,6 +382,15 @@ struct WireStt {
     model: Option<String>,
     /// The caller's own credential for the provider; the server's when absent or empty.
     auth: Option<OwnCredential>,
+    /// Words and phrases to be listened for, where the provider can.
+    #[schemars(length(max = 100), inner(length(min = 1, max = 100)))]
+    keyterms: Option<Vec<String>>,
+    /// BCP-47: further languages that may be spoken, where the provider can tell them.
+    #[schemars(length(max = 10), inner(length(min = 1, max = 35)))]
+    languages: Option<Vec<String>>,
+    /// Whether speakers shall be told apart, where the provider can.
+    #[schemars(extend("default" = false))]
+    diarize: Option<bool>,
 }
 
 /// Voice activity and turns.
@@ -579,8 +595,27 @@ impl WireStt {
             punctuation: self.punctuation.unwrap_or(true),
             model: self.model.unwrap_or_default(),
             auth: self.auth.unwrap_or_default(),
+            keyterms: phrases(self.keyterms, "stt_config.keyterms", 100, 100)?,
+            languages: phrases(self.languages, "stt_config.languages", 10, 35)?,
+            diarize: self.diarize.unwrap_or(false),
         })
     }
+}
+
+/// A list of at most `most` texts of 1 to `longest` characters.
+fn phrases(
+    list: Option<Vec<String>>,
+    place: &str,
+    most: usize,
+    longest: usize,
+) -> Result<Vec<String>, Misfit> {
+    let list = list.unwrap_or_default();
+    let fits = |text: &String| (1..=longest).contains(&text.chars().count());
+    if list.len() <= most && list.iter().all(fits) {
+        return Ok(list);
+    }
+    let problem = format!("must be at most {most} texts of 1 to {longest} characters");
+    Err(misfit(place, problem))
 }
 
 impl WireRtc {

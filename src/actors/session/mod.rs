@@ -44,8 +44,8 @@ use crate::audio::{AudioFormat, Encoding};
 use crate::auth::Access;
 use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
-use crate::providers::{ProviderTable, SttRequest};
-use crate::synthesis::{OwnCredential, SpeechConfig, Synthesizer};
+use crate::providers::{Credential, ProviderTable, SttRequest};
+use crate::synthesis::{SpeechConfig, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
 
@@ -411,22 +411,24 @@ impl SessionActor {
     fn check(&self, config: u64, wanted: &SessionConfig) -> Result<(), Refusal> {
         let providers = &self.services.providers;
         if let Some(listen) = &wanted.stt {
-            if providers.speech_to_text(&listen.provider).is_none() {
+            let Some(provider) = providers.speech_to_text(&listen.provider) else {
                 let known = providers.speech_to_text_slugs();
                 return Err(unsupported("stt_config", &listen.provider, &known));
-            }
-            check_auth("stt_config.auth", &listen.auth)?;
+            };
+            Credential::of_caller(&listen.auth, provider.credential_fields())
+                .map_err(|problem| invalid_auth("stt_config.auth", &problem))?;
             if self.hearing.feed(config).is_none() {
                 let problem = "stt_config: this format cannot be decoded";
                 return Err(Refusal::new(ErrorCode::Internal, problem));
             }
         }
         if let Some(speech) = &wanted.tts {
-            if providers.text_to_speech(&speech.provider).is_none() {
+            let Some(provider) = providers.text_to_speech(&speech.provider) else {
                 let known = providers.text_to_speech_slugs();
                 return Err(unsupported("tts_config", &speech.provider, &known));
-            }
-            check_auth("tts_config.auth", &speech.auth)?;
+            };
+            Credential::of_caller(&speech.auth, provider.credential_fields())
+                .map_err(|problem| invalid_auth("tts_config.auth", &problem))?;
         }
         Ok(())
     }
@@ -446,7 +448,13 @@ impl SessionActor {
         if self.feed.is_some() && self.state.is_in_force(config) {
             metrics::stt_restarted();
         }
+        let credential = Credential::of_caller(&listen.auth, provider.credential_fields());
         let request = SttRequest {
+            // It was checked with the config.
+            credential: credential.unwrap_or_default(),
+            keyterms: listen.keyterms,
+            languages: listen.languages,
+            diarize: listen.diarize,
             language: listen.language,
             model: listen.model,
             punctuation: listen.punctuation,
@@ -516,13 +524,11 @@ fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
     )
 }
 
-/// Those that there are work without credentials.
-fn check_auth(field: &str, auth: &OwnCredential) -> Result<(), Refusal> {
-    if auth.is_empty() {
-        return Ok(());
-    }
-    let problem = format!("{field}: this provider takes no credentials");
-    Err(Refusal::new(ErrorCode::InvalidProviderAuth, problem))
+fn invalid_auth(field: &str, problem: &str) -> Refusal {
+    Refusal::new(
+        ErrorCode::InvalidProviderAuth,
+        format!("{field}: {problem}"),
+    )
 }
 
 impl Handler<FromClient> for SessionActor {

@@ -838,6 +838,7 @@ mod tests {
                 start: end - 0.2,
                 end,
                 confidence: None,
+                speaker: None,
             };
             self.stt(SttEvent::Final(Transcript {
                 words: vec![word],

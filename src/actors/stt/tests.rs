@@ -52,7 +52,6 @@ impl SpeechToText for Scripted {
             rates: &[8_000],
             stereo: false,
             stream_limit: self.stream_limit,
-            keep_alive: None,
         }
     }
 
@@ -131,6 +130,7 @@ fn heard(words: &[(f64, f64)]) -> Transcript {
         start,
         end,
         confidence: None,
+        speaker: None,
     };
     Transcript {
         text: "word".to_owned(),
@@ -200,6 +200,10 @@ impl Session {
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,
+            keyterms: Vec::new(),
+            languages: Vec::new(),
+            diarize: false,
+            credential: None,
             format: AudioFormat::mono(Encoding::Linear16, RATE),
         };
         let provider = Arc::clone(&self.provider) as Arc<dyn SpeechToText>;

@@ -38,7 +38,6 @@ impl SpeechToText for NullStt {
             rates: &[],
             stereo: true,
             stream_limit: None,
-            keep_alive: None,
         }
     }
 
@@ -140,6 +139,7 @@ impl Hearing {
             start,
             end: start + REPORT.as_secs_f64(),
             confidence: Some(1.0),
+            speaker: None,
         });
         Transcript {
             text: heard.join(" "),
@@ -165,6 +165,10 @@ mod tests {
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,
+            keyterms: Vec::new(),
+            languages: Vec::new(),
+            diarize: false,
+            credential: None,
             format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
         };
         let SttStream { sink, events } = NullStt.open(request).await.unwrap();

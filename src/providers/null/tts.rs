@@ -108,6 +108,7 @@ mod tests {
             preferred: AudioFormat::mono(Encoding::Mulaw, rate),
             connection_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
+            credential: None,
         };
         let text = stream::iter(pieces).boxed();
         let stream = NullTts.synthesize(request, text).await.unwrap();

@@ -98,7 +98,6 @@ impl SpeechToText for Recogniser {
             rates: &[],
             stereo: false,
             stream_limit: None,
-            keep_alive: None,
         }
     }
 

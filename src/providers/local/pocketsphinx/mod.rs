@@ -71,7 +71,6 @@ impl SpeechToText for Pocketsphinx {
             rates: const { &[RATE.hz()] },
             stereo: false,
             stream_limit: None,
-            keep_alive: None,
         }
     }
 
@@ -123,6 +122,10 @@ mod tests {
             language: language.to_owned(),
             model: model.to_owned(),
             punctuation: true,
+            keyterms: Vec::new(),
+            languages: Vec::new(),
+            diarize: false,
+            credential: None,
             format: AudioFormat::mono(Encoding::Linear16, rate),
         }
     }

@@ -217,6 +217,7 @@ impl Utterance {
                 start: begin + heard.start,
                 end: begin + heard.end,
                 confidence: Some(heard.confidence),
+                speaker: None,
             })
             .collect();
         let said: Vec<&str> = words.iter().map(|word| word.word.as_str()).collect();

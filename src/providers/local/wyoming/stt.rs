@@ -81,7 +81,6 @@ impl SpeechToText for WyomingStt {
             rates: &[16_000],
             stereo: false,
             stream_limit: None,
-            keep_alive: None,
         }
     }
 

@@ -1,0 +1,97 @@
+//! How many connections one credential may have at a vendor at once: plans have such caps, and a vendor that is asked
+//! for more refuses everybody of that credential.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::providers::{ErrorKind, ProviderError};
+
+/// Credentials that are counted before those that nobody uses are forgotten.
+const MANY: usize = 256;
+
+/// The permits of one vendor and direction.
+#[derive(Debug)]
+pub struct Permits {
+    provider: &'static str,
+    each: Option<usize>,
+    of: DashMap<[u8; 32], Arc<Semaphore>>,
+}
+
+/// A permit; dropping it gives it back.
+#[derive(Debug)]
+pub struct Permit {
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+impl Permits {
+    /// So many for each credential; any number where `each` is absent.
+    pub fn new(provider: &'static str, each: Option<usize>) -> Self {
+        Self {
+            provider,
+            each,
+            of: DashMap::new(),
+        }
+    }
+
+    /// A permit of this credential, as soon as one is free within `patience`.
+    pub async fn acquire(
+        &self,
+        credential: [u8; 32],
+        patience: Duration,
+    ) -> Result<Permit, ProviderError> {
+        let Some(each) = self.each else {
+            return Ok(Permit { _held: None });
+        };
+        if self.of.len() > MANY {
+            self.of.retain(|_, permits| Arc::strong_count(permits) > 1);
+        }
+        let permits = Arc::clone(
+            self.of
+                .entry(credential)
+                .or_insert_with(|| Arc::new(Semaphore::new(each)))
+                .value(),
+        );
+        match timeout(patience, permits.acquire_owned()).await {
+            Ok(Ok(held)) => Ok(Permit { _held: Some(held) }),
+            _ => Err(ProviderError::new(
+                self.provider,
+                ErrorKind::Overloaded,
+                format!("{each} connections are open with this credential, which may have no more"),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_credential_has_its_own_cap_and_waits_for_it() {
+        let permits = Permits::new("vendor", Some(1));
+        let patience = Duration::from_secs(1);
+        let first = permits.acquire([1; 32], patience).await.unwrap();
+        let _other = permits.acquire([2; 32], patience).await.unwrap();
+        let refused = permits.acquire([1; 32], patience).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Overloaded);
+        drop(first);
+        permits.acquire([1; 32], patience).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_that_nobody_uses_are_forgotten() {
+        let permits = Permits::new("vendor", Some(1));
+        let held = permits.acquire([255; 32], Duration::ZERO).await.unwrap();
+        for number in 0..2000u32 {
+            let mut credential = [0; 32];
+            credential[..4].copy_from_slice(&number.to_le_bytes());
+            permits.acquire(credential, Duration::ZERO).await.unwrap();
+        }
+        assert!(permits.of.len() <= MANY + 1);
+        drop(held);
+    }
+}

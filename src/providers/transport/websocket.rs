@@ -1,0 +1,278 @@
+//! A WebSocket to a vendor: dialled within a deadline, read and written message by message, found out when the other side
+//! has gone without a word. Extensions are not offered.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use url::Url;
+
+use super::{Refusal, Transport};
+use crate::providers::{ErrorKind, ProviderError};
+
+/// The largest message that is taken: more than any vendor sends at once.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// The most of a refusal's body that is kept.
+const MAX_REFUSAL_BYTES: usize = 4096;
+/// How long a vendor may refuse to take a message.
+const WRITING: Duration = Duration::from_secs(10);
+
+pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+/// An open socket.
+pub struct Socket {
+    pub(super) provider: &'static str,
+    pub(super) sink: Sink,
+    pub(super) stream: Stream,
+    /// When it was opened.
+    pub(super) opened: Instant,
+}
+
+pub(super) type Stream = SplitStream<WebSocketStream<Box<dyn Pipe>>>;
+
+pub(super) struct Sink {
+    provider: &'static str,
+    sink: SplitSink<WebSocketStream<Box<dyn Pipe>>, Message>,
+}
+
+/// Where and how to knock.
+#[derive(Debug, Clone)]
+pub struct Handshake {
+    /// `ws`, `wss`, `http` or `https`.
+    pub url: Url,
+    /// Beside those of every handshake. Mark values that are secret as sensitive.
+    pub headers: HeaderMap,
+}
+
+/// Why there is no socket.
+#[derive(Debug)]
+pub enum DialError {
+    /// The vendor answered with something else than an upgrade.
+    Refused(Box<Refusal>),
+    /// It could not be reached, or did not answer in time.
+    Unreachable(ProviderError),
+}
+
+impl Handshake {
+    /// A handshake without further headers.
+    pub fn new(url: Url) -> Self {
+        Self {
+            url,
+            headers: HeaderMap::new(),
+        }
+    }
+
+    /// Adds a header whose value is a secret.
+    pub fn secret(mut self, name: HeaderName, value: &str) -> Self {
+        // Credentials are checked to be printable before they come here; one that is not opens nothing.
+        if let Ok(mut value) = HeaderValue::from_str(value) {
+            value.set_sensitive(true);
+            self.headers.insert(name, value);
+        }
+        self
+    }
+}
+
+/// What came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// A text message.
+    Text(String),
+    /// A binary message.
+    Binary(Bytes),
+    /// The other side has closed: its code and reason. Nothing comes after it.
+    Closed(Option<(u16, String)>),
+}
+
+impl Transport {
+    /// Opens a socket within `patience`.
+    pub async fn dial(
+        &self,
+        provider: &'static str,
+        handshake: Handshake,
+        patience: Duration,
+    ) -> Result<Socket, DialError> {
+        match timeout(patience, self.dial_patiently(provider, handshake)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(DialError::Unreachable(ProviderError::new(
+                provider,
+                ErrorKind::Timeout,
+                format!("no connection within {} s", patience.as_secs_f32()),
+            ))),
+        }
+    }
+
+    async fn dial_patiently(
+        &self,
+        provider: &'static str,
+        handshake: Handshake,
+    ) -> Result<Socket, DialError> {
+        let unreachable = |problem: String| {
+            DialError::Unreachable(ProviderError::new(
+                provider,
+                ErrorKind::Unavailable,
+                problem,
+            ))
+        };
+        let mut url = handshake.url;
+        let secure = matches!(url.scheme(), "https" | "wss");
+        // Between these four schemes every change is allowed.
+        let _ = url.set_scheme(if secure { "wss" } else { "ws" });
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let port = url.port_or_known_default().unwrap_or(443);
+        let tcp = connect(&host, port)
+            .await
+            .map_err(|error| unreachable(format!("{host}:{port}: {error}")))?;
+        let pipe: Box<dyn Pipe> = if secure {
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(|error| unreachable(format!("{host}: {error}")))?;
+            let connector = TlsConnector::from(self.tls());
+            let tls = connector.connect(name, tcp).await;
+            Box::new(tls.map_err(|error| unreachable(format!("{host}: TLS: {error}")))?)
+        } else {
+            Box::new(tcp)
+        };
+        let mut request = url
+            .as_str()
+            .into_client_request()
+            .map_err(|error| unreachable(format!("{host}: {error}")))?;
+        request.headers_mut().extend(handshake.headers);
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(MAX_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_MESSAGE_BYTES));
+        let opened = client_async_with_config(request, pipe, Some(limits)).await;
+        let (socket, _) = opened.map_err(|error| match error {
+            tungstenite::Error::Http(answer) => DialError::Refused(Box::new(refusal(*answer))),
+            other => unreachable(format!("{host}: {other}")),
+        })?;
+        let (sink, stream) = socket.split();
+        Ok(Socket {
+            provider,
+            sink: Sink { provider, sink },
+            stream,
+            opened: Instant::now(),
+        })
+    }
+}
+
+async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = match host.trim_matches(['[', ']']).parse() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => tokio::net::lookup_host((host, port)).await?.collect(),
+    };
+    let tcp = TcpStream::connect(&*addresses).await?;
+    // Sound is small and urgent.
+    tcp.set_nodelay(true)?;
+    Ok(tcp)
+}
+
+fn refusal(answer: tungstenite::http::Response<Option<Vec<u8>>>) -> Refusal {
+    let (head, body) = answer.into_parts();
+    let body = body.unwrap_or_default();
+    let body = &body[..body.len().min(MAX_REFUSAL_BYTES)];
+    Refusal {
+        status: head.status,
+        headers: head.headers,
+        body: String::from_utf8_lossy(body).into_owned(),
+    }
+}
+
+impl Sink {
+    /// Sends messages, one after the other.
+    pub(super) async fn send(&mut self, messages: Vec<Message>) -> Result<(), ProviderError> {
+        let provider = self.provider;
+        let sending = async {
+            for message in messages {
+                self.sink.feed(message).await?;
+            }
+            self.sink.flush().await
+        };
+        match timeout(WRITING, sending).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(broken(provider, &error)),
+            Err(_) => Err(ProviderError::new(
+                provider,
+                ErrorKind::Timeout,
+                "has stopped taking what is sent",
+            )),
+        }
+    }
+}
+
+fn broken(provider: &'static str, error: &tungstenite::Error) -> ProviderError {
+    ProviderError::new(
+        provider,
+        ErrorKind::Unavailable,
+        format!("the connection was lost: {error}"),
+    )
+}
+
+/// The next message; pings are answered by the way. `None` stands for a frame that shows life and says nothing.
+pub(super) async fn receive(
+    provider: &'static str,
+    stream: &mut Stream,
+) -> Result<Option<Received>, ProviderError> {
+    let received = match stream.next().await {
+        Some(Ok(Message::Text(text))) => Received::Text(text.as_str().to_owned()),
+        Some(Ok(Message::Binary(bytes))) => Received::Binary(bytes),
+        Some(Ok(Message::Close(frame))) => {
+            Received::Closed(frame.map(|frame| (frame.code.into(), frame.reason.to_string())))
+        }
+        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => return Ok(None),
+        None
+        | Some(Err(
+            tungstenite::Error::ConnectionClosed
+            | tungstenite::Error::AlreadyClosed
+            | tungstenite::Error::Protocol(
+                tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+            ),
+        )) => Received::Closed(None),
+        Some(Err(error @ (tungstenite::Error::Io(_) | tungstenite::Error::Tls(_)))) => {
+            return Err(broken(provider, &error));
+        }
+        Some(Err(error)) => {
+            let problem = format!("sent what is no WebSocket message: {error}");
+            return Err(ProviderError::new(provider, ErrorKind::Protocol, problem));
+        }
+    };
+    Ok(Some(received))
+}
+
+impl DialError {
+    /// As an error, where a vendor's bodies need no reading: by status alone.
+    pub fn plain(self, provider: &'static str) -> ProviderError {
+        match self {
+            Self::Unreachable(error) => error,
+            Self::Refused(refusal) => refusal.error(provider, refusal.kind(), &refusal.body),
+        }
+    }
+}
+
+impl Socket {
+    /// Sends messages outside of a driver.
+    pub async fn send(&mut self, out: &mut super::Outgoing) -> Result<(), ProviderError> {
+        self.sink.send(out.take()).await
+    }
+
+    /// The next message outside of a driver.
+    pub async fn receive(&mut self) -> Result<Received, ProviderError> {
+        loop {
+            if let Some(received) = receive(self.provider, &mut self.stream).await? {
+                return Ok(received);
+            }
+        }
+    }
+}
