@@ -19,7 +19,7 @@ use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use crate::auth::TenantId;
 use crate::providers::{ErrorKind, ProviderError};
 use crate::sentences;
-use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
+use crate::synthesis::{SpeechConfig, SpokenWord, SynthesisError, Synthesizer};
 
 /// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -50,6 +50,13 @@ pub enum TtsNews {
     Retrying(SynthesisError),
     /// It speaks again.
     Recovered,
+    /// The provider has failed, and a fallback takes its place.
+    Switched {
+        /// The slug of the fallback.
+        to: String,
+        /// Why.
+        error: SynthesisError,
+    },
     /// The utterance has failed. Others may succeed.
     Failed(SynthesisError),
     /// The actor has ended without having been told to.
@@ -69,7 +76,10 @@ pub struct TtsActor {
 /// What every utterance is said with.
 struct Voice {
     synthesizer: Arc<Synthesizer>,
-    config: SpeechConfig,
+    /// What is asked for, and what instead.
+    choices: Vec<SpeechConfig>,
+    /// Which of them speaks.
+    choice: Cell<usize>,
     tenant: Option<TenantId>,
     player: Player,
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
@@ -154,11 +164,12 @@ impl TtsActor {
             encoding: Encoding::Linear16,
             layout: player.layout(),
         };
-        let config = SpeechConfig { format, ..config };
+        let choices = SpeechConfig { format, ..config }.choices();
         Self {
             voice: Rc::new(Voice {
                 synthesizer,
-                config,
+                choices,
+                choice: Cell::new(0),
                 tenant,
                 player,
                 away: Cell::new(false),
@@ -302,19 +313,38 @@ impl Say {
         self.voice.player.done(self.utterance);
     }
 
-    /// Says a piece; a provider that fails before its first sound is asked again a few times.
+    /// Says a piece; a fallback says what of it the provider leaves unsaid, and where there is none a provider that fails
+    /// before its first sound is asked again a few times.
     async fn say_patiently(&mut self, text: &str) -> Result<(), SynthesisError> {
         let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
+        let mut fallbacks = self.voice.choices.len() - 1;
+        let mut left = text.to_owned();
         loop {
             let begun = self.framer.taken;
-            let Err(error) = self.say(text).await else {
+            let Err(Cut { error, words }) = self.say(&left).await else {
                 if self.voice.away.replace(false) {
                     self.tell(TtsNews::Recovered).await;
                 }
                 return Ok(());
             };
+            let silent = self.framer.taken == begun;
+            if fallbacks > 0 && matches!(error, SynthesisError::Provider { .. }) {
+                fallbacks -= 1;
+                let heard = self.framer.duration_of(self.framer.taken - begun);
+                let rest = (!silent).then(|| self.unsaid(&left, &words, heard));
+                self.fall_back(error.clone()).await;
+                match rest {
+                    None => continue,
+                    Some(Some(rest)) => {
+                        left = rest;
+                        continue;
+                    }
+                    // Where the provider tells no words the next utterance is the fallback's first.
+                    Some(None) => return Err(error),
+                }
+            }
             let now = tokio::time::Instant::now();
-            let delay = (self.framer.taken == begun && is_passing(&error))
+            let delay = (silent && is_passing(&error))
                 .then(|| restarts.next(now, jitter()))
                 .flatten();
             let Some(delay) = delay else {
@@ -329,13 +359,37 @@ impl Say {
         }
     }
 
-    async fn say(&mut self, text: &str) -> Result<(), SynthesisError> {
+    /// The next provider in order speaks from now on, after the last the first again.
+    async fn fall_back(&self, error: SynthesisError) {
+        let voice = &self.voice;
+        let next = (voice.choice.get() + 1) % voice.choices.len();
+        voice.choice.set(next);
+        voice.away.set(false);
+        let to = voice.choices[next].provider.clone();
+        self.tell(TtsNews::Switched { to, error }).await;
+    }
+
+    /// What of a text was not said when its sound ended after `heard`.
+    fn unsaid(&self, text: &str, words: &[SpokenWord], heard: Duration) -> Option<String> {
+        let config = &self.voice.choices[self.voice.choice.get()];
+        let spoken = config.spoken(text).ok()?;
+        let places: Vec<_> = words
+            .iter()
+            .map(|word| (word.word.as_str(), word.start))
+            .collect();
+        sentences::unsaid(&spoken, &places, heard).map(str::to_owned)
+    }
+
+    async fn say(&mut self, text: &str) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
-        let config = voice.config.clone();
+        let config = voice.choices[voice.choice.get()].clone();
         let tenant = voice.tenant.as_ref();
         let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
         while let Some(sound) = speech.next().await {
-            let mut sound = sound?;
+            let mut sound = sound.map_err(|error| Cut {
+                error,
+                words: speech.words(),
+            })?;
             // Long sound that is there at once is taken piece by piece, so that others have their turn.
             while !sound.is_empty() {
                 let piece = sound.split_to(sound.len().min(self.framer.chunk_bytes()));
@@ -351,6 +405,20 @@ impl Say {
         let life = self.life;
         // A session that has gone wants no news.
         let _ = self.report.send(TtsReport { life, news }).await;
+    }
+}
+
+/// Speech that has ended too early.
+struct Cut {
+    error: SynthesisError,
+    /// What is known of the places of its words.
+    words: Vec<SpokenWord>,
+}
+
+impl From<SynthesisError> for Cut {
+    fn from(error: SynthesisError) -> Self {
+        let words = Vec::new();
+        Self { error, words }
     }
 }
 
@@ -403,6 +471,10 @@ impl Framer {
 
     fn chunk_bytes(&self) -> usize {
         self.layout.samples_in(CHUNK) * 2
+    }
+
+    fn duration_of(&self, bytes: u64) -> Duration {
+        self.layout.rate.duration_of(bytes as usize / 2)
     }
 
     /// Takes at most the bytes of one chunk; gives one when it is complete.

@@ -3,6 +3,7 @@
 use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,7 +14,9 @@ use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::audio::{AudioFormat, Encoding};
 use crate::auth::Access;
-use crate::synthesis::{InvalidField, MAX_TEXT_BYTES, Speech, TtsConfig};
+use crate::synthesis::{
+    InvalidField, MAX_TEXT_BYTES, Speech, SpeechConfig, SynthesisError, TtsConfig,
+};
 
 const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
 const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
@@ -58,21 +61,21 @@ pub async fn speak(
         let problem = "tts_config.audio_format: opus is for the socket only; ogg_opus is the same sound in a file";
         return Err(ApiError::new(Code::InvalidRequest, problem));
     }
-    let speech = state
-        .synthesizer
-        .speak(config, &text, access.tenant())
-        .await?;
+    state.synthesizer.check(&config)?;
+    let (cached, sound) = say(&state, &config, &text, &access, query.stream).await?;
     let mut response = HttpResponse::Ok();
     response
         .insert_header((header::CONTENT_TYPE, content_type(&request, format)))
         .insert_header((header::VARY, "accept"))
         .insert_header((AUDIO_FORMAT, format.encoding.name()))
         .insert_header((SAMPLE_RATE, format.layout.rate.hz()))
-        .insert_header((CACHE, if speech.cached { "hit" } else { "miss" }));
-    if query.stream {
-        return stream_as_it_comes(response, speech, work).await;
-    }
-    let mut chunks = speech.whole().await?;
+        .insert_header((CACHE, if cached { "hit" } else { "miss" }));
+    let mut chunks = match sound {
+        Sound::Coming(first, speech) => {
+            return Ok(stream_as_it_comes(response, first, speech, work));
+        }
+        Sound::Whole(chunks) => chunks,
+    };
     if let [only] = chunks.as_mut_slice() {
         return Ok(response.body(std::mem::take(only)));
     }
@@ -99,14 +102,53 @@ fn check_text(text: Option<String>) -> Result<String, ApiError> {
     }
 }
 
-/// Waits for the first sound, so that a provider that fails at once still gets its status; a failure after that can
-/// only cut the connection, which a chunked body shows to the client as incomplete.
-async fn stream_as_it_comes(
+/// What an answer is made of.
+enum Sound {
+    Whole(Vec<Bytes>),
+    /// The first of it, and the rest.
+    Coming(Option<Bytes>, Speech),
+}
+
+/// Lets the provider say it, and its fallbacks in turn where it fails: as long as nothing was sent, nobody notices. Of
+/// sound that is sent as it comes the first is waited for, so that a provider that fails at once gets its status.
+async fn say(
+    state: &AppState,
+    config: &SpeechConfig,
+    text: &str,
+    access: &Access,
+    as_it_comes: bool,
+) -> Result<(bool, Sound), ApiError> {
+    let mut choices = config.choices().into_iter().peekable();
+    while let Some(choice) = choices.next() {
+        let said = async {
+            let speech = state.synthesizer.speak(choice, text, access.tenant());
+            let mut speech = speech.await?;
+            let cached = speech.cached;
+            let sound = if as_it_comes {
+                let first = speech.next().await.transpose()?;
+                Sound::Coming(first, speech)
+            } else {
+                Sound::Whole(speech.whole().await?)
+            };
+            Ok::<_, SynthesisError>((cached, sound))
+        };
+        match said.await {
+            Err(SynthesisError::Provider { error, .. }) if choices.peek().is_some() => {
+                tracing::warn!(provider = error.provider, kind = ?error.kind, "a fallback speaks");
+            }
+            outcome => return outcome.map_err(ApiError::from),
+        }
+    }
+    Err(ApiError::new(Code::Internal, "there was nobody to ask"))
+}
+
+/// A failure after the first sound can only cut the connection, which a chunked body shows to the client as incomplete.
+fn stream_as_it_comes(
     mut response: actix_web::HttpResponseBuilder,
-    mut speech: Speech,
+    first: Option<Bytes>,
+    speech: Speech,
     work: TaskTrackerToken,
-) -> Result<HttpResponse, ApiError> {
-    let first = speech.next().await.transpose()?;
+) -> HttpResponse {
     let rest = stream::unfold(
         (first, speech, work),
         |(first, mut speech, work)| async move {
@@ -117,7 +159,7 @@ async fn stream_as_it_comes(
             Some((next, (None, speech, work)))
         },
     );
-    Ok(response.body(BodyStream::new(rest)))
+    response.body(BodyStream::new(rest))
 }
 
 /// `audio/pcm` for every format, as the specification has it, unless the caller names the registered type.

@@ -67,3 +67,12 @@ pub const TTS_FIELDS: &[&str] = &[
     "words",
     "auth",
 ];
+
+/// That a vendor ignores a field, and why, for people; `None` where it is honoured.
+pub fn ignored_because(table: &[Parameter], field: &str) -> Option<String> {
+    let row = table.iter().find(|row| row.field == field)?;
+    match row.honoured {
+        Honoured::Ignored(why) => Some(format!("{field}: {why}")),
+        Honoured::Own(_) | Honoured::Converted(_) => None,
+    }
+}

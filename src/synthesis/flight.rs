@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -29,9 +30,22 @@ impl Budget {
     }
 }
 
+/// The most words whose places are kept: more than the longest text has.
+const MAX_WORDS: usize = 1 << 15;
+
+/// A word and where it begins in the sound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpokenWord {
+    /// As the provider says it.
+    pub word: String,
+    /// From the first sample.
+    pub start: Duration,
+}
+
 #[derive(Debug)]
 struct State {
     chunks: Vec<Bytes>,
+    words: Vec<SpokenWord>,
     bytes: usize,
     end: Option<Result<(), SynthesisError>>,
     budget: Arc<Budget>,
@@ -53,6 +67,7 @@ impl Flight {
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
         let state = State {
             chunks: Vec::new(),
+            words: Vec::new(),
             bytes: 0,
             end: None,
             budget: Arc::clone(budget),
@@ -102,6 +117,16 @@ impl Flight {
             }
         });
         pushed
+    }
+
+    /// A word begins there. Readers learn of it when they ask.
+    pub(super) fn word(&self, word: SpokenWord) {
+        self.state.send_if_modified(|state| {
+            if state.words.len() < MAX_WORDS {
+                state.words.push(word);
+            }
+            false
+        });
     }
 
     /// Puts the finished head of the stream in place of the provisional one, for readers who take the whole.
@@ -157,6 +182,11 @@ impl FlightReader {
             Some(Err(error)) => Some(Err(error.clone())),
             _ => None,
         }
+    }
+
+    /// The words whose places are known by now; none where the provider tells none.
+    pub fn words(&self) -> Vec<SpokenWord> {
+        self.state.borrow().words.clone()
     }
 
     /// All chunks of a complete synthesis.

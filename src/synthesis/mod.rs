@@ -30,8 +30,8 @@ use crate::telemetry::metrics::{self, Task};
 
 use cache::Cache;
 pub use cache::CacheSettings;
-pub use flight::FlightReader;
 use flight::{Budget, Flight};
+pub use flight::{FlightReader, SpokenWord};
 pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
@@ -129,6 +129,14 @@ impl Speech {
         }
     }
 
+    /// The words whose places are known by now. Speech from the cache knows none.
+    pub fn words(&self) -> Vec<SpokenWord> {
+        match &self.sound {
+            Sound::Kept(_) => Vec::new(),
+            Sound::Coming(reader) => reader.words(),
+        }
+    }
+
     /// The next piece as soon as it is there; `None` at the end of complete speech.
     pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
         match &mut self.sound {
@@ -168,19 +176,7 @@ impl Synthesizer {
         text: &str,
         tenant: Option<&TenantId>,
     ) -> Result<Speech, SynthesisError> {
-        let provider = self
-            .providers
-            .text_to_speech(&config.provider)
-            .ok_or_else(|| {
-                let known = self.providers.text_to_speech_slugs().join(", ");
-                SynthesisError::UnsupportedProvider {
-                    slug: config.provider.chars().take(40).collect(),
-                    known,
-                }
-            })?;
-        let field = "tts_config.auth";
-        let credential = Credential::of_caller(&config.auth, provider.credential_fields())
-            .map_err(|problem| InvalidField { field, problem })?;
+        let (provider, credential) = self.provider(&config)?;
         let fingerprint = match &credential {
             Some(credential) => credential.fingerprint(),
             None => provider.credential_fingerprint(),
@@ -209,6 +205,29 @@ impl Synthesizer {
             cached: false,
             sound: Sound::Coming(self.join_or_start(key, (provider, credential), config, spoken)),
         })
+    }
+
+    /// Whether each choice of a config has a provider that takes its credential.
+    pub fn check(&self, config: &SpeechConfig) -> Result<(), SynthesisError> {
+        let mut choices = config.choices().into_iter();
+        choices.try_for_each(|choice| self.provider(&choice).map(drop))
+    }
+
+    fn provider(&self, config: &SpeechConfig) -> Result<Provider, SynthesisError> {
+        let provider = self
+            .providers
+            .text_to_speech(&config.provider)
+            .ok_or_else(|| {
+                let known = self.providers.text_to_speech_slugs().join(", ");
+                SynthesisError::UnsupportedProvider {
+                    slug: config.provider.chars().take(40).collect(),
+                    known,
+                }
+            })?;
+        let field = "tts_config.auth";
+        let credential = Credential::of_caller(&config.auth, provider.credential_fields())
+            .map_err(|problem| InvalidField { field, problem })?;
+        Ok((provider, credential))
     }
 
     async fn kept(self: &Arc<Self>, key: CacheKey) -> Option<Bytes> {
@@ -387,8 +406,8 @@ impl UnderWay {
         let mut silent = true;
         let TtsStream { format, mut events } =
             provider.synthesize(request, text).await.map_err(failed)?;
-        let mut converter =
-            Converter::new(format, config.format, config.speaking_rate / native_rate)?;
+        let hurry = config.speaking_rate / native_rate;
+        let mut converter = Converter::new(format, config.format, hurry)?;
         loop {
             let event = timeout_at(deadline, events.next()).await;
             let event = event.map_err(|_| {
@@ -406,7 +425,10 @@ impl UnderWay {
                     }
                     self.convert(&mut converter, audio).await?;
                 }
-                Some(TtsEvent::Word { .. }) => {}
+                Some(TtsEvent::Word { word, start }) => {
+                    let start = start.div_f64(hurry);
+                    self.flight.word(SpokenWord { word, start });
+                }
                 Some(TtsEvent::Done) => {
                     metrics::provider_finished(Task::Tts, slug, asked.elapsed());
                     return self.flight.push(converter.finish().await?);

@@ -19,6 +19,8 @@ const MAX_SPOKEN_BYTES: usize = 2 * MAX_TEXT_BYTES;
 const MAX_PRONUNCIATIONS: usize = 1000;
 const MAX_WORD_BYTES: usize = 200;
 const MAX_PRONUNCIATION_BYTES: usize = 1000;
+/// Providers that may stand by for another.
+const MAX_FALLBACKS: usize = 3;
 /// Rates of speech that may be asked for.
 const SPEAKING_RATES: std::ops::RangeInclusive<f64> = 0.25..=4.0;
 /// Seconds that a timeout may have.
@@ -58,6 +60,10 @@ pub struct TtsConfig {
     /// How words are said.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
+    /// Who speaks when the provider fails, in this order. Their `audio_format` and `sample_rate` are this one's, and they
+    /// have no fallbacks of their own.
+    #[schemars(length(max = 3))]
+    fallback: Option<Vec<TtsConfig>>,
 }
 
 /// A field that cannot be carried out.
@@ -98,6 +104,8 @@ pub struct SpeechConfig {
     pub request_timeout: Duration,
     /// Applied to every text.
     pub pronunciations: Vec<Pronunciation>,
+    /// Who speaks when the provider fails, in this order.
+    pub fallback: Vec<SpeechConfig>,
 }
 
 impl TtsConfig {
@@ -142,8 +150,34 @@ impl TtsConfig {
             )?,
             request_timeout: timeout("tts_config.request_timeout", self.request_timeout, 60)?,
             pronunciations: check_pronunciations(self.pronunciations.unwrap_or_default())?,
+            fallback: check_fallback(self.fallback.unwrap_or_default())?,
         })
     }
+}
+
+/// The field is the list: which of them is wrong stands in the problem.
+fn check_fallback(wanted: Vec<TtsConfig>) -> Result<Vec<SpeechConfig>, InvalidField> {
+    const FIELD: &str = "tts_config.fallback";
+    if wanted.len() > MAX_FALLBACKS {
+        return Err(invalid(FIELD, format!("must be at most {MAX_FALLBACKS}")));
+    }
+    let check = |(index, fallback): (usize, TtsConfig)| {
+        if fallback
+            .fallback
+            .as_ref()
+            .is_some_and(|list| !list.is_empty())
+        {
+            return Err(invalid(
+                FIELD,
+                format!("[{index}].fallback must not be given there"),
+            ));
+        }
+        fallback.check().map_err(|InvalidField { field, problem }| {
+            let field = field.strip_prefix("tts_config").unwrap_or(field);
+            invalid(FIELD, format!("[{index}]{field} {problem}"))
+        })
+    };
+    wanted.into_iter().enumerate().map(check).collect()
 }
 
 fn timeout(
@@ -182,6 +216,19 @@ fn check_pronunciations(entries: Vec<Pronunciation>) -> Result<Vec<Pronunciation
 }
 
 impl SpeechConfig {
+    /// What is asked for in turn until one speaks: as it stands, then each fallback in the same format.
+    pub fn choices(&self) -> Vec<Self> {
+        let alone = |config: &Self| Self {
+            format: self.format,
+            fallback: Vec::new(),
+            ..config.clone()
+        };
+        std::iter::once(self)
+            .chain(&self.fallback)
+            .map(alone)
+            .collect()
+    }
+
     /// The text as the provider is to say it.
     pub fn spoken(&self, text: &str) -> Result<String, InvalidField> {
         pronunciation::apply(text, &self.pronunciations, MAX_SPOKEN_BYTES).ok_or_else(|| {

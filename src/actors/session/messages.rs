@@ -14,6 +14,8 @@ use crate::json::{self, Misfit};
 use crate::providers::OwnCredential;
 use crate::synthesis::{SpeechConfig, TtsConfig};
 
+/// Providers that may stand by for another.
+const MAX_FALLBACKS: usize = 3;
 /// The longest name of a room.
 const MAX_ROOM_NAME_CHARS: usize = 256;
 
@@ -144,6 +146,26 @@ pub struct ListenConfig {
     pub languages: Vec<String>,
     /// Whether speakers shall be told apart.
     pub diarize: bool,
+    /// Who hears when the provider cannot, in this order; their formats are this one's.
+    pub fallback: Vec<ListenConfig>,
+}
+
+impl ListenConfig {
+    /// How many recognisers there are to choose from.
+    pub fn choices(&self) -> usize {
+        1 + self.fallback.len()
+    }
+
+    /// What the recogniser of this number is asked for; nought is the one that was wanted.
+    pub fn choice(&self, number: usize) -> Self {
+        let chosen = number
+            .checked_sub(1)
+            .and_then(|index| self.fallback.get(index));
+        Self {
+            format: self.format,
+            ..chosen.unwrap_or(self).clone()
+        }
+    }
 }
 
 /// `rtc`, checked.
@@ -391,6 +413,10 @@ struct WireStt {
     /// Whether speakers shall be told apart, where the provider can.
     #[schemars(extend("default" = false))]
     diarize: Option<bool>,
+    /// Who hears when the provider fails to open or cannot be reached again, in this order. They hear what the client
+    /// sends, in its format, and have no fallbacks of their own.
+    #[schemars(length(max = 3))]
+    fallback: Option<Vec<WireStt>>,
 }
 
 /// Voice activity and turns.
@@ -598,8 +624,40 @@ impl WireStt {
             keyterms: phrases(self.keyterms, "stt_config.keyterms", 100, 100)?,
             languages: phrases(self.languages, "stt_config.languages", 10, 35)?,
             diarize: self.diarize.unwrap_or(false),
+            fallback: fallbacks(self.fallback)?,
         })
     }
+}
+
+fn fallbacks(wanted: Option<Vec<WireStt>>) -> Result<Vec<ListenConfig>, Misfit> {
+    let wanted = wanted.unwrap_or_default();
+    if wanted.len() > MAX_FALLBACKS {
+        let problem = format!("must be at most {MAX_FALLBACKS}");
+        return Err(misfit("stt_config.fallback", problem));
+    }
+    let place = |(index, fallback): (usize, WireStt)| {
+        let place = format!("stt_config.fallback[{index}]");
+        if fallback
+            .fallback
+            .as_ref()
+            .is_some_and(|list| !list.is_empty())
+        {
+            return Err(misfit(
+                &format!("{place}.fallback"),
+                "must not be given there",
+            ));
+        }
+        fallback.check().map_err(
+            |Misfit {
+                 place: field,
+                 problem,
+             }| {
+                let field = field.strip_prefix("stt_config").unwrap_or(&field);
+                misfit(&format!("{place}{field}"), problem)
+            },
+        )
+    };
+    wanted.into_iter().enumerate().map(place).collect()
 }
 
 /// A list of at most `most` texts of 1 to `longest` characters.
@@ -721,8 +779,9 @@ pub enum ServerMessage {
         /// `stt`, `tts`, `rtc` or `recording`.
         #[schemars(extend("enum" = ["stt", "tts", "rtc", "recording"]))]
         kind: &'static str,
-        /// `reconnecting`, `recovered`, `switched` or `failed`.
-        #[schemars(extend("enum" = ["reconnecting", "recovered", "switched", "failed"]))]
+        /// `reconnecting`, `recovered`, `switched` (the provider is the new one), `ignored` (wishes that it does not know)
+        /// or `failed`.
+        #[schemars(extend("enum" = ["reconnecting", "recovered", "switched", "ignored", "failed"]))]
         state: &'static str,
         /// Its slug.
         provider: String,

@@ -44,8 +44,8 @@ use crate::audio::{AudioFormat, Encoding};
 use crate::auth::Access;
 use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
-use crate::providers::{Credential, ProviderTable, SttRequest};
-use crate::synthesis::{SpeechConfig, Synthesizer};
+use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
+use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
 
@@ -142,6 +142,8 @@ pub struct SessionActor {
     /// Messages that were looked at.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
+    /// Of which config and provider it was said what is ignored.
+    ignored_told: Option<(u64, &'static str)>,
     _session: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,
     _work: TaskTrackerToken,
@@ -178,6 +180,7 @@ pub fn open(
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
+            ignored_told: None,
             _session: places.session,
             _of_tenant: places.of_tenant,
             _work: places.work,
@@ -411,24 +414,21 @@ impl SessionActor {
     fn check(&self, config: u64, wanted: &SessionConfig) -> Result<(), Refusal> {
         let providers = &self.services.providers;
         if let Some(listen) = &wanted.stt {
-            let Some(provider) = providers.speech_to_text(&listen.provider) else {
-                let known = providers.speech_to_text_slugs();
-                return Err(unsupported("stt_config", &listen.provider, &known));
-            };
-            Credential::of_caller(&listen.auth, provider.credential_fields())
-                .map_err(|problem| invalid_auth("stt_config.auth", &problem))?;
+            check_recogniser(providers, listen, "stt_config")?;
+            for (index, fallback) in listen.fallback.iter().enumerate() {
+                let field = format!("stt_config.fallback[{index}]");
+                check_recogniser(providers, fallback, &field)?;
+            }
             if self.hearing.feed(config).is_none() {
                 let problem = "stt_config: this format cannot be decoded";
                 return Err(Refusal::new(ErrorCode::Internal, problem));
             }
         }
         if let Some(speech) = &wanted.tts {
-            let Some(provider) = providers.text_to_speech(&speech.provider) else {
-                let known = providers.text_to_speech_slugs();
-                return Err(unsupported("tts_config", &speech.provider, &known));
-            };
-            Credential::of_caller(&speech.auth, provider.credential_fields())
-                .map_err(|problem| invalid_auth("tts_config.auth", &problem))?;
+            self.services
+                .synthesizer
+                .check(speech)
+                .map_err(|error| cannot_speak(&error))?;
         }
         Ok(())
     }
@@ -448,24 +448,60 @@ impl SessionActor {
         if self.feed.is_some() && self.state.is_in_force(config) {
             metrics::stt_restarted();
         }
+        let stands_by = !listen.fallback.is_empty();
+        self.tell_ignored(config, provider.as_ref(), &listen);
+        let heard = AudioFormat {
+            encoding: Encoding::Linear16,
+            layout,
+        };
         let credential = Credential::of_caller(&listen.auth, provider.credential_fields());
         let request = SttRequest {
-            // It was checked with the config.
-            credential: credential.unwrap_or_default(),
-            keyterms: listen.keyterms,
-            languages: listen.languages,
-            diarize: listen.diarize,
             language: listen.language,
             model: listen.model,
             punctuation: listen.punctuation,
-            format: AudioFormat {
-                encoding: Encoding::Linear16,
-                layout,
-            },
+            format: provider.accepts().nearest(heard),
+            keyterms: listen.keyterms,
+            languages: listen.languages,
+            diarize: listen.diarize,
+            // It was checked with the config.
+            credential: credential.unwrap_or_default(),
         };
         let report = context.address().recipient();
-        let actor = SttActor::new(provider, request, feed.clone(), report, life).start();
+        let actor = SttActor::new(provider, request, feed.clone(), report, life);
+        let actor = if stands_by {
+            actor.with_fallback()
+        } else {
+            actor
+        };
+        let actor = actor.start();
         self.recognisers.push(Recogniser { life, actor, feed });
+    }
+
+    /// Wishes that a provider does not know are said once for each config.
+    fn tell_ignored(&mut self, config: u64, provider: &dyn SpeechToText, listen: &ListenConfig) {
+        let told = (config, provider.slug());
+        if self.ignored_told == Some(told) {
+            return;
+        }
+        self.ignored_told = Some(told);
+        let wished = [
+            ("keyterms", !listen.keyterms.is_empty()),
+            ("languages", !listen.languages.is_empty()),
+            ("diarize", listen.diarize),
+        ];
+        let ignored: Vec<_> = wished
+            .into_iter()
+            .filter(|(_, wished)| *wished)
+            .filter_map(|(field, _)| parameters::ignored_because(provider.parameters(), field))
+            .collect();
+        if !ignored.is_empty() {
+            self.tell(&ServerMessage::ProviderEvent {
+                kind: "stt",
+                state: "ignored",
+                provider: provider.slug().to_owned(),
+                message: ignored.join("; "),
+            });
+        }
     }
 
     fn set_output(&mut self, speech: Option<&SpeechConfig>, context: &mut Context<Self>) {
@@ -522,6 +558,29 @@ fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
         ErrorCode::UnsupportedProvider,
         format!("{field}.provider: there is no {slug:?}; this server has: {known}"),
     )
+}
+
+fn cannot_speak(error: &SynthesisError) -> Refusal {
+    let code = match error {
+        SynthesisError::UnsupportedProvider { .. } => ErrorCode::UnsupportedProvider,
+        // Every other field was checked when the message was read.
+        _ => ErrorCode::InvalidProviderAuth,
+    };
+    Refusal::new(code, error.to_string())
+}
+
+fn check_recogniser(
+    providers: &ProviderTable,
+    listen: &ListenConfig,
+    field: &str,
+) -> Result<(), Refusal> {
+    let Some(provider) = providers.speech_to_text(&listen.provider) else {
+        let known = providers.speech_to_text_slugs();
+        return Err(unsupported(field, &listen.provider, &known));
+    };
+    Credential::of_caller(&listen.auth, provider.credential_fields())
+        .map_err(|problem| invalid_auth(&format!("{field}.auth"), &problem))?;
+    Ok(())
 }
 
 fn invalid_auth(field: &str, problem: &str) -> Refusal {

@@ -136,6 +136,12 @@ struct Child {
     /// How much lost sound the client knows of.
     lost_told: Duration,
     failed: bool,
+    /// Which of the providers that were asked for it is: nought, or a fallback.
+    choice: usize,
+    /// Those that will not do it however often they are asked, as bits.
+    hopeless: u8,
+    /// Whether the life in hand has got as far as to work.
+    opened: bool,
 }
 
 impl Child {
@@ -144,11 +150,35 @@ impl Child {
             life,
             provider,
             restarts,
+            choice: 0,
+            hopeless: 0,
+            opened: false,
             restart_at: None,
             away: false,
             lost_told: Duration::ZERO,
             failed: false,
         }
+    }
+}
+
+impl Child {
+    /// Which recogniser hears next, after this error: the same where it may do better the next time, else the next in
+    /// order, the first again after the last. `None` where none may.
+    fn next_choice(&mut self, listen: &ListenConfig, error: &ProviderError) -> Option<usize> {
+        let hopeless = matches!(
+            error.kind,
+            ErrorKind::Auth | ErrorKind::InvalidRequest | ErrorKind::Quota
+        );
+        if hopeless {
+            self.hopeless |= 1 << self.choice;
+        } else if self.opened || listen.choices() == 1 {
+            return Some(self.choice);
+        }
+        let count = listen.choices();
+        let others = (1..=count).map(|step| (self.choice + step) % count);
+        others
+            .into_iter()
+            .find(|choice| self.hopeless & (1 << choice) == 0)
     }
 }
 
@@ -161,6 +191,8 @@ struct UnderWay {
     clip: Option<Clip>,
     /// The recogniser that is being opened.
     stt: Option<u32>,
+    /// Which of those that were asked for.
+    choice: usize,
 }
 
 /// What is in force.
@@ -331,6 +363,7 @@ impl Session {
             wanted,
             clip: None,
             stt: None,
+            choice: 0,
         });
     }
 
@@ -371,7 +404,7 @@ impl Session {
             self.effects.push(Effect::StartStt {
                 life,
                 config,
-                listen,
+                listen: listen.choice(0),
             });
         }
         let opens = under_way.stt.is_some();
@@ -394,6 +427,7 @@ impl Session {
             wanted,
             clip,
             stt,
+            choice,
         } = under_way;
         let SessionConfig {
             stt: listen,
@@ -409,7 +443,12 @@ impl Session {
         }
         if let (Some(life), Some(listen)) = (stt, &listen) {
             let restarts = Restarts::new(RestartPolicy::RECOGNISER);
-            self.stt = Some(Child::new(life, listen.provider.clone(), restarts));
+            let provider = listen.choice(choice).provider;
+            self.stt = Some(Child {
+                choice,
+                opened: true,
+                ..Child::new(life, provider, restarts)
+            });
         }
         self.effects.push(Effect::Commit { config, vad });
         let settings = vad.turn_settings();
@@ -479,8 +518,10 @@ impl Session {
                 SttNews::Heard(_) => {}
                 SttNews::Stopped(outcome) => {
                     let error = outcome.err().unwrap_or_else(ended_early);
-                    self.config_failed(config, of_provider(&error, ErrorCode::SttFailed));
-                    self.carry_on();
+                    if !self.open_fallback(&error) {
+                        self.config_failed(config, of_provider(&error, ErrorCode::SttFailed));
+                        self.carry_on();
+                    }
                 }
             }
             return;
@@ -491,6 +532,29 @@ impl Session {
             SttNews::Opened => self.recovered(life, lost),
             SttNews::Stopped(outcome) => self.stt_stopped(life, outcome, moment),
         }
+    }
+
+    /// The recogniser of the config that is being carried out has failed to open: whether another is asked.
+    fn open_fallback(&mut self, error: &ProviderError) -> bool {
+        let Some(under_way) = &mut self.under_way else {
+            return false;
+        };
+        let listen = under_way.wanted.stt.as_ref();
+        let next = listen.filter(|listen| under_way.choice + 1 < listen.choices());
+        let Some(listen) = next else { return false };
+        under_way.choice += 1;
+        let listen = listen.choice(under_way.choice);
+        self.lives += 1;
+        under_way.stt = Some(self.lives);
+        let config = under_way.config;
+        let provider = listen.provider.clone();
+        self.provider_event("stt", "switched", provider, error.to_string());
+        self.effects.push(Effect::StartStt {
+            life: self.lives,
+            config,
+            listen,
+        });
+        true
     }
 
     fn heard(&mut self, event: SttEvent, moment: Moment) {
@@ -536,6 +600,7 @@ impl Session {
         let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) else {
             return;
         };
+        stt.opened = true;
         if std::mem::take(&mut stt.away) {
             let provider = stt.provider.clone();
             let lost = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
@@ -557,27 +622,35 @@ impl Session {
             return self.close(moment);
         }
         let error = outcome.err().unwrap_or_else(ended_early);
-        let hopeless = matches!(error.kind, ErrorKind::Auth | ErrorKind::InvalidRequest);
-        let delay = (!hopeless)
-            .then(|| stt.restarts.next(moment.now.into(), jitter()))
-            .flatten();
-        let provider = stt.provider.clone();
-        if let Some(delay) = delay {
-            stt.restart_at = Some(moment.now + delay);
-            if !std::mem::replace(&mut stt.away, true) {
-                self.provider_event("stt", "reconnecting", provider, error.message);
-            }
-        } else {
+        let listen = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
+        let next = listen.and_then(|listen| stt.next_choice(listen, &error));
+        let delay = next.and_then(|_| stt.restarts.next(moment.now.into(), jitter()));
+        let (Some(next), Some(delay), Some(listen)) = (next, delay, listen) else {
             stt.failed = true;
             let refusal = of_provider(&error, ErrorCode::SttFailed);
+            let provider = stt.provider.clone();
             self.provider_event("stt", "failed", provider, error.message);
-            self.refuse(
+            return self.refuse(
                 ErrorCode::SttFailed,
                 format!(
                     "{}; nothing is heard until config is sent again",
                     refusal.message
                 ),
             );
+        };
+        let worked = std::mem::take(&mut stt.opened);
+        // A fallback need not be waited for, and neither need the first attempt where there is one.
+        let at_once = next > stt.choice || (listen.choices() > 1 && next == stt.choice && worked);
+        let delay = if at_once { Duration::ZERO } else { delay };
+        stt.restart_at = Some(moment.now + delay);
+        let was_away = std::mem::replace(&mut stt.away, true);
+        if std::mem::replace(&mut stt.choice, next) != next {
+            stt.provider = listen.choice(next).provider;
+            let provider = stt.provider.clone();
+            self.provider_event("stt", "switched", provider, error.to_string());
+        } else if !was_away {
+            let provider = stt.provider.clone();
+            self.provider_event("stt", "reconnecting", provider, error.message);
         }
     }
 
@@ -596,6 +669,11 @@ impl Session {
             TtsNews::Recovered => {
                 tts.away = false;
                 self.provider_event("tts", "recovered", provider, "it speaks again".to_owned());
+            }
+            TtsNews::Switched { to, error } => {
+                tts.away = false;
+                tts.provider.clone_from(&to);
+                self.provider_event("tts", "switched", to, error.to_string());
             }
             TtsNews::Failed(error) => {
                 let refusal = of_synthesis(&error);
@@ -701,7 +779,7 @@ impl Session {
             self.effects.push(Effect::StartStt {
                 life: self.lives,
                 config: in_force.config,
-                listen: listen.clone(),
+                listen: listen.choice(stt.choice),
             });
         }
         if let (Some(tts), Some(speech)) = (&mut self.tts, &in_force.tts)

@@ -95,6 +95,11 @@ impl Feed {
         }))
     }
 
+    /// What its sound is.
+    pub fn layout(&self) -> Layout {
+        Layout::mono(self.0.backlog.borrow().rate)
+    }
+
     /// Takes sound; never waits. `speech` says that voice activity detection hears speech, or a pause that is not over
     /// yet; it is always true where there is no detection. What comes after [`Feed::end`] is not taken.
     pub fn push(&self, samples: &[i16], speech: bool) {

@@ -13,13 +13,14 @@ pub mod feed;
 mod tests;
 mod timeline;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient, WeakAddr};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 
+use crate::audio::{Resampler, linear16};
 use crate::providers::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
@@ -35,6 +37,8 @@ use feed::Upload;
 
 /// How long opening a stream may take.
 const OPENING: Duration = Duration::from_secs(10);
+/// How long it may take where another recogniser stands by.
+const OPENING_WITH_FALLBACK: Duration = Duration::from_secs(3);
 /// How long a recogniser may refuse sound.
 const SENDING: Duration = Duration::from_secs(20);
 /// How long a recogniser has for its last finals.
@@ -79,8 +83,8 @@ pub struct SttActor {
 }
 
 impl SttActor {
-    /// A life that has not begun. `request` asks for linear16, mono, at the feed's rate; `life` numbers its reports. The
-    /// life before it over the same feed must have reported [`SttNews::Stopped`].
+    /// A life that has not begun. `request` asks for linear16, mono, at a rate that the provider takes; `life` numbers its
+    /// reports. The life before it over the same feed must have reported [`SttNews::Stopped`].
     pub fn new(
         provider: Arc<dyn SpeechToText>,
         request: SttRequest,
@@ -94,12 +98,24 @@ impl SttActor {
             feed,
             report,
             number: life,
+            opening: OPENING,
+            resampler: RefCell::default(),
             final_asked: Cell::new(None),
         };
         Self {
             life: Some(life),
             task: None,
         }
+    }
+}
+
+impl SttActor {
+    /// Somebody else stands by: opening may not take long.
+    pub fn with_fallback(mut self) -> Self {
+        if let Some(life) = &mut self.life {
+            life.opening = OPENING_WITH_FALLBACK;
+        }
+        self
     }
 }
 
@@ -131,6 +147,10 @@ struct Life {
     feed: Feed,
     report: Recipient<SttReport>,
     number: u32,
+    /// How long opening may take.
+    opening: Duration,
+    /// From the feed's rate to the one of the request, where they differ.
+    resampler: RefCell<Option<Resampler>>,
     /// When the final was asked for that has not come yet.
     final_asked: Cell<Option<Instant>>,
 }
@@ -208,7 +228,7 @@ impl Life {
         let late = |_| self.error(ErrorKind::Timeout, "opening a stream took too long");
         let asked = Instant::now();
         let opening = self.provider.open(self.request.clone());
-        let stream = timeout(OPENING, opening).await.map_err(late)??;
+        let stream = timeout(self.opening, opening).await.map_err(late)??;
         metrics::provider_began(Task::Stt, self.provider.slug(), asked.elapsed());
         Ok(stream)
     }
@@ -216,6 +236,8 @@ impl Life {
     /// Serves one stream to its end; gives the next one if the sound goes on.
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.feed.rewind();
+        let (from, to) = (self.feed.layout(), self.request.format.layout);
+        *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
         let uplink = self.uplink(stream.sink);
         let mut downlink = pin!(self.downlink(stream.events));
         let uplink = tokio::select! {
@@ -283,7 +305,7 @@ impl Life {
     /// Whether the recogniser has taken it.
     async fn send(&self, sink: &AudioSink, upload: &Upload) -> Result<bool, ProviderError> {
         let sent = match upload {
-            Upload::Sound(chunk) => timeout(SENDING, sink.send(chunk.sound.clone())).await,
+            Upload::Sound(chunk) => timeout(SENDING, sink.send(self.resampled(&chunk.sound))).await,
             Upload::Finalize => timeout(SENDING, sink.finalize()).await,
             Upload::End => return Ok(true),
         };
@@ -297,6 +319,17 @@ impl Life {
             self.feed.accepted(chunk);
         }
         Ok(sent.is_ok())
+    }
+
+    fn resampled(&self, sound: &Bytes) -> Bytes {
+        match self.resampler.borrow_mut().as_mut() {
+            None => sound.clone(),
+            Some(resampler) => {
+                let mut samples = Vec::new();
+                resampler.push(&linear16::samples(sound), &mut samples);
+                linear16::encode(&samples)
+            }
+        }
     }
 
     /// Reports what comes back, until the events end.

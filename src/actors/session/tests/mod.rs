@@ -12,6 +12,7 @@ mod complaint_08_memory_is_bounded;
 mod complaint_10_no_gaps_at_a_constant_rate;
 mod promise_a_config_changes_only_what_it_says;
 mod promise_a_failing_part_ends_nothing_but_itself;
+mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
 mod promise_a_session_leaves_nothing_behind;
 mod recogniser;
@@ -60,6 +61,9 @@ fn ms(ms: u64) -> Duration {
 struct Stage {
     recogniser: Arc<Recogniser>,
     synthesiser: Arc<Synthesiser>,
+    /// Those that stand by: `spare`.
+    spare_recogniser: Arc<Recogniser>,
+    spare_synthesiser: Arc<Synthesiser>,
     services: Arc<SessionServices>,
     work: TaskTracker,
     sessions: Arc<Semaphore>,
@@ -74,10 +78,14 @@ impl Stage {
 
     fn in_paused_time(lead: Duration) -> Self {
         let recogniser = Arc::new(Recogniser::new("scripted"));
-        let synthesiser = Arc::new(Synthesiser::default());
+        let synthesiser = Arc::new(Synthesiser::new("scripted"));
+        let spare_recogniser = Arc::new(Recogniser::new("spare"));
+        let spare_synthesiser = Arc::new(Synthesiser::new("spare"));
         let mut providers = ProviderTable::default();
         providers.add_speech_to_text(recogniser.clone());
         providers.add_text_to_speech(synthesiser.clone());
+        providers.add_speech_to_text(spare_recogniser.clone());
+        providers.add_text_to_speech(spare_synthesiser.clone());
         let providers = Arc::new(providers);
         let settings = SynthesisSettings {
             cache: None,
@@ -96,6 +104,8 @@ impl Stage {
         Self {
             recogniser,
             synthesiser,
+            spare_recogniser,
+            spare_synthesiser,
             services: Arc::new(services),
             work: TaskTracker::new(),
             sessions: Arc::new(Semaphore::new(8)),

@@ -2,7 +2,7 @@
 //! sample that is missing, doubled or out of order.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,8 +32,10 @@ pub enum Way {
     TakesItsCallerAlong,
 }
 
-#[derive(Default)]
 pub struct Synthesiser {
+    slug: &'static str,
+    /// Whether it tells where its words begin.
+    tells_words: AtomicBool,
     ways: Mutex<VecDeque<Way>>,
     asked: Mutex<Vec<String>>,
     /// Samples so far.
@@ -42,6 +44,22 @@ pub struct Synthesiser {
 }
 
 impl Synthesiser {
+    pub fn new(slug: &'static str) -> Self {
+        Self {
+            slug,
+            tells_words: AtomicBool::new(true),
+            ways: Mutex::default(),
+            asked: Mutex::default(),
+            said: Arc::default(),
+            live: Arc::default(),
+        }
+    }
+
+    /// It tells no words from now on.
+    pub fn tells_no_words(&self) {
+        self.tells_words.store(false, Ordering::Relaxed);
+    }
+
     /// How the next texts are said.
     pub fn says(&self, ways: impl IntoIterator<Item = Way>) {
         self.ways.lock().unwrap().extend(ways);
@@ -64,6 +82,18 @@ pub fn ramp(from: usize, samples: usize) -> Vec<i16> {
     (from..from + samples).map(next).collect()
 }
 
+/// Where the words of a text begin.
+fn words(text: &str) -> Vec<TtsEvent> {
+    let words = text.split_whitespace();
+    let place = |word: &str| {
+        let before = word.as_ptr() as usize - text.as_ptr() as usize;
+        let start = PER_CHARACTER * text[..before].chars().count() as u32;
+        let word = word.to_owned();
+        TtsEvent::Word { word, start }
+    };
+    words.map(place).collect()
+}
+
 fn failure(kind: ErrorKind) -> ProviderError {
     ProviderError::new("scripted", kind, "a scripted failure")
 }
@@ -71,7 +101,7 @@ fn failure(kind: ErrorKind) -> ProviderError {
 #[async_trait]
 impl TextToSpeech for Synthesiser {
     fn slug(&self) -> &'static str {
-        "scripted"
+        self.slug
     }
 
     fn endpoint(&self) -> &str {
@@ -130,6 +160,9 @@ impl TextToSpeech for Synthesiser {
                 Ok(TtsEvent::Audio(linear16::encode(&ramp(from, samples))))
             }
         });
+        let tells = self.tells_words.load(Ordering::Relaxed);
+        let words = if tells { words(&text) } else { Vec::new() };
+        let sound = stream::iter(words).map(Ok).chain(sound);
         Ok(TtsStream {
             format: AudioFormat::mono(Encoding::Linear16, rate),
             events: sound.chain(stream::iter([end])).boxed(),
