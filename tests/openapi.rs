@@ -16,7 +16,8 @@ use crate::auth::service::{AuthService, Reply};
 use crate::auth::{HOUSE, KeyFile, OF_A, asking, tenants};
 use crate::harness::*;
 
-async fn described(server: &Server, path: &str) -> Value {
+/// A document that the server serves.
+pub async fn described(server: &Server, path: &str) -> Value {
     let answer = client()
         .get(format!("{}{path}", server.url))
         .send()
@@ -31,7 +32,7 @@ fn committed(file: &str) -> String {
 }
 
 /// Every operation with its path and method.
-fn operations(api: &Value) -> Vec<(String, Method, Value)> {
+pub fn operations(api: &Value) -> Vec<(String, Method, Value)> {
     let mut all = Vec::new();
     for (path, item) in api["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -43,7 +44,7 @@ fn operations(api: &Value) -> Vec<(String, Method, Value)> {
 }
 
 /// The path of an operation with the examples of its parameters.
-fn example_url(server: &Server, path: &str, operation: &Value) -> reqwest::Url {
+pub fn example_url(server: &Server, path: &str, operation: &Value) -> reqwest::Url {
     let mut path = path.to_owned();
     let mut query = Vec::new();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
