@@ -37,6 +37,7 @@ const HIDDEN_HEADERS: &[&str] = &["authorization", "cookie", "host", "x-real-ip"
 const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", "x-service-"];
 
 /// What a token is used for.
+#[derive(Clone)]
 pub struct Question {
     pub(super) method: String,
     pub(super) path: String,
@@ -172,15 +173,24 @@ impl AuthService {
         {
             return Ok(holder);
         }
-        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
-        let holder = answer.unwrap_or_else(|_| {
-            tracing::warn!("the authentication service did not answer in time");
-            Err(AuthError::ServiceUnavailable)
-        })?;
+        let holder = self.ask_anew(token, question).await?;
         if let Some((decisions, key)) = kept {
             decisions.put(key, holder.clone(), Instant::now());
         }
         Ok(holder)
+    }
+
+    /// The same, whatever was answered before.
+    pub(super) async fn ask_anew(
+        &self,
+        token: Token,
+        question: Question,
+    ) -> Result<Holder, AuthError> {
+        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
+        answer.unwrap_or_else(|_| {
+            tracing::warn!("the authentication service did not answer in time");
+            Err(AuthError::ServiceUnavailable)
+        })
     }
 
     async fn put(&self, token: Token, question: Question) -> Result<Holder, AuthError> {

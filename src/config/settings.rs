@@ -258,6 +258,8 @@ settings! {
         require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT";
         /// Seconds that its answers are kept, by token, method, path and body; 0 means not at all.
         cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS";
+        /// Seconds after which it is asked again about the token of a running session, which ends when it says 401; 0 means never.
+        session_recheck_seconds: Duration = "300", "auth.session_recheck_seconds", "AUTH_SESSION_RECHECK_SECONDS";
         /// Whether `GET /ws` needs a token too. Where it is public, a token that is sent must be good all the same.
         socket: SocketAuth = "public", "auth.socket", "AUTH_SOCKET";
     }

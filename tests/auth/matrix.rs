@@ -11,7 +11,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use super::*;
 use crate::openapi;
 
-type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
+pub type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
 
 /// Opens a socket; the status where it is refused.
 async fn connect(server: &Server, authorization: Option<&str>) -> Result<Socket, u16> {
@@ -29,7 +29,7 @@ async fn connect(server: &Server, authorization: Option<&str>) -> Result<Socket,
 }
 
 /// A session of this name.
-async fn session(server: &Server, token: Option<&str>, stream_id: &str) -> Socket {
+pub async fn session(server: &Server, token: Option<&str>, stream_id: &str) -> Socket {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let mut socket = connect(server, authorization.as_deref()).await.unwrap();
     let config = json!({"type": "config", "audio": false, "stream_id": stream_id});

@@ -1,6 +1,7 @@
 //! The doors: who gets in with what, against a running server and a real authentication service that verifies every
 //! question with the public key.
 
+mod ends;
 pub mod keys;
 mod matrix;
 pub mod service;

@@ -41,7 +41,7 @@ use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
-use crate::auth::Access;
+use crate::auth::{Access, Pass};
 use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
 use crate::providers::{ProviderTable, SttRequest};
@@ -79,6 +79,14 @@ pub struct SessionServices {
     pub closing: CancellationToken,
     /// See there.
     pub settings: SessionSettings,
+}
+
+/// Whoever opens a session.
+pub struct Caller {
+    /// Whose things they may touch.
+    pub access: Access,
+    /// Tells when their token is not good any more, where that can be known.
+    pub pass: Option<Pass>,
 }
 
 /// What a session holds as long as it lives, so that others know.
@@ -125,6 +133,8 @@ pub struct SessionActor {
     services: Arc<SessionServices>,
     /// Whose it is.
     access: Access,
+    /// Until the session has started.
+    pass: Option<Pass>,
     state: Session,
     writer: SocketWriter,
     hearing: Hearing,
@@ -149,11 +159,11 @@ pub struct SessionActor {
     trace: SessionTrace,
 }
 
-/// Starts a session of whoever has this access, and returns its socket's handler.
+/// Starts a session of this caller, and returns its socket's handler.
 pub fn open(
     services: Arc<SessionServices>,
     places: Places,
-    access: Access,
+    caller: Caller,
     writer: SocketWriter,
 ) -> Door {
     let (hearing, news) = Hearing::new();
@@ -166,7 +176,8 @@ pub fn open(
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
             services,
-            access,
+            access: caller.access,
+            pass: caller.pass,
             writer,
             hearing,
             recognisers: Vec::new(),
@@ -199,6 +210,13 @@ impl Actor for SessionActor {
             session.state.end(1001, "the server is stopping", moment);
             session.carry_out(context);
         }));
+        if let Some(pass) = self.pass.take() {
+            context.spawn(pass.into_actor(self).map(|why, session, context| {
+                let moment = session.moment();
+                session.state.expel(why.reason(), moment);
+                session.carry_out(context);
+            }));
+        }
         self.set_alarm(context);
     }
 }
