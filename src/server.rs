@@ -18,6 +18,7 @@ use crate::actors::session::{SessionServices, SessionSettings};
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
+use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::{ProviderTable, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
@@ -49,6 +50,9 @@ pub enum ServerError {
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
+    /// The authorities cannot be read.
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -168,7 +172,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     for warning in auth::warnings(&settings.auth) {
         tracing::warn!("{warning}");
     }
-    let auth = Authenticator::open(&settings.auth)?;
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
+    let auth = Authenticator::open(&settings.auth, &authorities)?;
     let secure = secure(settings)?;
     raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);

@@ -27,6 +27,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::config::{Auth, SocketAuth};
+use crate::outgoing::Authorities;
 use methods::Methods;
 use secrets::Secrets;
 use service::AuthService;
@@ -110,14 +111,21 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// What the settings ask for; `None` when nobody needs a token. Reads the key file.
-    pub fn open(settings: &Auth) -> Result<Option<Self>, SetupError> {
+    /// What the settings ask for; `None` when nobody needs a token. Reads the key file. `authorities` are believed about
+    /// the service.
+    pub fn open(settings: &Auth, authorities: &Authorities) -> Result<Option<Self>, SetupError> {
         let methods = Methods::from_settings(settings).map_err(SetupError::Settings)?;
         if !settings.required {
             return Ok(None);
         }
         let service = methods.service.map(|(url, key)| {
-            AuthService::open(url, key, settings.timeout_seconds, settings.cache_seconds)
+            AuthService::open(
+                url,
+                key,
+                settings.timeout_seconds,
+                settings.cache_seconds,
+                authorities,
+            )
         });
         Ok(Some(Self {
             secrets: methods.secrets,
@@ -249,7 +257,9 @@ mod tests {
     }
 
     fn at(settings: &Auth, door: Door, query: &str) -> Result<Access, AuthError> {
-        let authenticator = Authenticator::open(settings).unwrap().unwrap();
+        let authenticator = Authenticator::open(settings, &Authorities::default())
+            .unwrap()
+            .unwrap();
         let credentials = Credentials {
             authorization: Vec::new(),
             query,
@@ -352,7 +362,12 @@ mod tests {
 
     #[test]
     fn an_authenticator_shows_no_secret() {
-        let shown = format!("{:?}", Authenticator::open(&tenant_a()).unwrap().unwrap());
+        let shown = format!(
+            "{:?}",
+            Authenticator::open(&tenant_a(), &Authorities::default())
+                .unwrap()
+                .unwrap()
+        );
         assert!(
             !shown.contains("house") && !shown.contains("of-a"),
             "{shown}"

@@ -20,6 +20,7 @@ use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use crate::config::HttpUrl;
+use crate::outgoing::Authorities;
 
 /// The constant issuer marker.
 const SUBJECT: &str = "service-auth";
@@ -141,19 +142,22 @@ impl AuthService {
         key: PathBuf,
         patience: Duration,
         keep: Duration,
+        authorities: &Authorities,
     ) -> Result<Self, SetupError> {
         let path = key.clone();
         let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
-        let mut client = Client::builder()
+        let client = if url.0.scheme() == "http" {
+            // A machine without certificates of authorities can have such a service too.
+            Client::builder().tls_certs_only([])
+        } else {
+            authorities.client()
+        };
+        let client = client
             .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::none())
             // A proxy of the environment would get to see every token.
             .no_proxy()
             .pool_idle_timeout(IDLE_CONNECTION);
-        if url.0.scheme() == "http" {
-            // A machine without certificates of authorities can have such a service too.
-            client = client.tls_certs_only([]);
-        }
         Ok(Self {
             url,
             client: client.build()?,

@@ -124,6 +124,12 @@ settings! {
         tls_key: Option<PathBuf> = "", "server.tls.key", "SERVER_TLS_KEY";
     }
 
+    /// Connections that the server opens to others.
+    outgoing: Outgoing {
+        /// File with certificates of authorities (PEM) that are believed beside the system's, for networks that have their own.
+        ca_file: Option<PathBuf> = "", "outgoing.ca_file", "OUTGOING_CA_FILE";
+    }
+
     /// The socket of a session.
     socket: Socket {
         /// Seconds within which a config must have been carried out.

@@ -22,6 +22,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::outgoing::Authorities;
+
 const NAME: &str = env!("CARGO_PKG_NAME");
 /// How long the collector may take to accept some spans, and the last ones at the end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,13 +58,16 @@ impl Traces {
 }
 
 /// The layer that sends our own spans to the collector at `endpoint` (`/v1/traces` is added), and the export.
-pub fn layer<S>(endpoint: &str) -> Result<(impl Layer<S>, Traces), TraceError>
+pub fn layer<S>(
+    endpoint: &str,
+    authorities: &Authorities,
+) -> Result<(impl Layer<S>, Traces), TraceError>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Collector::new()?)
+        .with_http_client(Collector::new(authorities)?)
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
         .with_timeout(PATIENCE)
@@ -129,8 +134,9 @@ struct Collector {
 }
 
 impl Collector {
-    fn new() -> Result<Self, TraceError> {
-        let client = reqwest::Client::builder()
+    fn new(authorities: &Authorities) -> Result<Self, TraceError> {
+        let client = authorities
+            .client()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(PATIENCE)
             .build()?;

@@ -1,6 +1,7 @@
 //! The doors: who gets in with what, against a running server and a real authentication service that verifies every
 //! question with the public key.
 
+mod authority;
 mod ends;
 pub mod keys;
 mod matrix;
@@ -234,6 +235,18 @@ async fn a_service_that_does_not_answer_in_time_or_at_all_is_unavailable() {
     drop(service);
     let response = get(&server, "/sessions", "silent").await;
     assert_error(response, 503, "auth_service_unavailable", "").await;
+}
+
+#[actix_web::test]
+async fn a_key_that_does_not_sign_is_told_and_nobody_is_asked() {
+    let file = KeyFile::new(&keys::unable());
+    let service = AuthService::start(|_| ok(""));
+    let server = asking(&service, &file.path(), &[]);
+    let response = get(&server, "/sessions", "t").await;
+    assert_error(response, 500, "jwt_signing_error", "").await;
+    assert!(service.seen().is_empty());
+    file.put(&RSA.pkcs8);
+    assert_eq!(get(&server, "/sessions", "t").await.status(), 200);
 }
 
 #[actix_web::test]
