@@ -9,6 +9,7 @@ use super::auth;
 use super::cors::Origins;
 use super::error::{ApiError, Code};
 use super::limits::Limits;
+use super::requests::RequestId;
 use super::socket::{self, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Caller, Places, SessionServices};
@@ -63,7 +64,11 @@ pub async fn open(
         of_tenant: limits.place_for(&access)?,
         work,
     };
-    let caller = Caller { access, pass };
+    let caller = Caller {
+        access,
+        pass,
+        request_id: RequestId::of(&request),
+    };
     let services = Arc::clone(&sockets.services);
     let response = socket::open(&request, payload, &sockets.settings, |writer| {
         session::open(services, places, caller, writer)

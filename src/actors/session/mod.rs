@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
 
 pub use door::Door;
 use failure::Refusal;
@@ -37,6 +38,7 @@ use state::{Command, Effect, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
 
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
+use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
@@ -87,6 +89,8 @@ pub struct Caller {
     pub access: Access,
     /// Tells when their token is not good any more, where that can be known.
     pub pass: Option<Pass>,
+    /// The id of the request that opened it.
+    pub request_id: String,
 }
 
 /// What a session holds as long as it lives, so that others know.
@@ -169,7 +173,9 @@ pub fn open(
     let (hearing, news) = Hearing::new();
     let providers = Arc::clone(&services.providers);
     let (heard, sent) = (hearing.clone(), writer.clone());
-    let session = SessionActor::create(move |context| {
+    let trace = SessionTrace::begin(&caller.request_id);
+    let span = trace.span();
+    let begin = move |context: &mut Context<SessionActor>| {
         context.set_mailbox_capacity(MAILBOX);
         context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
         let now = Instant::now().into_std();
@@ -193,10 +199,11 @@ pub fn open(
             _of_tenant: places.of_tenant,
             _work: places.work,
             _open: metrics::session_opened(),
-            trace: SessionTrace::begin(),
+            trace,
         }
-    });
-    Door::new(session, heard, sent, providers)
+    };
+    let session = span.in_scope(|| start_in_span(begin));
+    Door::new(session, heard, sent, providers, span)
 }
 
 impl Actor for SessionActor {
@@ -212,6 +219,7 @@ impl Actor for SessionActor {
         }));
         if let Some(pass) = self.pass.take() {
             context.spawn(pass.into_actor(self).map(|why, session, context| {
+                tracing::info!(reason = why.reason(), "a session ends with its token");
                 let moment = session.moment();
                 session.state.expel(why.reason(), moment);
                 session.carry_out(context);
@@ -329,6 +337,7 @@ impl SessionActor {
                 }
             }
             Effect::Close { code, reason } => {
+                tracing::debug!(code, reason, "a session closes its socket");
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -474,7 +483,8 @@ impl SessionActor {
             },
         };
         let report = context.address().recipient();
-        let actor = SttActor::new(provider, request, feed.clone(), report, life).start();
+        let actor = SttActor::new(provider, request, feed.clone(), report, life);
+        let actor = start_in_span(|_| actor);
         self.recognisers.push(Recogniser { life, actor, feed });
     }
 
@@ -492,7 +502,9 @@ impl SessionActor {
         let player = Player::new(self.writer.clone(), speech.format, lead);
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
-        let task = AbortOnDropHandle::new(tokio::task::spawn_local(player.clone().run()));
+        let task = AbortOnDropHandle::new(tokio::task::spawn_local(
+            player.clone().run().in_current_span(),
+        ));
         context.spawn(task.into_actor(self).map(|ended, session, context| {
             if ended.is_err_and(|error| error.is_panic()) {
                 session.writer.close(1011, "internal error");
@@ -509,7 +521,8 @@ impl SessionActor {
         let synthesizer = Arc::clone(&self.services.synthesizer);
         let tenant = self.access.tenant().cloned();
         let report = (life, context.address().recipient());
-        let actor = TtsActor::new(synthesizer, speech, tenant, player, report).start();
+        let actor = TtsActor::new(synthesizer, speech, tenant, player, report);
+        let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
     }
 

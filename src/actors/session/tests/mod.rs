@@ -119,7 +119,11 @@ impl Stage {
         };
         let services = Arc::clone(&self.services);
         let access = Access::anonymous();
-        let caller = Caller { access, pass };
+        let caller = Caller {
+            access,
+            pass,
+            request_id: String::new(),
+        };
         Client::connect(|writer| super::open(services, places, caller, writer))
     }
 
