@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod http;
 pub mod json;
+pub mod outgoing;
 pub mod phone;
 pub mod process;
 pub mod providers;

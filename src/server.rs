@@ -18,6 +18,7 @@ use crate::actors::session::{SessionServices, SessionSettings};
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
+use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
@@ -50,6 +51,9 @@ pub enum ServerError {
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
+    /// The authorities cannot be read.
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -99,8 +103,9 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let providers = &settings.providers;
     local::add_to(&mut table, providers)?;
     null::add_to(&mut table, providers);
-    let transport = Transport::new(providers.ca_file.as_deref())
-        .map_err(|error| io::Error::other(format!("providers.ca_file: {error}")))?;
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
+    let authorities = authorities.map_err(io::Error::other)?;
+    let transport = Transport::new(&authorities).map_err(io::Error::other)?;
     deepgram::add_to(&mut table, providers, &transport);
     elevenlabs::add_to(&mut table, providers, &transport);
     google::add_to(&mut table, providers, &transport);
@@ -177,7 +182,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     for warning in auth::warnings(&settings.auth) {
         tracing::warn!("{warning}");
     }
-    let auth = Authenticator::open(&settings.auth)?;
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
+    let auth = Authenticator::open(&settings.auth, &authorities)?;
     let secure = secure(settings)?;
     raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);

@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use vivavoce::actors::session::messages::ClientMessage;
 
+use crate::auth::keys::EC;
+use crate::auth::service::{AuthService, Reply};
+use crate::auth::{HOUSE, KeyFile, OF_A, asking, tenants};
 use crate::harness::*;
 
-async fn described(server: &Server, path: &str) -> Value {
+/// A document that the server serves.
+pub async fn described(server: &Server, path: &str) -> Value {
     let answer = client()
         .get(format!("{}{path}", server.url))
         .send()
@@ -28,7 +32,7 @@ fn committed(file: &str) -> String {
 }
 
 /// Every operation with its path and method.
-fn operations(api: &Value) -> Vec<(String, Method, Value)> {
+pub fn operations(api: &Value) -> Vec<(String, Method, Value)> {
     let mut all = Vec::new();
     for (path, item) in api["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -40,7 +44,7 @@ fn operations(api: &Value) -> Vec<(String, Method, Value)> {
 }
 
 /// The path of an operation with the examples of its parameters.
-fn example_url(server: &Server, path: &str, operation: &Value) -> reqwest::Url {
+pub fn example_url(server: &Server, path: &str, operation: &Value) -> reqwest::Url {
     let mut path = path.to_owned();
     let mut query = Vec::new();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
@@ -301,40 +305,63 @@ fn run_client(program: &Path, folder: &Path, arguments: &[&str]) -> String {
     stdout(&output)
 }
 
-/// 5 examples per operation, or 300 with `VIVAVOCE_LONG=1`.
-#[test]
-fn a_fuzzer_finds_nothing_that_is_not_described() {
-    let server = Server::start();
+/// Runs schemathesis against a server: 5 examples per operation, or 300 with `VIVAVOCE_LONG=1`. Its summary is shown by
+/// `--nocapture`.
+fn fuzz(server: &Server, token: Option<&str>) {
     let folder = tempfile::tempdir().unwrap();
-    let examples = if std::env::var_os("VIVAVOCE_LONG").is_some() {
-        "300"
-    } else {
-        "5"
-    };
+    let long = std::env::var_os("VIVAVOCE_LONG").is_some();
     let hooks = clients("tests/clients");
     let url = format!("{}/openapi.json", server.url);
     let settings = clients("tests/clients/schemathesis.toml");
-    let output = Command::new(clients(".clients/python/bin/schemathesis"))
+    let mut command = Command::new(clients(".clients/python/bin/schemathesis"));
+    command
         .args(["--config-file", settings.to_str().unwrap(), "run", &url])
-        .args([
-            "--max-examples",
-            examples,
-            "--seed",
-            "1",
-            "--continue-on-failure",
-            "--no-color",
-        ])
+        .args(["--max-examples", if long { "300" } else { "5" }])
+        .args(["--seed", "1", "--continue-on-failure", "--no-color"])
         .env("SCHEMATHESIS_HOOKS", "schemathesis_hooks")
         .env("PYTHONPATH", hooks)
-        .current_dir(folder.path())
-        .output()
-        .expect("./test installs schemathesis");
-    assert!(
-        output.status.success(),
-        "{}\n{}",
-        stdout(&output),
-        stderr(&output)
+        .current_dir(folder.path());
+    if let Some(token) = token {
+        let header = format!("Authorization: Bearer {token}");
+        command.args(["--header", &header]).env("LOCKED", "1");
+    }
+    let output = command.output().expect("./test installs schemathesis");
+    println!("{}", stdout(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_fuzzer_finds_nothing_that_is_not_described() {
+    fuzz(&Server::start(), None);
+}
+
+#[test]
+fn a_fuzzer_finds_nothing_where_everything_is_configured_and_locked() {
+    let file = KeyFile::new(&EC.pkcs8);
+    // It knows nobody: whoever comes in does so by a secret.
+    let service = AuthService::start(|_| Reply::Answer(401, String::new()));
+    let tenants = tenants();
+    let server = asking(
+        &service,
+        &file.path(),
+        &[
+            ("AUTH_API_SECRET", HOUSE),
+            ("AUTH_API_SECRETS_JSON", &tenants),
+            ("AUTH_SOCKET", "required"),
+            ("AUTH_CACHE_SECONDS", "60"),
+            ("LIMITS_REQUESTS_PER_SECOND", "1000000"),
+            ("LIMITS_SESSIONS_PER_TENANT", "1000"),
+            ("SERVER_CORS_ORIGINS", "https://pages.example"),
+            ("SERVER_TRUSTED_PROXIES", "127.0.0.0/8"),
+            ("SIP_OUTBOUND_ADDRESS", "sip.example:5060"),
+            ("SIP_HOOK_SECRET", "0123456789-0123456789"),
+            (
+                "SIP_HOOKS_JSON",
+                r#"[{"host": "a.example", "url": "https://a.example/"}]"#,
+            ),
+        ],
     );
+    fuzz(&server, Some(OF_A));
 }
 
 fn socket_url(server: &Server) -> String {

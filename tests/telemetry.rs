@@ -13,6 +13,7 @@ use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use vivavoce::config::TABLE;
 
 use crate::harness::*;
@@ -452,4 +453,69 @@ async fn a_collector_that_is_away_costs_a_warning_and_nothing_else() {
         "{log}"
     );
     assert!(!log.contains("marker"), "{log}");
+}
+
+#[tokio::test]
+async fn a_request_continues_the_trace_of_its_caller() {
+    let collector = Collector::start();
+    let mut server = Server::start_logged(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)]);
+    let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let unsampled = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let bad = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
+    for (path, parents) in [
+        ("/voices", vec![good]),
+        ("/sessions", vec![bad]),
+        ("/healthz", vec![good, good]),
+        ("/docs", vec![unsampled]),
+    ] {
+        let mut request = client().get(format!("{}{path}", server.url));
+        for parent in parents {
+            request = request.header("traceparent", parent);
+        }
+        assert_eq!(request.send().await.unwrap().status(), 200);
+    }
+    server.log();
+    let spans = collector.spans();
+    let of = |route: &str| {
+        let route = format!("\"{route}\"");
+        let found = spans
+            .iter()
+            .find(|span| attribute(span, "http.route").contains(&route));
+        found.map(|span| (span.trace_id.clone(), span.parent_span_id.clone()))
+    };
+    let trace = u128::from_str_radix(&good[3..35], 16).unwrap();
+    let parent = u64::from_str_radix(&good[36..52], 16).unwrap();
+    let caller = (trace.to_be_bytes().to_vec(), parent.to_be_bytes().to_vec());
+    assert_eq!(of("/voices"), Some(caller.clone()));
+    for path in ["/sessions", "/healthz"] {
+        let (trace, parent) = of(path).unwrap();
+        assert!(
+            trace != caller.0 && parent.is_empty(),
+            "{path} {trace:?} {parent:?}"
+        );
+    }
+    assert_eq!(of("/docs"), None, "its caller does not want it traced");
+}
+
+#[tokio::test]
+async fn log_lines_of_a_session_carry_the_id_of_its_request() {
+    let mut server = Server::start_logged(&[
+        ("LOG_LEVEL", "debug"),
+        ("LOG_FORMAT", "json"),
+        ("SOCKET_CONFIG_TIMEOUT_SECONDS", "0.2"),
+    ]);
+    let url = format!("{}/ws", server.url.replace("http://", "ws://"));
+    let mut request = url.into_client_request().unwrap();
+    let id = "conversation-7".parse().unwrap();
+    request.headers_mut().insert("x-request-id", id);
+    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    while socket.next().await.is_some() {}
+    let log = server.log();
+    for said in ["a session closes its socket", "a socket has closed"] {
+        let line = log.lines().find(|line| line.contains(said));
+        let line = line.unwrap_or_else(|| panic!("{said:?} is missing in\n{log}"));
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["span"]["name"], "session", "{line}");
+        assert_eq!(line["span"]["request_id"], "conversation-7", "{line}");
+    }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use super::session::playback::{Command, UtteranceKey};
 use super::session::player::{CHUNK, Player};
@@ -196,10 +197,11 @@ impl TtsActor {
             done: false,
         };
         let given = Rc::clone(&text);
-        let task = tokio::task::spawn_local(async move {
+        let run = async move {
             say.run(given).await;
             lost.done();
-        });
+        };
+        let task = tokio::task::spawn_local(run.in_current_span());
         self.job = Some(Job {
             utterance,
             text: Rc::clone(&text),

@@ -5,6 +5,7 @@
 mod access;
 mod decisions;
 mod methods;
+mod pass;
 mod secrets;
 mod service;
 mod signing;
@@ -12,14 +13,21 @@ mod token;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 pub use access::{Access, InvalidTenant, TenantId};
 pub use methods::{problems, warnings};
+pub use pass::{Pass, Withdrawn};
 pub use service::Question;
 pub use signing::KeyError;
 pub use token::Credentials;
 
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
 use crate::config::{Auth, SocketAuth};
+use crate::outgoing::Authorities;
 use methods::Methods;
 use secrets::Secrets;
 use service::AuthService;
@@ -95,26 +103,37 @@ pub enum Step<'a> {
 /// Decides who comes in.
 pub struct Authenticator {
     secrets: Secrets,
-    service: Option<AuthService>,
+    service: Option<Arc<AuthService>>,
     require_tenant: bool,
     socket: SocketAuth,
+    /// How often the service is asked again about the token of a session.
+    session_recheck: Option<Duration>,
 }
 
 impl Authenticator {
-    /// What the settings ask for; `None` when nobody needs a token. Reads the key file.
-    pub fn open(settings: &Auth) -> Result<Option<Self>, SetupError> {
+    /// What the settings ask for; `None` when nobody needs a token. Reads the key file. `authorities` are believed about
+    /// the service.
+    pub fn open(settings: &Auth, authorities: &Authorities) -> Result<Option<Self>, SetupError> {
         let methods = Methods::from_settings(settings).map_err(SetupError::Settings)?;
         if !settings.required {
             return Ok(None);
         }
         let service = methods.service.map(|(url, key)| {
-            AuthService::open(url, key, settings.timeout_seconds, settings.cache_seconds)
+            AuthService::open(
+                url,
+                key,
+                settings.timeout_seconds,
+                settings.cache_seconds,
+                authorities,
+            )
         });
         Ok(Some(Self {
             secrets: methods.secrets,
-            service: service.transpose()?,
+            service: service.transpose()?.map(Arc::new),
             require_tenant: settings.require_tenant,
             socket: settings.socket,
+            session_recheck: Some(settings.session_recheck_seconds)
+                .filter(|every| !every.is_zero()),
         }))
     }
 
@@ -161,6 +180,7 @@ impl fmt::Debug for Authenticator {
             .field("service", &self.service)
             .field("require_tenant", &self.require_tenant)
             .field("socket", &self.socket)
+            .field("session_recheck", &self.session_recheck)
             .finish()
     }
 }
@@ -168,7 +188,7 @@ impl fmt::Debug for Authenticator {
 /// A token that only the service can judge.
 pub struct Inquiry<'a> {
     authenticator: &'a Authenticator,
-    service: &'a AuthService,
+    service: &'a Arc<AuthService>,
     door: Door,
     token: Token,
 }
@@ -179,6 +199,36 @@ impl Inquiry<'_> {
         let holder = self.service.ask(self.token, question).await?;
         self.authenticator.admit(self.door, holder)
     }
+
+    /// The same for a session, with what tells it when the token is not good any more.
+    ///
+    /// A token that looks like a JWT is believed about its end, although nobody has verified it here: whoever forges it
+    /// shortens their own session. One that was over when the service accepted it is not what the service goes by.
+    /// Later on only [`AuthError::Unauthorized`] or another holder count: a service that is away or busy must not cut
+    /// conversations.
+    pub async fn ask_for_session(self, question: Question) -> Result<(Access, Pass), AuthError> {
+        let Self {
+            authenticator,
+            service,
+            door,
+            token,
+        } = self;
+        let holder = service.ask(token.clone(), question.clone()).await?;
+        let access = authenticator.admit(door, holder.clone())?;
+        let expires = token
+            .time_left(SystemTime::now())
+            .and_then(|left| Instant::now().checked_add(left));
+        let service = Arc::clone(service);
+        let is_good = async move || {
+            let again = service.ask_anew(token.clone(), question.clone()).await;
+            match again {
+                Ok(now) => now == holder,
+                Err(error) => error != AuthError::Unauthorized,
+            }
+        };
+        let pass = pass::withdrawn(expires, authenticator.session_recheck, is_good);
+        Ok((access, pass.boxed_local()))
+    }
 }
 
 #[cfg(test)]
@@ -186,7 +236,6 @@ mod tests {
     use super::*;
     use crate::config::{JsonText, Secret};
     use serde_json::{Value, json};
-    use std::time::Duration;
 
     fn settings(tenants: Value) -> Auth {
         Auth {
@@ -198,6 +247,7 @@ mod tests {
             timeout_seconds: Duration::from_secs(5),
             require_tenant: false,
             cache_seconds: Duration::ZERO,
+            session_recheck_seconds: Duration::ZERO,
             socket: SocketAuth::Public,
         }
     }
@@ -207,7 +257,9 @@ mod tests {
     }
 
     fn at(settings: &Auth, door: Door, query: &str) -> Result<Access, AuthError> {
-        let authenticator = Authenticator::open(settings).unwrap().unwrap();
+        let authenticator = Authenticator::open(settings, &Authorities::default())
+            .unwrap()
+            .unwrap();
         let credentials = Credentials {
             authorization: Vec::new(),
             query,
@@ -310,7 +362,12 @@ mod tests {
 
     #[test]
     fn an_authenticator_shows_no_secret() {
-        let shown = format!("{:?}", Authenticator::open(&tenant_a()).unwrap().unwrap());
+        let shown = format!(
+            "{:?}",
+            Authenticator::open(&tenant_a(), &Authorities::default())
+                .unwrap()
+                .unwrap()
+        );
         assert!(
             !shown.contains("house") && !shown.contains("of-a"),
             "{shown}"

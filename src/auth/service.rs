@@ -20,6 +20,7 @@ use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use crate::config::HttpUrl;
+use crate::outgoing::Authorities;
 
 /// The constant issuer marker.
 const SUBJECT: &str = "service-auth";
@@ -37,6 +38,7 @@ const HIDDEN_HEADERS: &[&str] = &["authorization", "cookie", "host", "x-real-ip"
 const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", "x-service-"];
 
 /// What a token is used for.
+#[derive(Clone)]
 pub struct Question {
     pub(super) method: String,
     pub(super) path: String,
@@ -140,19 +142,22 @@ impl AuthService {
         key: PathBuf,
         patience: Duration,
         keep: Duration,
+        authorities: &Authorities,
     ) -> Result<Self, SetupError> {
         let path = key.clone();
         let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
-        let mut client = Client::builder()
+        let client = if url.0.scheme() == "http" {
+            // A machine without certificates of authorities can have such a service too.
+            Client::builder().tls_certs_only([])
+        } else {
+            authorities.client()
+        };
+        let client = client
             .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::none())
             // A proxy of the environment would get to see every token.
             .no_proxy()
             .pool_idle_timeout(IDLE_CONNECTION);
-        if url.0.scheme() == "http" {
-            // A machine without certificates of authorities can have such a service too.
-            client = client.tls_certs_only([]);
-        }
         Ok(Self {
             url,
             client: client.build()?,
@@ -172,15 +177,24 @@ impl AuthService {
         {
             return Ok(holder);
         }
-        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
-        let holder = answer.unwrap_or_else(|_| {
-            tracing::warn!("the authentication service did not answer in time");
-            Err(AuthError::ServiceUnavailable)
-        })?;
+        let holder = self.ask_anew(token, question).await?;
         if let Some((decisions, key)) = kept {
             decisions.put(key, holder.clone(), Instant::now());
         }
         Ok(holder)
+    }
+
+    /// The same, whatever was answered before.
+    pub(super) async fn ask_anew(
+        &self,
+        token: Token,
+        question: Question,
+    ) -> Result<Holder, AuthError> {
+        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
+        answer.unwrap_or_else(|_| {
+            tracing::warn!("the authentication service did not answer in time");
+            Err(AuthError::ServiceUnavailable)
+        })
     }
 
     async fn put(&self, token: Token, question: Question) -> Result<Holder, AuthError> {

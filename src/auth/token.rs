@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::AuthError;
@@ -46,6 +50,22 @@ impl Token {
     /// The text itself, for the one who must be asked about it.
     pub(super) fn expose(&self) -> &str {
         &self.0
+    }
+
+    /// How long it is good yet, where it looks like a JWT that says so (RFC 7519, section 4.1.4); nobody has verified
+    /// that. `None` where it says nothing, or that it is over.
+    pub(super) fn time_left(&self, now: SystemTime) -> Option<Duration> {
+        let mut parts = self.0.split('.');
+        let (Some(_), Some(claims), Some(_), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return None;
+        };
+        let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
+        let claims: Value = serde_json::from_slice(&claims).ok()?;
+        let exp = claims.get("exp")?.as_f64()?;
+        let end = UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)?;
+        end.duration_since(now).ok().filter(|left| !left.is_zero())
     }
 
     pub(super) fn digest(&self) -> [u8; 32] {
@@ -135,6 +155,44 @@ mod tests {
             "api_key=a&api_key=a",
         ] {
             assert_eq!(token(&[], query), Err(AuthError::MissingHeader), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_looks_like_a_jwt_says_how_long_it_is_good() {
+        let left = |token: String| {
+            let now = UNIX_EPOCH + Duration::from_secs(1_000);
+            Token::new(&token).unwrap().time_left(now)
+        };
+        let jwt = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        for (claims, seconds) in [
+            (r#"{"exp": 1060}"#, 60.0),
+            (r#"{"sub": "x", "exp": 1000.5}"#, 0.5),
+        ] {
+            let expected = Duration::from_secs_f64(seconds);
+            assert_eq!(left(jwt(claims)), Some(expected), "{claims}");
+        }
+        for claims in [
+            "{}",
+            r#"{"exp": 1000}"#,
+            r#"{"exp": 0}"#,
+            r#"{"exp": -1}"#,
+            r#"{"exp": "1060"}"#,
+            r#"{"exp": 1e300}"#,
+            "[1060]",
+            "1060",
+            "{",
+        ] {
+            assert_eq!(left(jwt(claims)), None, "{claims}");
+        }
+        let good = jwt(r#"{"exp": 1060}"#);
+        for token in [
+            "t".to_owned(),
+            format!("{good}.x"),
+            good.replacen('.', "_", 1),
+            "a.%.c".to_owned(),
+        ] {
+            assert_eq!(left(token.clone()), None, "{token}");
         }
     }
 

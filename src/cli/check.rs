@@ -4,11 +4,14 @@
 use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
+use crate::outgoing::Authorities;
 use crate::server::{engines, secure};
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
     // Their files are all that loading has not looked at.
-    Authenticator::open(&config.settings.auth).map_err(Failure::usage)?;
+    let ca_file = config.settings.outgoing.ca_file.as_deref();
+    let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
+    Authenticator::open(&config.settings.auth, &authorities).map_err(Failure::usage)?;
     secure(&config.settings).map_err(Failure::usage)?;
     println!("settings: good");
     for resolved in config.not_yet_used() {

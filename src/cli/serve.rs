@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, load};
+use crate::outgoing::Authorities;
 use crate::{server, telemetry};
 
 #[derive(Debug, Args)]
@@ -41,7 +42,14 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let config = load(config, &flags)?;
     let settings = &config.settings;
     let collector = settings.telemetry.otlp_endpoint.as_deref();
-    let traces = telemetry::start(settings.log.level, settings.log.format, collector);
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
+    let authorities = authorities.map_err(Failure::usage)?;
+    let traces = telemetry::start(
+        settings.log.level,
+        settings.log.format,
+        collector,
+        &authorities,
+    );
     let traces = traces.map_err(Failure::work)?;
     let ended = server::run(&config).map_err(Failure::work);
     if let Some(traces) = traces {

@@ -124,6 +124,12 @@ settings! {
         tls_key: Option<PathBuf> = "", "server.tls.key", "SERVER_TLS_KEY";
     }
 
+    /// Connections that the server opens to others.
+    outgoing: Outgoing {
+        /// File with certificates of authorities (PEM) that are believed beside the system's, for networks that have their own.
+        ca_file: Option<PathBuf> = "", "outgoing.ca_file", "OUTGOING_CA_FILE";
+    }
+
     /// The socket of a session.
     socket: Socket {
         /// Seconds within which a config must have been carried out.
@@ -228,8 +234,6 @@ settings! {
         azure_stt_streams: Option<NonZeroU32> = "", "providers.azure.stt_streams", "AZURE_STT_STREAMS";
         /// Connections that one credential may use at once for synthesis at Azure; no limit when absent.
         azure_tts_streams: Option<NonZeroU32> = "", "providers.azure.tts_streams", "AZURE_TTS_STREAMS";
-        /// File with certificates (PEM) that are trusted beside the system's when vendors are called.
-        ca_file: Option<PathBuf> = "", "providers.ca_file", "CA_FILE";
         /// Whether there is a provider `null`, which hears fixed words and says tones, for measurements.
         null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
     }
@@ -280,6 +284,8 @@ settings! {
         require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT";
         /// Seconds that its answers are kept, by token, method, path and body; 0 means not at all.
         cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS";
+        /// Seconds after which it is asked again about the token of a running session, which ends when it says 401; 0 means never.
+        session_recheck_seconds: Duration = "300", "auth.session_recheck_seconds", "AUTH_SESSION_RECHECK_SECONDS";
         /// Whether `GET /ws` needs a token too. Where it is public, a token that is sent must be good all the same.
         socket: SocketAuth = "public", "auth.socket", "AUTH_SOCKET";
     }

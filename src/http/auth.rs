@@ -13,7 +13,7 @@ use super::body;
 use super::error::{ApiError, Code};
 use super::limits::{Limits, PROBES};
 use super::state::AppState;
-use crate::auth::{Access, Authenticator, Credentials, Door, Question, Step};
+use crate::auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
 
 /// A route that anybody may take.
 pub fn public<F, Args>(handler: F) -> impl Fn() -> Route
@@ -90,14 +90,21 @@ async fn identify(
     Ok(inquiry.ask(question(request.request(), body)).await?)
 }
 
-/// Who opens a socket. Its payload is not a body, and stays as it is.
-pub async fn at_socket(state: &AppState, request: &HttpRequest) -> Result<Access, ApiError> {
+/// Who opens a socket, and for how long where that is known. Its payload is not a body, and stays as it is.
+pub async fn at_socket(
+    state: &AppState,
+    request: &HttpRequest,
+) -> Result<(Access, Option<Pass>), ApiError> {
     let Some(authenticator) = &state.auth else {
-        return Ok(Access::anonymous());
+        return Ok((Access::anonymous(), None));
     };
     match authenticator.identify(Door::Socket, &credentials(request))? {
-        Step::Enter(access) => Ok(access),
-        Step::Ask(inquiry) => Ok(inquiry.ask(question(request, Bytes::new())).await?),
+        Step::Enter(access) => Ok((access, None)),
+        Step::Ask(inquiry) => {
+            let question = question(request, Bytes::new());
+            let (access, pass) = inquiry.ask_for_session(question).await?;
+            Ok((access, Some(pass)))
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use actix_web::error::InternalError;
 use actix_web::http::Method;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
+use actix_web::{HttpMessage, HttpRequest};
+use opentelemetry::propagation::Extractor;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
@@ -16,10 +18,41 @@ use crate::telemetry::traces;
 
 /// The request's id, in and out.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The trace that the request belongs to.
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over.
 const MAX_ID_BYTES: usize = 128;
 /// In place of the pattern, where no route has the path.
 const NO_ROUTE: &str = "none";
+
+/// The id of a request, for what goes on after it.
+#[derive(Debug, Clone)]
+pub struct RequestId(HeaderValue);
+
+impl RequestId {
+    /// That of a request; empty where nobody observes it.
+    pub fn of(request: &HttpRequest) -> String {
+        let extensions = request.extensions();
+        let id = extensions.get().map(|Self(id)| id.to_str());
+        id.and_then(Result::ok).unwrap_or_default().to_owned()
+    }
+}
+
+/// The headers of a request, as they say which trace it belongs to.
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    /// Of several, none: nobody could say which one is meant.
+    fn get(&self, key: &str) -> Option<&str> {
+        let mut values = self.0.get_all(key);
+        let value = values.next()?.to_str().ok()?;
+        values.next().is_none().then_some(value)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
 
 /// The outermost middleware.
 pub async fn observe(
@@ -33,6 +66,10 @@ pub async fn observe(
     let probe = PROBES.contains(&request.path());
     // At the highest level, so that whatever is logged carries it.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
+    if request.headers().contains_key(TRACE_PARENT) {
+        traces::continue_trace(&span, &Headers(request.headers()));
+    }
+    request.extensions_mut().insert(RequestId(id.clone()));
     async move {
         let answer = next.call(request).await;
         let status = match &answer {

@@ -9,9 +9,10 @@ use super::auth;
 use super::cors::Origins;
 use super::error::{ApiError, Code};
 use super::limits::Limits;
+use super::requests::RequestId;
 use super::socket::{self, SocketSettings};
 use super::state::AppState;
-use crate::actors::session::{self, Places, SessionServices};
+use crate::actors::session::{self, Caller, Places, SessionServices};
 use crate::config::Settings;
 
 /// What `GET /ws` needs beside [`AppState`].
@@ -49,7 +50,7 @@ pub async fn open(
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
     let work = state.begin_work()?;
-    let access = auth::at_socket(&state, &request).await?;
+    let (access, pass) = auth::at_socket(&state, &request).await?;
     limits.admit_tenant(&access)?;
     let places = Places {
         session: place(
@@ -63,9 +64,14 @@ pub async fn open(
         of_tenant: limits.place_for(&access)?,
         work,
     };
+    let caller = Caller {
+        access,
+        pass,
+        request_id: RequestId::of(&request),
+    };
     let services = Arc::clone(&sockets.services);
     let response = socket::open(&request, payload, &sockets.settings, |writer| {
-        session::open(services, places, access, writer)
+        session::open(services, places, caller, writer)
     })?;
     Ok(response)
 }

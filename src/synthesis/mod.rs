@@ -17,6 +17,7 @@ use dashmap::mapref::entry::Entry;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Instrument;
 
 use crate::audio::convert::Converter;
 use crate::audio::{Encoding, wav};
@@ -279,14 +280,15 @@ impl Synthesizer {
         text: String,
     ) {
         let this = Arc::clone(self);
-        tokio::spawn(async move {
+        let run = async move {
             let under_way = UnderWay {
                 synthesizer: this,
                 key,
                 flight,
             };
             under_way.run(provider, config, text).await;
-        });
+        };
+        tokio::spawn(run.in_current_span());
     }
 
     async fn permit(

@@ -12,13 +12,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::config::{LogFormat, LogLevel};
+use crate::outgoing::Authorities;
 use traces::{TraceError, Traces};
 
-/// Starts logging for the whole process, and traces where a collector is named. A second call changes nothing.
+/// Starts logging for the whole process, and traces where a collector is named, about which `authorities` are believed. A second call changes nothing.
 pub fn start(
     level: LogLevel,
     format: LogFormat,
     collector: Option<&str>,
+    authorities: &Authorities,
 ) -> Result<Option<Traces>, TraceError> {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -39,7 +41,8 @@ pub fn start(
             .boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    let (spans, traces) = collector.map(traces::layer).transpose()?.unzip();
+    let spans = collector.map(|endpoint| traces::layer(endpoint, authorities));
+    let (spans, traces) = spans.transpose()?.unzip();
     // Tests in one process may start it more than once.
     let _ = tracing_subscriber::registry()
         .with(spans)

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
-use opentelemetry::trace::TracerProvider;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
     ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
 };
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::runtime::{Builder, Runtime};
 use tracing::{Span, Subscriber};
@@ -21,6 +23,8 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::outgoing::Authorities;
 
 const NAME: &str = env!("CARGO_PKG_NAME");
 /// How long the collector may take to accept some spans, and the last ones at the end.
@@ -56,13 +60,16 @@ impl Traces {
 }
 
 /// The layer that sends our own spans to the collector at `endpoint` (`/v1/traces` is added), and the export.
-pub fn layer<S>(endpoint: &str) -> Result<(impl Layer<S>, Traces), TraceError>
+pub fn layer<S>(
+    endpoint: &str,
+    authorities: &Authorities,
+) -> Result<(impl Layer<S>, Traces), TraceError>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Collector::new()?)
+        .with_http_client(Collector::new(authorities)?)
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
         .with_timeout(PATIENCE)
@@ -82,6 +89,15 @@ where
     Ok((layer, Traces(provider)))
 }
 
+/// Makes a request part of its caller's trace, where its headers name one (W3C Trace Context). Its span must be new.
+pub fn continue_trace(span: &Span, headers: &dyn Extractor) {
+    let caller = TraceContextPropagator::new().extract(headers);
+    if caller.span().span_context().is_valid() {
+        // It fails where nothing is traced, and then there is nothing to continue.
+        let _ = span.set_parent(caller);
+    }
+}
+
 /// A request was answered: tells its trace, and not its log lines, what it was.
 pub fn answered(span: &Span, method: &'static str, route: &str, status: u16) {
     span.set_attribute("http.request.method", method);
@@ -97,12 +113,18 @@ pub struct SessionTrace {
 }
 
 impl SessionTrace {
-    /// A session begins. It is named by nothing that its client has chosen.
-    pub fn begin() -> Self {
+    /// A session begins. Of what its client has chosen it has the id of its request alone, which is in every log line
+    /// of the session.
+    pub fn begin(request_id: &str) -> Self {
         Self {
-            session: tracing::error_span!(parent: None, "session"),
+            session: tracing::error_span!(parent: None, "session", request_id),
             turn: Span::none(),
         }
+    }
+
+    /// What the log lines of the session belong to.
+    pub fn span(&self) -> Span {
+        self.session.clone()
     }
 
     /// Somebody speaks: the turn begins, if it has not.
@@ -129,8 +151,9 @@ struct Collector {
 }
 
 impl Collector {
-    fn new() -> Result<Self, TraceError> {
-        let client = reqwest::Client::builder()
+    fn new(authorities: &Authorities) -> Result<Self, TraceError> {
+        let client = authorities
+            .client()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(PATIENCE)
             .build()?;

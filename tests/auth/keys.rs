@@ -2,9 +2,12 @@
 
 use std::sync::LazyLock;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use p256::pkcs8::{EncodePrivateKey, EncodePublicKey, LineEnding};
 use rsa::pkcs1::EncodeRsaPrivateKey;
+use rsa::pkcs1::der::Decode;
 use rsa::rand_core::OsRng;
 
 /// A key pair.
@@ -49,3 +52,24 @@ pub static EC: LazyLock<TestKey> = LazyLock::new(|| {
         public: DecodingKey::from_ec_pem(public.as_bytes()).unwrap(),
     }
 });
+
+/// A key with an exponent that does not belong to it. That costs as much to find out as to sign, so it shows there: the
+/// signature is verified before it leaves.
+pub fn unable() -> String {
+    let key = rsa::RsaPrivateKey::new(&mut OsRng, 2048).unwrap();
+    let mut der = key.to_pkcs1_der().unwrap().as_bytes().to_vec();
+    let parsed = rsa::pkcs1::RsaPrivateKey::from_der(&der).unwrap();
+    let exponent = parsed.exponent1.as_bytes().to_vec();
+    let place = der
+        .windows(exponent.len())
+        .position(|bytes| bytes == exponent);
+    // It stays odd, as it must be.
+    der[place.unwrap() + exponent.len() - 1] ^= 2;
+    let text = STANDARD.encode(&der);
+    let lines: Vec<&str> = (0..text.len())
+        .step_by(64)
+        .map(|start| &text[start..text.len().min(start + 64)])
+        .collect();
+    let lines = lines.join("\n");
+    format!("-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----\n")
+}

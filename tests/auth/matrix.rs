@@ -1,13 +1,17 @@
 //! Every endpoint with every kind of caller, as a table that `--nocapture` shows, and sessions by their tenants.
 
+use std::collections::BTreeSet;
+
 use futures_util::{SinkExt, StreamExt};
+use reqwest::Url;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::*;
+use crate::openapi;
 
-type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
+pub type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
 
 /// Opens a socket; the status where it is refused.
 async fn connect(server: &Server, authorization: Option<&str>) -> Result<Socket, u16> {
@@ -25,7 +29,7 @@ async fn connect(server: &Server, authorization: Option<&str>) -> Result<Socket,
 }
 
 /// A session of this name.
-async fn session(server: &Server, token: Option<&str>, stream_id: &str) -> Socket {
+pub async fn session(server: &Server, token: Option<&str>, stream_id: &str) -> Socket {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let mut socket = connect(server, authorization.as_deref()).await.unwrap();
     let config = json!({"type": "config", "audio": false, "stream_id": stream_id});
@@ -167,122 +171,227 @@ async fn the_service_is_asked_about_sockets_too() {
     );
 }
 
-/// Who asks: what a column of the table is called, the `Authorization` header, and the query.
-const CALLERS: [(&str, Option<&str>, &str); 6] = [
-    ("no token", None, ""),
-    ("malformed", Some("Basic dTpw"), ""),
-    ("wrong", Some("Bearer wrong"), ""),
+/// Who asks: what a column of the table is called, and the `Authorization` header. What there is belongs to tenant `a`.
+const CALLERS: [(&str, Option<&str>); 6] = [
+    ("no token", None),
+    ("malformed", Some("Basic dTpw")),
+    ("wrong", Some("Bearer wrong")),
     (
         "other tenant",
         Some("Bearer of-b-0123456789-0123456789-0123456"),
-        "",
     ),
+    ("right", Some("Bearer of-a-0123456789-0123456789-0123456")),
     (
-        "tenant",
-        Some("Bearer of-a-0123456789-0123456789-0123456"),
-        "",
-    ),
-    (
-        "in the query",
-        None,
-        "?api_key=house-0123456789-0123456789-012345",
+        "without tenant",
+        Some("Bearer house-0123456789-0123456789-012345"),
     ),
 ];
 
-/// What each gets there. The session is of the first tenant; once it is gone it is not found.
-const ENDPOINTS: [(&str, &str, [&str; 6]); 13] = [
-    ("GET", "/", ["200"; 6]),
-    ("GET", "/healthz", ["200"; 6]),
-    ("GET", "/readyz", ["200"; 6]),
-    ("GET", "/console", ["200"; 6]),
-    ("GET", "/nowhere", ["404 NOT_FOUND"; 6]),
-    ("PUT", "/voices", ["405 METHOD_NOT_ALLOWED"; 6]),
-    ("GET", "/metrics", PROTECTED),
-    ("GET", "/voices", PROTECTED),
-    (
-        "HEAD",
-        "/voices",
-        ["401", "401", "401", "200", "200", "200"],
-    ),
-    ("POST", "/speak", PROTECTED),
-    ("GET", "/sessions", PROTECTED),
-    (
-        "DELETE",
-        "/sessions/of-a",
-        [
-            REFUSED[0],
-            REFUSED[1],
-            REFUSED[2],
-            "404 NOT_FOUND",
-            "200",
-            "404 NOT_FOUND",
-        ],
-    ),
-    // No handshake; whoever is let in is told so.
+/// What each of them gets.
+type Cells = [&'static str; CALLERS.len()];
+
+const OPEN: Cells = ["200"; CALLERS.len()];
+
+/// Behind the door all get the same.
+const fn locked(answer: &'static str) -> Cells {
+    behind_the_door([answer; 3])
+}
+
+/// What the last three get.
+const fn behind_the_door([other, right, without]: [&'static str; 3]) -> Cells {
+    [
+        "401 missing_auth_header",
+        "401 invalid_auth_header",
+        "401 unauthorized",
+        other,
+        right,
+        without,
+    ]
+}
+
+/// Every operation of the document with the example that is sent, and what comes back. Each `HEAD` is answered like its
+/// `GET`.
+const OPERATIONS: [(&str, &str, &str, Cells); 27] = [
+    ("GET", "/", "asked", OPEN),
+    ("GET", "/healthz", "asked", OPEN),
+    ("GET", "/readyz", "asked", OPEN),
+    ("GET", "/openapi.json", "asked", OPEN),
+    ("GET", "/schemas/socket.json", "asked", OPEN),
+    ("GET", "/docs", "asked", OPEN),
+    ("GET", "/console", "asked", OPEN),
+    ("GET", "/metrics", "asked", locked("200")),
+    ("GET", "/voices", "of-one-provider", locked("200")),
+    ("POST", "/speak", "local-voice", locked("200")),
+    // No handshake; whoever is let in is told so. Without a token it is public.
     (
         "GET",
         "/ws",
+        "without-a-handshake",
         [
-            "400 INVALID_REQUEST",
-            REFUSED[1],
-            REFUSED[2],
-            "400 INVALID_REQUEST",
-            "400 INVALID_REQUEST",
-            "400 INVALID_REQUEST",
+            NO_HANDSHAKE,
+            locked("")[1],
+            locked("")[2],
+            NO_HANDSHAKE,
+            NO_HANDSHAKE,
+            NO_HANDSHAKE,
         ],
+    ),
+    (
+        "GET",
+        "/sessions",
+        "asked",
+        behind_the_door(["200 []", "200 [my-session]", "200 [my-session]"]),
+    ),
+    (
+        "DELETE",
+        "/sessions/{stream_id}",
+        "unknown",
+        behind_the_door(["404 NOT_FOUND", "200", "200"]),
+    ),
+    ("POST", "/rtc/token", "join", NO_ROOMS),
+    ("GET", "/rtc/rooms", "asked", NO_ROOMS),
+    ("GET", "/rtc/rooms/{room_name}", "asked", NO_ROOMS),
+    ("DELETE", "/rtc/participant", "remove", NO_ROOMS),
+    ("POST", "/rtc/participant/mute", "mute", NO_ROOMS),
+    // Its signature lets it in, not a token.
+    (
+        "POST",
+        "/rtc/webhook",
+        "event",
+        ["500 RTC_NOT_CONFIGURED"; 6],
+    ),
+    ("GET", "/recordings", "asked", NO_RECORDINGS),
+    ("GET", "/recording/{stream_id}", "asked", NO_RECORDINGS),
+    ("DELETE", "/recording/{stream_id}", "asked", NO_RECORDINGS),
+    (
+        "POST",
+        "/sip/call",
+        "through-the-server's-gateway",
+        locked("500 OUTBOUND_ADDRESS_NOT_CONFIGURED"),
+    ),
+    ("POST", "/sip/transfer", "transfer", NO_ROOMS),
+    ("GET", "/sip/hooks", "asked", locked("200")),
+    ("POST", "/sip/hooks", "add", locked("500 STORAGE_ERROR")),
+    (
+        "DELETE",
+        "/sip/hooks",
+        "remove",
+        locked("500 STORAGE_ERROR"),
     ),
 ];
 
-const REFUSED: [&str; 3] = [
-    "401 missing_auth_header",
-    "401 invalid_auth_header",
-    "401 unauthorized",
+const NO_HANDSHAKE: &str = "400 INVALID_REQUEST";
+const NO_ROOMS: Cells = locked("500 RTC_NOT_CONFIGURED");
+const NO_RECORDINGS: Cells = locked("503 RECORDING_UNAVAILABLE");
+
+/// Beside the document: what is not there is not there for anybody.
+const ELSEWHERE: [(&str, &str, Cells); 2] = [
+    ("GET", "/nowhere", ["404 NOT_FOUND"; 6]),
+    ("PUT", "/voices", ["405 METHOD_NOT_ALLOWED"; 6]),
 ];
-const PROTECTED: [&str; 6] = [REFUSED[0], REFUSED[1], REFUSED[2], "200", "200", "200"];
+
+#[actix_web::test]
+async fn every_operation_of_the_document_is_in_the_table() {
+    let server = with_secrets(&[]);
+    let api = openapi::described(&server, "/openapi.json").await;
+    let of_document = openapi::operations(&api);
+    let of_document = of_document
+        .iter()
+        .filter(|(_, method, _)| method != Method::HEAD)
+        .map(|(path, method, _)| format!("{method} {path}"));
+    let of_table = OPERATIONS.map(|(method, path, ..)| format!("{method} {path}"));
+    assert_eq!(
+        of_document.collect::<BTreeSet<_>>(),
+        of_table.into_iter().collect()
+    );
+}
 
 #[actix_web::test]
 async fn every_endpoint_lets_in_whom_it_should() {
-    let server = with_secrets(&[]);
-    let _session = session(&server, Some(OF_A), "of-a").await;
-    let mut wrong = Vec::new();
-    let row = |cells: Vec<&str>| {
-        let cells = cells.iter().map(|cell| format!("{cell:24}"));
-        println!("{}", cells.collect::<String>().trim_end());
-    };
-    row([""]
-        .into_iter()
-        .chain(CALLERS.map(|(name, ..)| name))
-        .collect());
-    for (method, path, expected) in ENDPOINTS {
-        let mut cells = vec![format!("{method} {path}")];
-        for ((caller, authorization, query), expected) in CALLERS.into_iter().zip(expected) {
-            let method = Method::from_bytes(method.as_bytes()).unwrap();
-            let mut request = client().request(method, format!("{}{path}{query}", server.url));
+    let server = with_secrets(&[("LOG_LEVEL", "warn")]);
+    let api = openapi::described(&server, "/openapi.json").await;
+    let mut table = Table::new(&server);
+    for (method, path, example, cells) in OPERATIONS {
+        let item = &api["paths"][path];
+        let operation = &item[method.to_lowercase()];
+        let url = openapi::example_url(&server, path, operation);
+        let body = operation.pointer("/requestBody/content/application~1json");
+        let body = body.map(|content| &content["examples"][example]["value"]);
+        assert!(operation["x-examples"].get(example).is_some(), "{path}");
+        table.row(method, &url, body, cells).await;
+        if method == "GET" && item.get("head").is_some() {
+            // The status without the code.
+            table
+                .row("HEAD", &url, body, cells.map(|cell| &cell[..3]))
+                .await;
+        }
+    }
+    for (method, path, cells) in ELSEWHERE {
+        let url = format!("{}{path}", server.url).parse().unwrap();
+        table.row(method, &url, None, cells).await;
+    }
+    assert!(table.wrong.is_empty(), "{:#?}", table.wrong);
+}
+
+/// Prints what it finds, and keeps what should be otherwise.
+struct Table<'a> {
+    server: &'a Server,
+    /// Of the first tenant, made anew when it has been ended.
+    session: Option<Socket>,
+    wrong: Vec<String>,
+}
+
+impl<'a> Table<'a> {
+    fn new(server: &'a Server) -> Self {
+        print_row("", CALLERS.map(|(name, _)| name.to_owned()));
+        Self {
+            server,
+            session: None,
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Asks as every caller.
+    async fn row(&mut self, method: &str, url: &Url, body: Option<&Value>, expected: Cells) {
+        let name = format!("{method} {}", url.path());
+        let mut cells = expected.map(str::to_owned);
+        for ((caller, authorization), cell) in CALLERS.into_iter().zip(&mut cells) {
+            if sessions(self.server, HOUSE).await.is_empty() {
+                self.session = Some(session(self.server, Some(OF_A), "my-session").await);
+            }
+            let mut request = client().request(method.parse().unwrap(), url.clone());
             if let Some(value) = authorization {
                 request = request.header("authorization", value);
             }
-            if path == "/speak" {
-                request = request.json(&speech("Hello."));
+            if let Some(body) = body {
+                request = request.json(body);
             }
-            let cell = outcome(request.send().await.unwrap()).await;
-            if cell != expected {
-                wrong.push(format!(
-                    "{method} {path}, {caller}: {cell} instead of {expected}",
-                    method = cells[0]
-                ));
+            let got = outcome(request.send().await.unwrap()).await;
+            if got != *cell {
+                self.wrong
+                    .push(format!("{name}, {caller}: {got} instead of {cell}"));
             }
-            cells.push(cell);
+            *cell = got;
         }
-        row(cells.iter().map(String::as_str).collect());
+        print_row(&name, cells);
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The status, and the code of an error.
+fn print_row(name: &str, cells: [String; CALLERS.len()]) {
+    let cells = cells.map(|cell| format!("{cell:35}"));
+    println!("{name:32}{}", cells.concat().trim_end());
+}
+
+/// The status, and the code of an error or the names of the sessions.
 async fn outcome(response: Response) -> String {
     let status = response.status().as_u16();
     let body = response.bytes().await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if let Some(sessions) = body["sessions"].as_array() {
+        let names = sessions.iter().map(|known| known["stream_id"].as_str());
+        let names: Vec<&str> = names.map(Option::unwrap).collect();
+        return format!("{status} [{}]", names.join(", "));
+    }
     match body["error"].as_str() {
         Some(code) => format!("{status} {code}"),
         None => status.to_string(),

@@ -1,9 +1,11 @@
 //! The doors: who gets in with what, against a running server and a real authentication service that verifies every
 //! question with the public key.
 
-mod keys;
+mod authority;
+mod ends;
+pub mod keys;
 mod matrix;
-mod service;
+pub mod service;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,12 +18,14 @@ use crate::harness::*;
 use keys::{EC, RSA, TestKey};
 use service::{AuthService, Reply, Seen, ok};
 
-/// 32 bytes and more.
-const HOUSE: &str = "house-0123456789-0123456789-012345";
-const OF_A: &str = "of-a-0123456789-0123456789-0123456";
+/// Belongs to no tenant; 32 bytes and more, like the others.
+pub const HOUSE: &str = "house-0123456789-0123456789-012345";
+/// Of tenant `a`.
+pub const OF_A: &str = "of-a-0123456789-0123456789-0123456";
 const OF_B: &str = "of-b-0123456789-0123456789-0123456";
 
-fn tenants() -> String {
+/// The secrets of the tenants `a` and `b`, as the server takes them.
+pub fn tenants() -> String {
     json!([{"id": "a", "secret": OF_A}, {"id": "b", "secret": OF_B}]).to_string()
 }
 
@@ -39,12 +43,13 @@ fn with_secrets(more: &[(&str, &str)]) -> Server {
 }
 
 /// A key file that can be exchanged.
-struct KeyFile {
+pub struct KeyFile {
     folder: tempfile::TempDir,
 }
 
 impl KeyFile {
-    fn new(pem: &str) -> Self {
+    /// A file with this key.
+    pub fn new(pem: &str) -> Self {
         let file = Self {
             folder: tempfile::tempdir().unwrap(),
         };
@@ -52,7 +57,8 @@ impl KeyFile {
         file
     }
 
-    fn path(&self) -> PathBuf {
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
         self.folder.path().join("key.pem")
     }
 
@@ -65,7 +71,7 @@ impl KeyFile {
 }
 
 /// A server that asks this service.
-fn asking(service: &AuthService, key: &Path, more: &[(&str, &str)]) -> Server {
+pub fn asking(service: &AuthService, key: &Path, more: &[(&str, &str)]) -> Server {
     let (url, key) = (service.url(), key.display().to_string());
     let mut environment = vec![
         ("AUTH_REQUIRED", "true"),
@@ -229,6 +235,18 @@ async fn a_service_that_does_not_answer_in_time_or_at_all_is_unavailable() {
     drop(service);
     let response = get(&server, "/sessions", "silent").await;
     assert_error(response, 503, "auth_service_unavailable", "").await;
+}
+
+#[actix_web::test]
+async fn a_key_that_does_not_sign_is_told_and_nobody_is_asked() {
+    let file = KeyFile::new(&keys::unable());
+    let service = AuthService::start(|_| ok(""));
+    let server = asking(&service, &file.path(), &[]);
+    let response = get(&server, "/sessions", "t").await;
+    assert_error(response, 500, "jwt_signing_error", "").await;
+    assert!(service.seen().is_empty());
+    file.put(&RSA.pkcs8);
+    assert_eq!(get(&server, "/sessions", "t").await.status(), 200);
 }
 
 #[actix_web::test]

@@ -89,6 +89,11 @@ impl AuthService {
         }
     }
 
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Its address.
     pub fn url(&self) -> String {
         format!("http://{}/check", self.address)

@@ -14,6 +14,7 @@ use crate::audio::{AudioFormat, Encoding};
 use crate::http::socket::{Closed, SocketHandler, SocketWriter};
 use crate::providers::ProviderTable;
 use std::sync::Arc;
+use tracing::Span;
 
 /// The handler of one session's socket.
 pub struct Door {
@@ -22,6 +23,8 @@ pub struct Door {
     writer: SocketWriter,
     providers: Arc<ProviderTable>,
     configs: u64,
+    /// Of the session's log lines.
+    span: Span,
 }
 
 impl Door {
@@ -31,6 +34,7 @@ impl Door {
         hearing: Hearing,
         writer: SocketWriter,
         providers: Arc<ProviderTable>,
+        span: Span,
     ) -> Self {
         Self {
             session,
@@ -38,6 +42,7 @@ impl Door {
             writer,
             providers,
             configs: 0,
+            span,
         }
     }
 
@@ -107,6 +112,7 @@ impl SocketHandler for Door {
     }
 
     fn closed(self, closed: Closed) {
+        let _session = self.span.enter();
         tracing::debug!(code = closed.code, by = ?closed.by, "a socket has closed");
     }
 }

@@ -809,6 +809,8 @@ pub enum ErrorCode {
     ConfigTimeout,
     /// Something else came before `config`.
     NotConfigured,
+    /// The token of the session has expired or was revoked.
+    Unauthorized,
     /// The session has no sound.
     AudioDisabled,
     /// The name is taken.

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
 
 pub use door::Door;
 use failure::Refusal;
@@ -37,11 +38,12 @@ use state::{Command, Effect, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
 
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
+use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
-use crate::auth::Access;
+use crate::auth::{Access, Pass};
 use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
 use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
@@ -79,6 +81,16 @@ pub struct SessionServices {
     pub closing: CancellationToken,
     /// See there.
     pub settings: SessionSettings,
+}
+
+/// Whoever opens a session.
+pub struct Caller {
+    /// Whose things they may touch.
+    pub access: Access,
+    /// Tells when their token is not good any more, where that can be known.
+    pub pass: Option<Pass>,
+    /// The id of the request that opened it.
+    pub request_id: String,
 }
 
 /// What a session holds as long as it lives, so that others know.
@@ -125,6 +137,8 @@ pub struct SessionActor {
     services: Arc<SessionServices>,
     /// Whose it is.
     access: Access,
+    /// Until the session has started.
+    pass: Option<Pass>,
     state: Session,
     writer: SocketWriter,
     hearing: Hearing,
@@ -151,24 +165,27 @@ pub struct SessionActor {
     trace: SessionTrace,
 }
 
-/// Starts a session of whoever has this access, and returns its socket's handler.
+/// Starts a session of this caller, and returns its socket's handler.
 pub fn open(
     services: Arc<SessionServices>,
     places: Places,
-    access: Access,
+    caller: Caller,
     writer: SocketWriter,
 ) -> Door {
     let (hearing, news) = Hearing::new();
     let providers = Arc::clone(&services.providers);
     let (heard, sent) = (hearing.clone(), writer.clone());
-    let session = SessionActor::create(move |context| {
+    let trace = SessionTrace::begin(&caller.request_id);
+    let span = trace.span();
+    let begin = move |context: &mut Context<SessionActor>| {
         context.set_mailbox_capacity(MAILBOX);
         context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
         let now = Instant::now().into_std();
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
             services,
-            access,
+            access: caller.access,
+            pass: caller.pass,
             writer,
             hearing,
             recognisers: Vec::new(),
@@ -185,10 +202,11 @@ pub fn open(
             _of_tenant: places.of_tenant,
             _work: places.work,
             _open: metrics::session_opened(),
-            trace: SessionTrace::begin(),
+            trace,
         }
-    });
-    Door::new(session, heard, sent, providers)
+    };
+    let session = span.in_scope(|| start_in_span(begin));
+    Door::new(session, heard, sent, providers, span)
 }
 
 impl Actor for SessionActor {
@@ -202,6 +220,14 @@ impl Actor for SessionActor {
             session.state.end(1001, "the server is stopping", moment);
             session.carry_out(context);
         }));
+        if let Some(pass) = self.pass.take() {
+            context.spawn(pass.into_actor(self).map(|why, session, context| {
+                tracing::info!(reason = why.reason(), "a session ends with its token");
+                let moment = session.moment();
+                session.state.expel(why.reason(), moment);
+                session.carry_out(context);
+            }));
+        }
         self.set_alarm(context);
     }
 }
@@ -314,6 +340,7 @@ impl SessionActor {
                 }
             }
             Effect::Close { code, reason } => {
+                tracing::debug!(code, reason, "a session closes its socket");
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -473,7 +500,7 @@ impl SessionActor {
         } else {
             actor
         };
-        let actor = actor.start();
+        let actor = start_in_span(|_| actor);
         self.recognisers.push(Recogniser { life, actor, feed });
     }
 
@@ -518,7 +545,9 @@ impl SessionActor {
         let player = Player::new(self.writer.clone(), speech.format, lead);
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
-        let task = AbortOnDropHandle::new(tokio::task::spawn_local(player.clone().run()));
+        let task = AbortOnDropHandle::new(tokio::task::spawn_local(
+            player.clone().run().in_current_span(),
+        ));
         context.spawn(task.into_actor(self).map(|ended, session, context| {
             if ended.is_err_and(|error| error.is_panic()) {
                 session.writer.close(1011, "internal error");
@@ -535,7 +564,8 @@ impl SessionActor {
         let synthesizer = Arc::clone(&self.services.synthesizer);
         let tenant = self.access.tenant().cloned();
         let report = (life, context.address().recipient());
-        let actor = TtsActor::new(synthesizer, speech, tenant, player, report).start();
+        let actor = TtsActor::new(synthesizer, speech, tenant, player, report);
+        let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
     }
 

@@ -819,6 +819,19 @@ impl Session {
         }
     }
 
+    /// Ends it because its client may not be here any longer, and tells why.
+    pub fn expel(&mut self, why: &'static str, moment: Moment) {
+        if self.ending.is_some() || self.ended {
+            return;
+        }
+        self.tell(ServerMessage::Error {
+            message: why.to_owned(),
+            code: ErrorCode::Unauthorized,
+            fatal: true,
+        });
+        self.end(1008, why, moment);
+    }
+
     fn close(&mut self, moment: Moment) {
         if let Some(turns) = &mut self.turns {
             let events = turns.end(moment);

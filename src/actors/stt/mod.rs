@@ -25,6 +25,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 
@@ -124,7 +125,8 @@ impl Actor for SttActor {
 
     fn started(&mut self, context: &mut Context<Self>) {
         if let Some(life) = self.life.take() {
-            let task = tokio::task::spawn_local(life.live(context.address().downgrade()));
+            let live = life.live(context.address().downgrade());
+            let task = tokio::task::spawn_local(live.in_current_span());
             self.task = Some(AbortOnDropHandle::new(task));
         }
     }

@@ -10,16 +10,13 @@ mod refusal;
 pub mod speaking;
 pub mod websocket;
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
 
+use crate::outgoing::Authorities;
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};
 pub use refusal::{Refusal, retry_after};
@@ -39,14 +36,6 @@ pub struct Transport {
 /// Why vendors cannot be reached at all.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The file with further roots.
-    #[error("{path}: {source}")]
-    Roots {
-        /// Which file.
-        path: String,
-        /// What is wrong with it.
-        source: io::Error,
-    },
     /// TLS itself.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
@@ -56,9 +45,9 @@ pub enum TransportError {
 }
 
 impl Transport {
-    /// A transport that trusts the system's roots, and those in the PEM file `roots`.
-    pub fn new(roots: Option<&Path>) -> Result<Self, TransportError> {
-        let roots = roots.map_or_else(|| Ok(Vec::new()), read_roots)?;
+    /// A transport that believes the system's authorities and these.
+    pub fn new(authorities: &Authorities) -> Result<Self, TransportError> {
+        let roots = authorities.certificates().to_vec();
         let crypto = Arc::new(rustls::crypto::ring::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> =
             Arc::new(Verifier::new_with_extra_roots(roots, Arc::clone(&crypto))?);
@@ -89,18 +78,4 @@ impl Transport {
     pub fn tls(&self) -> Arc<rustls::ClientConfig> {
         Arc::clone(&self.tls)
     }
-}
-
-fn read_roots(path: &Path) -> Result<Vec<CertificateDer<'static>>, TransportError> {
-    let failed = |source| TransportError::Roots {
-        path: path.display().to_string(),
-        source,
-    };
-    let pem = std::fs::read(path).map_err(failed)?;
-    let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let roots = roots.map_err(|error| failed(io::Error::other(error.to_string())))?;
-    if roots.is_empty() {
-        return Err(failed(io::Error::other("holds no certificate")));
-    }
-    Ok(roots)
 }

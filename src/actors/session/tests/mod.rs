@@ -14,6 +14,7 @@ mod promise_a_config_changes_only_what_it_says;
 mod promise_a_failing_part_ends_nothing_but_itself;
 mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
+mod promise_a_session_ends_with_its_token;
 mod promise_a_session_leaves_nothing_behind;
 mod recogniser;
 mod synthesiser;
@@ -29,10 +30,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Places, SessionServices, SessionSettings};
+use super::{Caller, Places, SessionServices, SessionSettings};
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionRegistry};
 use crate::audio::pacer::LEAD;
-use crate::auth::Access;
+use crate::auth::{Access, Pass};
 use crate::providers::ProviderTable;
 use crate::synthesis::{SynthesisSettings, Synthesizer};
 use client::{Client, What};
@@ -114,6 +115,11 @@ impl Stage {
     }
 
     fn connect(&self) -> Client {
+        self.connect_with(None)
+    }
+
+    /// A client whose token may end.
+    fn connect_with(&self, pass: Option<Pass>) -> Client {
         let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().unwrap();
         let places = Places {
             session: place(&self.sessions),
@@ -122,7 +128,13 @@ impl Stage {
             work: self.work.token(),
         };
         let services = Arc::clone(&self.services);
-        Client::connect(|writer| super::open(services, places, Access::anonymous(), writer))
+        let access = Access::anonymous();
+        let caller = Caller {
+            access,
+            pass,
+            request_id: String::new(),
+        };
+        Client::connect(|writer| super::open(services, places, caller, writer))
     }
 
     /// A client whose session is ready.

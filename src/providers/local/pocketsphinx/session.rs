@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
 use super::LANGUAGE;
 use super::library::{CepstralMean, UNKNOWN_SPEAKER};
@@ -52,7 +53,7 @@ impl Session {
             mean: UNKNOWN_SPEAKER,
             in_turn: false,
         };
-        tokio::spawn(async move {
+        let run = async move {
             tokio::select! {
                 () = session.run() => {}
                 () = events.closed() => {}
@@ -64,7 +65,8 @@ impl Session {
             }
             // An utterance that was left in its middle has cost its worker.
             pool.keep_one_warm();
-        });
+        };
+        tokio::spawn(run.in_current_span());
     }
 
     async fn run(mut self) {
