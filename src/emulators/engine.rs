@@ -112,7 +112,7 @@ pub struct Recogniser {
 }
 
 enum Ears {
-    Scripted(Script),
+    Scripted(Box<Script>),
     Local(Box<Local>),
 }
 
@@ -128,12 +128,12 @@ impl Visit {
     /// Opens a recogniser.
     pub async fn listen(&self, listening: Listening) -> Result<Recogniser, EngineError> {
         let ears = match &self.emulation().engine {
-            Engine::Scripted => Ears::Scripted(Script {
+            Engine::Scripted => Ears::Scripted(Box::new(Script {
                 endpointing: listening
                     .endpointing
                     .map(|silence| silence.max(SHORTEST_SILENCE)),
                 ..Script::default()
-            }),
+            })),
             Engine::Local { stt, .. } => Ears::Local(Box::new(Local::open(stt.as_ref()).await?)),
         };
         let late = self.effect(|effect| match effect {
@@ -155,24 +155,19 @@ impl Recogniser {
     /// Takes bytes in the declared format, cut anywhere (bare Opus: one packet). What they mean comes from
     /// [`Self::next`], which should be called as often.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
-        let sound: Vec<Pcm> = self.decoder.push(bytes).collect::<Result<_, _>>()?;
-        self.hear(sound).await
-    }
-
-    async fn hear(&mut self, sound: Vec<Pcm>) -> Result<(), EngineError> {
-        for sound in sound {
-            self.position += sound.duration();
-            let sound = sound.into_mono();
-            match &mut self.ears {
-                Ears::Scripted(script) => {
-                    let mut heard = Vec::new();
-                    script.push(&sound, &mut heard);
-                    heard.into_iter().for_each(|heard| self.give(heard));
+        let mut heard = Vec::new();
+        let mut decoded = Ok(());
+        for sound in self.decoder.push(bytes) {
+            match sound {
+                Ok(sound) => {
+                    self.position += sound.duration();
+                    self.ears.hear(&sound.into_mono(), &mut heard).await;
                 }
-                Ears::Local(local) => local.push(&sound).await,
+                Err(error) => decoded = Err(error.into()),
             }
         }
-        Ok(())
+        heard.into_iter().for_each(|heard| self.give(heard));
+        decoded
     }
 
     /// How much sound was taken.
@@ -195,17 +190,17 @@ impl Recogniser {
 
     /// Nothing more will be pushed: what is left comes from [`Self::next`], and then `None`.
     pub async fn finish(&mut self) {
-        let rest: Result<Vec<Pcm>, _> = self.decoder.finish().collect();
+        let mut heard = Vec::new();
         // A stream that was cut off ends where it was cut.
-        let _ = self.hear(rest.unwrap_or_default()).await;
+        for sound in self.decoder.finish().flatten() {
+            self.position += sound.duration();
+            self.ears.hear(&sound.into_mono(), &mut heard).await;
+        }
         match &mut self.ears {
-            Ears::Scripted(script) => {
-                let mut heard = Vec::new();
-                script.finish(&mut heard);
-                heard.into_iter().for_each(|heard| self.give(heard));
-            }
+            Ears::Scripted(script) => script.finish(&mut heard),
             Ears::Local(local) => local.sink = None,
         }
+        heard.into_iter().for_each(|heard| self.give(heard));
     }
 
     /// What was heard next; `None` after the last, once finished. May be dropped and called again.
@@ -244,6 +239,15 @@ impl Recogniser {
             Heard::SpeechStarted { .. } | Heard::Partial(_) => {}
         }
         self.ready.push_back((due, heard));
+    }
+}
+
+impl Ears {
+    async fn hear(&mut self, sound: &Pcm, heard: &mut Vec<Heard>) {
+        match self {
+            Self::Scripted(script) => script.push(sound, heard),
+            Self::Local(local) => local.push(sound).await,
+        }
     }
 }
 

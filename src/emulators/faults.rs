@@ -107,20 +107,14 @@ fn parse(text: &str) -> Option<Fault> {
         Some((name, value)) => (name, Some(value)),
         None => (rest, None),
     };
+    let named = |name| (name != "any").then_some(name);
     Some(Fault {
-        vendor: any_or(vendor)?,
-        direction: any_or(direction)?,
+        vendor: named(vendor).map(str::parse).transpose().ok()?,
+        direction: named(direction).map(str::parse).transpose().ok()?,
         effect: effect(name, value)?,
         after,
         times,
     })
-}
-
-fn any_or<T: FromStr>(name: &str) -> Option<Option<T>> {
-    if name == "any" {
-        return Some(None);
-    }
-    name.parse().ok().map(Some)
 }
 
 fn effect(name: &str, value: Option<&str>) -> Option<Effect> {

@@ -377,3 +377,22 @@ fn estimated(line: &str, start: Duration, duration: Duration) -> Vec<SpokenWord>
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_estimated_in_order_and_within_their_sentence() {
+        let words = estimated(
+            "a bcd – ef.",
+            Duration::from_secs(5),
+            Duration::from_secs(11),
+        );
+        let places: Vec<_> = words
+            .iter()
+            .map(|word| (word.word.as_str(), word.start.as_secs(), word.end.as_secs()))
+            .collect();
+        assert_eq!(places, [("a", 5, 6), ("bcd", 7, 10), ("ef.", 13, 16)]);
+    }
+}

@@ -13,7 +13,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use super::engine::{Heard, Listening};
 use super::socket::{Message, Socket, accept};
 use super::speech::Saying;
-use super::tone_words::speak;
+use super::tone_words::{GAP, WORD, speak};
 use super::visit::Record;
 use super::*;
 use crate::audio::{AudioFormat, Encoding, SampleRate, linear16};
@@ -459,4 +459,181 @@ async fn hints_name_every_vendor_and_leave_no_blank() {
         assert!(hints.contains(name), "{hints}");
     }
     assert!(!hints.contains('<'), "{hints}");
+}
+
+/// A visit without a connection.
+fn visit(faults: &[&str]) -> visit::Visit {
+    let list = FaultList::default();
+    for fault in faults {
+        list.add(fault.parse().unwrap()).unwrap();
+    }
+    let emulation = Arc::new(Emulation {
+        engine: Engine::Scripted,
+        clock: Clock::default(),
+        faults: list,
+        log: Log::default(),
+        key: None,
+        started: Instant::now(),
+    });
+    emulation.visit_by(
+        Vendor::Google,
+        Direction::Stt,
+        "Recognise",
+        std::iter::empty(),
+    )
+}
+
+async fn recogniser(visit: &visit::Visit, endpointing_ms: u64) -> engine::Recogniser {
+    let endpointing = Some(Duration::from_millis(endpointing_ms));
+    let listening = Listening {
+        format: FORMAT,
+        endpointing,
+    };
+    visit.listen(listening).await.unwrap()
+}
+
+/// Everything that is heard, as one word each.
+async fn all(recogniser: &mut engine::Recogniser) -> Vec<String> {
+    recogniser.finish().await;
+    let mut all = Vec::new();
+    while let Some(heard) = recogniser.next().await {
+        all.push(match heard.unwrap() {
+            Heard::SpeechStarted { .. } => "begins".to_owned(),
+            Heard::Partial(transcript) => format!("{}…", transcript.text),
+            Heard::Final(transcript) => transcript.text,
+            Heard::EndOfSpeech { .. } => "ends".to_owned(),
+            Heard::Finalized => "finalized".to_owned(),
+        });
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_of_the_sound_ends_an_utterance_however_fast_it_comes() {
+    let mut recogniser = recogniser(&visit(&[]), 500).await;
+    let silence = vec![0; RATE.frames_in(Duration::from_millis(600))];
+    let sound = [sound(&[1, 2]), silence, sound(&[3])].concat();
+    recogniser.push(&linear16::encode(&sound)).await.unwrap();
+    let heard = all(&mut recogniser).await;
+    assert_eq!(
+        heard,
+        [
+            "begins", "1…", "1 2…", "1 2", "ends", "begins", "3…", "3", "ends"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shortest_endpointing_parts_words_and_loses_none() {
+    let mut recogniser = recogniser(&visit(&[]), 10).await;
+    for chunk in linear16::encode(&sound(&[1, 2])).chunks(999) {
+        recogniser.push(chunk).await.unwrap();
+    }
+    let heard = all(&mut recogniser).await;
+    assert_eq!(
+        heard,
+        ["begins", "1…", "1", "ends", "begins", "2…", "2", "ends"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalize_is_always_answered() {
+    let mut recogniser = recogniser(&visit(&[]), 500).await;
+    recogniser.finalize().await;
+    recogniser
+        .push(&linear16::encode(&sound(&[7])))
+        .await
+        .unwrap();
+    recogniser.finalize().await;
+    let heard = all(&mut recogniser).await;
+    assert_eq!(
+        heard,
+        ["finalized", "begins", "7…", "7", "finalized", "ends"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_utterance_becomes_final_piece_by_piece() {
+    let mut recogniser = recogniser(&visit(&[]), 500).await;
+    let numbers: Vec<u16> = (0..45).collect();
+    recogniser
+        .push(&linear16::encode(&sound(&numbers)))
+        .await
+        .unwrap();
+    let heard = all(&mut recogniser).await;
+    let finals: Vec<&str> = heard
+        .iter()
+        .map(String::as_str)
+        .filter(|heard| !heard.ends_with('…'))
+        .collect();
+    assert_eq!(finals.len(), 5, "{finals:?}");
+    let words: Vec<u16> = finals[1..4]
+        .iter()
+        .flat_map(|text| text.split(' '))
+        .map(|word| word.parse().unwrap())
+        .collect();
+    assert_eq!(words, numbers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_finals_come_late_and_in_order() {
+    let mut recogniser = recogniser(&visit(&["any:stt:late=2s"]), 100).await;
+    let begun = Instant::now();
+    recogniser
+        .push(&linear16::encode(&sound(&[7])))
+        .await
+        .unwrap();
+    assert_eq!(all(&mut recogniser).await, ["begins", "7…", "7", "ends"]);
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn pieces_know_their_words_and_follow_each_other() {
+    let text = "11 22, 33";
+    for encoding in [
+        Encoding::Linear16,
+        Encoding::Mulaw,
+        Encoding::Wav,
+        Encoding::OggOpus,
+        Encoding::Mp3,
+    ] {
+        let saying = Saying {
+            speaking_rate: 1.0,
+            format: AudioFormat::mono(encoding, RATE),
+        };
+        let mut speech = visit(&[]).say(text, &saying).unwrap();
+        let (mut position, mut words) = (Duration::ZERO, Vec::new());
+        while let Some(piece) = speech.next().await {
+            let piece = piece.unwrap();
+            assert!(!piece.audio.is_empty() && piece.start == position);
+            position += piece.duration;
+            words.extend(piece.words);
+        }
+        let slot = WORD + GAP;
+        let starts: Vec<Duration> = words.iter().map(|word| word.start).collect();
+        assert_eq!(starts, [Duration::ZERO, slot, slot * 2], "{encoding}");
+        assert_eq!(words[1].word, "22,");
+        assert!(position >= slot * 3, "{encoding} {position:?}");
+    }
+}
+
+#[tokio::test]
+async fn faster_speech_is_shorter_and_still_understood() {
+    let length = async |speaking_rate| {
+        let saying = Saying {
+            speaking_rate,
+            format: FORMAT,
+        };
+        let whole = visit(&[])
+            .say("1 2 3", &saying)
+            .unwrap()
+            .whole()
+            .await
+            .unwrap();
+        assert_eq!(heard(&whole.audio), [1, 2, 3]);
+        whole.duration
+    };
+    assert_eq!(length(0.5).await, (WORD + GAP) * 6);
+    assert_eq!(length(1.0).await, (WORD + GAP) * 3);
+    assert_eq!(length(1.2).await, Duration::from_millis(1_200));
 }

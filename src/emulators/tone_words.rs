@@ -228,7 +228,7 @@ impl Listener {
     pub fn hear(&mut self, samples: &[i16]) -> Vec<ToneWord> {
         let mut at_8_khz = std::mem::take(&mut self.waiting);
         self.resampler.push(samples, &mut at_8_khz);
-        self.look(at_8_khz)
+        self.look(&at_8_khz)
     }
 
     /// The sound has ended: gives the word that was waiting to be sure. The listener is then not to be used.
@@ -236,7 +236,7 @@ impl Listener {
         let mut at_8_khz = std::mem::take(&mut self.waiting);
         self.resampler.finish(&mut at_8_khz);
         at_8_khz.resize(at_8_khz.len() + (AFTERTHOUGHT as usize + 1) * HOP, 0);
-        self.look(at_8_khz)
+        self.look(&at_8_khz)
     }
 
     /// How long nothing has been heard, words or other.
@@ -254,7 +254,7 @@ impl Listener {
         RATE.duration_of(self.heard as usize * HOP)
     }
 
-    fn look(&mut self, at_8_khz: Vec<i16>) -> Vec<ToneWord> {
+    fn look(&mut self, at_8_khz: &[i16]) -> Vec<ToneWord> {
         let (steps, rest) = at_8_khz.as_chunks();
         let words = steps.iter().filter_map(|step| self.step(step)).collect();
         self.waiting = rest.to_vec();
