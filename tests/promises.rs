@@ -9,6 +9,7 @@ mod bench;
 mod codecs;
 mod command_line;
 mod console;
+mod emulate;
 mod harness;
 mod lifecycle;
 mod limits;
