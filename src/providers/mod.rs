@@ -6,6 +6,8 @@ pub mod azure;
 pub mod cartesia;
 mod credential;
 pub mod deepgram;
+#[cfg(test)]
+mod document;
 pub mod elevenlabs;
 pub mod google;
 pub mod local;

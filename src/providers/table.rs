@@ -43,6 +43,11 @@ impl ProviderTable {
         self.text_to_speech.clone()
     }
 
+    /// All recognisers.
+    pub fn all_speech_to_text(&self) -> Vec<Arc<dyn SpeechToText>> {
+        self.speech_to_text.clone()
+    }
+
     /// Slugs of all synthesisers.
     pub fn text_to_speech_slugs(&self) -> Vec<&'static str> {
         self.text_to_speech
