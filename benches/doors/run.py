@@ -84,10 +84,10 @@ class Connection:
 
 
 def requests(address, count):
-    """GET /sessions: the smallest protected endpoint that does something."""
+    """Of the smallest protected endpoint. It asks no actor: whether one answers within the same poll is chance."""
     connection = Connection(address)
     for _ in range(count):
-        connection.request(f"GET /sessions HTTP/1.1\nhost: bench\nauthorization: Bearer {TOKEN}\n", "200")
+        connection.request(f"GET /sip/hooks HTTP/1.1\nhost: bench\nauthorization: Bearer {TOKEN}\n", "200")
     connection.close()
 
 
@@ -166,7 +166,7 @@ def observing(program):
         ("the same in JSON", ["log.format=json"]),
     ]
     counts = [(name, instructions(program, options, requests, (200, 1200))) for name, options in steps]
-    print("| GET /sessions, no authentication | instructions | of the whole |\n|---|---:|---:|")
+    print("| GET /sip/hooks, no authentication | instructions | of the whole |\n|---|---:|---:|")
     for name, count in counts:
         row(name, count, counts[3][1])
     return counts[3][1]
@@ -184,7 +184,7 @@ def authentication(program, plain):
             return [f"auth.service_url=http://127.0.0.1:{server.server_port}",
                     f"auth.signing_key_path={files[algorithm]}", *others]
 
-        print("\n| authentication of GET /sessions | instructions | of the whole |\n|---|---:|---:|")
+        print("\n| authentication of GET /sip/hooks | instructions | of the whole |\n|---|---:|---:|")
         for name, options in [
             ("one secret", [f"auth.api_secret={TOKEN}"]),
             ("100 secrets", [f"auth.api_secret={TOKEN}", f"auth.api_secrets_json={json.dumps(secrets)}"]),
