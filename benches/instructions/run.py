@@ -4,15 +4,16 @@
 Every scenario of main.rs runs twice, with different counts; the difference cancels start-up. Prints a Markdown table
 in which each scenario stands beside libopus alone where there is such a one. Usage, from the root of the repository:
 
-    cargo bench --bench instructions --no-run && benches/instructions/run.py
+    benches/instructions/run.py
 """
 
-import glob
-import os
-import re
+import pathlib
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+import callgrind
 
 FEW, MANY = 50, 250
 
@@ -39,29 +40,14 @@ SCENARIOS = [
 ]
 
 
-def binary():
-    """The newest build of main.rs."""
-    builds = glob.glob("target/release/deps/instructions-*")
-    builds = [build for build in builds if os.access(build, os.X_OK)]
-    if not builds:
-        sys.exit("build it first: cargo bench --bench instructions --no-run")
-    return max(builds, key=os.path.getmtime)
-
-
 def instructions(program, scenario, count):
     with tempfile.NamedTemporaryFile() as out:
-        try:
-            run = subprocess.run(
-                ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
-                 program, scenario, str(count)],
-                check=True, capture_output=True, text=True)
-        except FileNotFoundError:
-            sys.exit("install the package valgrind")
-    return int(re.search(r"Collected : (\d+)", run.stderr)[1])
+        command = callgrind.command(program, [scenario, str(count)], out.name)
+        return callgrind.collected(subprocess.run(command, check=True, capture_output=True, text=True).stderr)
 
 
 def main():
-    program = binary()
+    program = callgrind.build("instructions")
     counts = {}
     print("| 20 ms of sound | instructions | beside libopus alone |")
     print("|---|---:|---:|")

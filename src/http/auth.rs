@@ -6,7 +6,7 @@ use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::{self, Bytes};
-use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, Route};
+use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, ResponseError, Route};
 use std::future::{Ready, ready};
 
 use super::body;
@@ -54,24 +54,34 @@ impl FromRequest for Access {
     }
 }
 
-/// The middleware of protected routes.
+/// The middleware of protected routes. A refusal is an answer like any other, so that whoever observes it learns its
+/// route.
 async fn enter(
     mut request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse, actix_web::Error> {
+    match admit(&mut request).await {
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            next.call(request).await
+        }
+        Err(refused) => Ok(request.into_response(refused.error_response())),
+    }
+}
+
+async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
     let state = request.app_data::<web::Data<AppState>>().cloned();
     let state = state.ok_or_else(|| ApiError::new(Code::Internal, "the server has no state"))?;
     let access = match &state.auth {
         None => Access::anonymous(),
-        Some(authenticator) => identify(authenticator, &mut request).await?,
+        Some(authenticator) => identify(authenticator, request).await?,
     };
     if let Some(limits) = request.app_data::<web::Data<Limits>>()
         && !PROBES.contains(&request.path())
     {
         limits.admit_tenant(&access)?;
     }
-    request.extensions_mut().insert(access);
-    next.call(request).await
+    Ok(access)
 }
 
 /// The body is read only when somebody must be told of it, and given to the handler all the same.

@@ -62,7 +62,6 @@ pub async fn observe(
     let begun = Instant::now();
     let id = id(request.headers());
     let method = name(request.method());
-    let route = request.match_pattern();
     let probe = PROBES.contains(&request.path());
     // At the highest level, so that whatever is logged carries it.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
@@ -72,9 +71,10 @@ pub async fn observe(
     request.extensions_mut().insert(RequestId(id.clone()));
     async move {
         let answer = next.call(request).await;
-        let status = match &answer {
-            Ok(response) => response.status(),
-            Err(error) => error.as_response_error().status_code(),
+        // The route is known now; before, it would have to be looked for.
+        let (status, route) = match &answer {
+            Ok(response) => (response.status(), response.request().match_pattern()),
+            Err(error) => (error.as_response_error().status_code(), None),
         };
         let (status, duration) = (status.as_u16(), begun.elapsed());
         let route = route.unwrap_or_else(|| NO_ROUTE.to_owned());

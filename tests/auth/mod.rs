@@ -413,6 +413,15 @@ async fn good_answers_are_kept_for_the_same_question_only() {
 }
 
 #[actix_web::test]
+async fn who_is_refused_is_counted_at_the_door_where_it_happened() {
+    let server = with_secrets(&[]);
+    assert_unauthorized(get(&server, "/sessions", "wrong").await, "unauthorized").await;
+    let page = get(&server, "/metrics", HOUSE).await.text().await.unwrap();
+    let expected = r#"vivavoce_http_requests_total{method="GET",route="/sessions",status="401"} 1"#;
+    assert!(page.contains(expected), "{expected} is missing in\n{page}");
+}
+
+#[actix_web::test]
 async fn where_a_tenant_is_required_a_token_without_one_is_refused() {
     let file = KeyFile::new(&EC.pkcs8);
     let service = AuthService::start(|seen| match seen.token() {

@@ -1,0 +1,127 @@
+//! The server with its doors as they are, or without the middleware that observes requests, to be run under callgrind
+//! by `run.py` beside this file: `doors [--silent] [--unobserved] KEY=VALUE...`. It prints its address, and serves until
+//! its standard input ends. Who asks is another process, which is not counted.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::io::Read;
+use std::sync::Arc;
+
+use actix::Actor;
+use actix_web::dev::Server;
+use actix_web::middleware::from_fn;
+use actix_web::{App, HttpServer, web};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use vivavoce::actors::registry::sessions::SessionRegistry;
+use vivavoce::actors::registry::voices::VoiceRegistry;
+use vivavoce::actors::session::SessionServices;
+use vivavoce::auth::Authenticator;
+use vivavoce::config::{Config, Settings};
+use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
+use vivavoce::synthesis::Synthesizer;
+use vivavoce::{server, telemetry};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let switch = |name: &str| arguments.iter().any(|argument| argument == name);
+    let (silent, observed) = (switch("--silent"), !switch("--unobserved"));
+    let flags: Vec<(String, String)> = arguments
+        .iter()
+        .filter_map(|argument| argument.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .unwrap();
+    let settings = Config::load(&flags, None).unwrap().settings;
+    if !silent {
+        telemetry::start(settings.log.level, settings.log.format, None).unwrap();
+    }
+    actix_web::rt::System::new().block_on(async move {
+        let server = serve(&settings, observed);
+        let handle = server.handle();
+        actix_web::rt::spawn(async move {
+            let end = || std::io::stdin().read_to_end(&mut Vec::new());
+            tokio::task::spawn_blocking(end).await.unwrap().unwrap();
+            handle.stop(false).await;
+        });
+        server.await.unwrap();
+    });
+}
+
+/// Everything that a request can reach, as `vivavoce serve` puts it together.
+struct Parts {
+    state: web::Data<AppState>,
+    sockets: web::Data<Sockets>,
+    limits: web::Data<Limits>,
+    origins: web::Data<Origins>,
+}
+
+fn parts(settings: &Settings) -> Parts {
+    let providers = Arc::new(server::providers(settings).unwrap());
+    let synthesis = server::synthesis_settings(settings);
+    let synthesizer = Synthesizer::open(Arc::clone(&providers), &synthesis).unwrap();
+    let sessions = SessionRegistry::default().start();
+    let services = Arc::new(SessionServices {
+        providers: Arc::clone(&providers),
+        synthesizer: Arc::clone(&synthesizer),
+        sessions: sessions.clone(),
+        closing: CancellationToken::new(),
+        settings: server::session_settings(settings),
+    });
+    Parts {
+        state: web::Data::new(AppState {
+            auth: Authenticator::open(&settings.auth).unwrap(),
+            synthesizer,
+            voices: VoiceRegistry::new(providers).start(),
+            sessions,
+            outbound_address: None,
+            draining: CancellationToken::new(),
+            work: TaskTracker::new(),
+        }),
+        sockets: web::Data::new(Sockets::new(settings, services)),
+        limits: web::Data::new(Limits::new(settings)),
+        origins: web::Data::new(Origins::new(&settings.server.cors_origins.0)),
+    }
+}
+
+fn serve(settings: &Settings, observed: bool) -> Server {
+    let Parts {
+        state,
+        sockets,
+        limits,
+        origins,
+    } = parts(settings);
+    let doors = move || {
+        App::new()
+            .app_data(state.clone())
+            .app_data(sockets.clone())
+            .app_data(limits.clone())
+            .app_data(origins.clone())
+            .wrap(from_fn(http::limit_by_address))
+            .wrap(from_fn(http::allow_origins))
+            .configure(http::configure)
+    };
+    // Two types of server, so that what is left out is not even asked for.
+    macro_rules! run {
+        ($app:expr) => {{
+            let server = HttpServer::new($app)
+                .workers(1)
+                .disable_signals()
+                .h1_allow_half_closed(false)
+                .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
+                .on_connect(socket::accepted)
+                .bind("127.0.0.1:0")
+                .unwrap();
+            println!("{}", server.addrs()[0]);
+            server.run()
+        }};
+    }
+    if observed {
+        run!(move || doors().wrap(from_fn(http::observe)))
+    } else {
+        run!(doors.clone())
+    }
+}
