@@ -45,6 +45,11 @@ pub trait Protocol: Send + 'static {
     fn cancel(&mut self, _act: &mut Act<'_>) -> bool {
         false
     }
+    /// Whether the socket can be used again as soon as the vendor was told of a call-off: what it still says of this
+    /// utterance is known by its mark.
+    fn marks_its_messages(&self) -> bool {
+        false
+    }
     /// Asked once the text is complete: whether all of its sound has come, so that no message will tell.
     fn is_said(&self) -> bool {
         false
@@ -308,6 +313,9 @@ async fn call_off(socket: &mut Socket, protocol: &mut impl Protocol) -> bool {
     };
     if !protocol.cancel(&mut act) || socket.send(&mut out).await.is_err() {
         return false;
+    }
+    if protocol.marks_its_messages() {
+        return true;
     }
     let ended = async {
         loop {
