@@ -546,7 +546,7 @@ mod tests {
                 ErrorKind::Protocol,
             ),
             (json!({"type": "chunk", "data": 7}), ErrorKind::Protocol),
-            (json!(["no object"]), ErrorKind::Protocol),
+            (json!("no object"), ErrorKind::Protocol),
         ] {
             assert_eq!(scene.receive(&message).unwrap_err().kind, kind, "{message}");
         }
