@@ -98,6 +98,11 @@ impl TextToSpeech for Sonic {
         }
     }
 
+    fn speaks_as(&self, _voice_id: Option<&str>, model: &str) -> Speaks {
+        let speaking_rates = if has_speed(model) { SPEEDS } else { 1.0..=1.0 };
+        Speaks { speaking_rates }
+    }
+
     fn credential_fields(&self) -> &'static [CredentialField] {
         CREDENTIAL
     }
@@ -117,7 +122,7 @@ impl TextToSpeech for Sonic {
     ) -> Result<TtsStream, ProviderError> {
         let credential = self.door.credential(request.credential.as_ref())?;
         let format = format(request.preferred);
-        let asked = asked(&request, format)?;
+        let asked = asked(&request, format);
         let utterance = Utterance {
             handshake: handshake(self.door.base.at(["tts", "websocket"]), &credential),
             credential: credential.fingerprint(),
@@ -145,8 +150,13 @@ fn format(preferred: AudioFormat) -> AudioFormat {
     AudioFormat::mono(encoding, rate.unwrap_or(SampleRate::HZ_48000))
 }
 
+/// Whether a model can be told how fast to speak; those before Sonic 3 take no notice.
+fn has_speed(model: &str) -> bool {
+    model != "sonic" && !WITHOUT_SPEED.iter().any(|old| model.starts_with(old))
+}
+
 /// The fields that every message of an utterance repeats.
-fn asked(request: &TtsRequest, format: AudioFormat) -> Result<Value, ProviderError> {
+fn asked(request: &TtsRequest, format: AudioFormat) -> Value {
     let model = match request.model.as_str() {
         "" => MODEL,
         model => model,
@@ -163,13 +173,9 @@ fn asked(request: &TtsRequest, format: AudioFormat) -> Result<Value, ProviderErr
     });
     let speed = request.speaking_rate;
     if (speed - 1.0).abs() > f64::EPSILON {
-        if WITHOUT_SPEED.iter().any(|old| model.starts_with(old)) || model == "sonic" {
-            let problem = format!("{model} speaks at its own speed only: speaking_rate must be 1");
-            return Err(ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem));
-        }
         asked["generation_config"] = json!({"speed": speed});
     }
-    Ok(asked)
+    asked
 }
 
 /// One utterance: a context, or several where the text pauses for longer than a context lives.
@@ -401,7 +407,7 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let request = request("", 1.0);
-            let asked = asked(&request, request.preferred).unwrap();
+            let asked = asked(&request, request.preferred);
             Self {
                 protocol: Contexts::new(Uuid::nil(), asked, request.preferred),
                 out: Outgoing::default(),
@@ -576,24 +582,22 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_is_asked_for_where_the_model_has_one() {
-        let asked = |model, rate| {
-            let request = request(model, rate);
+    fn a_speed_is_asked_for_where_it_is_not_the_usual_one() {
+        let asked = |rate| {
+            let request = request("", rate);
             asked(&request, request.preferred)
         };
-        assert_eq!(
-            asked("", 1.5).unwrap()["generation_config"],
-            json!({"speed": 1.5})
-        );
-        assert!(
-            asked("sonic-2", 1.0)
-                .unwrap()
-                .get("generation_config")
-                .is_none()
-        );
-        let refused = asked("sonic-2-2025-03-07", 1.2).unwrap_err();
-        assert_eq!(refused.kind, ErrorKind::InvalidRequest);
-        assert!(refused.message.contains("speaking_rate"));
+        assert_eq!(asked(1.5)["generation_config"], json!({"speed": 1.5}));
+        assert!(asked(1.0).get("generation_config").is_none());
+        for (model, has) in [
+            ("", true),
+            ("sonic-3", true),
+            ("sonic-latest", true),
+            ("sonic-2-2025-03-07", false),
+            ("sonic", false),
+        ] {
+            assert_eq!(has_speed(model), has, "{model}");
+        }
     }
 
     #[test]

@@ -54,6 +54,10 @@ pub trait Protocol: Send + 'static {
     fn is_said(&self) -> bool {
         false
     }
+    /// The share of what one socket may be asked for that this utterance has used: a socket that is used up is not kept.
+    fn wear(&self) -> f32 {
+        0.0
+    }
     /// A message has come; [`Flow::Finished`] when all of the utterance's sound has. [`Received::Closed`] is the last one.
     fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError>;
 }
@@ -290,8 +294,11 @@ impl Speaking {
             End::Said => true,
             End::Unwanted => call_off(&mut socket, &mut protocol).await,
         };
+        socket.worn += protocol.wear();
         match self.line.idle {
-            Some(idle) if reusable => self.line.pool.put(self.key.clone(), socket, idle),
+            Some(idle) if reusable && socket.worn < 1.0 => {
+                self.line.pool.put(self.key.clone(), socket, idle);
+            }
             _ => {
                 let mut out = Outgoing::default();
                 out.close();
