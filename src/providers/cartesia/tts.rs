@@ -20,8 +20,8 @@ use crate::providers::transport::Permits;
 use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::providers::transport::websocket::Received;
 use crate::providers::{
-    CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent,
-    TtsRequest, TtsStream, Voice,
+    CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest,
+    TtsStream, Voice,
 };
 
 /// The vendor closes a socket after five minutes.
@@ -384,6 +384,7 @@ impl Literal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::ErrorKind;
     use crate::providers::transport::Outgoing;
 
     fn request(model: &str, rate: f64) -> TtsRequest {
