@@ -23,5 +23,6 @@ mod socket_edge;
 mod speak;
 mod telemetry;
 mod tls;
+mod vendors;
 mod voices;
 mod wyoming;

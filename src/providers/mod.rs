@@ -363,6 +363,10 @@ pub trait TextToSpeech: Send + Sync {
     }
     /// What it can do itself.
     fn speaks(&self) -> Speaks;
+    /// What it can do itself with this voice and model, where not all of them can do the same.
+    fn speaks_as(&self, _voice_id: Option<&str>, _model: &str) -> Speaks {
+        self.speaks()
+    }
     /// The fields of a credential for it; none where it needs no credential.
     fn credential_fields(&self) -> &'static [CredentialField] {
         &[]

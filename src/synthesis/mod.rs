@@ -392,7 +392,8 @@ impl UnderWay {
             .permit(slug, config.connection_timeout)
             .await
             .map_err(failed)?;
-        let rates = provider.speaks().speaking_rates;
+        let speaks = provider.speaks_as(config.voice_id.as_deref(), &config.model);
+        let rates = speaks.speaking_rates;
         let native_rate = config.speaking_rate.clamp(*rates.start(), *rates.end());
         let request = TtsRequest {
             voice_id: config.voice_id.clone(),

@@ -45,6 +45,19 @@ pub trait Protocol: Send + 'static {
     fn cancel(&mut self, _act: &mut Act<'_>) -> bool {
         false
     }
+    /// Whether the socket can be used again as soon as the vendor was told of a call-off: what it still says of this
+    /// utterance is known by its mark.
+    fn marks_its_messages(&self) -> bool {
+        false
+    }
+    /// Asked once the text is complete: whether all of its sound has come, so that no message will tell.
+    fn is_said(&self) -> bool {
+        false
+    }
+    /// The share of what one socket may be asked for that this utterance has used: a socket that is used up is not kept.
+    fn wear(&self) -> f32 {
+        0.0
+    }
     /// A message has come; [`Flow::Finished`] when all of the utterance's sound has. [`Received::Closed`] is the last one.
     fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError>;
 }
@@ -195,6 +208,9 @@ impl Speaking {
         let mut heard_of = Instant::now();
         loop {
             socket.send(&mut out).await?;
+            if self.text_ended && protocol.is_said() {
+                return Ok(End::Said);
+            }
             let mut act = Act {
                 out: &mut out,
                 events: &mut said,
@@ -278,8 +294,11 @@ impl Speaking {
             End::Said => true,
             End::Unwanted => call_off(&mut socket, &mut protocol).await,
         };
+        socket.worn += protocol.wear();
         match self.line.idle {
-            Some(idle) if reusable => self.line.pool.put(self.key.clone(), socket, idle),
+            Some(idle) if reusable && socket.worn < 1.0 => {
+                self.line.pool.put(self.key.clone(), socket, idle);
+            }
             _ => {
                 let mut out = Outgoing::default();
                 out.close();
@@ -301,6 +320,9 @@ async fn call_off(socket: &mut Socket, protocol: &mut impl Protocol) -> bool {
     };
     if !protocol.cancel(&mut act) || socket.send(&mut out).await.is_err() {
         return false;
+    }
+    if protocol.marks_its_messages() {
+        return true;
     }
     let ended = async {
         loop {

@@ -39,6 +39,8 @@ pub struct Socket {
     pub(super) stream: Stream,
     /// When it was opened.
     pub(super) opened: Instant,
+    /// The share of what it may be asked for that was.
+    pub(super) worn: f32,
 }
 
 pub(super) type Stream = SplitStream<WebSocketStream<Box<dyn Pipe>>>;
@@ -164,6 +166,7 @@ impl Transport {
             sink: Sink { provider, sink },
             stream,
             opened: Instant::now(),
+            worn: 0.0,
         })
     }
 }

@@ -1,0 +1,162 @@
+//! The list of Deepgram's voices, which comes as a whole.
+
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use serde::Deserialize;
+
+use super::tts::RATES;
+use super::{Entrance, SLUG, authorization, errors};
+use crate::providers::transport::Refusal;
+use crate::providers::{ErrorKind, ProviderError, Voice};
+
+/// The longest list that is read; it has a few hundred kilobytes.
+const MAX_BYTES: usize = 8 << 20;
+
+#[derive(Deserialize)]
+struct Models {
+    tts: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    name: String,
+    canonical_name: String,
+    #[serde(default)]
+    languages: Vec<String>,
+    #[serde(default)]
+    metadata: Option<Metadata>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    accent: Option<String>,
+    sample: Option<String>,
+    tags: Option<Vec<String>>,
+    use_cases: Option<Vec<String>>,
+}
+
+/// All that the server's key opens; none without one.
+pub(super) async fn all(entrance: &Entrance) -> Result<Vec<Voice>, ProviderError> {
+    let Some(credential) = &entrance.own else {
+        return Ok(Vec::new());
+    };
+    // A key that cannot stand in a header opens nothing.
+    let key = HeaderValue::from_str(&authorization(credential));
+    let mut key = key.map_err(|_| {
+        let problem = "DEEPGRAM_API_KEY holds characters that no key has";
+        ProviderError::new(SLUG, ErrorKind::Auth, problem)
+    })?;
+    key.set_sensitive(true);
+    let url = entrance.address.at(["v1", "models"]);
+    let request = entrance.transport.http().get(url);
+    let answer = request.header(AUTHORIZATION, key).send().await;
+    let answer = answer.map_err(|error| unreachable(&error))?;
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let body = body(answer).await?;
+    if !status.is_success() {
+        return Err(errors::refused(&Refusal {
+            status,
+            headers,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        }));
+    }
+    voices(&body)
+}
+
+async fn body(mut answer: reqwest::Response) -> Result<Vec<u8>, ProviderError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| unreachable(&error))? {
+        if body.len() + chunk.len() > MAX_BYTES {
+            return Err(errors::unreadable("a list of voices without an end"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+fn unreachable(error: &reqwest::Error) -> ProviderError {
+    let kind = if error.is_timeout() {
+        ErrorKind::Timeout
+    } else {
+        ErrorKind::Unavailable
+    };
+    ProviderError::new(SLUG, kind, error.to_string())
+}
+
+fn voices(body: &[u8]) -> Result<Vec<Voice>, ProviderError> {
+    let models: Models = serde_json::from_slice(body).map_err(errors::unreadable)?;
+    Ok(models.tts.into_iter().map(voice).collect())
+}
+
+fn voice(model: Model) -> Voice {
+    let Metadata {
+        accent,
+        sample,
+        tags,
+        use_cases,
+    } = model.metadata.unwrap_or_default();
+    let tags = tags.unwrap_or_default();
+    // Looked for as whole words: "male" is in "female".
+    let has = |tag: &str| tags.iter().any(|known| known == tag);
+    let gender = match (has("feminine"), has("masculine")) {
+        (true, false) => "female",
+        (false, true) => "male",
+        _ => "",
+    };
+    Voice {
+        id: model.canonical_name,
+        name: model.name,
+        language: best(&model.languages),
+        languages: model.languages,
+        gender: gender.to_owned(),
+        accent: accent.unwrap_or_default(),
+        sample: sample.unwrap_or_default(),
+        sample_rates: RATES.to_vec(),
+        tags: tags
+            .into_iter()
+            .chain(use_cases.unwrap_or_default())
+            .collect(),
+    }
+}
+
+/// The most precise of the tags, which stand beside their own language: `en`, `en-US`.
+fn best(languages: &[String]) -> String {
+    let precise = languages.iter().find(|tag| tag.contains('-'));
+    precise.or(languages.first()).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_a_voice() {
+        let list = voices(
+            br##"{"stt":[{"name":"nova-3"}],"tts":[
+            {"name":"thalia","canonical_name":"aura-2-thalia-en","architecture":"aura-2","languages":["en","en-US"],
+             "version":"1","uuid":"u","metadata":{"accent":"American","age":"Adult","color":"#fff","image":"i",
+             "sample":"https://s.example/t.wav","tags":["feminine","clear"],"use_cases":["ivr"]}},
+            {"name":"zeus","canonical_name":"aura-zeus-en","metadata":{"tags":["masculine"],"accent":null}},
+            {"name":"bare","canonical_name":"aura-2-bare-de","languages":["de"],"metadata":null}]}"##,
+        )
+        .unwrap();
+        assert_eq!(
+            list[0],
+            Voice {
+                id: "aura-2-thalia-en".into(),
+                name: "thalia".into(),
+                language: "en-US".into(),
+                languages: vec!["en".into(), "en-US".into()],
+                gender: "female".into(),
+                accent: "American".into(),
+                sample: "https://s.example/t.wav".into(),
+                sample_rates: RATES.to_vec(),
+                tags: vec!["feminine".into(), "clear".into(), "ivr".into()],
+            }
+        );
+        let told = |voice: &Voice| (voice.gender.clone(), voice.language.clone());
+        assert_eq!(told(&list[1]), ("male".into(), String::new()));
+        assert_eq!(told(&list[2]), (String::new(), "de".into()));
+        assert_eq!(voices(b"[]").unwrap_err().kind, ErrorKind::Protocol);
+    }
+}
