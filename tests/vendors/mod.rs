@@ -23,6 +23,7 @@ use vivavoce::server;
 use crate::harness::{PATIENCE, VIVAVOCE};
 
 mod deepgram;
+mod elevenlabs;
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {
