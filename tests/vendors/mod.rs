@@ -24,6 +24,7 @@ use crate::harness::{PATIENCE, VIVAVOCE};
 
 mod cartesia;
 mod deepgram;
+mod elevenlabs;
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {

@@ -1,11 +1,68 @@
-//! ElevenLabs: recognition and synthesis.
+//! ElevenLabs: recognition by the Scribe realtime socket, synthesis by the socket of many contexts, and the list of
+//! voices. What a refusal means is `errors`' knowledge; sockets, permits and pools are the transport's.
+
+mod alignment;
+mod errors;
+mod scribe;
+mod stt;
+mod tts;
+mod voices;
+
+use std::sync::Arc;
+
+use reqwest::header::HeaderName;
 
 use crate::config;
-use crate::providers::ProviderTable;
+use crate::config::value::{SettingValue, VendorUrl};
 use crate::providers::transport::Transport;
+use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "elevenlabs";
 
+/// Where the vendor is.
+const VENDOR: &str = "https://api.elevenlabs.io";
+/// The header that carries the key.
+const KEY_HEADER: HeaderName = HeaderName::from_static("xi-api-key");
+const KEY: &str = "api_key";
+const CREDENTIAL_FIELDS: &[CredentialField] = &[CredentialField::key(KEY)];
+
 /// Adds both directions.
-pub fn add_to(_table: &mut ProviderTable, _settings: &config::Providers, _transport: &Transport) {}
+pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
+    let Some(vendor) = VendorUrl::parse(VENDOR) else {
+        return;
+    };
+    let account = Account(
+        settings
+            .elevenlabs_api_key
+            .clone()
+            .map(|key| Credential::new([(KEY, key)])),
+    );
+    let url = |set: &Option<VendorUrl>| set.clone().unwrap_or_else(|| vendor.clone());
+    table.add_speech_to_text(Arc::new(stt::Stt::new(
+        account.clone(),
+        url(&settings.elevenlabs_stt_url),
+        settings.elevenlabs_stt_streams,
+        transport.clone(),
+    )));
+    table.add_text_to_speech(Arc::new(tts::Tts::new(
+        account,
+        url(&settings.elevenlabs_tts_url),
+        settings.elevenlabs_tts_streams,
+        transport.clone(),
+    )));
+}
+
+/// The server's own credential, where it has one.
+#[derive(Debug, Clone)]
+struct Account(Option<Credential>);
+
+impl Account {
+    /// The credential of a request: the caller's own, else the server's.
+    fn credential(&self, own: Option<Credential>) -> Result<Credential, ProviderError> {
+        own.or_else(|| self.0.clone()).ok_or_else(|| {
+            let problem = "has no credential: set ELEVENLABS_API_KEY, or give one in `auth`";
+            ProviderError::new(SLUG, ErrorKind::Auth, problem)
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! Recognition: which stream is asked for. What is said on it is the business of `scribe`.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::scribe::Scribe;
+use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors};
+use crate::audio::format::{Channels, Encoding};
+use crate::config::value::VendorUrl;
+use crate::providers::parameters::{Parameter, converted, ignored, own};
+use crate::providers::transport::websocket::{DialError, Handshake};
+use crate::providers::transport::{Permits, Transport, hearing};
+use crate::providers::{
+    Accepts, CredentialField, ErrorKind, ProviderError, SpeechToText, SttRequest, SttStream,
+};
+
+/// What is listened with where nothing is said.
+const DEFAULT_MODEL: &str = "scribe_v2_realtime";
+/// How long a connection, and a free place for it, may take.
+const CONNECTING: Duration = Duration::from_secs(10);
+
+const PARAMETERS: &[Parameter] = &[
+    own("language", "language_code"),
+    own("languages", "secondary_languages"),
+    own("model", "model_id"),
+    converted("encoding", "decoded to linear16"),
+    converted(
+        "sample_rate",
+        "audio_format; other rates are resampled to the next one",
+    ),
+    converted("channels", "mixed to one"),
+    ignored("punctuation", "always on"),
+    own("keyterms", "keyterms"),
+    ignored("diarize", "not on the realtime socket"),
+    own("words", "include_timestamps"),
+    own("auth", "xi-api-key"),
+];
+
+/// The recogniser.
+pub(super) struct Stt {
+    account: Account,
+    url: VendorUrl,
+    permits: Permits,
+    transport: Transport,
+}
+
+impl Stt {
+    pub(super) fn new(
+        account: Account,
+        url: VendorUrl,
+        streams: Option<NonZeroU32>,
+        transport: Transport,
+    ) -> Self {
+        let streams = streams.map(|streams| streams.get() as usize);
+        Self {
+            account,
+            url,
+            permits: Permits::new(SLUG, streams),
+            transport,
+        }
+    }
+
+    /// Where to knock for a stream like this.
+    fn handshake(&self, request: &SttRequest, key: &str) -> Handshake {
+        let mut url = self.url.at(["v1", "speech-to-text", "realtime"]);
+        let model = Some(request.model.as_str()).filter(|model| !model.is_empty());
+        let audio_format = format!("pcm_{}", request.format.layout.rate.hz());
+        let mut query = url.query_pairs_mut();
+        query
+            .append_pair("model_id", model.unwrap_or(DEFAULT_MODEL))
+            .append_pair("audio_format", &audio_format)
+            .append_pair("commit_strategy", "vad")
+            .append_pair("include_timestamps", "true");
+        if let Some(language) = language_code(&request.language) {
+            query.append_pair("language_code", &language);
+        }
+        for language in request
+            .languages
+            .iter()
+            .filter_map(|tag| language_code(tag))
+        {
+            query.append_pair("secondary_languages", &language);
+        }
+        for term in &request.keyterms {
+            query.append_pair("keyterms", term);
+        }
+        drop(query);
+        Handshake::new(url).secret(KEY_HEADER, key)
+    }
+}
+
+/// The vendor wants ISO 639 and no region: the first part of a BCP-47 tag.
+fn language_code(tag: &str) -> Option<String> {
+    let language = tag.split(['-', '_']).next().unwrap_or_default();
+    (!language.is_empty()).then(|| language.to_ascii_lowercase())
+}
+
+#[async_trait]
+impl SpeechToText for Stt {
+    fn slug(&self) -> &'static str {
+        SLUG
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts {
+            encodings: &[Encoding::Linear16],
+            rates: &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000],
+            stereo: false,
+            stream_limit: None,
+        }
+    }
+
+    fn credential_fields(&self) -> &'static [CredentialField] {
+        CREDENTIAL_FIELDS
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        PARAMETERS
+    }
+
+    async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
+        let format = request.format;
+        if format.encoding != Encoding::Linear16 || format.layout.channels != Channels::Mono {
+            let problem = "hears linear16 of one channel only";
+            return Err(ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem));
+        }
+        let credential = self.account.credential(request.credential.clone())?;
+        let permit = self
+            .permits
+            .acquire(credential.fingerprint(), CONNECTING)
+            .await?;
+        let handshake = self.handshake(&request, credential.get(KEY));
+        let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
+        let socket = dialled.map_err(|error| match error {
+            DialError::Unreachable(error) => error,
+            DialError::Refused(refusal) => errors::refused(&refusal),
+        })?;
+        hearing::open(socket, Scribe::new(format.layout.rate), permit).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audio::format::{AudioFormat, SampleRate};
+    use crate::config::value::SettingValue;
+    use crate::providers::parameters::STT_FIELDS;
+
+    fn asked(request: &SttRequest) -> String {
+        let url = VendorUrl::parse("https://vendor.example").unwrap();
+        let transport = Transport::new(None).unwrap();
+        let stt = Stt::new(Account(None), url, None, transport);
+        let handshake = stt.handshake(request, "marker");
+        assert!(handshake.headers["xi-api-key"].is_sensitive());
+        handshake.url.to_string()
+    }
+
+    fn request() -> SttRequest {
+        SttRequest {
+            language: "en-US".to_owned(),
+            model: String::new(),
+            punctuation: true,
+            format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
+            keyterms: Vec::new(),
+            languages: Vec::new(),
+            diarize: false,
+            credential: None,
+        }
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_by_the_vendors_names() {
+        assert_eq!(
+            asked(&request()),
+            "https://vendor.example/v1/speech-to-text/realtime?model_id=scribe_v2_realtime\
+             &audio_format=pcm_16000&commit_strategy=vad&include_timestamps=true&language_code=en"
+        );
+    }
+
+    #[test]
+    fn what_a_client_says_stays_a_value() {
+        let asked = asked(&SttRequest {
+            language: "x&token=1".to_owned(),
+            model: "m#/../".to_owned(),
+            keyterms: vec!["a b&c=d".to_owned()],
+            languages: vec!["pt_BR".to_owned(), String::new()],
+            ..request()
+        });
+        assert_eq!(
+            asked,
+            "https://vendor.example/v1/speech-to-text/realtime?model_id=m%23%2F..%2F\
+             &audio_format=pcm_16000&commit_strategy=vad&include_timestamps=true\
+             &language_code=x%26token%3D1&secondary_languages=pt&keyterms=a+b%26c%3Dd"
+        );
+        assert!(!asked.contains("marker"));
+    }
+
+    #[test]
+    fn every_field_has_a_row() {
+        let rows: Vec<_> = PARAMETERS.iter().map(|row| row.field).collect();
+        assert_eq!(rows, STT_FIELDS);
+    }
+
+    #[tokio::test]
+    async fn without_a_credential_nothing_is_opened() {
+        let url = VendorUrl::parse("http://127.0.0.1:1").unwrap();
+        let stt = Stt::new(Account(None), url, None, Transport::new(None).unwrap());
+        let refused = stt.open(request()).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Auth);
+        assert!(refused.message.contains("ELEVENLABS_API_KEY"));
+        assert!(refused.message.contains("auth"));
+    }
+}
