@@ -7,7 +7,7 @@ mod decisions;
 mod methods;
 mod secrets;
 mod service;
-mod signing;
+pub(crate) mod signing;
 mod token;
 
 use std::fmt;
