@@ -368,7 +368,7 @@ impl Utterance {
                 }
                 Next::Text(None) => stretch.text_ended = true,
                 Next::Deadline if call.requests.is_some() && call.unsent.is_empty() => {
-                    call.half_close()
+                    call.half_close();
                 }
                 Next::Deadline => {
                     let problem = "owes sound and says nothing any more";

@@ -77,19 +77,9 @@ pub(crate) mod speech {
         pub enable_voice_activity_events: bool,
         #[prost(bool, tag = "2")]
         pub interim_results: bool,
-        #[prost(message, optional, tag = "3")]
-        pub voice_activity_timeout: Option<VoiceActivityTimeout>,
         /// 1 standard, 2 supershort, 3 short.
         #[prost(int32, tag = "8")]
         pub endpointing_sensitivity: i32,
-    }
-
-    #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct VoiceActivityTimeout {
-        #[prost(message, optional, tag = "1")]
-        pub speech_start_timeout: Option<Duration>,
-        #[prost(message, optional, tag = "2")]
-        pub speech_end_timeout: Option<Duration>,
     }
 
     #[derive(Clone, PartialEq, Message)]
