@@ -8,7 +8,7 @@ mod methods;
 mod pass;
 mod secrets;
 mod service;
-mod signing;
+pub(crate) mod signing;
 mod token;
 
 use std::fmt;

@@ -102,10 +102,11 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// A key that signs.
-struct Key(Box<dyn Signer>);
+pub(crate) struct Key(Box<dyn Signer>);
 
 impl Key {
-    fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+    /// The first private key in a PEM text.
+    pub(crate) fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         // The causes quote lines of the file.
         let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::NotPem)?;
         let key = any_supported_type(&der).map_err(|_| KeyError::Kind)?;
@@ -116,8 +117,14 @@ impl Key {
         key.choose_scheme(&schemes).map(Self).ok_or(KeyError::Kind)
     }
 
-    fn sign(&self, claims: &[u8]) -> Option<String> {
-        let elliptic = self.0.scheme() == SignatureScheme::ECDSA_NISTP256_SHA256;
+    /// Whether it signs RS256, and not ES256.
+    pub(crate) fn is_rsa(&self) -> bool {
+        self.0.scheme() == SignatureScheme::RSA_PKCS1_SHA256
+    }
+
+    /// A signed token with these claims.
+    pub(crate) fn sign(&self, claims: &[u8]) -> Option<String> {
+        let elliptic = !self.is_rsa();
         let header: &[u8] = if elliptic {
             br#"{"alg":"ES256","typ":"JWT"}"#
         } else {

@@ -213,7 +213,7 @@ settings! {
         /// File with the service account for Google.
         google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS";
         /// Google's region.
-        google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION";
+        google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION", check location;
         /// Where Google recognises; the vendor's own when absent.
         google_stt_url: Option<VendorUrl> = "", "providers.google.stt_url", "GOOGLE_STT_URL";
         /// Where Google speaks; the vendor's own when absent.
@@ -370,6 +370,17 @@ fn not_nought(value: &Duration) -> Result<(), &'static str> {
         Err("be more than 0")
     } else {
         Ok(())
+    }
+}
+
+#[expect(clippy::ptr_arg, reason = "the rule of a setting of this type")]
+fn location(value: &String) -> Result<(), &'static str> {
+    // It stands in names of hosts and in paths.
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=40).contains(&value.len()) && value.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err("be a region such as global, eu or us-central1")
     }
 }
 

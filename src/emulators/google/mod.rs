@@ -1,15 +1,34 @@
-//! Google's server, as far as its own SDKs and our client use it: gRPC on a listener of its own, REST beside the others.
+//! Google's server, as far as its own SDKs and our client use it: gRPC on a listener of its own (h2c), REST and the exchange
+//! of claims for tokens beside the others.
+
+mod link;
+mod recognise;
+mod refusals;
+mod rest;
+mod synthesise;
 
 use std::sync::Arc;
 
-use actix_web::web;
-use tokio::net::TcpListener;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::metadata::MetadataMap;
+use tonic::server::Grpc;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
-use super::Emulation;
+use self::link::Link;
+use super::visit::{Visit, credential};
+use super::{Direction, Emulation, Vendor};
+use crate::providers::google::wire::{
+    LIST_VOICES, STREAMING_RECOGNIZE, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH,
+};
 
-/// Its routes, on the listeners for HTTP.
-pub(super) fn routes(_: &mut web::ServiceConfig) {}
+pub(super) use rest::routes;
 
 /// Serves gRPC without TLS (h2c) until it is told to stop.
 pub(super) async fn serve(
@@ -17,6 +36,143 @@ pub(super) async fn serve(
     emulation: Arc<Emulation>,
     stop: CancellationToken,
 ) {
-    stop.cancelled().await;
-    drop((listener, emulation));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => {
+                if let Ok((tcp, _)) = accepted {
+                    tokio::spawn(converse(tcp, Arc::clone(&emulation), stop.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// Serves one connection.
+async fn converse(tcp: TcpStream, emulation: Arc<Emulation>, stop: CancellationToken) {
+    let (link, io) = Link::new(tcp);
+    let service = hyper::service::service_fn(move |request| {
+        let caller = Caller {
+            emulation: Arc::clone(&emulation),
+            link: link.clone(),
+        };
+        async move { Ok::<_, std::convert::Infallible>(caller.answer(request).await) }
+    });
+    let connection =
+        http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(io), service);
+    tokio::select! {
+        // The client has gone, or has sent what is no HTTP/2.
+        _ = connection => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Who calls, and by which connection.
+#[derive(Clone)]
+struct Caller {
+    emulation: Arc<Emulation>,
+    link: Link,
+}
+
+impl Caller {
+    async fn answer(self, request: http::Request<Incoming>) -> http::Response<Body> {
+        match request.uri().path() {
+            STREAMING_RECOGNIZE => {
+                let call = tower::service_fn(move |request| {
+                    let caller = self.clone();
+                    async move { caller.recognise(request) }
+                });
+                Grpc::new(ProstCodec::default())
+                    .streaming(call, request)
+                    .await
+            }
+            STREAMING_SYNTHESIZE => {
+                let call = tower::service_fn(move |request| {
+                    let caller = self.clone();
+                    async move { caller.synthesise(request) }
+                });
+                Grpc::new(ProstCodec::default())
+                    .streaming(call, request)
+                    .await
+            }
+            SYNTHESIZE_SPEECH => {
+                let call = tower::service_fn(move |request: Request<_>| {
+                    let caller = self.clone();
+                    async move {
+                        let visit = caller.admit(&request, Direction::Tts, SYNTHESIZE_SPEECH)?;
+                        let said = synthesise::whole(&visit, request.into_inner());
+                        caller.link.whole(&visit, said).await
+                    }
+                });
+                Grpc::new(ProstCodec::default()).unary(call, request).await
+            }
+            LIST_VOICES => {
+                let call = tower::service_fn(move |request: Request<_>| {
+                    let caller = self.clone();
+                    async move {
+                        let visit = caller.admit(&request, Direction::Voices, LIST_VOICES)?;
+                        let voices = synthesise::voices(&request.into_inner());
+                        caller.link.whole(&visit, async { Ok(voices) }).await
+                    }
+                });
+                Grpc::new(ProstCodec::default()).unary(call, request).await
+            }
+            _ => Status::unimplemented("Method not found.").into_http(),
+        }
+    }
+
+    /// Opens the visit of a call, where it is let in.
+    fn admit<T>(
+        &self,
+        request: &Request<T>,
+        direction: Direction,
+        method: &str,
+    ) -> Result<Visit, Status> {
+        let metadata = request.metadata();
+        let headers = metadata.as_ref();
+        let headers = headers.iter().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str(), value)
+        });
+        let visit = self
+            .emulation
+            .visit_by(Vendor::Google, direction, method, headers);
+        let key = key(metadata);
+        match visit.admit(key) {
+            Ok(()) => Ok(visit),
+            Err(_) if self.link.refuses(&visit) => Err(Status::unavailable("")),
+            Err(refusal) => Err(refusals::status(&refusal, key.is_some())),
+        }
+    }
+
+    fn recognise(
+        &self,
+        request: Request<Streaming<recognise::Question>>,
+    ) -> Result<Response<ReceiverStream<Result<recognise::Answer, Status>>>, Status> {
+        let visit = self.admit(&request, Direction::Stt, STREAMING_RECOGNIZE)?;
+        let answers = self.link.stream(&visit, |answers| {
+            recognise::converse(visit.clone(), request.into_inner(), answers)
+        });
+        Ok(Response::new(answers))
+    }
+
+    fn synthesise(
+        &self,
+        request: Request<Streaming<synthesise::Question>>,
+    ) -> Result<Response<ReceiverStream<Result<synthesise::Answer, Status>>>, Status> {
+        let visit = self.admit(&request, Direction::Tts, STREAMING_SYNTHESIZE)?;
+        let answers = self.link.stream(&visit, |answers| {
+            synthesise::converse(visit.clone(), request.into_inner(), answers)
+        });
+        Ok(Response::new(answers))
+    }
+}
+
+/// The token or the API key of a call.
+fn key(metadata: &MetadataMap) -> Option<&str> {
+    let text = |name| metadata.get(name)?.to_str().ok();
+    let key = text("authorization")
+        .map(credential)
+        .or_else(|| text("x-goog-api-key"));
+    key.filter(|key| !key.is_empty())
 }

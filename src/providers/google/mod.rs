@@ -1,11 +1,158 @@
-//! Google Cloud: recognition and synthesis.
+//! Google Cloud: recognition by Speech-to-Text v2 and synthesis by Text-to-Speech v1, both over gRPC. Here is what the two
+//! share: the credential and its tokens, the addresses, the connections. What their messages mean is in `stt` and `tts`.
+
+mod account;
+mod call;
+mod channels;
+mod errors;
+mod stt;
+mod tts;
+mod voices;
+pub(crate) mod wire;
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::{Code, Status};
 
 use crate::config;
-use crate::providers::ProviderTable;
-use crate::providers::transport::Transport;
+use crate::config::value::{SettingValue, VendorUrl};
+use crate::providers::transport::{Permits, Transport};
+use crate::providers::{Credential, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "google";
 
+/// How long connecting may take where the caller does not say.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// The location that is everywhere: its hosts have no prefix.
+const GLOBAL: &str = "global";
+/// Where the server's credential is set.
+const SETTING: &str = "GOOGLE_APPLICATION_CREDENTIALS";
+
+/// What both directions share.
+struct Cloud {
+    channels: channels::Channels,
+    tokens: account::Tokens,
+    /// The server's own credential, or why there is none.
+    own: Result<Credential, String>,
+}
+
+/// Whose credential is used.
+#[derive(Debug, Clone)]
+struct Access {
+    credential: Credential,
+    /// It is the server's own, and not a caller's.
+    of_server: bool,
+}
+
 /// Adds both directions.
-pub fn add_to(_table: &mut ProviderTable, _settings: &config::Providers, _transport: &Transport) {}
+pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
+    let set = [&settings.google_stt_url, &settings.google_tts_url];
+    let hosts = set.into_iter().flatten();
+    let hosts = hosts.filter_map(|url| url.url().host_str().map(str::to_owned));
+    let cloud = Arc::new(Cloud {
+        channels: channels::Channels::new(transport),
+        tokens: account::Tokens::new(transport.clone(), hosts.collect()),
+        own: own_credential(settings.google_credentials.as_deref()),
+    });
+    let location = &settings.google_location;
+    let url = |set: &Option<VendorUrl>, name: &str| set.clone().or_else(|| host(location, name));
+    let permits =
+        |each: Option<NonZeroU32>| Permits::new(SLUG, each.map(|each| each.get() as usize));
+    if let Some(url) = url(&settings.google_stt_url, "speech") {
+        table.add_speech_to_text(Arc::new(stt::GoogleStt::new(
+            Arc::clone(&cloud),
+            url.url().clone(),
+            location.clone(),
+            permits(settings.google_stt_streams),
+        )));
+    }
+    if let Some(url) = url(&settings.google_tts_url, "texttospeech") {
+        table.add_text_to_speech(Arc::new(tts::GoogleTts::new(
+            cloud,
+            url.url().clone(),
+            permits(settings.google_tts_streams),
+        )));
+    }
+}
+
+/// Where an interface is for a location. There is one for each location that the settings take.
+fn host(location: &str, name: &str) -> Option<VendorUrl> {
+    let prefix = match location {
+        GLOBAL => String::new(),
+        regional => format!("{regional}-"),
+    };
+    VendorUrl::parse(&format!("https://{prefix}{name}.googleapis.com"))
+}
+
+fn own_credential(file: Option<&Path>) -> Result<Credential, String> {
+    let file =
+        file.ok_or_else(|| format!("there is no credential: set {SETTING}, or give one in auth"))?;
+    let unusable = |problem: String| {
+        let problem = format!("{SETTING}: {}: {problem}", file.display());
+        tracing::error!("{problem}");
+        problem
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+    account::of_server(&text).ok_or_else(|| unusable("is no service account".to_owned()))
+}
+
+impl Cloud {
+    /// The caller's credential, or else the server's.
+    fn access(&self, callers: Option<&Credential>) -> Result<Access, ProviderError> {
+        if let Some(credential) = callers {
+            return Ok(Access {
+                credential: credential.clone(),
+                of_server: false,
+            });
+        }
+        match &self.own {
+            Ok(credential) => Ok(Access {
+                credential: credential.clone(),
+                of_server: true,
+            }),
+            Err(problem) => Err(ProviderError::new(SLUG, ErrorKind::Auth, problem)),
+        }
+    }
+
+    /// What a failed call means.
+    fn failed(&self, access: &Access, status: &Status) -> ProviderError {
+        if status.code() == Code::Unauthenticated {
+            self.tokens.forget(&access.credential);
+        }
+        errors::of_status(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_location_has_its_host() {
+        let host = |location: &str| host(location, "speech").unwrap().url().to_string();
+        assert_eq!(host(GLOBAL), "https://speech.googleapis.com/");
+        assert_eq!(
+            host("us-central1"),
+            "https://us-central1-speech.googleapis.com/"
+        );
+    }
+
+    #[test]
+    fn a_credential_that_is_not_there_is_called_by_the_name_of_its_setting() {
+        let missing = own_credential(None).unwrap_err();
+        assert!(missing.contains(SETTING) && missing.contains("auth"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("account.json");
+        assert!(own_credential(Some(&file)).unwrap_err().contains(SETTING));
+        std::fs::write(&file, r#"{"private_key":"marker"}"#).unwrap();
+        let unusable = own_credential(Some(&file)).unwrap_err();
+        assert!(unusable.contains("no service account") && !unusable.contains("marker"));
+        let account = account::tests::account("https://oauth2.googleapis.com/token");
+        std::fs::write(&file, account.to_string()).unwrap();
+        assert!(own_credential(Some(&file)).is_ok());
+    }
+}

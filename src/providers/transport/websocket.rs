@@ -171,7 +171,8 @@ impl Transport {
     }
 }
 
-async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+/// A TCP connection that sends small pieces at once; an IPv6 address may be in brackets.
+pub async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = match host.trim_matches(['[', ']']).parse() {
         Ok(address) => vec![SocketAddr::new(address, port)],
         Err(_) => tokio::net::lookup_host((host, port)).await?.collect(),

@@ -1,0 +1,178 @@
+//! HTTP/2 connections to Google: dialled with the transport's TLS or without any (h2c), shared by the calls of the same
+//! credential, and kept for the next ones. A connection that is dead is found by pings while a call uses it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Uri};
+use url::Url;
+
+use super::SLUG;
+use crate::providers::transport::{Transport, websocket};
+use crate::providers::{ErrorKind, ProviderError};
+
+/// Connections that are kept; the one that was used longest ago goes first.
+const MOST: usize = 64;
+/// Calls on one connection. Google takes a hundred and lets others wait without a word.
+const CALLS: usize = 80;
+/// A connection in use from which nothing was heard for so long is pinged.
+const QUIET: Duration = Duration::from_secs(10);
+/// One that does not answer is given up after so long.
+const GONE: Duration = Duration::from_secs(5);
+
+/// What calls must have in common to share a connection.
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    url: Url,
+    credential: [u8; 32],
+}
+
+struct Kept {
+    key: Key,
+    channel: Channel,
+    /// Held once here, and by each call.
+    calls: Arc<()>,
+}
+
+/// The connections of this vendor.
+pub(super) struct Channels {
+    tls: TlsConnector,
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+/// A place on a connection, for one call.
+#[derive(Clone)]
+pub(super) struct Lease {
+    pub channel: Channel,
+    /// Whether it was dialled for others; it may have died since.
+    pub used_before: bool,
+    _calls: Arc<()>,
+}
+
+impl fmt::Debug for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channels").finish_non_exhaustive()
+    }
+}
+
+trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+impl Channels {
+    pub(super) fn new(transport: &Transport) -> Self {
+        let mut tls = (*transport.tls()).clone();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        Self {
+            tls: TlsConnector::from(Arc::new(tls)),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// A place on a connection to `url`, dialled within `patience` where there is none.
+    pub(super) async fn lease(
+        &self,
+        url: &Url,
+        credential: [u8; 32],
+        patience: Duration,
+    ) -> Result<Lease, ProviderError> {
+        let key = Key {
+            url: url.clone(),
+            credential,
+        };
+        if let Some(lease) = self.take(&key) {
+            return Ok(lease);
+        }
+        let dialling = dial(url, self.tls.clone(), patience);
+        let channel = tokio::time::timeout(patience, dialling)
+            .await
+            .map_err(|_| {
+                let problem = format!("no connection within {} s", patience.as_secs_f32());
+                ProviderError::new(SLUG, ErrorKind::Timeout, problem)
+            })??;
+        Ok(self.keep(key, channel))
+    }
+
+    fn take(&self, key: &Key) -> Option<Lease> {
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = |kept: &Kept| kept.key == *key && Arc::strong_count(&kept.calls) <= CALLS;
+        let index = all.iter().position(free)?;
+        let kept = all.remove(index)?;
+        let lease = Lease {
+            channel: kept.channel.clone(),
+            used_before: true,
+            _calls: Arc::clone(&kept.calls),
+        };
+        all.push_back(kept);
+        Some(lease)
+    }
+
+    fn keep(&self, key: Key, channel: Channel) -> Lease {
+        let calls = Arc::new(());
+        let lease = Lease {
+            channel: channel.clone(),
+            used_before: false,
+            _calls: Arc::clone(&calls),
+        };
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            // Calls that still use it keep it open.
+            all.pop_front();
+        }
+        all.push_back(Kept {
+            key,
+            channel,
+            calls,
+        });
+        lease
+    }
+}
+
+async fn dial(url: &Url, tls: TlsConnector, patience: Duration) -> Result<Channel, ProviderError> {
+    let failed = |problem: String| ProviderError::new(SLUG, ErrorKind::Unavailable, problem);
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let port = url.port_or_known_default().unwrap_or(443);
+    let secure = url.scheme() == "https";
+    let endpoint = Endpoint::from_shared(url.as_str().to_owned())
+        .map_err(|error| failed(format!("{host}: {error}")))?
+        .connect_timeout(patience)
+        .http2_keep_alive_interval(QUIET)
+        .keep_alive_timeout(GONE)
+        .keep_alive_while_idle(false)
+        .tcp_nodelay(true);
+    // Called again when the connection has died and a call needs it.
+    let connector = tower::service_fn({
+        let host = host.clone();
+        move |_: Uri| connect(host.clone(), port, secure.then(|| tls.clone()))
+    });
+    let channel = endpoint.connect_with_connector(connector).await;
+    channel.map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        failed(format!(
+            "{host}:{port}: {}",
+            cause.unwrap_or_else(|| error.to_string())
+        ))
+    })
+}
+
+async fn connect(
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+) -> std::io::Result<TokioIo<Box<dyn Pipe>>> {
+    let tcp = websocket::connect(&host, port).await?;
+    let pipe: Box<dyn Pipe> = match tls {
+        Some(tls) => {
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(std::io::Error::other)?;
+            Box::new(tls.connect(name, tcp).await?)
+        }
+        None => Box::new(tcp),
+    };
+    Ok(TokioIo::new(pipe))
+}
