@@ -6,6 +6,7 @@ pub mod audio;
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod emulators;
 pub mod http;
 pub mod json;
 pub mod phone;

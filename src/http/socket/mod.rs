@@ -27,6 +27,7 @@ use actix_web_actors::ws::HandshakeError;
 
 pub use connection::{WRITE_BUFFER_BYTES, accepted};
 pub use echo::echo;
+pub(crate) use frames::{FrameError, Frames, Input};
 pub use frames::{MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS};
 pub use reader::{PING_INTERVAL, SocketHandler};

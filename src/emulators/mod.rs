@@ -1,0 +1,344 @@
+//! The five vendors' servers, for whoever has no key: developers, tests, benchmarks. They are honest enough for the
+//! vendors' own SDKs, and go wrong when they are told to ([`faults`]). What is the same for all is in the files of
+//! this folder; a vendor's protocol is in a folder of its own and knows nothing of the other vendors.
+//!
+//! ```text
+//! request ─> Emulation::visit ─> Visit::admit ─> socket::accept ─> Socket::recv, send_…, close
+//!                 │ faults, record   │ refused       or Visit::stream
+//!                 └─> Visit::listen ─> Recogniser    Visit::say ─> Speech
+//! ```
+
+mod authority;
+mod azure;
+mod cartesia;
+pub mod clock;
+mod control;
+mod deepgram;
+mod elevenlabs;
+pub mod engine;
+pub mod faults;
+mod google;
+pub mod outlet;
+pub mod socket;
+pub mod speech;
+pub mod tone_words;
+pub mod visit;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use actix_web::dev::ServerHandle;
+use actix_web::{App, HttpServer, web};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::authority::{Authority, AuthorityError};
+use self::clock::Clock;
+use self::engine::Engine;
+use self::faults::{Fault, FaultList, TooManyFaults};
+use self::visit::Log;
+
+/// The longest body of a request: more than any vendor takes.
+const MAX_BODY_BYTES: usize = 4 << 20;
+/// Threads that serve HTTP.
+const WORKERS: usize = 2;
+
+/// Who is emulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Vendor {
+    /// Deepgram.
+    Deepgram,
+    /// ElevenLabs.
+    ElevenLabs,
+    /// Google Cloud.
+    Google,
+    /// Microsoft Azure.
+    Azure,
+    /// Cartesia.
+    Cartesia,
+}
+
+impl Vendor {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Deepgram,
+        Self::ElevenLabs,
+        Self::Google,
+        Self::Azure,
+        Self::Cartesia,
+    ];
+
+    /// The name on the wire and in faults.
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Deepgram => "deepgram",
+            Self::ElevenLabs => "elevenlabs",
+            Self::Google => "google",
+            Self::Azure => "azure",
+            Self::Cartesia => "cartesia",
+        }
+    }
+
+    /// Code and reason with which its sockets close when something has gone wrong inside.
+    pub const fn usual_close(self) -> (u16, &'static str) {
+        match self {
+            Self::Deepgram => (1011, "NET-0000"),
+            Self::ElevenLabs => (1011, "internal error"),
+            Self::Azure => (1011, "Internal server error"),
+            Self::Cartesia => (1011, "Internal error"),
+            // It has no sockets.
+            Self::Google => (1011, ""),
+        }
+    }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Speech to text.
+    Stt,
+    /// Text to speech.
+    Tts,
+    /// Lists of voices and models, tokens, dictionaries.
+    Voices,
+}
+
+impl Direction {
+    /// The name in faults and records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stt => "stt",
+            Self::Tts => "tts",
+            Self::Voices => "voices",
+        }
+    }
+}
+
+/// Not one of the names that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown name")]
+pub struct UnknownName;
+
+impl FromStr for Vendor {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = Self::ALL.into_iter().find(|vendor| vendor.slug() == name);
+        known.ok_or(UnknownName)
+    }
+}
+
+impl FromStr for Direction {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = [Self::Stt, Self::Tts, Self::Voices];
+        let known = known.into_iter().find(|direction| direction.name() == name);
+        known.ok_or(UnknownName)
+    }
+}
+
+/// What all connections share; in the `app_data` of every route as `web::Data<Emulation>`.
+#[derive(Debug)]
+pub struct Emulation {
+    /// Hears and speaks.
+    pub engine: Engine,
+    /// Runs all timers.
+    pub clock: Clock,
+    /// What goes wrong.
+    pub faults: FaultList,
+    /// What happened.
+    pub log: Log,
+    /// The only key that opens; any does where there is none.
+    key: Option<String>,
+    started: Instant,
+}
+
+/// What to emulate, and where. Port 0 is any that is free.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Address of all listeners.
+    pub host: IpAddr,
+    /// HTTP/1.1 and WebSocket without TLS.
+    pub port: u16,
+    /// The same with TLS.
+    pub tls_port: u16,
+    /// gRPC without TLS.
+    pub grpc_port: u16,
+    /// Hears and speaks.
+    pub engine: Engine,
+    /// Runs all timers.
+    pub clock: Clock,
+    /// What goes wrong from the beginning.
+    pub faults: Vec<Fault>,
+    /// The only key that opens; any does where there is none. Keys that begin with `bad` never do.
+    pub key: Option<String>,
+}
+
+impl Settings {
+    /// On free ports of this machine, by real time, without faults.
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            host: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            tls_port: 0,
+            grpc_port: 0,
+            engine,
+            clock: Clock::default(),
+            faults: Vec::new(),
+            key: None,
+        }
+    }
+}
+
+/// Why the emulators did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("{address}: {source}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// TLS.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The faults.
+    #[error(transparent)]
+    Faults(#[from] TooManyFaults),
+}
+
+/// The emulators at work. They stop when this is dropped.
+pub struct Emulators {
+    /// HTTP/1.1 and WebSocket without TLS.
+    pub plain: SocketAddr,
+    /// The same with TLS.
+    pub tls: SocketAddr,
+    /// gRPC without TLS.
+    pub grpc: SocketAddr,
+    /// Faults and log.
+    pub emulation: Arc<Emulation>,
+    authority: Authority,
+    server: ServerHandle,
+    stop: CancellationToken,
+}
+
+impl fmt::Debug for Emulators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulators")
+            .field("plain", &self.plain)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Emulators {
+    /// Starts all listeners. Must be called in a runtime.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        Self::start_with(settings, |_| ()).await
+    }
+
+    /// The same with routes of a vendor that does not exist.
+    async fn start_with(
+        settings: Settings,
+        more: fn(&mut web::ServiceConfig),
+    ) -> Result<Self, StartError> {
+        let (authority, secure) = Authority::new()?;
+        let faults = FaultList::default();
+        for fault in settings.faults {
+            faults.add(fault)?;
+        }
+        let emulation = Arc::new(Emulation {
+            engine: settings.engine,
+            clock: settings.clock,
+            faults,
+            log: Log::default(),
+            key: settings.key,
+            started: Instant::now(),
+        });
+        let at = |port| SocketAddr::new(settings.host, port);
+        let failed = |address| move |source| StartError::Listen { address, source };
+        let (plain, tls, grpc) = (
+            at(settings.port),
+            at(settings.tls_port),
+            at(settings.grpc_port),
+        );
+        let grpc_listener = TcpListener::bind(grpc).await.map_err(failed(grpc))?;
+        let grpc = grpc_listener.local_addr().map_err(failed(grpc))?;
+
+        let data = web::Data::from(Arc::clone(&emulation));
+        let server = HttpServer::new(move || {
+            App::new()
+                .app_data(data.clone())
+                .configure(routes)
+                .configure(more)
+        })
+        .workers(WORKERS)
+        .disable_signals()
+        .shutdown_timeout(1)
+        .h1_allow_half_closed(false)
+        .on_connect(wire::accepted)
+        .bind(plain)
+        .map_err(failed(plain))?
+        .bind_rustls_0_23(tls, secure)
+        .map_err(failed(tls))?;
+        let mut bound = server.addrs().into_iter();
+        let (plain, tls) = (bound.next().unwrap_or(plain), bound.next().unwrap_or(tls));
+        let server = server.run();
+        let handle = server.handle();
+        tokio::spawn(server);
+        let stop = CancellationToken::new();
+        tokio::spawn(google::serve(
+            grpc_listener,
+            Arc::clone(&emulation),
+            stop.clone(),
+        ));
+        Ok(Self {
+            plain,
+            tls,
+            grpc,
+            emulation,
+            authority,
+            server: handle,
+            stop,
+        })
+    }
+
+    /// The certificate authority that clients of [`Self::tls`] must trust, as PEM.
+    pub fn ca_file(&self) -> PathBuf {
+        self.authority.ca_file()
+    }
+
+    /// Ends all connections and waits for it.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.server.stop(false).await;
+    }
+}
+
+impl Drop for Emulators {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // The order is given by the call; nobody waits for it to be carried out.
+        drop(self.server.stop(false));
+    }
+}
+
+fn routes(service: &mut web::ServiceConfig) {
+    service
+        .app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
+        .configure(control::routes)
+        .configure(deepgram::routes)
+        .configure(elevenlabs::routes)
+        .configure(google::routes)
+        .configure(azure::routes)
+        .configure(cartesia::routes);
+}
