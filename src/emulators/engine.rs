@@ -301,6 +301,7 @@ impl Script {
                 start: seconds(word.start),
                 end: seconds(word.end),
                 confidence: Some(0.99),
+                speaker: None,
             });
             heard.push(Heard::Partial(transcript(&self.words)));
             if self.words.len() >= SEGMENT_WORDS {
@@ -356,6 +357,10 @@ impl Local {
                 model: String::new(),
                 punctuation: true,
                 format: AudioFormat::mono(Encoding::Linear16, LOCAL_RATE),
+                keyterms: Vec::new(),
+                languages: Vec::new(),
+                diarize: false,
+                credential: None,
             })
             .await?;
         Ok(Self {

@@ -335,6 +335,7 @@ async fn synthesised(tts: &dyn TextToSpeech, line: &str, rate: f64) -> Result<Pc
         preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
         connection_timeout: PATIENCE,
         request_timeout: PATIENCE,
+        credential: None,
     };
     let text = stream::iter([line.to_owned()]).boxed();
     let mut speech = tts.synthesize(request, text).await?;
