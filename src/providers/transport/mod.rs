@@ -22,7 +22,7 @@ use rustls_platform_verifier::Verifier;
 
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};
-pub use refusal::{Refusal, retry_after};
+pub use refusal::{Refusal, retry_after, shortened};
 
 /// How long a TCP connection with its TLS handshake may take where the caller does not say.
 const CONNECTING: Duration = Duration::from_secs(10);
