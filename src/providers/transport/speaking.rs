@@ -45,6 +45,10 @@ pub trait Protocol: Send + 'static {
     fn cancel(&mut self, _act: &mut Act<'_>) -> bool {
         false
     }
+    /// Asked once the text is complete: whether all of its sound has come, so that no message will tell.
+    fn is_said(&self) -> bool {
+        false
+    }
     /// A message has come; [`Flow::Finished`] when all of the utterance's sound has. [`Received::Closed`] is the last one.
     fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError>;
 }
@@ -195,6 +199,9 @@ impl Speaking {
         let mut heard_of = Instant::now();
         loop {
             socket.send(&mut out).await?;
+            if self.text_ended && protocol.is_said() {
+                return Ok(End::Said);
+            }
             let mut act = Act {
                 out: &mut out,
                 events: &mut said,
