@@ -41,7 +41,7 @@ impl Outgoing {
     }
 
     /// What was collected.
-    pub(super) fn take(&mut self) -> Vec<Message> {
+    pub(in crate::providers) fn take(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.messages)
     }
 
