@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod emulate;
 mod openapi;
 mod print_config;
 mod say;
@@ -65,6 +66,8 @@ enum Command {
     Transcribe(transcribe::Arguments),
     /// Measures the server under load
     Bench(bench::Arguments),
+    /// Runs the vendors' servers on this machine, for development and tests without a key
+    Emulate(emulate::Arguments),
     /// Prints the description of the interface (OpenAPI 3.1), for generators of clients
     Openapi(openapi::Arguments),
     /// Recognises speech for a server (started by the server itself)
@@ -130,6 +133,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
+        Command::Emulate(arguments) => emulate::run(config, &arguments),
         Command::Openapi(arguments) => {
             openapi::run(&arguments);
             Ok(())

@@ -52,6 +52,47 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 /// Threads that serve HTTP.
 const WORKERS: usize = 2;
 
+/// What each SDK must be told, with our addresses to be filled in.
+const SDKS: [(&str, &str); 10] = [
+    (
+        "deepgram (Python)",
+        r#"environment=DeepgramClientEnvironment(base="http://<plain>", production="ws://<plain>", agent="ws://<plain>", agent_rest="http://<plain>")"#,
+    ),
+    (
+        "deepgram (JS)",
+        r#"{environment: {base: "http://<plain>", production: "ws://<plain>", agent: "ws://<plain>", agentRest: "http://<plain>"}}"#,
+    ),
+    (
+        "elevenlabs (Python)",
+        r#"base_url="http://<plain>"; for convert_realtime base_url="https://<tls>" and SSL_CERT_FILE=<ca>"#,
+    ),
+    ("elevenlabs (JS)", r#"{baseUrl: "http://<plain>"}"#),
+    (
+        "google (Python)",
+        r#"a transport with grpc.insecure_channel("<grpc>")"#,
+    ),
+    (
+        "google (JS)",
+        r#"{apiEndpoint: "<host>", port: <grpc port>, sslCreds: grpc.credentials.createInsecure()}"#,
+    ),
+    (
+        "azure (Python)",
+        r#"SpeechConfig(host="ws://<plain>", subscription=key)"#,
+    ),
+    (
+        "azure (JS)",
+        r#"SpeechConfig.fromHost(new URL("http://<plain>"), key)"#,
+    ),
+    (
+        "cartesia (Python)",
+        r#"base_url="http://<plain>", websocket_base_url="ws://<plain>""#,
+    ),
+    (
+        "cartesia (JS)",
+        r#"{baseURL: "https://<tls>"} and NODE_EXTRA_CA_CERTS=<ca>"#,
+    ),
+];
+
 /// Who is emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Vendor {
@@ -315,6 +356,42 @@ impl Emulators {
     /// The certificate authority that clients of [`Self::tls`] must trust, as PEM.
     pub fn ca_file(&self) -> PathBuf {
         self.authority.ca_file()
+    }
+
+    /// For whoever has started them: settings to paste, and what each SDK must be told.
+    pub fn hints(&self) -> String {
+        let Self {
+            plain, tls, grpc, ..
+        } = self;
+        let ca = self.ca_file();
+        let ca = ca.display();
+        let mut hints = format!(
+            "Emulators listen on http://{plain}, https://{tls} (authority: {ca}) and for gRPC on {grpc}\n\n\
+             For the server:\n\n"
+        );
+        for vendor in Vendor::ALL {
+            let name = vendor.slug().to_uppercase();
+            let url = match vendor {
+                Vendor::Google => format!("http://{grpc}"),
+                _ => format!("ws://{plain}"),
+            };
+            hints += &format!("{name}_STT_URL={url}\n{name}_TTS_URL={url}\n");
+        }
+        hints += "\nFor the vendors' SDKs:\n\n";
+        for (sdk, option) in SDKS {
+            let option = option
+                .replace("<plain>", &plain.to_string())
+                .replace("<tls>", &tls.to_string())
+                .replace("<ca>", &ca.to_string())
+                .replace("<grpc port>", &grpc.port().to_string())
+                .replace("<grpc>", &grpc.to_string())
+                .replace("<host>", &plain.ip().to_string());
+            hints += &format!("{sdk:18}  {option}\n");
+        }
+        hints += &format!(
+            "\nFaults and what happened: http://{plain}/control/faults, http://{plain}/control/log\n"
+        );
+        hints
     }
 
     /// Ends all connections and waits for it.

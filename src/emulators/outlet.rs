@@ -160,6 +160,10 @@ impl Pump {
 
     /// Hands bytes to the transport; a client that does not read is cut like any other.
     async fn give(&self, bytes: Bytes) -> Result<(), Option<Cut>> {
+        if bytes.is_empty() {
+            // HTTP would take it for the end of the body.
+            return Ok(());
+        }
         tokio::select! {
             sent = self.body.send(Ok(bytes)) => sent.map_err(|_| None),
             cut = self.gate.cut() => Err(Some(cut)),

@@ -192,3 +192,271 @@ async fn words_in_are_words_out_and_are_in_the_record() {
         sound(&[1, 2, 3]).len() * 2 + "end".len()
     );
 }
+
+/// A conversation whose connection has a fault: what came back, and the record.
+async fn faulty(fault: &str) -> (Vec<Result<Sent, tungstenite::Error>>, Record) {
+    let emulators = emulators(&[fault]).await;
+    let mut client = dial(&emulators, "good").await.unwrap();
+    let messages = conversation(&mut client, &[1, 2]).await;
+    drop(client);
+    (messages, ended(&emulators).await)
+}
+
+#[tokio::test]
+async fn a_bad_key_is_refused_and_so_is_another_than_the_only_one() {
+    let status = |refused: Result<Client, tungstenite::Error>| match refused {
+        Err(tungstenite::Error::Http(response)) => response.status().as_u16(),
+        other => panic!("{other:?}"),
+    };
+    let emulators = emulators(&[]).await;
+    assert_eq!(status(dial(&emulators, "bad-key").await), 401);
+    let mut settings = Settings::new(Engine::Scripted);
+    settings.key = Some("own".to_owned());
+    let strict = Emulators::start_with(settings, sample).await.unwrap();
+    assert_eq!(status(dial(&strict, "other").await), 401);
+    assert!(dial(&strict, "own").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_status_comes_with_its_retry_after_and_goes_after_its_times() {
+    let emulators = emulators(&[
+        "deepgram:stt:status=429,retry=7*1",
+        "any:any:status=503,retry-date=60*1",
+    ])
+    .await;
+    for (status, retry) in [(429, "7"), (503, "GMT")] {
+        let Err(tungstenite::Error::Http(response)) = dial(&emulators, "good").await else {
+            panic!("not refused");
+        };
+        assert_eq!(response.status().as_u16(), status);
+        let header = response.headers()["retry-after"].to_str().unwrap();
+        assert!(header.ends_with(retry), "{header}");
+    }
+    assert!(dial(&emulators, "good").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_reset() {
+    let emulators = emulators(&["any:any:refuse"]).await;
+    match dial(&emulators, "good").await {
+        Err(tungstenite::Error::Io(error)) => {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_close_has_the_code_and_reason_of_the_fault_or_of_the_vendor() {
+    let (messages, _) = faulty("any:any:close=1013,try later").await;
+    assert_eq!(
+        closed(&messages),
+        Some((CloseCode::Again, "try later".to_owned()))
+    );
+    let (messages, record) = faulty("any:any:close").await;
+    assert_eq!(
+        closed(&messages),
+        Some((CloseCode::Error, "NET-0000".to_owned()))
+    );
+    assert_eq!(record.faults, ["close"]);
+    let (messages, _) = faulty("any:any:close=1006").await;
+    assert_eq!(closed(&messages), None);
+    assert!(messages.last().is_some_and(Result::is_err));
+}
+
+#[tokio::test]
+async fn a_reset_is_a_reset() {
+    let emulators = emulators(&["any:any:reset@50ms"]).await;
+    let mut client = dial(&emulators, "good").await.unwrap();
+    match client.next().await {
+        Some(Err(tungstenite::Error::Io(error))) => {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_truncated_message_is_the_last() {
+    let (messages, record) = faulty("any:any:truncate").await;
+    assert!(texts(&messages).is_empty() && messages.last().is_some_and(Result::is_err));
+    let cut = |note: &String| note.contains("in the middle");
+    assert!(record.notes.iter().any(cut), "{:?}", record.notes);
+}
+
+#[tokio::test]
+async fn a_half_open_connection_neither_answers_nor_ends() {
+    let emulators = emulators(&["any:any:half-open"]).await;
+    let mut client = dial(&emulators, "good").await.unwrap();
+    while emulators.emulation.log.all()[0].notes.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    client.send(Sent::Ping(Bytes::new())).await.unwrap();
+    client.send(Sent::text("end")).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_millis(300), client.next()).await;
+    assert!(heard.is_err(), "{heard:?}");
+    assert_eq!(emulators.emulation.log.all()[0].lasted_ms, None);
+}
+
+#[tokio::test]
+async fn late_finals_and_stalls_lose_nothing() {
+    for fault in [
+        "any:any:late=200ms",
+        "any:any:stall=200ms",
+        "any:any:burst=200ms",
+        "any:any:slow=200ms",
+    ] {
+        let begun = Instant::now();
+        let (messages, _) = faulty(fault).await;
+        assert_eq!(texts(&messages), ["1 2"], "{fault}");
+        assert!(begun.elapsed() >= Duration::from_millis(150), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_the_vendors_own_goodbye() {
+    let emulators = emulators(&["any:stt:limit=50ms"]).await;
+    let mut client = dial(&emulators, "good").await.unwrap();
+    let messages: Vec<_> = (&mut client).collect().await;
+    assert_eq!(
+        closed(&messages),
+        Some((CloseCode::Policy, "limit".to_owned()))
+    );
+}
+
+#[tokio::test]
+async fn pings_are_answered_and_a_goodbye_too() {
+    let emulators = emulators(&[]).await;
+    let mut client = dial(&emulators, "good").await.unwrap();
+    client
+        .send(Sent::Ping(Bytes::from_static(b"ho")))
+        .await
+        .unwrap();
+    let pong = client.next().await.unwrap().unwrap();
+    assert_eq!(pong, Sent::Pong(Bytes::from_static(b"ho")));
+    client.close(None).await.unwrap();
+    while client.next().await.is_some() {}
+    let record = ended(&emulators).await;
+    assert_eq!(record.notes[0], "the client closed with 1005 ");
+}
+
+async fn said(emulators: &Emulators, text: &str) -> Result<Vec<u8>, reqwest::Error> {
+    let request = reqwest::Client::new()
+        .post(format!("http://{}/say", emulators.plain))
+        .header("authorization", "Bearer good")
+        .body(text.to_owned());
+    let answer = request.send().await?.error_for_status()?;
+    Ok(answer.bytes().await?.to_vec())
+}
+
+fn heard(bytes: &[u8]) -> Vec<u16> {
+    let mut listener = super::tone_words::Listener::new(RATE);
+    let mut words = listener.hear(&linear16::samples(bytes));
+    words.extend(listener.finish());
+    words.iter().map(|word| word.number).collect()
+}
+
+#[tokio::test]
+async fn what_is_said_is_the_text() {
+    let emulators = emulators(&[]).await;
+    let bytes = said(&emulators, "12, then 4711!").await.unwrap();
+    let then = super::tone_words::number_of("then").unwrap();
+    assert_eq!(heard(&bytes), [12, then, 4711]);
+    assert_eq!(ended(&emulators).await.said, ["12,", "then", "4711!"]);
+}
+
+#[tokio::test]
+async fn odd_sound_lacks_its_last_byte_and_no_word() {
+    let emulators = emulators(&["any:tts:odd", "any:tts:empty"]).await;
+    let bytes = said(&emulators, "1 2 3").await.unwrap();
+    assert_eq!(bytes.len(), sound(&[1, 2, 3]).len() * 2 - 1);
+    assert_eq!(heard(&bytes), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_is_not_complete() {
+    for fault in ["any:tts:close", "any:tts:reset@20ms", "any:tts:truncate"] {
+        let emulators = emulators(&[fault, "any:tts:slow=50ms"]).await;
+        assert!(said(&emulators, "1 2 3").await.is_err(), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn faults_and_log_are_at_hand_while_it_runs() {
+    let emulators = emulators(&[]).await;
+    let url = |path: &str| format!("http://{}/control/{path}", emulators.plain);
+    let client = reqwest::Client::new();
+    let post = async |body: &str| {
+        let request = client
+            .post(url("faults"))
+            .header("content-type", "application/json");
+        request.body(body.to_owned()).send().await.unwrap()
+    };
+    assert_eq!(
+        post(r#"{"faults": ["any:stt:reset", "any:any:explode"]}"#)
+            .await
+            .status(),
+        400
+    );
+    let listed: serde_json::Value = post(r#"{"faults": ["any:tts:status=402*3"]}"#)
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        listed,
+        serde_json::json!({"faults": ["any:tts:status=402*3"]})
+    );
+    assert!(said(&emulators, "1").await.is_err());
+    assert_eq!(
+        client.delete(url("faults")).send().await.unwrap().status(),
+        204
+    );
+    assert!(said(&emulators, "1").await.is_ok());
+    let log: serde_json::Value = client
+        .get(url("log"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let log = log["connections"].as_array().unwrap();
+    assert_eq!(
+        (&log[0]["notes"][0], &log[1]["said"][0]),
+        (&"refused with 402 Payment Required".into(), &"1".into())
+    );
+}
+
+#[tokio::test]
+async fn tls_is_trusted_by_whoever_trusts_the_authority() {
+    let emulators = emulators(&[]).await;
+    let ca = std::fs::read(emulators.ca_file()).unwrap();
+    let ca = reqwest::Certificate::from_pem(&ca).unwrap();
+    let client = reqwest::Client::builder()
+        .tls_certs_only([ca])
+        .build()
+        .unwrap();
+    for host in ["localhost", "127.0.0.1"] {
+        let url = format!("https://{host}:{}/control/log", emulators.tls.port());
+        assert_eq!(client.get(url).send().await.unwrap().status(), 200);
+    }
+    let folder = emulators.ca_file();
+    emulators.stop().await;
+    assert!(!folder.exists());
+}
+
+#[tokio::test]
+async fn hints_name_every_vendor_and_leave_no_blank() {
+    let emulators = emulators(&[]).await;
+    let hints = emulators.hints();
+    for name in [
+        "DEEPGRAM_STT_URL=ws://",
+        "GOOGLE_TTS_URL=http://",
+        "CARTESIA_TTS_URL=",
+        "NODE_EXTRA_CA_CERTS=/",
+    ] {
+        assert!(hints.contains(name), "{hints}");
+    }
+    assert!(!hints.contains('<'), "{hints}");
+}
