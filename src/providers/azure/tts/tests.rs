@@ -200,7 +200,7 @@ fn nothing_that_a_caller_sends_becomes_markup() {
         ssml.contains("name='x&apos;/&gt;&lt;evil a=&apos;Neural'"),
         "{ssml}"
     );
-    let said = ">1 &lt; 2 &amp; &quot;3&quot; &gt; &lt;/voice&gt;</voice></speak>";
+    let said = ">1 &lt; 2 &amp; &quot;3&quot; &gt; &lt;/voice&gt;   </voice></speak>";
     assert!(ssml.ends_with(said), "{ssml}");
 }
 
