@@ -22,6 +22,7 @@ use vivavoce::server;
 
 use crate::harness::{PATIENCE, VIVAVOCE};
 
+mod azure;
 mod deepgram;
 
 /// Emulators that hear and say tone-words, with these faults.

@@ -226,6 +226,7 @@ async fn recognise(socket: &mut Socket, opened: &Opened) -> Result<(), Gone> {
                 limit.restart();
                 // Whatever is being said: the client has to send again what no phrase has covered.
                 if let Some(over) = turn.take() {
+                    socket.visit().note("a turn was ended");
                     send(socket, &over.request, "turn.end", &json!({})).await?;
                 }
             }
