@@ -22,6 +22,7 @@ use vivavoce::server;
 
 use crate::harness::{PATIENCE, VIVAVOCE};
 
+mod azure;
 mod cartesia;
 mod deepgram;
 mod elevenlabs;

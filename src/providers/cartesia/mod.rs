@@ -112,7 +112,7 @@ mod tests {
 
     fn table() -> ProviderTable {
         let config = config::Config::load(&[], None).unwrap();
-        let transport = Transport::new(None).unwrap();
+        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
         let mut table = ProviderTable::default();
         add_to(&mut table, &config.settings.providers, &transport);
         table
@@ -135,7 +135,7 @@ mod tests {
         let door = |own: Option<&str>| Door {
             base: VendorUrl::parse(ADDRESS).unwrap(),
             own: own.map(|key| credential(&Secret::new(key))),
-            transport: Transport::new(None).unwrap(),
+            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
         };
         let callers = credential(&Secret::new("callers"));
         let used = door(Some("servers")).credential(Some(&callers)).unwrap();

@@ -114,7 +114,7 @@ mod tests {
         Entrance {
             address: VendorUrl::parse(ADDRESS).unwrap(),
             own: own.map(|key| Credential::new([(API_KEY, Secret::new(key))])),
-            transport: Transport::new(None).unwrap(),
+            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn every_field_of_a_config_has_its_row() {
         let config = config::Config::load(&[], None).unwrap();
         let mut table = ProviderTable::default();
-        let transport = Transport::new(None).unwrap();
+        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
         add_to(&mut table, &config.settings.providers, &transport);
         let fields = |rows: &[Parameter]| rows.iter().map(|row| row.field).collect::<Vec<_>>();
         let stt = table.speech_to_text(SLUG).unwrap();

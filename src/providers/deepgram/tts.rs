@@ -244,7 +244,7 @@ mod tests {
         let entrance = Entrance {
             address: VendorUrl::parse("https://v.example").unwrap(),
             own: None,
-            transport: Transport::new(None).unwrap(),
+            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
         };
         let tts = DeepgramTts::new(entrance, Permits::new(SLUG, None));
         let fastest = |voice| *tts.speaks_as(voice, "").speaking_rates.end();

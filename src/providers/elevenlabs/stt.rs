@@ -150,7 +150,7 @@ mod tests {
 
     fn asked(request: &SttRequest) -> String {
         let url = VendorUrl::parse("https://vendor.example").unwrap();
-        let transport = Transport::new(None).unwrap();
+        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
         let stt = Stt::new(Account(None), url, None, transport);
         let handshake = stt.handshake(request, "marker");
         assert!(handshake.headers["xi-api-key"].is_sensitive());
@@ -206,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_credential_nothing_is_opened() {
         let url = VendorUrl::parse("http://127.0.0.1:1").unwrap();
-        let stt = Stt::new(Account(None), url, None, Transport::new(None).unwrap());
+        let stt = Stt::new(Account(None), url, None, Transport::new(&crate::outgoing::Authorities::default()).unwrap());
         let refused = stt.open(request()).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Auth);
         assert!(refused.message.contains("ELEVENLABS_API_KEY"));
