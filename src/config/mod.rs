@@ -115,7 +115,7 @@ impl Config {
         Self::from_sources(flags, &environment, file.as_deref())
     }
 
-    fn from_sources(
+    pub(crate) fn from_sources(
         flags: &[(String, String)],
         environment: &HashMap<String, String>,
         file: Option<&Path>,

@@ -34,7 +34,10 @@ fn section(
     fields: &[&str],
     vendors: &[(&str, &'static [Parameter])],
 ) {
-    let vendors: Vec<_> = vendors.iter().filter(|(_, table)| !table.is_empty()).collect();
+    let vendors: Vec<_> = vendors
+        .iter()
+        .filter(|(_, table)| !table.is_empty())
+        .collect();
     // Writing to a String cannot fail.
     let _ = write!(text, "\n## `{config}`\n\n| field |");
     for (slug, _) in &vendors {

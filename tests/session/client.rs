@@ -372,6 +372,20 @@ impl Session {
         }
     }
 
+    /// Waits until so many words are final, or there is an error, or it has taken too long.
+    pub async fn until_heard(&mut self, words: usize, patience: Duration) {
+        let enough = self.log.wait_for(|log| {
+            let finals = log.events.iter().filter(|event| {
+                event.kind() == "stt_result" && event["is_final"] == Value::Bool(true)
+            });
+            let heard = finals.map(|event| event.text("transcript").split_whitespace().count());
+            let failed = log.events.iter().any(|event| event.kind() == "error");
+            failed || log.ended.is_some() || heard.sum::<usize>() >= words
+        });
+        // Whoever asked looks at what there is.
+        let _ = tokio::time::timeout(patience, enough).await;
+    }
+
     /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.log.borrow().events.clone()

@@ -26,6 +26,8 @@ mod azure;
 mod cartesia;
 mod deepgram;
 mod elevenlabs;
+mod endurance;
+mod faults;
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {
@@ -180,4 +182,45 @@ pub async fn said(stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
     let ended = tokio::time::timeout(PATIENCE, all).await;
     ended.expect("the synthesis ends")?;
     Ok(sound)
+}
+
+/// A server that talks to emulators in place of all vendors.
+pub struct Backed {
+    /// The server.
+    pub server: Server,
+    _emulators: Emulators,
+    _account: tempfile::NamedTempFile,
+}
+
+impl Backed {
+    /// A server with these emulators behind it.
+    pub fn by(emulators: Emulators) -> Self {
+        let account = google::account(&emulators);
+        let (plain, grpc) = (
+            format!("http://{}", emulators.plain),
+            format!("http://{}", emulators.grpc),
+        );
+        let mut environment = vec![(
+            "GOOGLE_APPLICATION_CREDENTIALS".to_owned(),
+            account.path().display().to_string(),
+        )];
+        for vendor in Vendor::ALL {
+            let name = vendor.slug().to_uppercase();
+            let url = if vendor == Vendor::Google { &grpc } else { &plain };
+            environment.push((format!("{name}_STT_URL"), url.clone()));
+            environment.push((format!("{name}_TTS_URL"), url.clone()));
+            environment.push((format!("{name}_API_KEY"), "key".to_owned()));
+        }
+        environment.push(("AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(), "key".to_owned()));
+        environment.push(("CACHE_ENABLED".to_owned(), "false".to_owned()));
+        let environment: Vec<_> = environment
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        Self {
+            server: Server::start_with(&environment),
+            _emulators: emulators,
+            _account: account,
+        }
+    }
 }

@@ -206,7 +206,12 @@ mod tests {
     #[tokio::test]
     async fn without_a_credential_nothing_is_opened() {
         let url = VendorUrl::parse("http://127.0.0.1:1").unwrap();
-        let stt = Stt::new(Account(None), url, None, Transport::new(&crate::outgoing::Authorities::default()).unwrap());
+        let stt = Stt::new(
+            Account(None),
+            url,
+            None,
+            Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+        );
         let refused = stt.open(request()).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Auth);
         assert!(refused.message.contains("ELEVENLABS_API_KEY"));

@@ -379,7 +379,12 @@ mod tests {
 
     fn tts() -> Tts {
         let url = VendorUrl::parse("wss://vendor.example").unwrap();
-        Tts::new(Account(None), url, None, Transport::new(&crate::outgoing::Authorities::default()).unwrap())
+        Tts::new(
+            Account(None),
+            url,
+            None,
+            Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+        )
     }
 
     fn request(voice: Option<&str>, model: &str) -> TtsRequest {
