@@ -22,5 +22,6 @@ mod socket_edge;
 mod speak;
 mod telemetry;
 mod tls;
+mod vendors;
 mod voices;
 mod wyoming;

@@ -1,0 +1,180 @@
+//! The vendors: their own clients, unmodified, against our emulators, which makes those honest; then our clients and
+//! whole sessions against the same. Each vendor has a module; here is what they share.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use serde_json::Value;
+use tokio::process::Command;
+use vivavoce::audio::{AudioFormat, Encoding, SampleRate, linear16};
+use vivavoce::config::Config;
+use vivavoce::emulators::engine::Engine;
+use vivavoce::emulators::tone_words::{Listener, speak};
+use vivavoce::emulators::{Emulators, Settings};
+use vivavoce::providers::local::pocketsphinx::Pocketsphinx;
+use vivavoce::providers::local::pocketsphinx::pool::PoolSettings;
+use vivavoce::providers::local::tts::{LocalTts, LocalTtsSettings};
+use vivavoce::providers::{
+    ProviderError, ProviderTable, SttEvent, SttRequest, SttStream, TtsEvent, TtsStream,
+};
+use vivavoce::server;
+
+use crate::harness::{PATIENCE, VIVAVOCE};
+
+mod google;
+
+/// Emulators that hear and say tone-words, with these faults.
+pub async fn scripted(faults: &[&str]) -> Emulators {
+    let mut settings = Settings::new(Engine::Scripted);
+    settings.faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
+    start(settings).await
+}
+
+/// Emulators that hear and say English.
+pub async fn english() -> Emulators {
+    start(Settings::new(Engine::Local {
+        stt: Arc::new(Pocketsphinx::new(PoolSettings::new(VIVAVOCE))),
+        tts: Arc::new(LocalTts::new(LocalTtsSettings::default())),
+    }))
+    .await
+}
+
+/// Emulators with any settings.
+pub async fn start(settings: Settings) -> Emulators {
+    // The first one in the process stays; all are the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Emulators::start(settings).await.unwrap()
+}
+
+/// The providers of a server with these settings, by their keys.
+pub fn providers(settings: &[(&str, &str)]) -> ProviderTable {
+    let flags: Vec<_> = settings
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let config = Config::load(&flags, None).unwrap();
+    server::providers(&config.settings).unwrap()
+}
+
+/// Runs a script of `tests/clients`, by Python or Node, to its end; gives the JSON that it prints. Its failure fails the
+/// test.
+pub async fn client(script: &str, arguments: &[&str]) -> Value {
+    client_in(&[], script, arguments).await
+}
+
+/// The same with these environment variables.
+pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[&str]) -> Value {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let program = if script.ends_with(".py") {
+        format!("{root}/.clients/python/bin/python")
+    } else {
+        "node".to_owned()
+    };
+    let child = Command::new(&program)
+        .arg(format!("{root}/tests/clients/{script}"))
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .env("NODE_PATH", format!("{root}/.clients/node/node_modules"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let ended = tokio::time::timeout(PATIENCE, child).await;
+    let output = ended
+        .unwrap_or_else(|_| panic!("{script} hangs"))
+        .unwrap_or_else(|error| panic!("{program}: {error}; ./test installs the vendors' clients"));
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {complaints}");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{script} printed no JSON: {error}; {complaints}"))
+}
+
+/// A request for linear16 at this rate, with everything else at its usual value.
+pub fn stt_request(rate: SampleRate) -> SttRequest {
+    SttRequest {
+        language: "en-US".to_owned(),
+        model: String::new(),
+        punctuation: true,
+        format: AudioFormat::mono(Encoding::Linear16, rate),
+        keyterms: Vec::new(),
+        languages: Vec::new(),
+        diarize: false,
+        credential: None,
+    }
+}
+
+/// Numbers as tone-words, in linear16.
+pub fn tone_words(numbers: impl IntoIterator<Item = u16>, rate: SampleRate) -> Vec<i16> {
+    numbers
+        .into_iter()
+        .flat_map(|number| speak(number, rate))
+        .collect()
+}
+
+/// The numbers that are said in some sound.
+pub fn numbers_in(sound: &[i16], rate: SampleRate) -> Vec<u16> {
+    let mut listener = Listener::new(rate);
+    let mut words = listener.hear(sound);
+    words.extend(listener.finish());
+    words.into_iter().map(|word| word.number).collect()
+}
+
+/// Sends sound in frames of 20 ms, as fast as it is taken, and ends the stream; gives everything that was understood.
+pub async fn understood(
+    stream: SttStream,
+    sound: &[i16],
+    rate: SampleRate,
+) -> Result<Vec<SttEvent>, ProviderError> {
+    let SttStream { sink, mut events } = stream;
+    let frame = rate.hz() as usize / 50;
+    let sending = async {
+        for frame in sound.chunks(frame) {
+            // Why it takes no more, its events say.
+            if sink.send(linear16::encode(frame)).await.is_err() {
+                break;
+            }
+        }
+        sink.close();
+    };
+    let hearing = async {
+        let mut heard = Vec::new();
+        while let Some(event) = events.next().await {
+            heard.push(event?);
+        }
+        Ok(heard)
+    };
+    let both = async { tokio::join!(sending, hearing).1 };
+    let ended = tokio::time::timeout(PATIENCE, both).await;
+    ended.expect("the recogniser comes to an end")
+}
+
+/// The words of the finals, one after the other.
+pub fn finals(events: &[SttEvent]) -> Vec<String> {
+    let texts = events.iter().filter_map(|event| match event {
+        SttEvent::Final(transcript) => Some(transcript.text.as_str()),
+        _ => None,
+    });
+    texts
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Everything that a synthesiser says: its bytes, and that it was all.
+pub async fn said(stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
+    let mut events = stream.events;
+    let mut sound = Vec::new();
+    let all = async {
+        while let Some(event) = events.next().await {
+            match event? {
+                TtsEvent::Audio(bytes) => sound.extend_from_slice(&bytes),
+                TtsEvent::Word { .. } => {}
+                TtsEvent::Done => return Ok(()),
+            }
+        }
+        panic!("the synthesis ended without Done")
+    };
+    let ended = tokio::time::timeout(PATIENCE, all).await;
+    ended.expect("the synthesis ends")?;
+    Ok(sound)
+}
