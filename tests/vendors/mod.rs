@@ -11,7 +11,7 @@ use vivavoce::audio::{AudioFormat, Encoding, SampleRate, linear16};
 use vivavoce::config::Config;
 use vivavoce::emulators::engine::Engine;
 use vivavoce::emulators::tone_words::{Listener, speak};
-use vivavoce::emulators::{Emulators, Settings};
+use vivavoce::emulators::{Emulators, Settings, Vendor};
 use vivavoce::providers::local::pocketsphinx::Pocketsphinx;
 use vivavoce::providers::local::pocketsphinx::pool::PoolSettings;
 use vivavoce::providers::local::tts::{LocalTts, LocalTtsSettings};
@@ -20,7 +20,7 @@ use vivavoce::providers::{
 };
 use vivavoce::server;
 
-use crate::harness::{PATIENCE, VIVAVOCE};
+use crate::harness::{PATIENCE, Server, VIVAVOCE};
 
 mod azure;
 mod cartesia;
@@ -28,6 +28,7 @@ mod deepgram;
 mod elevenlabs;
 mod endurance;
 mod faults;
+mod google;
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {
@@ -189,20 +190,20 @@ pub struct Backed {
     /// The server.
     pub server: Server,
     _emulators: Emulators,
-    _account: tempfile::NamedTempFile,
+    _account: tempfile::TempDir,
 }
 
 impl Backed {
     /// A server with these emulators behind it.
     pub fn by(emulators: Emulators) -> Self {
-        let account = google::account(&emulators);
+        let (account, file) = google::credential(&emulators, "server");
         let (plain, grpc) = (
             format!("http://{}", emulators.plain),
             format!("http://{}", emulators.grpc),
         );
         let mut environment = vec![(
             "GOOGLE_APPLICATION_CREDENTIALS".to_owned(),
-            account.path().display().to_string(),
+            file.display().to_string(),
         )];
         for vendor in Vendor::ALL {
             let name = vendor.slug().to_uppercase();

@@ -132,11 +132,13 @@ impl Link {
     async fn cut<M>(&self, visit: &Visit, cut: Cut, out: &mpsc::Sender<Result<M, Status>>) {
         visit.note(format!("cut: {cut:?}"));
         match cut {
+            // Google has no codes of closing: 1000 is taken for a good end, 4000 and up for the codes of gRPC.
+            Cut::Close(Some(1000), _) => {}
             Cut::Close(code, reason) => {
                 let reason =
                     reason.unwrap_or_else(|| "The service is currently unavailable.".to_owned());
-                // Google has no codes of closing; those of gRPC are taken for them.
-                let code = code.filter(|code| *code <= 16);
+                let code = code.and_then(|code| code.checked_sub(4000));
+                let code = code.filter(|code| (1..=16).contains(code));
                 let code = code.map_or(Code::Unavailable, |code| Code::from(i32::from(code)));
                 let _ = out.send(Err(Status::new(code, reason))).await;
             }

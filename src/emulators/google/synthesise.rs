@@ -306,8 +306,7 @@ pub(super) async fn whole(
     }
     let asked = audio.audio_encoding();
     let encoding = match asked {
-        AudioEncoding::Pcm => Encoding::Linear16,
-        AudioEncoding::Linear16 => Encoding::Wav,
+        AudioEncoding::Pcm | AudioEncoding::Linear16 => Encoding::Linear16,
         AudioEncoding::Mp3 => Encoding::Mp3,
         AudioEncoding::OggOpus => Encoding::OggOpus,
         AudioEncoding::Mulaw => Encoding::Mulaw,
@@ -322,8 +321,9 @@ pub(super) async fn whole(
     let speech = visit.say(&text, &saying).map_err(|error| failed(&error))?;
     let said = speech.whole().await.map_err(|error| failed(&error))?.audio;
     let audio_content = match asked {
-        AudioEncoding::Mulaw => with_header(7, rate, &said),
-        AudioEncoding::Alaw => with_header(6, rate, &said),
+        AudioEncoding::Linear16 => with_header(1, 2, rate, &said),
+        AudioEncoding::Mulaw => with_header(7, 1, rate, &said),
+        AudioEncoding::Alaw => with_header(6, 1, rate, &said),
         _ => said,
     };
     Ok(SynthesizeSpeechResponse { audio_content })
@@ -356,8 +356,8 @@ fn without_tags(ssml: &str) -> String {
     text.replace("&amp;", "&")
 }
 
-/// G.711 of whole texts has a RIFF header as well.
-fn with_header(tag: u16, rate: SampleRate, audio: &[u8]) -> Bytes {
+/// A WAV file: what Google makes of whole texts but for PCM, also in G.711.
+fn with_header(tag: u16, sample_bytes: u16, rate: SampleRate, audio: &[u8]) -> Bytes {
     let length = u32::try_from(audio.len()).unwrap_or(u32::MAX);
     let mut file = BytesMut::with_capacity(audio.len() + 46);
     file.put_slice(b"RIFF");
@@ -367,9 +367,9 @@ fn with_header(tag: u16, rate: SampleRate, audio: &[u8]) -> Bytes {
     file.put_u16_le(tag);
     file.put_u16_le(1);
     file.put_u32_le(rate.hz());
-    file.put_u32_le(rate.hz());
-    file.put_u16_le(1);
-    file.put_u16_le(8);
+    file.put_u32_le(rate.hz() * u32::from(sample_bytes));
+    file.put_u16_le(sample_bytes);
+    file.put_u16_le(8 * sample_bytes);
     file.put_u16_le(0);
     file.put_slice(b"data");
     file.put_u32_le(length);

@@ -338,7 +338,7 @@ impl Utterance {
                 Next::Answer(Err(status)) => {
                     return Err(self.cloud.failed(&self.access, &status).into());
                 }
-                Next::Answer(Ok(None)) if call.requests.is_some() => {
+                Next::Answer(Ok(None)) if call.requests.is_some() || !stretch.sounded => {
                     let problem = "has ended before everything was said";
                     return Err(error(ErrorKind::Unavailable, problem).into());
                 }
