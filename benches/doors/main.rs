@@ -20,6 +20,7 @@ use vivavoce::actors::session::SessionServices;
 use vivavoce::auth::Authenticator;
 use vivavoce::config::{Config, Settings};
 use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
+use vivavoce::outgoing::Authorities;
 use vivavoce::synthesis::Synthesizer;
 use vivavoce::{server, telemetry};
 
@@ -37,7 +38,13 @@ fn main() {
         .unwrap();
     let settings = Config::load(&flags, None).unwrap().settings;
     if !silent {
-        telemetry::start(settings.log.level, settings.log.format, None).unwrap();
+        telemetry::start(
+            settings.log.level,
+            settings.log.format,
+            None,
+            &Authorities::default(),
+        )
+        .unwrap();
     }
     actix_web::rt::System::new().block_on(async move {
         let server = serve(&settings, observed);
@@ -73,7 +80,7 @@ fn parts(settings: &Settings) -> Parts {
     });
     Parts {
         state: web::Data::new(AppState {
-            auth: Authenticator::open(&settings.auth).unwrap(),
+            auth: Authenticator::open(&settings.auth, &Authorities::default()).unwrap(),
             synthesizer,
             voices: VoiceRegistry::new(providers).start(),
             sessions,

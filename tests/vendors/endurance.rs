@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use vivavoce::audio::{SampleRate, linear16};
-use vivavoce::emulators::{Emulators, Settings, Vendor};
 use vivavoce::emulators::clock::Clock;
 use vivavoce::emulators::engine::Engine;
+use vivavoce::emulators::{Emulators, Settings, Vendor};
 
 use super::faults::heard_numbers;
 use super::{Backed, scripted, start, tone_words};
@@ -53,7 +53,9 @@ async fn converse(backed: &Backed, vendor: Vendor, minutes: u32) -> (Vec<u16>, V
         sounded += RATE.duration_of(sound.len());
         tokio::time::sleep_until((begun + sounded / SPEED).into()).await;
     }
-    session.until_heard(sent.len(), Duration::from_secs(30)).await;
+    session
+        .until_heard(sent.len(), Duration::from_secs(30))
+        .await;
     let heard = heard_numbers(&session);
     session.close().await;
     (sent, heard)
@@ -84,6 +86,12 @@ async fn a_conversation_outlives_the_limits_of_streams_with_every_word_heard_onc
 
 fn first_difference(sent: &[u16], heard: &[u16]) -> String {
     let place = sent.iter().zip(heard).take_while(|(a, b)| a == b).count();
-    let near = |all: &[u16]| all.iter().skip(place.saturating_sub(1)).take(4).copied().collect::<Vec<_>>();
+    let near = |all: &[u16]| {
+        all.iter()
+            .skip(place.saturating_sub(1))
+            .take(4)
+            .copied()
+            .collect::<Vec<_>>()
+    };
     format!("word {place}: {:?} became {:?}", near(sent), near(heard))
 }

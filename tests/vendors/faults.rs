@@ -108,7 +108,9 @@ async fn hear(backed: &Backed, vendor: Vendor, demanded: &Outcome) -> Seen {
             session.send_sound(linear16::encode(frame)).await;
             tokio::time::sleep(Duration::from_millis(20) / HURRY).await;
         }
-        session.until_heard(sent.len(), Duration::from_secs(25)).await;
+        session
+            .until_heard(sent.len(), Duration::from_secs(25))
+            .await;
     }
     let errors = codes(&session);
     let got = heard_numbers(&session);
@@ -138,7 +140,10 @@ async fn say(backed: &Backed, vendor: Vendor, demanded: &Outcome) -> Seen {
 
 fn codes(session: &Session) -> Vec<String> {
     let errors = session.events_of("error");
-    errors.iter().map(|error| error.text("code").to_owned()).collect()
+    errors
+        .iter()
+        .map(|error| error.text("code").to_owned())
+        .collect()
 }
 
 /// The numbers in the finals.
@@ -148,13 +153,19 @@ pub fn heard_numbers(session: &Session) -> Vec<u16> {
     finals
         .flat_map(|result| {
             let words = result.text("transcript").split_whitespace();
-            words.map(|word| word.parse().unwrap()).collect::<Vec<u16>>()
+            words
+                .map(|word| word.parse().unwrap())
+                .collect::<Vec<u16>>()
         })
         .collect()
 }
 
 /// Runs a row for every vendor at once.
-async fn row(direction: &str, fault: &str, demanded: &Outcome) -> (String, Vec<(&'static str, Seen)>) {
+async fn row(
+    direction: &str,
+    fault: &str,
+    demanded: &Outcome,
+) -> (String, Vec<(&'static str, Seen)>) {
     let emulators = scripted(&[&format!("any:{direction}:{fault}")]).await;
     let backed = Backed::by(emulators);
     let sessions = Vendor::ALL.map(|vendor| {
@@ -179,7 +190,9 @@ async fn matrix(direction: &str, rows: &[(&str, Outcome)]) {
     let mut wrong = BTreeMap::new();
     // A few servers at a time: all at once would only wait for the processor.
     for some in rows.chunks(4) {
-        let some = some.iter().map(|(fault, demanded)| row(direction, fault, demanded));
+        let some = some
+            .iter()
+            .map(|(fault, demanded)| row(direction, fault, demanded));
         for (fault, vendors) in join_all(some).await {
             printed += &format!("\n{fault:22}");
             for (vendor, seen) in vendors {

@@ -207,7 +207,11 @@ impl Backed {
         )];
         for vendor in Vendor::ALL {
             let name = vendor.slug().to_uppercase();
-            let url = if vendor == Vendor::Google { &grpc } else { &plain };
+            let url = if vendor == Vendor::Google {
+                &grpc
+            } else {
+                &plain
+            };
             environment.push((format!("{name}_STT_URL"), url.clone()));
             environment.push((format!("{name}_TTS_URL"), url.clone()));
             environment.push((format!("{name}_API_KEY"), "key".to_owned()));
