@@ -127,6 +127,7 @@ async fn the_vendors_client_recognises_exactly_and_is_told_what_is_wrong() {
         );
         assert_eq!(heard["error"], json!([]));
     }
+    assert_eq!(results[0]["throttled"].as_array().unwrap().len(), 1);
     assert_eq!(results[1]["session"][0]["keyterms"], json!(["a b"]));
     assert_eq!(results[2]["error"][0]["message_type"], "invalid_request");
     assert_eq!(results[2]["closed"][0]["code"], 1008);
@@ -481,7 +482,7 @@ async fn cut_samples_and_empty_messages_shift_nothing() {
         let stream = speak(
             &ours(&emulators),
             asked(Encoding::Linear16, 16_000),
-            &["1 22 333"],
+            &["1 22. 333"],
         )
         .await
         .unwrap();
@@ -502,7 +503,7 @@ async fn every_refusal_is_told_as_what_it_is() {
         ("status=403", ErrorKind::Auth, "may not use"),
         ("status=404", ErrorKind::InvalidRequest, "not found"),
         ("status=429,retry=7", rate_limited, "Too many concurrent"),
-        ("status=503", ErrorKind::Unavailable, "busy"),
+        ("status=503", ErrorKind::Unavailable, "internal error"),
         ("refuse", ErrorKind::Unavailable, ""),
     ];
     for (fault, kind, words) in rows {
