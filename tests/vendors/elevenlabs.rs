@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -312,10 +312,10 @@ async fn sockets_that_speak_keep_the_vendors_rules() {
             &[json!({"text": "a ", "xi_api_key": "k1"})],
             "invalid_parameters",
         ),
-        (single, &[keyed.clone()], "input_timeout_exceeded"),
+        (single, slice::from_ref(&keyed), "input_timeout_exceeded"),
         (
             "stream-input?model_id=eleven_v3",
-            &[keyed.clone()],
+            slice::from_ref(&keyed),
             "invalid_parameters",
         ),
     ];
@@ -758,9 +758,7 @@ async fn a_session_hears_and_speaks_with_it() {
     let mut speech = tone_words([11, 22, 33], HZ_16000);
     speech.resize(speech.len() + HZ_16000.frames_in(Duration::from_secs(3)), 0);
     for frame in speech.chunks(320) {
-        session
-            .send_sound(Bytes::from(linear16::encode(frame)))
-            .await;
+        session.send_sound(linear16::encode(frame)).await;
     }
     let turn = session.end_of_turn().await;
     assert_eq!(turn.text("turn_transcript"), "11 22 33");
