@@ -78,11 +78,11 @@ class Tasks:
             **more,
         })
         heard = {"session": [], "partial": [], "committed": [], "timed": [], "error": [], "throttled": [], "closed": []}
-        timed, ended = asyncio.Event(), asyncio.Event()
+        timed, ended, throttled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         connection.on(RealtimeEvents.SESSION_STARTED, lambda said: heard["session"].append(said["config"]))
         connection.on(RealtimeEvents.PARTIAL_TRANSCRIPT, lambda said: heard["partial"].append(said["text"]))
         connection.on(RealtimeEvents.COMMITTED_TRANSCRIPT, lambda said: heard["committed"].append(said["text"]))
-        connection.on(RealtimeEvents.COMMIT_THROTTLED, lambda said: heard["throttled"].append(said["error"]))
+        connection.on(RealtimeEvents.COMMIT_THROTTLED, lambda said: (heard["throttled"].append(said["error"]), throttled.set()))
         for name in ["auth_error", "invalid_request", "input_error", "session_time_limit_exceeded"]:
             connection.on(RealtimeEvents(name), lambda said: heard["error"].append(said))
         connection.on(RealtimeEvents.CLOSE, lambda said: (heard["closed"].append(said), ended.set()))
@@ -99,11 +99,10 @@ class Tasks:
         except Exception as problem:
             heard["broken"] = str(problem)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not heard["error"]:
+        if strategy == "manual" and not heard["error"]:
             # At once again: there is nothing to commit.
             await connection.commit()
-            while not heard["throttled"]:
-                await asyncio.sleep(0)
+            await throttled.wait()
         await connection.close()
         for task in waiting:
             task.cancel()

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::Message;
 use vivavoce::audio::{AudioFormat, Encoding, SampleRate, linear16};
 use vivavoce::config::value::Secret;
+use vivavoce::emulators::clock::Clock;
 use vivavoce::emulators::engine::Engine;
 use vivavoce::emulators::tone_words::GAP;
 use vivavoce::emulators::visit::Record;
@@ -127,6 +129,7 @@ async fn the_vendors_client_recognises_exactly_and_is_told_what_is_wrong() {
         );
         assert_eq!(heard["error"], json!([]));
     }
+    assert_eq!(results[0]["throttled"].as_array().unwrap().len(), 1);
     assert_eq!(results[1]["session"][0]["keyterms"], json!(["a b"]));
     assert_eq!(results[2]["error"][0]["message_type"], "invalid_request");
     assert_eq!(results[2]["closed"][0]["code"], 1008);
@@ -261,6 +264,97 @@ async fn a_bad_key_is_the_error_of_a_bad_key_to_the_vendors_client() {
     assert_eq!(plain[2]["error"][0]["message_type"], "auth_error");
     assert_eq!(tls[0]["status"], 1008);
     assert_eq!(tls[0]["body"]["error"], "invalid_api_key");
+}
+
+/// What a bare client is told on a socket that speaks, to its end, and the code with which it is closed.
+async fn told(emulators: &Emulators, socket: &str, sent: &[Value]) -> (Vec<Value>, u16) {
+    let voice = "JBFqnCBsd6RMkjVDRZzb";
+    let url = format!(
+        "ws://{}/v1/text-to-speech/{voice}/{socket}",
+        emulators.plain
+    );
+    let (mut client, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    for message in sent {
+        client
+            .send(Message::text(message.to_string()))
+            .await
+            .unwrap();
+    }
+    let mut told = Vec::new();
+    loop {
+        match client.next().await.unwrap().unwrap() {
+            Message::Text(text) => told.push(serde_json::from_str(&text).unwrap()),
+            Message::Close(frame) => return (told, frame.unwrap().code.into()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[actix_web::test]
+async fn sockets_that_speak_keep_the_vendors_rules() {
+    let mut settings = Settings::new(Engine::Scripted);
+    settings.clock = Clock::new(100.0).unwrap();
+    let emulators = start(settings).await;
+    let multi = "multi-stream-input?model_id=eleven_flash_v2_5&authorization=k1";
+    let single = "stream-input?output_format=pcm_8000";
+    let open = |id: &str| json!({"text": " ", "context_id": id});
+    let six: Vec<Value> = ["a", "b", "c", "d", "e", "f"].map(open).into();
+    let settled = json!({"text": "x ", "context_id": "a", "voice_settings": {"speed": 1.1}});
+    let close = json!({"context_id": "a", "close_context": true});
+    let keyed = json!({"text": " ", "xi_api_key": "k1"});
+    let rows: [(&str, &[Value], &str); 7] = [
+        (multi, &six, "max_active_conversations"),
+        (multi, &[open("a"), settled], "invalid_parameters"),
+        (multi, &[open("a")], "input_timeout_exceeded"),
+        (single, &[json!({"text": " "})], "invalid_api_key"),
+        (
+            single,
+            &[json!({"text": "a ", "xi_api_key": "k1"})],
+            "invalid_parameters",
+        ),
+        (single, slice::from_ref(&keyed), "input_timeout_exceeded"),
+        (
+            "stream-input?model_id=eleven_v3",
+            slice::from_ref(&keyed),
+            "invalid_parameters",
+        ),
+    ];
+    for (socket, sent, name) in rows {
+        let (told, code) = told(&emulators, socket, sent).await;
+        assert_eq!((&told[0]["error"], code), (&json!(name), 1008), "{sent:?}");
+    }
+
+    // What was not flushed when a context is closed is not said, and a name may be used again.
+    let mut again = vec![
+        open("a"),
+        json!({"text": "1 ", "context_id": "a"}),
+        close.clone(),
+    ];
+    again.extend([
+        open("a"),
+        json!({"text": "2 ", "context_id": "a", "flush": true}),
+        close,
+    ]);
+    again.push(json!({"close_socket": true}));
+    let (said, code) = told(
+        &emulators,
+        &format!("{multi}&output_format=pcm_8000"),
+        &again,
+    )
+    .await;
+    let finals = said.iter().filter(|said| said["isFinal"] == true).count();
+    assert_eq!((finals, code), (2, 1000));
+    assert!(said.iter().all(|said| said["contextId"] == "a"));
+    let ended = [keyed, json!({"text": "12 34 "}), json!({"text": ""})];
+    let (said, code) = told(&emulators, single, &ended).await;
+    assert_eq!(
+        (said.last().unwrap()["isFinal"].as_bool(), code),
+        (Some(true), 1000)
+    );
+    let records = sockets(&emulators);
+    let said: Vec<&[String]> = records.iter().map(|record| &record.said[..]).collect();
+    assert_eq!(said[7], ["2"]);
+    assert_eq!(said[8], ["12", "34"]);
 }
 
 /// Our providers, with the server's key `k1`.
@@ -481,7 +575,7 @@ async fn cut_samples_and_empty_messages_shift_nothing() {
         let stream = speak(
             &ours(&emulators),
             asked(Encoding::Linear16, 16_000),
-            &["1 22 333"],
+            &["1 22. 333"],
         )
         .await
         .unwrap();
@@ -502,7 +596,7 @@ async fn every_refusal_is_told_as_what_it_is() {
         ("status=403", ErrorKind::Auth, "may not use"),
         ("status=404", ErrorKind::InvalidRequest, "not found"),
         ("status=429,retry=7", rate_limited, "Too many concurrent"),
-        ("status=503", ErrorKind::Unavailable, "busy"),
+        ("status=503", ErrorKind::Unavailable, "internal error"),
         ("refuse", ErrorKind::Unavailable, ""),
     ];
     for (fault, kind, words) in rows {
@@ -664,9 +758,7 @@ async fn a_session_hears_and_speaks_with_it() {
     let mut speech = tone_words([11, 22, 33], HZ_16000);
     speech.resize(speech.len() + HZ_16000.frames_in(Duration::from_secs(3)), 0);
     for frame in speech.chunks(320) {
-        session
-            .send_sound(Bytes::from(linear16::encode(frame)))
-            .await;
+        session.send_sound(linear16::encode(frame)).await;
     }
     let turn = session.end_of_turn().await;
     assert_eq!(turn.text("turn_transcript"), "11 22 33");

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::Problem;
 use super::alignment::Characters;
 use super::speaking::Asked;
+use crate::audio::Encoding;
 use crate::emulators::speech::{Piece, Saying, Speech};
 use crate::emulators::visit::Visit;
 
@@ -102,6 +103,10 @@ pub(super) struct Context {
     speech: Option<Speech>,
     visit: Option<Visit>,
     characters: Characters,
+    /// Bytes of sound that were told.
+    told_bytes: usize,
+    /// Whether the speech before was cut within its last sample, by a fault: the next one makes up for it.
+    cut: bool,
     closing: bool,
 }
 
@@ -120,6 +125,8 @@ impl Context {
             speech: None,
             visit: None,
             characters: Characters::default(),
+            told_bytes: 0,
+            cut: false,
             closing: false,
         }
     }
@@ -171,11 +178,12 @@ impl Context {
 
     fn begin(&mut self) -> Result<(), Problem> {
         self.characters.next_speech();
+        self.cut = self.saying.format.encoding == Encoding::Linear16 && self.told_bytes % 2 == 1;
         self.speech = match (self.waiting.pop_front(), &self.visit) {
             (Some(text), Some(visit)) => Some(
                 visit
                     .say(&text, &self.saying)
-                    .map_err(|error| failed(&error))?,
+                    .map_err(|error| Problem::failed(&error))?,
             ),
             _ => None,
         };
@@ -191,7 +199,7 @@ impl Context {
                     let piece = Some(self.told(&piece));
                     return Ok(Said { context_id, piece });
                 }
-                Some(Err(error)) => return Err(failed(&error)),
+                Some(Err(error)) => return Err(Problem::failed(&error)),
                 None => self.begin()?,
             }
         }
@@ -206,14 +214,9 @@ impl Context {
 
     fn told(&mut self, piece: &Piece) -> (String, [Value; 2]) {
         let alignment = self.characters.of(piece, self.sync_alignment);
-        (STANDARD.encode(&piece.audio), alignment)
+        let mut audio = vec![0; usize::from(std::mem::take(&mut self.cut))];
+        audio.extend_from_slice(&piece.audio);
+        self.told_bytes += audio.len();
+        (STANDARD.encode(audio), alignment)
     }
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Problem {
-    Problem::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "system_busy",
-        error.to_string(),
-    )
 }

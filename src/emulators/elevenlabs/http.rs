@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Problem, alignment, catalogue, check_voice, key, output_format, query, refused, speed, with_id,
 };
-use crate::audio::AudioFormat;
+use crate::audio::{AudioFormat, Encoding, wav};
 use crate::emulators::speech::{Saying, Speech};
 use crate::emulators::visit::Visit;
 use crate::emulators::{Direction, Emulation, Vendor};
@@ -86,16 +86,10 @@ fn speech(
         speaking_rate: speed(&body["voice_settings"])?,
         format,
     };
-    let speech = visit.say(text, &saying).map_err(|error| failed(&error))?;
+    let speech = visit
+        .say(text, &saying)
+        .map_err(|error| Problem::failed(&error))?;
     Ok((speech, format))
-}
-
-fn failed(error: &dyn std::fmt::Display) -> Problem {
-    Problem::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "system_busy",
-        error.to_string(),
-    )
 }
 
 fn unprocessable(visit: &Visit, problem: &str, place: &[&str]) -> HttpResponse {
@@ -128,8 +122,15 @@ pub(super) async fn whole(
     };
     let mut answer = asked.answer(asked.format.encoding.media_type());
     match asked.speech.whole().await {
-        Ok(piece) => answer.body(piece.audio),
-        Err(error) => failed(&error).response(&asked.visit),
+        Ok(piece) => {
+            let mut audio = piece.audio.to_vec();
+            if asked.format.encoding == Encoding::Wav {
+                let length = audio.len() as u64;
+                wav::patch_length(&mut audio, length);
+            }
+            answer.body(audio)
+        }
+        Err(error) => Problem::failed(&error).response(&asked.visit),
     }
 }
 
@@ -161,7 +162,7 @@ pub(super) async fn whole_with_timestamps(
     let mut answer = asked.answer("application/json");
     match asked.speech.whole().await {
         Ok(piece) => answer.json(timed(&piece.audio, &alignment::in_seconds(&piece.words))),
-        Err(error) => failed(&error).response(&asked.visit),
+        Err(error) => Problem::failed(&error).response(&asked.visit),
     }
 }
 

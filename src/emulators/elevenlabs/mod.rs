@@ -12,6 +12,7 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};
 
+use super::engine::EngineError;
 use super::visit::{Refusal, Visit, credential, header_credential};
 use crate::audio::{AudioFormat, Encoding, SampleRate};
 
@@ -76,6 +77,12 @@ impl Problem {
         }
     }
 
+    /// The engine behind it does not work.
+    fn failed(error: &EngineError) -> Self {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Self::new(status, "internal_error", error.to_string())
+    }
+
     fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_parameters", message)
     }
@@ -130,7 +137,7 @@ fn refused(refusal: &Refusal, visit: &Visit) -> HttpResponse {
             "too_many_concurrent_requests",
             "Too many concurrent requests for this plan",
         ),
-        500..=599 => ("system_busy", "The system is busy, try again later"),
+        500..=599 => ("internal_error", "An internal error has occurred"),
         _ => ("invalid_parameters", "The request cannot be carried out"),
     };
     let problem = Problem::new(refusal.status, code, message);

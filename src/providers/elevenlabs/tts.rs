@@ -26,6 +26,7 @@ use crate::providers::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
+use crate::sentences::spoken_lines;
 
 /// What speaks where nothing is said: the fastest.
 const DEFAULT_MODEL: &str = "eleven_flash_v2_5";
@@ -203,7 +204,8 @@ impl TextToSpeech for Tts {
                 Context::new(number, speed, format)
             },
         };
-        Ok(self.line.speak(utterance, &request, text))
+        // Said as it comes (`auto_mode`), text must come in sentences.
+        Ok(self.line.speak(utterance, &request, spoken_lines(text)))
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
@@ -220,8 +222,6 @@ impl TextToSpeech for Tts {
 struct Context {
     id: String,
     speed: f64,
-    /// What was given of the text and may go on with the next piece: a word is not cut in two.
-    unfinished: String,
     words: Words,
     /// The rest of a sample that was cut.
     odd: BytesMut,
@@ -251,7 +251,6 @@ impl Context {
         Self {
             id: format!("u{number}"),
             speed,
-            unfinished: String::new(),
             words: Words::default(),
             odd: BytesMut::new(),
             bytes_per_sample: if linear { 2 } else { 1 },
@@ -301,30 +300,15 @@ impl Protocol for Context {
         act.out.json(&first);
     }
 
-    fn text(&mut self, piece: &str, act: &mut Act<'_>) {
-        self.unfinished.push_str(piece);
-        let Some((space, letter)) = self
-            .unfinished
-            .char_indices()
-            .rfind(|(_, letter)| letter.is_whitespace())
-        else {
-            return;
-        };
-        let rest = self.unfinished.split_off(space + letter.len_utf8());
-        let whole = std::mem::replace(&mut self.unfinished, rest);
-        if !whole.trim().is_empty() {
-            self.words.expect(&whole);
-            act.out.json(&json!({"text": whole, "context_id": self.id}));
-        }
+    fn text(&mut self, sentence: &str, act: &mut Act<'_>) {
+        self.words.expect(sentence);
+        // A text that ends with a space is one whose last word has ended.
+        act.out
+            .json(&json!({"text": format!("{sentence} "), "context_id": self.id}));
     }
 
     fn end(&mut self, act: &mut Act<'_>) {
-        let mut rest = std::mem::take(&mut self.unfinished);
-        self.words.expect(&rest);
-        // A text that ends with a space is one that has ended.
-        rest.push(' ');
-        act.out
-            .json(&json!({"text": rest, "context_id": self.id, "flush": true}));
+        act.out.json(&json!({"context_id": self.id, "flush": true}));
         // The vendor says what was flushed before it closes the context, and tells then that this was all.
         act.out
             .json(&json!({"context_id": self.id, "close_context": true}));
@@ -503,11 +487,11 @@ mod tests {
     }
 
     #[test]
-    fn an_utterance_is_a_context_of_whole_words() {
+    fn an_utterance_is_a_context_of_sentences() {
         let mut spoken = Spoken::new(1.0, Encoding::Linear16);
         spoken.act(Context::begin);
-        for piece in ["Hel", "lo, \"dear\" wor", "ld."] {
-            spoken.act(|context, act| context.text(piece, act));
+        for sentence in ["Hello, \"dear\".", "World."] {
+            spoken.act(|context, act| context.text(sentence, act));
         }
         spoken.act(Context::end);
         let id = "u7";
@@ -515,8 +499,9 @@ mod tests {
             spoken.sent(),
             [
                 json!({"text": " ", "context_id": id}),
-                json!({"text": "Hello, \"dear\" ", "context_id": id}),
-                json!({"text": "world. ", "context_id": id, "flush": true}),
+                json!({"text": "Hello, \"dear\". ", "context_id": id}),
+                json!({"text": "World. ", "context_id": id}),
+                json!({"context_id": id, "flush": true}),
                 json!({"context_id": id, "close_context": true}),
             ]
         );
