@@ -1,6 +1,7 @@
 """Azure's own client for Python: `azure_speech.py recognise|synthesise|stream|voices HOST KEY ...`, results as JSON."""
 
 import json
+import os
 import sys
 import threading
 
@@ -44,7 +45,9 @@ def recognise(config, sound_file, *phrases):
         sound.write(file.read())
     sound.close()
     result["over"] = over.wait(30)
-    recogniser.stop_continuous_recognition()
+    if not result["error"]:
+        # After a failure this would wait for ten seconds.
+        recogniser.stop_continuous_recognition()
     return result
 
 
@@ -96,4 +99,6 @@ def main(action, address, key, *arguments):
     return synthesise(config, *arguments, pieces=action == "stream")
 
 
-print(json.dumps(main(*sys.argv[1:])))
+print(json.dumps(main(*sys.argv[1:])), flush=True)
+# What the library leaves open it would wait for.
+os._exit(0)

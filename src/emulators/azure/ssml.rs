@@ -190,21 +190,22 @@ mod tests {
         let ssml =
             parsed("<prosody rate='1.5'>1 &lt; 2 &amp; &#x33;</prosody><break/> bye").unwrap();
         assert_eq!(ssml.voice, "en-US-Ava");
-        assert_eq!((ssml.rate, ssml.text.as_str()), (1.5, "1 < 2 & 3 bye"));
+        assert_eq!(ssml.text, "1 < 2 & 3 bye");
     }
 
     #[test]
     fn a_percentage_is_a_change() {
-        let rate = |rate: &str| {
-            parsed(&format!("<prosody rate='{rate}'>a</prosody>"))
-                .unwrap()
-                .rate
-        };
-        assert_eq!(
-            [rate("0.75"), rate("+50%"), rate("150%"), rate("-25%")],
-            [0.75, 1.5, 2.0, 0.75]
-        );
-        assert_eq!([rate("slow"), rate("9")], [0.64, 2.0]);
+        for (written, rate) in [
+            ("0.75", 0.75),
+            ("+50%", 1.5),
+            ("150%", 2.0),
+            ("-25%", 0.75),
+            ("slow", 0.64),
+            ("9", 2.0),
+        ] {
+            let ssml = parsed(&format!("<prosody rate='{written}'>a</prosody>")).unwrap();
+            assert!((ssml.rate - rate).abs() < 1e-9, "{written}: {}", ssml.rate);
+        }
     }
 
     #[test]

@@ -447,8 +447,8 @@ impl Protocol for Recognition {
     }
 
     fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
-        let message = usp::read(message)?;
         let current = self.turn.as_ref().map(|turn| turn.id.as_str());
+        let message = usp::read(message, current)?;
         if current != Some(message.request.as_str()) {
             // Of a turn that is over.
             return Ok(Flow::Continue);

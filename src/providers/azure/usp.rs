@@ -150,12 +150,18 @@ impl Incoming {
     }
 }
 
-/// A message that has come, or how the connection was closed.
-pub(super) fn read(received: Received) -> Result<Incoming, ProviderError> {
+/// A message that has come, or how the connection was closed, during which request.
+pub(super) fn read(received: Received, request: Option<&str>) -> Result<Incoming, ProviderError> {
     match received {
         Received::Text(text) => Incoming::text(text),
         Received::Binary(bytes) => Incoming::binary(bytes),
-        Received::Closed(frame) => Err(super::errors::closed(frame.as_ref())),
+        Received::Closed(frame) => {
+            let mut error = super::errors::closed(frame.as_ref());
+            if let Some(request) = request {
+                error.message = format!("{} (request {request})", error.message);
+            }
+            Err(error)
+        }
     }
 }
 
