@@ -1,10 +1,10 @@
 //! Sessions over `/ws` as a client sees them (protocol, sections 1–3): what is heard, what is said, what is refused,
 //! the loading sound, and what one client may not do to others. Only the wire is known here. The socket itself is in `socket_edge`.
 
-mod client;
+pub mod client;
 mod endurance;
 mod hearing;
 mod loading;
 mod protocol;
-mod sound;
+pub mod sound;
 mod speaking;
