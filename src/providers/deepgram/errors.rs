@@ -146,7 +146,7 @@ mod tests {
         });
         Refusal {
             status: StatusCode::from_u16(status).unwrap(),
-            headers: HeaderMap::from_iter(headers),
+            headers: headers.collect::<HeaderMap>(),
             body: body.to_owned(),
         }
     }

@@ -124,24 +124,28 @@ mod tests {
         }
     }
 
+    /// Places in milliseconds of the caller's sound.
+    fn places<const N: usize>(filler: &Filler, at: [f64; N]) -> [u64; N] {
+        at.map(|seconds| (filler.place(seconds) * 1000.0).round() as u64)
+    }
+
     #[test]
     fn times_are_those_of_the_callers_sound() {
         let mut filler = filler(Encoding::Linear16);
-        assert!((filler.place(3.0) - 3.0).abs() < 1e-9);
+        assert_eq!(places(&filler, [3.0]), [3_000]);
         filler.silence(SECOND);
         filler.silence(SECOND);
         filler.sound(16_000);
         filler.silence(SECOND);
         filler.sound(16_000);
         // 0–2 silence, 2–3 sound, 3–4 silence, 4–5 sound.
-        let places =
-            |filler: &Filler| [0.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5].map(|at| filler.place(at));
-        let meant = [0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.5];
-        assert_eq!(places(&filler), meant);
-        filler.settle(2.0);
-        assert_eq!(places(&filler), meant);
+        let at = [0.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5];
+        let meant = [0, 0, 500, 1_000, 1_000, 1_000, 1_500];
+        assert_eq!(places(&filler, at), meant);
+        filler.settle(1.0);
+        assert_eq!(places(&filler, at), meant);
         filler.settle(4.5);
-        assert_eq!(filler.place(4.5), 1.5);
+        assert_eq!(places(&filler, [4.5]), [1_500]);
         assert!(filler.gaps.is_empty());
     }
 
@@ -153,6 +157,6 @@ mod tests {
             filler.sound(8_000);
         }
         assert_eq!(filler.gaps.len(), REMEMBERED);
-        assert_eq!(filler.place(2_000.0), 1_000.0);
+        assert_eq!(places(&filler, [2_000.0]), [1_000_000]);
     }
 }

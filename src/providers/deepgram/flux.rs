@@ -86,6 +86,9 @@ struct TurnInfo {
     words: Vec<VendorWord>,
     #[serde(default)]
     audio_window_end: f64,
+    /// As heard, the most frequent first.
+    #[serde(default)]
+    languages: Vec<String>,
 }
 
 #[derive(Deserialize, PartialEq)]
@@ -123,6 +126,7 @@ impl Flux {
         let heard = Transcript {
             text: turn.transcript,
             words,
+            language: turn.languages.into_iter().next(),
             ..Transcript::default()
         };
         self.within_a_turn = turn.event != Event::EndOfTurn;

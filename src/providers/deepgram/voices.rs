@@ -13,13 +13,15 @@ const MAX_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 struct Models {
+    #[serde(default)]
     tts: Vec<Model>,
 }
 
 #[derive(Deserialize)]
 struct Model {
-    name: String,
-    canonical_name: String,
+    /// What is asked for; an entry without it is no voice.
+    canonical_name: Option<String>,
+    name: Option<String>,
     #[serde(default)]
     languages: Vec<String>,
     #[serde(default)]
@@ -85,10 +87,11 @@ fn unreachable(error: &reqwest::Error) -> ProviderError {
 
 fn voices(body: &[u8]) -> Result<Vec<Voice>, ProviderError> {
     let models: Models = serde_json::from_slice(body).map_err(errors::unreadable)?;
-    Ok(models.tts.into_iter().map(voice).collect())
+    Ok(models.tts.into_iter().filter_map(voice).collect())
 }
 
-fn voice(model: Model) -> Voice {
+fn voice(model: Model) -> Option<Voice> {
+    let id = model.canonical_name?;
     let Metadata {
         accent,
         sample,
@@ -103,9 +106,9 @@ fn voice(model: Model) -> Voice {
         (false, true) => "male",
         _ => "",
     };
-    Voice {
-        id: model.canonical_name,
-        name: model.name,
+    Some(Voice {
+        name: model.name.unwrap_or_else(|| id.clone()),
+        id,
         language: best(&model.languages),
         languages: model.languages,
         gender: gender.to_owned(),
@@ -116,7 +119,7 @@ fn voice(model: Model) -> Voice {
             .into_iter()
             .chain(use_cases.unwrap_or_default())
             .collect(),
-    }
+    })
 }
 
 /// The most precise of the tags, which stand beside their own language: `en`, `en-US`.

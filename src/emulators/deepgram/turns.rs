@@ -1,0 +1,332 @@
+//! `/v2/listen`: Flux. Everything that was said since the last end of a turn is in each of its messages.
+
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::listen::{IDLE, format};
+use super::query::{Problem, Query};
+use super::{Direction, Emulation, admitted, bad_request};
+use crate::audio::AudioFormat;
+use crate::emulators::clock::Timer;
+use crate::emulators::engine::{EngineError, Heard, Listening, Recogniser};
+use crate::emulators::outlet::Gone;
+use crate::emulators::socket::{Message, Socket, accept};
+use crate::emulators::visit::Visit;
+use crate::providers::{Transcript, Word};
+
+const MODELS: &[&str] = &["flux-general-en", "flux-general-multi"];
+const MULTILINGUAL: &str = "flux-general-multi";
+/// The silence after which this model takes a turn for ended.
+const END_OF_TURN: Duration = Duration::from_millis(400);
+
+struct Options {
+    format: AudioFormat,
+    eager: bool,
+    languages: bool,
+}
+
+fn options(query: &Query) -> Result<Options, Problem> {
+    let model = query.text("model").ok_or("model is required.")?;
+    if !MODELS.contains(&model) {
+        return Err("No such model found.".to_owned());
+    }
+    // What only the other interface knows.
+    let foreign = [
+        "language",
+        "channels",
+        "interim_results",
+        "punctuate",
+        "endpointing",
+    ];
+    if let Some(key) = foreign.into_iter().find(|key| query.has(key)) {
+        return Err(format!("Unknown parameter: {key}."));
+    }
+    if query.has("language_hint") && model != MULTILINGUAL {
+        return Err("language_hint requires flux-general-multi.".to_owned());
+    }
+    query.number("eot_threshold", 0.5, 1.0)?;
+    query.number("eot_timeout_ms", 500, 60_000)?;
+    Ok(Options {
+        format: format(query, 1)?,
+        eager: query.number("eager_eot_threshold", 0.3, 0.9)?.is_some(),
+        languages: model == MULTILINGUAL,
+    })
+}
+
+/// `GET /v2/listen`.
+pub(super) async fn open(
+    request: HttpRequest,
+    payload: web::Payload,
+    emulation: web::Data<Emulation>,
+) -> Result<HttpResponse, actix_web::Error> {
+    let visit = admitted(&request, &emulation, Direction::Stt)?;
+    let options = options(&Query::of(request.query_string()));
+    let options = options.map_err(|problem| bad_request(&visit, &problem))?;
+    let request_id = visit.request_id();
+    let mut response = accept(&request, payload, visit, async move |socket| {
+        let listening = Listening {
+            format: options.format,
+            endpointing: Some(END_OF_TURN),
+        };
+        match socket.visit().listen(listening).await {
+            Ok(recogniser) => {
+                let mut stream = Stream::new(socket.visit().clone(), options, recogniser);
+                // Whoever has gone is told nothing.
+                let _ = stream.run(socket).await;
+            }
+            Err(_) => socket.close(1011, "NET-0000").await,
+        }
+    })?;
+    super::tell_request_id(&mut response, request_id);
+    Ok(response)
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Command {
+    CloseStream,
+    ForceEndTurn,
+    Configure {
+        #[serde(default)]
+        thresholds: Value,
+        #[serde(default)]
+        keyterms: Value,
+        #[serde(default)]
+        language_hints: Value,
+    },
+}
+
+struct Stream {
+    options: Options,
+    visit: Visit,
+    recogniser: Recogniser,
+    idle: Timer,
+    limit: Timer,
+    sequence: u64,
+    turn: u64,
+    /// Whether somebody speaks.
+    speaking: bool,
+    /// Seconds at which the turn begins.
+    began: f64,
+    /// Finals of the turn.
+    words: Vec<Word>,
+    finished: bool,
+}
+
+impl Stream {
+    fn new(visit: Visit, options: Options, recogniser: Recogniser) -> Self {
+        Self {
+            idle: visit.timer(IDLE),
+            limit: visit.stream_limit(None),
+            visit,
+            options,
+            recogniser,
+            sequence: 0,
+            turn: 0,
+            speaking: false,
+            began: 0.0,
+            words: Vec::new(),
+            finished: false,
+        }
+    }
+
+    async fn run(&mut self, socket: &mut Socket) -> Result<(), Gone> {
+        self.send(json!({"type": "Connected"}), socket).await?;
+        loop {
+            tokio::select! {
+                message = socket.recv() => match message {
+                    None | Some(Message::Close { .. }) => return Err(Gone),
+                    Some(_) if self.finished => {}
+                    Some(Message::Binary(sound)) => {
+                        self.idle.restart();
+                        if let Err(error) = self.recogniser.push(&sound).await {
+                            return self.fail(&error, socket).await;
+                        }
+                    }
+                    Some(Message::Text(text)) => match serde_json::from_str(&text) {
+                        Ok(command) => self.command(command, socket).await?,
+                        Err(error) => {
+                            let words = error.to_string();
+                            return self.fatal("MESSAGE-0000", &words, (1008, "MESSAGE-0000"), socket).await;
+                        }
+                    },
+                },
+                heard = self.recogniser.next() => match heard {
+                    Some(Ok(heard)) => self.heard(heard, socket).await?,
+                    Some(Err(error)) => return self.fail(&error, socket).await,
+                    None => {
+                        if !self.words.is_empty() {
+                            self.end_of_turn("model", socket).await?;
+                        }
+                        socket.close(1000, "").await;
+                        return Ok(());
+                    }
+                },
+                () = self.idle.expired(), if !self.finished => {
+                    return self.fatal("NET-0001", "no audio was received", (1011, "NET-0001"), socket).await;
+                }
+                () = self.limit.expired() => {
+                    return self.fatal("NET-0003", "the session is too long", (1011, "NET-0003"), socket).await;
+                }
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command, socket: &Socket) -> Result<(), Gone> {
+        match command {
+            Command::CloseStream => {
+                self.finished = true;
+                self.recogniser.finish().await;
+                Ok(())
+            }
+            Command::ForceEndTurn => {
+                self.recogniser.finalize().await;
+                Ok(())
+            }
+            Command::Configure {
+                thresholds,
+                keyterms,
+                language_hints,
+            } => {
+                let answer = json!({
+                    "type": "ConfigureSuccess", "thresholds": thresholds, "keyterms": keyterms, "language_hints": language_hints,
+                });
+                self.send(answer, socket).await
+            }
+        }
+    }
+
+    async fn heard(&mut self, heard: Heard, socket: &Socket) -> Result<(), Gone> {
+        match heard {
+            Heard::SpeechStarted { .. } => self.begin(socket).await,
+            Heard::Partial(segment) => {
+                self.begin(socket).await?;
+                let said = [&self.words[..], &segment.words].concat();
+                self.update(&said, socket).await
+            }
+            Heard::Final(Transcript { words, .. }) => {
+                self.begin(socket).await?;
+                self.words.extend(words);
+                let said = self.words.clone();
+                self.update(&said, socket).await
+            }
+            Heard::EndOfSpeech { .. } => {
+                if self.options.eager && !self.words.is_empty() {
+                    let turn = self.turn_info("EagerEndOfTurn", &self.words, 0.6);
+                    self.send(turn, socket).await?;
+                }
+                self.end_of_turn("model", socket).await
+            }
+            Heard::Finalized if self.speaking => self.end_of_turn("manual", socket).await,
+            Heard::Finalized => Ok(()),
+        }
+    }
+
+    async fn begin(&mut self, socket: &Socket) -> Result<(), Gone> {
+        if std::mem::replace(&mut self.speaking, true) {
+            return Ok(());
+        }
+        let turn = self.turn_info("StartOfTurn", &[], 0.0);
+        self.send(turn, socket).await
+    }
+
+    async fn update(&mut self, words: &[Word], socket: &Socket) -> Result<(), Gone> {
+        let turn = self.turn_info("Update", words, 0.1);
+        self.send(turn, socket).await
+    }
+
+    async fn end_of_turn(&mut self, trigger: &str, socket: &Socket) -> Result<(), Gone> {
+        let mut turn = self.turn_info("EndOfTurn", &self.words, 0.9);
+        turn["trigger"] = json!(trigger);
+        self.speaking = false;
+        self.words.clear();
+        self.turn += 1;
+        self.began = self.recogniser.position().as_secs_f64();
+        self.send(turn, socket).await
+    }
+
+    fn turn_info(&self, event: &str, words: &[Word], confidence: f64) -> Value {
+        let texts: Vec<_> = words.iter().map(|word| word.word.as_str()).collect();
+        let told: Vec<_> = words
+            .iter()
+            .map(|word| {
+                json!({
+                    "word": word.word, "confidence": word.confidence.unwrap_or_default(), "start": word.start, "end": word.end,
+                })
+            })
+            .collect();
+        let mut turn = json!({
+            "type": "TurnInfo", "event": event, "turn_index": self.turn, "audio_window_start": self.began,
+            "audio_window_end": self.recogniser.position().as_secs_f64(), "transcript": texts.join(" "), "words": told,
+            "end_of_turn_confidence": confidence,
+        });
+        if self.options.languages && !words.is_empty() {
+            turn["languages"] = json!(["en"]);
+        }
+        turn
+    }
+
+    async fn send(&mut self, mut message: Value, socket: &Socket) -> Result<(), Gone> {
+        message["request_id"] = json!(self.visit.request_id().to_string());
+        message["sequence_id"] = json!(self.sequence);
+        self.sequence += 1;
+        socket.send_json(&message).await
+    }
+
+    async fn fail(&mut self, error: &EngineError, socket: &mut Socket) -> Result<(), Gone> {
+        let (code, close) = match error {
+            EngineError::Decode(_) | EngineError::Encode(_) => ("DATA-0000", (1008, "DATA-0000")),
+            EngineError::Provider(_) => ("NET-0000", (1011, "NET-0000")),
+        };
+        self.fatal(code, &error.to_string(), close, socket).await
+    }
+
+    async fn fatal(
+        &mut self,
+        code: &str,
+        description: &str,
+        (close, reason): (u16, &str),
+        socket: &mut Socket,
+    ) -> Result<(), Gone> {
+        let error = json!({"type": "Error", "code": code, "description": description});
+        self.send(error, socket).await?;
+        socket.close(close, reason).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_vendor_refuses_is_refused() {
+        let sound = "encoding=linear16&sample_rate=16000";
+        for query in [
+            "",
+            "model=nova-3",
+            "model=flux-general-en&language=en",
+            "model=flux-general-en&interim_results=true",
+            "model=flux-general-en&language_hint=de",
+            "model=flux-general-en&eot_threshold=0.2",
+            "model=flux-general-en&eot_timeout_ms=100",
+        ] {
+            assert!(
+                options(&Query::of(&format!("{query}&{sound}"))).is_err(),
+                "{query}"
+            );
+        }
+        for query in [
+            "model=flux-general-en",
+            "model=flux-general-multi&language_hint=de&language_hint=en",
+        ] {
+            assert!(
+                options(&Query::of(&format!("{query}&{sound}"))).is_ok(),
+                "{query}"
+            );
+        }
+    }
+}
