@@ -1,5 +1,4 @@
-//! Long conversations with vendors that end their streams again and again, and voices and ears that are replaced under way:
-//! what is counted is words, what is measured is the gap.
+//! Long conversations with vendors that end their streams again and again: what is counted is words.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use vivavoce::emulators::engine::Engine;
 use vivavoce::emulators::{Emulators, Settings, Vendor};
 
 use super::faults::heard_numbers;
-use super::{Backed, scripted, start, tone_words};
+use super::{Backed, start, tone_words};
 use crate::session::client::{Session, config};
 
 const RATE: SampleRate = SampleRate::HZ_16000;

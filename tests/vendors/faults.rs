@@ -60,10 +60,14 @@ const SPEAKING: &[(&str, Outcome)] = &[
     ("burst=500ms", Everything),
     ("odd", Everything),
     ("empty", Everything),
-    ("close@300ms", Error("provider_unavailable")),
-    ("reset@300ms", Error("provider_unavailable")),
-    ("truncate@300ms", Error("provider_unavailable")),
-    ("half-open@300ms", Error("provider_timeout")),
+    // Sound comes faster than it is heard: without the delay it would be complete before the end.
+    ("trickle=100ms+close@300ms", Error("provider_unavailable")),
+    ("trickle=100ms+reset@300ms", Error("provider_unavailable")),
+    (
+        "trickle=100ms+truncate@300ms",
+        Error("provider_unavailable"),
+    ),
+    ("trickle=100ms+half-open@300ms", Error("provider_timeout")),
 ];
 
 /// What came of it, and what was heard or said.
@@ -166,7 +170,12 @@ async fn row(
     fault: &str,
     demanded: &Outcome,
 ) -> (String, Vec<(&'static str, Seen)>) {
-    let emulators = scripted(&[&format!("any:{direction}:{fault}")]).await;
+    let faults = fault
+        .split('+')
+        .map(|fault| format!("any:{direction}:{fault}"));
+    let faults: Vec<_> = faults.collect();
+    let faults: Vec<_> = faults.iter().map(String::as_str).collect();
+    let emulators = scripted(&faults).await;
     let backed = Backed::by(emulators);
     let sessions = Vendor::ALL.map(|vendor| {
         let backed = &backed;
@@ -183,7 +192,7 @@ async fn row(
 
 /// Prints all rows; every outcome is the demanded one.
 async fn matrix(direction: &str, rows: &[(&str, Outcome)]) {
-    let mut printed = format!("{:22}", direction);
+    let mut printed = format!("{direction:30}");
     for vendor in Vendor::ALL {
         printed += &format!("{:24}", vendor.slug());
     }
@@ -194,7 +203,7 @@ async fn matrix(direction: &str, rows: &[(&str, Outcome)]) {
             .iter()
             .map(|(fault, demanded)| row(direction, fault, demanded));
         for (fault, vendors) in join_all(some).await {
-            printed += &format!("\n{fault:22}");
+            printed += &format!("\n{fault:30}");
             for (vendor, seen) in vendors {
                 printed += &format!("{:24}", seen.outcome.chars().take(23).collect::<String>());
                 if !seen.as_demanded {

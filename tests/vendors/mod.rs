@@ -218,6 +218,7 @@ impl Backed {
         }
         environment.push(("AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(), "key".to_owned()));
         environment.push(("CACHE_ENABLED".to_owned(), "false".to_owned()));
+        environment.push(("LOG_LEVEL".to_owned(), "error".to_owned()));
         let environment: Vec<_> = environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
