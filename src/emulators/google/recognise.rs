@@ -12,9 +12,10 @@ use crate::emulators::engine::{Heard, Listening, Recogniser};
 use crate::emulators::visit::Visit;
 use crate::providers::Transcript;
 use crate::providers::google::wire::speech::{
-    DecodingConfig, RecognitionConfig, RecognitionResponseMetadata, Request, SpeechEventType,
-    SpeechRecognitionAlternative, StreamingRecognitionConfig, StreamingRecognitionResult,
-    StreamingRecognizeRequest, StreamingRecognizeResponse, WordInfo,
+    DecodingConfig, RecognitionConfig, RecognitionFeatures, RecognitionResponseMetadata, Request,
+    SpeechEventType, SpeechRecognitionAlternative, StreamingRecognitionConfig,
+    StreamingRecognitionFeatures, StreamingRecognitionResult, StreamingRecognizeRequest,
+    StreamingRecognizeResponse, WordInfo,
 };
 
 pub(super) type Question = StreamingRecognizeRequest;
@@ -38,6 +39,9 @@ const MODELS: &[(&str, bool)] = &[
     ("telephony", true),
     ("telephony_short", true),
 ];
+/// Sensitivities of endpointing.
+const SUPERSHORT: i32 = 2;
+const SHORT: i32 = 3;
 const MALORDERED: &str =
     "Malordered Data Received. Send exactly one config, followed by audio data.";
 
@@ -150,11 +154,8 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
 struct Wishes {
     decoding: DecodingConfig,
     language: String,
-    words: bool,
-    word_confidence: bool,
-    interim: bool,
-    activity: bool,
-    endpointing: Duration,
+    features: RecognitionFeatures,
+    streaming: StreamingRecognitionFeatures,
 }
 
 impl Wishes {
@@ -182,15 +183,8 @@ impl Wishes {
         Ok(Self {
             decoding,
             language: config.language_codes[0].to_lowercase(),
-            words: features.enable_word_time_offsets,
-            word_confidence: features.enable_word_confidence,
-            interim: streaming.interim_results,
-            activity: streaming.enable_voice_activity_events,
-            endpointing: match streaming.endpointing_sensitivity {
-                2 => Duration::from_millis(300),
-                3 => Duration::from_millis(500),
-                _ => Duration::from_millis(800),
-            },
+            features,
+            streaming,
         })
     }
 
@@ -244,13 +238,17 @@ impl Wishes {
         };
         Ok(Listening {
             format,
-            endpointing: Some(self.endpointing),
+            endpointing: Some(match self.streaming.endpointing_sensitivity {
+                SUPERSHORT => Duration::from_millis(300),
+                SHORT => Duration::from_millis(500),
+                _ => Duration::from_millis(800),
+            }),
         })
     }
 
     fn answer(&self, visit: &Visit, heard: Heard, said_something: &mut bool) -> Option<Answer> {
         let activity = |of: SpeechEventType, at: Duration| {
-            self.activity.then(|| Answer {
+            self.streaming.enable_voice_activity_events.then(|| Answer {
                 speech_event_type: of.into(),
                 speech_event_offset: Some(at.into()),
                 ..Answer::default()
@@ -259,7 +257,7 @@ impl Wishes {
         match heard {
             Heard::SpeechStarted { at } => activity(SpeechEventType::SpeechActivityBegin, at),
             Heard::EndOfSpeech { at } => activity(SpeechEventType::SpeechActivityEnd, at),
-            Heard::Partial(heard) => self.interim.then(|| Answer {
+            Heard::Partial(heard) => self.streaming.interim_results.then(|| Answer {
                 results: self.interim(&heard, *said_something),
                 ..Answer::default()
             }),
@@ -309,15 +307,16 @@ impl Wishes {
         let offset = |seconds: f64| Duration::try_from_secs_f64(seconds).ok().map(Into::into);
         let words = heard.words.iter().map(|word| WordInfo {
             word: word.word.clone(),
-            start_offset: offset(word.start).filter(|_| self.words),
-            end_offset: offset(word.end).filter(|_| self.words),
+            start_offset: offset(word.start).filter(|_| self.features.enable_word_time_offsets),
+            end_offset: offset(word.end).filter(|_| self.features.enable_word_time_offsets),
             confidence: word
                 .confidence
-                .filter(|_| self.word_confidence)
+                .filter(|_| self.features.enable_word_confidence)
                 .unwrap_or_default(),
             speaker_label: String::new(),
         });
-        let wants_words = self.words || self.word_confidence;
+        let wants_words =
+            self.features.enable_word_time_offsets || self.features.enable_word_confidence;
         StreamingRecognitionResult {
             alternatives: vec![SpeechRecognitionAlternative {
                 transcript: format!("{}{}", if goes_on { " " } else { "" }, heard.text),

@@ -32,7 +32,7 @@ fn admit(
     request: &HttpRequest,
     emulation: &web::Data<Emulation>,
     direction: Direction,
-) -> Result<Visit, HttpResponse> {
+) -> Result<Visit, Status> {
     let visit = emulation.visit(request, Vendor::Google, direction);
     let query = form_urlencoded::parse(request.query_string().as_bytes());
     let in_query = query
@@ -44,10 +44,7 @@ fn admit(
         .or(in_query.as_deref());
     match visit.admit(key) {
         Ok(()) => Ok(visit),
-        Err(refusal) => Err(refusals::response(&refusals::status(
-            &refusal,
-            key.is_some(),
-        ))),
+        Err(refusal) => Err(refusals::status(&refusal, key.is_some())),
     }
 }
 
@@ -80,7 +77,8 @@ struct VoiceParams {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Audio {
-    audio_encoding: Value,
+    #[serde(rename = "audioEncoding")]
+    encoding: Value,
     speaking_rate: f64,
     pitch: f64,
     volume_gain_db: f64,
@@ -125,7 +123,7 @@ impl From<Synthesize> for SynthesizeSpeechRequest {
                 model_name: body.voice.model_name,
             }),
             audio_config: Some(AudioConfig {
-                audio_encoding: encoding(&body.audio_config.audio_encoding),
+                audio_encoding: encoding(&body.audio_config.encoding),
                 speaking_rate: body.audio_config.speaking_rate,
                 pitch: body.audio_config.pitch,
                 volume_gain_db: body.audio_config.volume_gain_db,
@@ -142,7 +140,7 @@ async fn synthesize(
 ) -> HttpResponse {
     let visit = match admit(&request, &emulation, Direction::Tts) {
         Ok(visit) => visit,
-        Err(refused) => return refused,
+        Err(refused) => return refusals::response(&refused),
     };
     visit.received(body.len());
     let Ok(body) = serde_json::from_slice::<Synthesize>(&body) else {
@@ -160,7 +158,7 @@ async fn synthesize(
 
 async fn list(request: HttpRequest, emulation: web::Data<Emulation>) -> HttpResponse {
     if let Err(refused) = admit(&request, &emulation, Direction::Voices) {
-        return refused;
+        return refusals::response(&refused);
     }
     let query: Vec<_> = form_urlencoded::parse(request.query_string().as_bytes()).collect();
     let parameter = |name: &str| {

@@ -267,9 +267,10 @@ fn text_of(question: Question) -> Result<String, Status> {
             "Only the first message may contain a streaming_config.",
         ));
     };
-    let text = match input.input_source {
-        Some(StreamingInputSource::Text(text) | StreamingInputSource::Markup(text)) => text,
-        None => return Err(Status::invalid_argument("Input must be set.")),
+    let Some(StreamingInputSource::Text(text) | StreamingInputSource::Markup(text)) =
+        input.input_source
+    else {
+        return Err(Status::invalid_argument("Input must be set."));
     };
     check_text(&text)?;
     Ok(text)

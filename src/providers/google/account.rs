@@ -283,7 +283,7 @@ pub(super) mod tests {
         })
     }
 
-    fn checked(credentials: Value) -> Result<Option<Credential>, String> {
+    fn checked(credentials: &Value) -> Result<Option<Credential>, String> {
         let auth = json!({"credentials": credentials});
         let auth: OwnCredential = serde_json::from_value(auth).unwrap();
         Credential::of_caller(&auth, FIELDS)
@@ -292,8 +292,8 @@ pub(super) mod tests {
     #[test]
     fn an_account_is_taken_as_an_object_and_as_text_and_is_the_same() {
         let account = account(TOKEN_URI);
-        let object = checked(account.clone()).unwrap().unwrap();
-        let text = checked(Value::String(format!(" {account} ")))
+        let object = checked(&account).unwrap().unwrap();
+        let text = checked(&Value::String(format!(" {account} ")))
             .unwrap()
             .unwrap();
         assert_eq!(object.fingerprint(), text.fingerprint());
@@ -321,7 +321,7 @@ pub(super) mod tests {
             with("private_key", json!("marker")),
             with("private_key", Value::Null),
         ] {
-            let refused = checked(bad).unwrap_err();
+            let refused = checked(&bad).unwrap_err();
             assert!(
                 refused.starts_with("credentials must be the JSON"),
                 "{refused}"

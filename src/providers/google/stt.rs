@@ -230,7 +230,6 @@ fn config(
         interim_results: true,
         // Others do not know it.
         endpointing_sensitivity: if model == "chirp_3" { SHORT } else { 0 },
-        ..StreamingRecognitionFeatures::default()
     };
     Ok(StreamingRecognizeRequest {
         recognizer: format!("projects/{project}/locations/{location}/recognizers/_"),
