@@ -14,8 +14,8 @@ def error(details):
     return {"code": details.code.name, "details": details.error_details}
 
 
-def recognise(config, sound_file, *phrases):
-    """Sends 16 kHz linear16 and tells what is understood until the sound is over."""
+def recognise(config, sound_file, finals="0", *phrases):
+    """Sends 16 kHz linear16 and tells what is understood until the sound is over, which is when so many finals have come."""
     config.output_format = speech.OutputFormat.Detailed
     config.request_word_level_timestamps()
     sound = speech.audio.PushAudioInputStream(speech.audio.AudioStreamFormat(16000, 16, 1))
@@ -24,16 +24,20 @@ def recognise(config, sound_file, *phrases):
         speech.PhraseListGrammar.from_recognizer(recogniser).addPhrase(phrase)
     result = {"partials": [], "finals": [], "words": [], "error": None}
     over = threading.Event()
+    enough = threading.Event()
 
     def recognised(event):
         best = json.loads(event.result.json).get("NBest", [{}])[0]
         result["words"] += [[w["Word"], w["Offset"], w["Duration"]] for w in best.get("Words", [])]
         if event.result.text:
             result["finals"].append([event.result.text, event.result.offset, event.result.duration])
+        if len(result["finals"]) >= int(finals):
+            enough.set()
 
     def canceled(event):
         if event.cancellation_details.reason == speech.CancellationReason.Error:
             result["error"] = error(event.cancellation_details)
+        enough.set()
         over.set()
 
     recogniser.recognizing.connect(lambda event: result["partials"].append(event.result.text))
@@ -43,6 +47,8 @@ def recognise(config, sound_file, *phrases):
     recogniser.start_continuous_recognition()
     with open(sound_file, "rb") as file:
         sound.write(file.read())
+    if int(finals) > 0:
+        enough.wait(30)
     sound.close()
     result["over"] = over.wait(30)
     if not result["error"]:
@@ -60,7 +66,11 @@ def synthesise(config, text, sound_format, sound_file, pieces=False):
         if event.boundary_type == speech.SpeechSynthesisBoundaryType.Word:
             words.append([event.text, event.audio_offset])
 
+    # Events come after the result, from another thread.
+    told = threading.Event()
     synthesiser.synthesis_word_boundary.connect(boundary)
+    synthesiser.synthesis_completed.connect(lambda event: told.set())
+    synthesiser.synthesis_canceled.connect(lambda event: told.set())
     if pieces:
         request = speech.SpeechSynthesisRequest(
             input_type=speech.SpeechSynthesisRequestInputType.TextStream
@@ -72,6 +82,7 @@ def synthesise(config, text, sound_format, sound_file, pieces=False):
         result = task.get()
     else:
         result = synthesiser.speak_text_async(text).get()
+    told.wait(30)
     with open(sound_file, "wb") as file:
         file.write(result.audio_data)
     details = result.cancellation_details

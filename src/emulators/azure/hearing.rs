@@ -159,6 +159,8 @@ struct Turn {
     request: String,
     context: Context,
     started: bool,
+    /// It has all of its sound.
+    complete: bool,
     speech: bool,
     recogniser: Option<Recogniser>,
 }
@@ -225,7 +227,7 @@ async fn recognise(socket: &mut Socket, opened: &Opened) -> Result<(), Gone> {
             () = limit.expired() => {
                 limit.restart();
                 // Whatever is being said: the client has to send again what no phrase has covered.
-                if let Some(over) = turn.take() {
+                if let Some(over) = turn.take_if(|turn| !turn.complete) {
                     socket.visit().note("a turn was ended");
                     send(socket, &over.request, "turn.end", &json!({})).await?;
                 }
@@ -251,6 +253,7 @@ impl Turn {
             request,
             context,
             started: false,
+            complete: false,
             speech: false,
             recogniser: None,
         }
@@ -277,6 +280,7 @@ impl Turn {
             self.send(socket, "turn.start", &tag).await?;
         }
         if frame.body.is_empty() {
+            self.complete = true;
             match &mut self.recogniser {
                 // The rest comes from `next`.
                 Some(recogniser) => recogniser.finish().await,

@@ -163,6 +163,8 @@ struct Turn {
     /// How long the sentences before this one were.
     before: Duration,
     position: Duration,
+    /// By a fault, half a sample is missing: only the end of a turn may be cut.
+    odd: bool,
 }
 
 /// Why a socket is closed.
@@ -295,6 +297,7 @@ impl Turn {
             begun: false,
             before: Duration::ZERO,
             position: Duration::ZERO,
+            odd: false,
         }
     }
 
@@ -333,6 +336,9 @@ impl Turn {
             };
         };
         self.begin(socket).await?;
+        if std::mem::take(&mut self.odd) {
+            send_sound(socket, &self.request, &self.stream, &[0]).await?;
+        }
         let saying = Saying {
             speaking_rate: self.rate,
             format: self.context.format,
@@ -368,6 +374,8 @@ impl Turn {
             // An empty message is the end.
             return Ok(());
         }
+        let linear = self.context.format.encoding == Encoding::Linear16;
+        self.odd ^= linear && piece.audio.len() % 2 == 1;
         send_sound(socket, &self.request, &self.stream, &piece.audio).await
     }
 

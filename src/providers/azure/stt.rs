@@ -157,6 +157,8 @@ struct Recognition {
     /// What has come of the phrase that is not complete yet.
     unfinished: Unfinished,
     ended: bool,
+    /// The present turn hears again what the last one may not have heard.
+    repeated: bool,
     /// Since when nothing is left to wait for.
     finished: Option<Instant>,
 }
@@ -179,6 +181,8 @@ struct Turn {
     start: u64,
     /// When its last words are overdue; set once it was told that it has all of its sound.
     closing: Option<Instant>,
+    /// Azure has said that it has heard all of it.
+    heard_all: bool,
 }
 
 impl Turn {
@@ -206,6 +210,7 @@ impl Recognition {
             finalize_at: None,
             unfinished: Unfinished::Silence,
             ended: false,
+            repeated: false,
             finished: None,
         }
     }
@@ -268,15 +273,24 @@ impl Recognition {
             id,
             start: self.sound.start,
             closing: None,
+            heard_all: false,
         });
     }
 
     fn end_turn(&mut self, act: &mut Act<'_>) {
         let Some(turn) = self.turn.take() else { return };
         self.nothing_was_heard(act);
-        if !turn.is_open() {
-            // Everything that it had is final.
-            self.sound.forget(self.sound.sent);
+        let crossed = !turn.is_open() && !turn.heard_all && self.sound.start < self.sound.sent;
+        if crossed && !self.repeated {
+            // Azure had ended it before it was told that there is no more sound: the next one hears the rest, once.
+            self.finalize_at = self.finalize_at.max(Some(self.sound.sent));
+            self.repeated = true;
+        } else {
+            self.repeated = false;
+            if !turn.is_open() {
+                // Everything that it had is final.
+                self.sound.forget(self.sound.sent);
+            }
         }
         self.advance(act);
         if self.ended && self.turn.is_none() {
@@ -289,6 +303,13 @@ impl Recognition {
         let unfinished = std::mem::replace(&mut self.unfinished, Unfinished::Silence);
         if unfinished == Unfinished::Partial {
             act.events.push(SttEvent::Partial(Transcript::default()));
+        }
+    }
+
+    /// Counts as an answer only to having been told that there is no more sound.
+    fn all_was_heard(&mut self) {
+        if let Some(turn) = self.turn.as_mut().filter(|turn| !turn.is_open()) {
+            turn.heard_all = true;
         }
     }
 
@@ -455,6 +476,7 @@ impl Protocol for Recognition {
         }
         match message.path.as_str() {
             "speech.startdetected" => self.speech_has_begun(),
+            "speech.enddetected" => self.all_was_heard(),
             "speech.hypothesis" | "speech.fragment" => self.hypothesis(message.json()?, act),
             "speech.phrase" => self.phrase(message.json()?, act)?,
             "turn.end" => {

@@ -100,6 +100,12 @@ impl Stream {
         self.is_told("speech.phrase", turn, &phrase)
     }
 
+    /// The turn ends because it was told that it has all of its sound.
+    fn is_answered(&mut self, turn: u64) -> Vec<String> {
+        self.is_told("speech.endDetected", turn, &json!({"Offset": 1}));
+        self.is_told("turn.end", turn, &json!({}))
+    }
+
     /// What was told since the last time.
     fn told(&mut self) -> Vec<String> {
         let told = self.events.drain(..).map(|event| match event {
@@ -203,14 +209,14 @@ fn a_final_that_is_asked_for_ends_the_turn_and_sound_waits_for_the_next() {
         ["one. [one 0.2-0.9]"],
         "no pause of the speaker's"
     );
-    let next = stream.is_told("turn.end", 1, &json!({}));
+    let next = stream.is_answered(1);
     assert_eq!(
         next,
         ["speech.context a2", "header a2", "0.5s of 2 a2", "end a2"]
     );
     stream.is_told_phrase(2, "two", 0.1, 0.5);
     assert_eq!(stream.told(), ["two. [two 1.1-1.5]"]);
-    let next = stream.is_told("turn.end", 2, &json!({}));
+    let next = stream.is_answered(2);
     assert_eq!(next, ["speech.context a3", "header a3", "0.5s of 3 a3"]);
     assert_eq!(stream.hears(0.5, 4), ["0.5s of 4 a3"]);
 }
@@ -220,7 +226,7 @@ fn after_an_asked_final_without_more_sound_the_next_sound_begins_a_turn() {
     let mut stream = Stream::open(&request());
     stream.hears(1.0, 1);
     stream.finalizes();
-    assert!(stream.is_told("turn.end", 1, &json!({})).is_empty());
+    assert!(stream.is_answered(1).is_empty());
     assert_eq!(
         stream.hears(0.5, 2),
         ["speech.context a2", "header a2", "0.5s of 2 a2"]
@@ -235,7 +241,7 @@ fn the_stream_ends_when_its_last_words_have_come() {
     assert_eq!(stream.ends(), ["end a1"]);
     stream.is_told_phrase(1, "last", 0.2, 0.9);
     assert_eq!(stream.flow, Flow::Continue);
-    stream.is_told("turn.end", 1, &json!({}));
+    stream.is_answered(1);
     assert_eq!(
         (stream.flow, stream.told()),
         (Flow::Finished, vec!["last. [last 0.2-0.9]".to_owned()])
@@ -249,14 +255,35 @@ fn sound_that_waits_when_the_stream_ends_is_heard_first() {
     stream.finalizes();
     stream.hears(0.5, 2);
     assert!(stream.ends().is_empty());
-    let next = stream.is_told("turn.end", 1, &json!({}));
+    let next = stream.is_answered(1);
     assert_eq!(
         next,
         ["speech.context a2", "header a2", "0.5s of 2 a2", "end a2"]
     );
     assert_eq!(stream.flow, Flow::Continue);
-    stream.is_told("turn.end", 2, &json!({}));
+    stream.is_answered(2);
     assert_eq!(stream.flow, Flow::Finished);
+}
+
+#[test]
+fn a_turn_that_azure_has_ended_meanwhile_is_heard_again_once() {
+    for ends in [false, true] {
+        let mut stream = Stream::open(&request());
+        stream.hears(1.0, 1);
+        if ends {
+            stream.ends();
+        } else {
+            stream.finalizes();
+        }
+        let again = ["speech.context a2", "header a2", "1.0s of 1 a2", "end a2"];
+        assert_eq!(stream.is_told("turn.end", 1, &json!({})), again);
+        assert_eq!(stream.flow, Flow::Continue);
+        stream.is_told_phrase(2, "one", 0.2, 0.9);
+        assert_eq!(stream.told(), ["one. [one 0.2-0.9]"]);
+        assert!(stream.is_told("turn.end", 2, &json!({})).is_empty());
+        let finished = if ends { Flow::Finished } else { Flow::Continue };
+        assert_eq!(stream.flow, finished);
+    }
 }
 
 #[test]
@@ -294,7 +321,7 @@ fn a_quiet_stream_is_kept_alive_by_turns_of_silence() {
     stream.hears(1.0, 1);
     assert_eq!(stream.idles(), ["end a1"]);
     assert!(stream.idles().is_empty(), "its end is on its way");
-    stream.is_told("turn.end", 1, &json!({}));
+    stream.is_answered(1);
     let silence = ["speech.context a2", "header a2", "0.1s of 0 a2", "end a2"];
     assert_eq!(stream.idles(), silence);
     assert!(stream.hears(0.5, 2).is_empty());
