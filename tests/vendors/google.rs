@@ -511,10 +511,13 @@ async fn failures(fault: &str) -> [ProviderError; 2] {
     ])
     .await;
     let table = providers_as(&emulators, "server");
-    let heard = async { hear(&table, stt_request(RATE), 0..20).await.unwrap_err() };
+    let heard = async {
+        let heard = hear(&table, stt_request(RATE), 0..20).await;
+        heard.expect_err(fault)
+    };
     let said = async {
         match say(&table, at_rate(16_000), "1 2 3 4 5 6 7 8 9").await {
-            Ok(stream) => numbers_said(stream).await.unwrap_err(),
+            Ok(stream) => numbers_said(stream).await.expect_err(fault),
             Err(error) => error,
         }
     };

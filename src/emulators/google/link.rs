@@ -1,7 +1,7 @@
 //! A connection under calls of gRPC, and the way of a call's answers through it: the faults of the transport happen here.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -101,13 +101,15 @@ impl Link {
         mut waiting: mpsc::Receiver<Result<M, Status>>,
         out: mpsc::Sender<Result<M, Status>>,
     ) {
-        let mut gate = visit.gate();
+        let (mut gate, cutter) = (visit.gate(), visit.gate());
+        // A timer that is begun anew with every message would never go off among many.
+        let mut cut = pin!(cutter.cut());
         let mut next: Option<(Instant, Result<M, Status>)> = None;
         loop {
             let release = next.as_ref().map(|(release, _)| *release);
             tokio::select! {
                 biased;
-                cut = gate.cut() => return self.cut(&visit, cut, &out).await,
+                cut = &mut cut => return self.cut(&visit, cut, &out).await,
                 () = out.closed() => return,
                 () = sleep_until(release.unwrap_or_else(Instant::now)), if release.is_some() => {
                     let Some((_, answer)) = next.take() else { return };
@@ -118,7 +120,7 @@ impl Link {
                     visit.sent(answer.as_ref().map_or(0, Message::encoded_len));
                     tokio::select! {
                         sent = out.send(answer) => if sent.is_err() { return },
-                        cut = gate.cut() => return self.cut(&visit, cut, &out).await,
+                        cut = &mut cut => return self.cut(&visit, cut, &out).await,
                     }
                 }
                 answer = waiting.recv(), if release.is_none() => match answer {

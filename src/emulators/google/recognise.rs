@@ -1,5 +1,6 @@
 //! `StreamingRecognize` of Speech-to-Text v2: what it checks, when it gives up, and in which pieces it says what it hears.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -108,6 +109,7 @@ impl Client {
 
 async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), Status> {
     let limit = client.visit.stream_limit(Some(LONGEST));
+    let mut limit = pin!(limit.expired());
     let wishes = match client.next().await? {
         Some(first) => Wishes::new(first)?,
         None => return Err(Status::invalid_argument(MALORDERED)),
@@ -143,7 +145,7 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
                     return Ok(());
                 }
             }
-            () = limit.expired() => {
+            () = &mut limit => {
                 return Err(Status::aborted("Max duration of 5 minutes reached for stream."));
             }
         }

@@ -1,6 +1,7 @@
 //! Text-to-Speech v1: synthesis of text as it comes, of a whole text, and the list of voices.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -200,6 +201,7 @@ async fn stream(
     };
     let saying = streaming(first.unwrap_or_default())?;
     let limit = visit.stream_limit(None);
+    let mut limit = pin!(limit.expired());
     let (texts, waiting) = mpsc::channel(TEXTS);
     let mut texts = Some(texts);
     let mut lines = spoken_lines(ReceiverStream::new(waiting).boxed());
@@ -239,7 +241,7 @@ async fn stream(
                 }
             },
             () = idle.expired(), if room => return Err(late()),
-            () = limit.expired() => return Err(Status::aborted("Max duration of stream reached.")),
+            () = &mut limit => return Err(Status::aborted("Max duration of stream reached.")),
         }
     }
 }
