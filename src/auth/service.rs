@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, Response, StatusCode, redirect};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use reqwest::{Client, Response, StatusCode, Version, redirect};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -213,7 +213,7 @@ impl AuthService {
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         match status {
-            StatusCode::OK => tenant(&read(response).await?).map(Holder),
+            StatusCode::OK => Answer::read(response).await?.tenant().map(Holder),
             StatusCode::UNAUTHORIZED => Err(AuthError::Unauthorized),
             _ if status.is_client_error() => {
                 tracing::debug!(%status, "the authentication service refused a request");
@@ -240,33 +240,87 @@ fn unreachable(error: reqwest::Error) -> AuthError {
     AuthError::ServiceUnavailable
 }
 
-async fn read(mut response: Response) -> Result<Vec<u8>, AuthError> {
-    let mut answer = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if answer.len() + chunk.len() > MAX_ANSWER_BYTES {
-            tracing::warn!("an answer of the authentication service is too long");
-            return Err(AuthError::ServiceFailed);
-        }
-        answer.extend_from_slice(&chunk);
-    }
-    Ok(answer)
+/// The body of a good answer, and what its head says of it.
+#[derive(Debug, Default)]
+struct Answer {
+    body: Vec<u8>,
+    /// Whether the head says that the body is JSON, or that it is encoded.
+    claims_json: bool,
+    /// Whether the body ended only because the connection did, so that nobody can say whether it is whole.
+    end_unmarked: bool,
 }
 
-/// The tenant that an answer names. An `id` that cannot be one must not be taken for none: without a tenant everything
-/// is open.
-fn tenant(answer: &[u8]) -> Result<Option<TenantId>, AuthError> {
-    use serde_json::Value;
-    let Ok(Value::Object(answer)) = serde_json::from_slice(answer) else {
-        return Ok(None);
+impl Answer {
+    async fn read(mut response: Response) -> Result<Self, AuthError> {
+        let headers = response.headers();
+        let media_type = headers.get(CONTENT_TYPE);
+        let media_type = media_type.is_some_and(|value| is_json(value.as_bytes()));
+        let mut answer = Self {
+            body: Vec::new(),
+            claims_json: media_type || headers.contains_key(CONTENT_ENCODING),
+            end_unmarked: response.version() <= Version::HTTP_11
+                && !headers.contains_key(CONTENT_LENGTH)
+                && !headers.contains_key(TRANSFER_ENCODING),
+        };
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            if answer.body.len() + chunk.len() > MAX_ANSWER_BYTES {
+                tracing::warn!("an answer of the authentication service is too long");
+                return Err(AuthError::ServiceFailed);
+            }
+            answer.body.extend_from_slice(&chunk);
+        }
+        Ok(answer)
+    }
+
+    /// The tenant that it names. Without a tenant everything is open: what may have been meant to name one, and cannot
+    /// be read as that, must not be taken for none.
+    fn tenant(&self) -> Result<Option<TenantId>, AuthError> {
+        use serde_json::Value;
+        let failed = |why| {
+            tracing::warn!("an answer of the authentication service {why}");
+            AuthError::ServiceFailed
+        };
+        let start = start(&self.body);
+        let text = match start {
+            None => true,
+            Some(first) => !self.claims_json && !matches!(first, b'{' | b'['),
+        };
+        if text && self.end_unmarked {
+            return Err(failed("may have been cut off"));
+        }
+        if text {
+            return Ok(None);
+        }
+        let Ok(Value::Object(answer)) = serde_json::from_slice(&self.body) else {
+            return Err(failed("is no JSON object"));
+        };
+        match answer.get("id") {
+            None | Some(Value::Null) => Ok(None),
+            Some(id) => id
+                .as_str()
+                .and_then(|id| TenantId::new(id).ok())
+                .map(Some)
+                .ok_or_else(|| failed("has an id that is no tenant's")),
+        }
+    }
+}
+
+/// The first byte that is neither blank nor part of a byte order mark.
+fn start(body: &[u8]) -> Option<u8> {
+    let blank = |byte: &u8| {
+        byte.is_ascii_whitespace()
+            || byte.is_ascii_control()
+            || matches!(byte, 0xef | 0xbb | 0xbf | 0xfe | 0xff)
     };
-    let id = match answer.get("id") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(id) => id.as_str().and_then(|id| TenantId::new(id).ok()),
-    };
-    id.map(Some).ok_or_else(|| {
-        tracing::warn!("an answer of the authentication service has an id that is no tenant's");
-        AuthError::ServiceFailed
-    })
+    body.iter().copied().find(|byte| !blank(byte))
+}
+
+/// Whether a content type is `application/json`, `text/json` or something written as JSON (RFC 6839, section 3.1).
+fn is_json(content_type: &[u8]) -> bool {
+    let media_type = content_type.split(|byte| *byte == b';').next();
+    let media_type = media_type.unwrap_or_default().trim_ascii();
+    let media_type = media_type.to_ascii_lowercase();
+    media_type.ends_with(b"/json") || media_type.ends_with(b"+json")
 }
 
 #[cfg(test)]
@@ -333,29 +387,97 @@ mod tests {
         }
     }
 
+    fn tenant(body: impl AsRef<[u8]>) -> Result<Option<TenantId>, AuthError> {
+        let body = body.as_ref().to_vec();
+        let answer = Answer {
+            body,
+            ..Answer::default()
+        };
+        answer.tenant()
+    }
+
     #[test]
     fn a_tenant_is_a_name_or_none_or_a_failure() {
-        for none in [
-            "",
-            "OK",
-            "[]",
-            "{}",
-            r#"{"id": null}"#,
-            r#"["id"]"#,
-            "\"id\"",
-            "{\"id\":",
-        ] {
-            assert_eq!(tenant(none.as_bytes()), Ok(None), "{none}");
+        for none in ["", " \r\n", "OK", "\"id\"", "<p>", "{}", r#"{"id": null}"#] {
+            assert_eq!(tenant(none), Ok(None), "{none}");
         }
         let a = TenantId::new("a").unwrap();
-        assert_eq!(tenant(br#"{"id": "a", "name": 1}"#), Ok(Some(a)));
+        assert_eq!(tenant(r#"{"id": "a", "name": 1}"#), Ok(Some(a)));
         for wrong in ["7", "true", "{}", "[\"a\"]", "\"\"", "\"a\\u0000\""] {
             let answer = format!("{{\"id\": {wrong}}}");
-            assert_eq!(
-                tenant(answer.as_bytes()),
-                Err(AuthError::ServiceFailed),
-                "{wrong}"
-            );
+            assert_eq!(tenant(&answer), Err(AuthError::ServiceFailed), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_looks_like_json_and_cannot_be_read_never_counts_as_nobodys() {
+        let deep = format!(
+            "{{\"id\": \"a\", \"x\": {}{}}}",
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        let wide: Vec<u8> = "{\"id\": \"a\"}"
+            .encode_utf16()
+            .flat_map(u16::to_be_bytes)
+            .collect();
+        let marked = [&[0xfe, 0xff], &wide[..]].concat();
+        let bodies: [&[u8]; 13] = [
+            b"{\"id\":",
+            b"{\"id\": \"a\"} x",
+            b"{\"id\": \"a\", \"name\": \"\\ud800\"}",
+            b"{\"id\": \"a\", \"name\": \"Jos\xe9\"}",
+            b"{\"id\": \"a\", \"score\": 1e999}",
+            b"{\"id\": \"a\", \"score\": NaN}",
+            b"\xef\xbb\xbf{\"id\": \"a\"}",
+            b"\n {'id': 'a'}",
+            b"[]",
+            b"[{\"id\": \"a\"}]",
+            deep.as_bytes(),
+            &wide,
+            &marked,
+        ];
+        for body in bodies {
+            let shown = String::from_utf8_lossy(body);
+            assert_eq!(tenant(body), Err(AuthError::ServiceFailed), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_to_be_json_must_be_an_object() {
+        for body in ["OK", "\"a\"", "7", "null", "\u{1f}\u{8b}\u{8}"] {
+            let answer = Answer {
+                body: body.into(),
+                claims_json: true,
+                end_unmarked: false,
+            };
+            assert_eq!(answer.tenant(), Err(AuthError::ServiceFailed), "{body}");
+        }
+        for yes in [
+            "application/json",
+            "Text/JSON",
+            "application/problem+json; charset=x",
+        ] {
+            assert!(is_json(yes.as_bytes()), "{yes}");
+        }
+        for no in ["", "text/html", "application/jsonp", "json"] {
+            assert!(!is_json(no.as_bytes()), "{no}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_may_have_been_cut_off_is_not_nobodys() {
+        let cut = |body: &str| {
+            let answer = Answer {
+                body: body.into(),
+                claims_json: false,
+                end_unmarked: true,
+            };
+            answer.tenant()
+        };
+        for body in ["", " ", "OK", "{\"id\""] {
+            assert_eq!(cut(body), Err(AuthError::ServiceFailed), "{body:?}");
+        }
+        assert_eq!(cut("{}"), Ok(None));
+        assert_eq!(cut("{\"id\": \"a\"}"), Ok(TenantId::new("a").ok()));
     }
 }

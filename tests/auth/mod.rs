@@ -116,7 +116,45 @@ fn table() -> Vec<(&'static str, Reply, u16, &'static str)> {
         ("null-id", ok(r#"{"id": null}"#), 200, ""),
         ("empty", ok(""), 200, ""),
         ("no-json", ok("<p>Welcome</p>"), 200, ""),
-        ("no-object", ok(r#"["id"]"#), 200, ""),
+        ("blank", ok(" \r\n"), 200, ""),
+        ("no-object", ok(r#"["id"]"#), 502, failed),
+        (
+            "half-character",
+            ok(r#"{"id": "a", "name": "\ud800"}"#),
+            502,
+            failed,
+        ),
+        (
+            "too-large-number",
+            ok(r#"{"id": "a", "x": 1e999}"#),
+            502,
+            failed,
+        ),
+        (
+            "byte-order-mark",
+            ok("\u{feff}{\"id\": \"a\"}"),
+            502,
+            failed,
+        ),
+        (
+            "said-to-be-json",
+            head(
+                "200 OK",
+                "content-type: application/json\r\ncontent-length: 2\r\n\r\nOK",
+            ),
+            502,
+            failed,
+        ),
+        (
+            "compressed",
+            head(
+                "200 OK",
+                "content-encoding: gzip\r\ncontent-length: 2\r\n\r\nOK",
+            ),
+            502,
+            failed,
+        ),
+        ("end-unmarked", head("200 OK", ""), 502, failed),
         (
             "chunked",
             Reply::Raw(
