@@ -36,7 +36,7 @@ async fn converse(backed: &Backed, vendor: Vendor, minutes: u32) -> (Vec<u16>, V
     let mut sent = Vec::new();
     let mut number = 0u16;
     let (begun, mut sounded) = (Instant::now(), Duration::ZERO);
-    while sounded < Duration::from_secs(60) * minutes {
+    while sounded < Duration::from_mins(u64::from(minutes)) {
         let said: Vec<u16> = (0..10)
             .map(|_| {
                 number = (number + 1) % 10_000;
