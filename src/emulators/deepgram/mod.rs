@@ -10,9 +10,10 @@ mod turns;
 use actix_web::error::InternalError;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
-use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, guard, web};
 use serde_json::json;
 
+use super::elevenlabs::is_elevenlabs;
 use super::visit::{Refusal, Visit, credential};
 use super::{Direction, Emulation, Vendor};
 
@@ -23,7 +24,13 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
         .route("/v2/listen", web::get().to(turns::open))
         .route("/v1/speak", web::get().to(speak::open))
         .route("/v1/speak", web::post().to(speak::answer))
-        .route("/v1/models", web::get().to(models::list))
+        .route(
+            "/v1/models",
+            // ElevenLabs has the same path.
+            web::get()
+                .guard(guard::Not(guard::fn_guard(is_elevenlabs)))
+                .to(models::list),
+        )
         .route("/v1/auth/grant", web::post().to(models::grant));
 }
 

@@ -9,7 +9,7 @@ mod scribe;
 mod speaking;
 
 use actix_web::http::StatusCode;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, guard, web};
 use serde_json::{Value, json};
 
 use super::engine::EngineError;
@@ -38,8 +38,19 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
             web::post().to(http::stream_with_timestamps),
         )
         .route("/v2/voices", web::get().to(catalogue::voices))
-        .route("/v1/voices", web::get().to(catalogue::all_voices))
+        .route(
+            "/v1/voices",
+            // Google has the same path.
+            web::get()
+                .guard(guard::fn_guard(is_elevenlabs))
+                .to(catalogue::all_voices),
+        )
         .route("/v1/models", web::get().to(catalogue::models));
+}
+
+/// Whether a request on a path that other vendors have, too, is for this one.
+pub(super) fn is_elevenlabs(request: &guard::GuardContext<'_>) -> bool {
+    request.head().headers().contains_key("xi-api-key")
 }
 
 /// The key of a request: in the header or, where the vendor takes it there, in the query.
