@@ -8,6 +8,7 @@ from deepgram import DeepgramClient
 from deepgram.core.api_error import ApiError
 from deepgram.core.events import EventType
 from deepgram.environment import DeepgramClientEnvironment
+from websockets.exceptions import InvalidStatus
 
 address, key, version, rate, file = sys.argv[1:]
 environment = DeepgramClientEnvironment(
@@ -49,3 +50,6 @@ try:
     print(json.dumps({"told": told, "problems": problems}, default=str))
 except ApiError as error:
     print(json.dumps({"refused": error.status_code}))
+except InvalidStatus as error:
+    # What the client means to turn into its ApiError, and fails to with the websockets of today.
+    print(json.dumps({"refused": error.response.status_code}))

@@ -9,6 +9,7 @@ from deepgram import DeepgramClient
 from deepgram.core.api_error import ApiError
 from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types import SpeakV1Text
+from websockets.exceptions import InvalidStatus
 
 address, key, folder, text = sys.argv[1:]
 environment = DeepgramClientEnvironment(
@@ -56,8 +57,10 @@ try:
         "voices": {voice.canonical_name: [voice.languages, voice.metadata.tags] for voice in voices},
         "token": client.auth.v1.tokens.grant().access_token,
     }))
-except ApiError as error:
+except (ApiError, InvalidStatus) as error:
+    # The client means to turn the latter into the former, and fails to with the websockets of today.
+    status = error.status_code if isinstance(error, ApiError) else error.response.status_code
     try:
         client.manage.v1.models.list()
     except ApiError as listed:
-        print(json.dumps({"refused": error.status_code, "listed": listed.status_code, "body": listed.body}))
+        print(json.dumps({"refused": status, "listed": listed.status_code, "body": listed.body}))

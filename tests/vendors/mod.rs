@@ -1,6 +1,7 @@
 //! The vendors: their own clients, unmodified, against our emulators, which makes those honest; then our clients and
 //! whole sessions against the same. Each vendor has a module; here is what they share.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -66,10 +67,9 @@ pub async fn client(script: &str, arguments: &[&str]) -> Value {
 /// The same with these environment variables.
 pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[&str]) -> Value {
     let root = env!("CARGO_MANIFEST_DIR");
-    let program = if script.ends_with(".py") {
-        format!("{root}/.clients/python/bin/python")
-    } else {
-        "node".to_owned()
+    let program = match Path::new(script).extension() {
+        Some(extension) if extension == "py" => format!("{root}/.clients/python/bin/python"),
+        _ => "node".to_owned(),
     };
     let child = Command::new(&program)
         .arg(format!("{root}/tests/clients/{script}"))

@@ -40,8 +40,8 @@ const COMPANDED_RATES: &[u32] = &[8_000, 16_000];
 struct Wanted {
     model: String,
     saying: Saying,
-    /// Whether a header of RIFF comes first that the engine does not make.
-    companded_wav: bool,
+    /// Whether a header comes first, which says how long the sound is.
+    wav: bool,
     content_type: String,
 }
 
@@ -85,7 +85,7 @@ fn wanted_on_socket(query: &Query) -> Result<Wanted, Problem> {
             speaking_rate,
             format: AudioFormat::mono(encoding, rate),
         },
-        companded_wav: false,
+        wav: false,
         content_type: String::new(),
     })
 }
@@ -113,14 +113,11 @@ fn wanted_by_request(query: &Query) -> Result<Wanted, Problem> {
     }
     query.number("bit_rate", 4_000, 650_000)?;
     let (encoding, rate, kind) = match encoding {
-        "linear16" => {
-            let encoding = if wav {
-                Encoding::Wav
-            } else {
-                Encoding::Linear16
-            };
-            (encoding, rate(query, LINEAR_RATES, 24_000)?, "audio/l16")
-        }
+        "linear16" => (
+            Encoding::Linear16,
+            rate(query, LINEAR_RATES, 24_000)?,
+            "audio/l16",
+        ),
         "mulaw" => (
             Encoding::Mulaw,
             rate(query, COMPANDED_RATES, 8_000)?,
@@ -152,7 +149,7 @@ fn wanted_by_request(query: &Query) -> Result<Wanted, Problem> {
             speaking_rate,
             format: AudioFormat::mono(encoding, rate),
         },
-        companded_wav: wav && encoding != Encoding::Wav,
+        wav,
         content_type,
     })
 }
@@ -226,7 +223,7 @@ async fn whole_or_streamed(
         .insert_header(("dg-model-uuid", uuid(&wanted.model)))
         .insert_header(("dg-model-name", wanted.model))
         .insert_header(("dg-char-count", chars.to_string()));
-    if !wanted.companded_wav {
+    if !wanted.wav {
         return Ok(visit.stream(response, speech.bytes()));
     }
     let speech = speech.whole().await;
@@ -236,26 +233,25 @@ async fn whole_or_streamed(
     Ok(response.body([head, audio].concat()))
 }
 
-/// The header of a WAV file with G.711 in it.
+/// The header of a WAV file. The engine's own is for sound whose length is not known.
 fn wav_head(format: AudioFormat, bytes: usize) -> Bytes {
-    let (hz, bytes) = (format.layout.rate.hz(), bytes as u32);
-    let tag = if format.encoding == Encoding::Alaw {
-        6
-    } else {
-        7
+    let (tag, bytes_per_sample): (u16, u16) = match format.encoding {
+        Encoding::Mulaw => (7, 1),
+        Encoding::Alaw => (6, 1),
+        _ => (1, 2),
     };
+    let (hz, bytes) = (format.layout.rate.hz(), bytes as u32);
     let mut head = BytesMut::new();
     head.put_slice(b"RIFF");
-    head.put_u32_le(bytes.saturating_add(38));
+    head.put_u32_le(bytes.saturating_add(36));
     head.put_slice(b"WAVEfmt ");
-    head.put_u32_le(18);
+    head.put_u32_le(16);
     head.put_u16_le(tag);
     head.put_u16_le(1);
     head.put_u32_le(hz);
-    head.put_u32_le(hz);
-    head.put_u16_le(1);
-    head.put_u16_le(8);
-    head.put_u16_le(0);
+    head.put_u32_le(hz * u32::from(bytes_per_sample));
+    head.put_u16_le(bytes_per_sample);
+    head.put_u16_le(8 * bytes_per_sample);
     head.put_slice(b"data");
     head.put_u32_le(bytes);
     head.freeze()

@@ -160,6 +160,6 @@ mod tests {
         let told = |voice: &Voice| (voice.gender.clone(), voice.language.clone());
         assert_eq!(told(&list[1]), ("male".into(), String::new()));
         assert_eq!(told(&list[2]), (String::new(), "de".into()));
-        assert_eq!(voices(b"[]").unwrap_err().kind, ErrorKind::Protocol);
+        assert_eq!(voices(b"[7]").unwrap_err().kind, ErrorKind::Protocol);
     }
 }
