@@ -60,8 +60,8 @@ fn section(
     }
 }
 
-#[test]
-fn the_page_of_providers_says_what_the_code_does() {
+#[tokio::test]
+async fn the_page_of_providers_says_what_the_code_does() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/providers.md");
     let config = crate::config::Config::from_sources(&[], &[].into(), None).unwrap();
     let rendered = render(&crate::server::providers(&config.settings).unwrap());
