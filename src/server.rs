@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,8 +115,9 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     Ok(table)
 }
 
-/// Every socket of a session has two file descriptors; the soft limit of most systems is for a few hundred of them.
-fn raise_file_limit(settings: &Settings) {
+/// Every connection has two file descriptors; the soft limit of most systems is for a few hundred of them. Gives how many
+/// connections there may be.
+fn raise_file_limit(settings: &Settings) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -132,6 +134,11 @@ fn raise_file_limit(settings: &Settings) {
             "limits.sessions may need {needed} open files, and the system allows {limit}"
         );
     }
+    let allowed = limit.map_or(u64::MAX, |limit| {
+        limit.saturating_sub(FILES_BESIDE_SESSIONS) / 2
+    });
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+    settings.limits.connections.min(allowed)
 }
 
 /// One-shot speech, with what earlier servers have left in the cache folder. Must be called in a runtime.
@@ -185,7 +192,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
     let auth = Authenticator::open(&settings.auth, &authorities)?;
     let secure = secure(settings)?;
-    raise_file_limit(settings);
+    let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
     let draining = CancellationToken::new();
@@ -201,6 +208,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     });
     let sockets = web::Data::new(Sockets::new(settings, services));
     let limits = web::Data::new(Limits::new(settings));
+    let admission = limits.clone();
     let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
     let state = web::Data::new(AppState {
         auth,
@@ -215,7 +223,11 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     // Signals are caught before anything is announced, so that an early one is not lost.
     let mut stop = StopSignal::listen()?;
     let address = SocketAddr::new(settings.server.host, settings.server.port);
-    let mut server = HttpServer::new(move || {
+    let workers = match settings.server.workers {
+        0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        workers => workers,
+    };
+    let server = HttpServer::new(move || {
         App::new()
             .app_data(state.clone())
             .app_data(sockets.clone())
@@ -231,11 +243,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     // A caller who has hung up wants no answer: what is done for it alone is dropped.
     .h1_allow_half_closed(false)
     .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
-    .on_connect(socket::accepted)
-    .shutdown_timeout(settings.shutdown.drain_seconds.as_secs());
-    if settings.server.workers > 0 {
-        server = server.workers(settings.server.workers);
-    }
+    .on_connect(move |io, extensions| {
+        if admission.admit_connection(io, extensions) {
+            socket::accepted(io, extensions);
+        }
+    })
+    .shutdown_timeout(settings.shutdown.drain_seconds.as_secs())
+    .workers(workers)
+    .max_connections((connections / workers).max(1));
     let server = match secure {
         Some(secure) => server.bind_rustls_0_23(address, secure),
         None => server.bind(address),

@@ -1,8 +1,12 @@
 //! How often somebody may ask, whose word about addresses is believed, which pages may use the server, and what is told
 //! of each request.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::harness::*;
 
@@ -53,8 +57,11 @@ async fn who_asks_too_often_is_told_when_to_come_again_in_the_usual_words() {
 async fn probes_are_never_refused() {
     let server = Server::start_with(&[RARELY]);
     assert!(refused(&server, "/", "192.0.2.1", 5).await > 0);
-    for path in ["/healthz", "/readyz", "/metrics"] {
+    for path in ["/healthz", "/readyz"] {
         assert_eq!(refused(&server, path, "192.0.2.1", 5).await, 0, "{path}");
+    }
+    for path in ["/metrics", "/%6detrics"] {
+        assert_eq!(refused(&server, path, "192.0.2.1", 5).await, 5, "{path}");
     }
 }
 
@@ -65,6 +72,66 @@ async fn machines_behind_a_trusted_proxy_are_counted_each_for_itself() {
     assert_eq!(refused(&server, "/", "192.0.2.2", 2).await, 0);
     // What a caller writes before the proxy's own line does not make it another.
     assert!(refused(&server, "/", "198.51.100.1, 192.0.2.1", 5).await > 0);
+}
+
+/// The beginning of an answer, empty where the connection was cut.
+fn ask_at(server: &Server, address: &str, request: &str) -> (TcpStream, String) {
+    let local: std::net::SocketAddr = format!("{address}:0").parse().unwrap();
+    let remote: std::net::SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&local.into()).unwrap();
+    socket.connect(&remote.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut head = [0; 12];
+    let answered = stream
+        .write_all(request.as_bytes())
+        .and_then(|()| stream.read_exact(&mut head));
+    let head = answered.map(|()| String::from_utf8_lossy(&head).into_owned());
+    (stream, head.unwrap_or_default())
+}
+
+const PROBE: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+
+#[test]
+fn an_address_has_so_many_connections_and_others_have_their_own() {
+    let server = Server::start_with(&[("LIMITS_CONNECTIONS_PER_ADDRESS", "2")]);
+    let (first, one) = ask_at(&server, "127.0.0.1", PROBE);
+    let (_second, two) = ask_at(&server, "127.0.0.1", PROBE);
+    assert_eq!([one, two], ["HTTP/1.1 200", "HTTP/1.1 200"]);
+    assert_eq!(ask_at(&server, "127.0.0.1", PROBE).1, "");
+    assert_eq!(ask_at(&server, "127.0.0.2", PROBE).1, "HTTP/1.1 200");
+    drop(first);
+    within(PATIENCE, "no place was given back", || {
+        (ask_at(&server, "127.0.0.1", PROBE).1 == "HTTP/1.1 200").then_some(())
+    });
+}
+
+#[test]
+fn connections_of_a_trusted_proxy_are_not_one_machines() {
+    let server = Server::start_with(&[
+        ("LIMITS_CONNECTIONS_PER_ADDRESS", "1"),
+        ("SERVER_TRUSTED_PROXIES", "127.0.0.1"),
+    ]);
+    let held: Vec<_> = (0..3)
+        .map(|_| ask_at(&server, "127.0.0.1", PROBE))
+        .collect();
+    assert!(held.iter().all(|(_, head)| head == "HTTP/1.1 200"));
+}
+
+#[test]
+fn an_address_has_a_quarter_of_the_sockets_without_config() {
+    let server = Server::start_with(&[("LIMITS_UNCONFIGURED_SOCKETS", "8")]);
+    let upgrade = "GET /ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+                   sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let held = [0, 1].map(|_| ask_at(&server, "127.0.0.1", upgrade));
+    assert!(held.iter().all(|(_, head)| head == "HTTP/1.1 101"));
+    assert_eq!(ask_at(&server, "127.0.0.1", upgrade).1, "HTTP/1.1 429");
+    assert_eq!(ask_at(&server, "127.0.0.2", upgrade).1, "HTTP/1.1 101");
+    drop(held);
+    within(PATIENCE, "no place was given back", || {
+        (ask_at(&server, "127.0.0.1", upgrade).1 == "HTTP/1.1 101").then_some(())
+    });
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::access::TenantId;
 use super::secrets::Secrets;
 use super::token::Token;
-use crate::config::{Auth, HttpUrl, JsonText, Secret};
+use crate::config::{Auth, HttpUrl, JsonText, Secret, SocketAuth};
 
 /// A secret below this can be guessed (specification, section 8).
 const GOOD_SECRET_BYTES: usize = 32;
@@ -82,6 +82,12 @@ impl Methods {
                     .to_owned(),
             ),
             (None, None) => {}
+        }
+        if settings.socket == SocketAuth::Required && !settings.required {
+            problems.push(
+                "auth.socket: required means nothing while auth.required is false: nobody is asked for a token"
+                    .to_owned(),
+            );
         }
         let none = methods.secrets.is_empty() && methods.service.is_none();
         if settings.required && none && problems.is_empty() {

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use dashmap::DashMap;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use reqwest::{Client, Response, StatusCode, Version, redirect};
 use serde::Serialize;
@@ -30,6 +32,8 @@ const LIFETIME_SECONDS: u64 = 300;
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Questions on their way at once; more wait, within the time that each has.
 const MAX_QUESTIONS: usize = 256;
+/// Of these, for one address.
+const MAX_QUESTIONS_OF_ADDRESS: usize = MAX_QUESTIONS / 4;
 /// Shorter than what servers keep an idle connection for, so that none is used just as it closes.
 const IDLE_CONNECTION: Duration = Duration::from_secs(4);
 
@@ -44,6 +48,8 @@ pub struct Question {
     pub(super) path: String,
     headers: BTreeMap<String, String>,
     pub(super) body: Bytes,
+    /// The address, or the network of one, that it is asked for; the service is not told.
+    caller: Option<IpAddr>,
 }
 
 impl Question {
@@ -77,15 +83,22 @@ impl Question {
             path: path.to_owned(),
             headers: told,
             body,
+            caller: None,
         }
     }
 
-    /// The claims about it. A body that is not JSON counts as none.
+    /// The same, for somebody at this address, who has so many turns and no more.
+    pub fn asked_by(self, caller: Option<IpAddr>) -> Self {
+        Self { caller, ..self }
+    }
+
+    /// The claims about it. A body that is not JSON is a mistake of whoever asks: it must not count as none.
     fn claims(&self, token: &Token, now: SystemTime) -> serde_json::Result<Vec<u8>> {
         let issued = now
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.as_secs());
-        let body: Option<&RawValue> = serde_json::from_slice(&self.body).ok();
+        let body = Some(&self.body).filter(|body| !body.is_empty());
+        let body: Option<&RawValue> = body.map(|body| serde_json::from_slice(body)).transpose()?;
         serde_json::to_vec(&Claims {
             sub: SUBJECT,
             iat: issued,
@@ -133,6 +146,7 @@ pub(super) struct AuthService {
     key: Arc<KeyFile>,
     patience: Duration,
     places: Semaphore,
+    turns: Turns,
     decisions: Option<Decisions>,
 }
 
@@ -164,6 +178,7 @@ impl AuthService {
             key: Arc::new(key),
             patience,
             places: Semaphore::new(MAX_QUESTIONS),
+            turns: Turns::default(),
             decisions: Decisions::new(keep),
         })
     }
@@ -198,7 +213,12 @@ impl AuthService {
     }
 
     async fn put(&self, token: Token, question: Question) -> Result<Holder, AuthError> {
-        // It is never closed.
+        // Neither is ever closed. The caller's own turn comes first, so that nobody waits for it in a place.
+        let queue = question.caller.map(|caller| self.turns.queue(caller));
+        let _turn = match &queue {
+            Some(queue) => queue.semaphore.acquire().await.ok(),
+            None => None,
+        };
         let _place = self.places.acquire().await;
         let key = Arc::clone(&self.key);
         let now = SystemTime::now();
@@ -224,6 +244,38 @@ impl AuthService {
                 Err(AuthError::ServiceFailed)
             }
         }
+    }
+}
+
+/// Whose turn it is at each address, as long as somebody there asks or waits.
+#[derive(Default)]
+struct Turns(DashMap<IpAddr, Arc<Semaphore>>);
+
+/// The queue of an address.
+struct Queue<'a> {
+    turns: &'a Turns,
+    caller: IpAddr,
+    semaphore: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn queue(&self, caller: IpAddr) -> Queue<'_> {
+        let new = || Arc::new(Semaphore::new(MAX_QUESTIONS_OF_ADDRESS));
+        let semaphore = Arc::clone(&self.0.entry(caller).or_insert_with(new));
+        Queue {
+            turns: self,
+            caller,
+            semaphore,
+        }
+    }
+}
+
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        // The last one to leave finds only what the table keeps.
+        self.semaphore = Arc::new(Semaphore::new(0));
+        let table = &self.turns.0;
+        table.remove_if(&self.caller, |_, left| Arc::strong_count(left) == 1);
     }
 }
 
@@ -372,14 +424,34 @@ mod tests {
         assert_eq!(claims(&headers, r#"{"text": "x"}"#), expected);
     }
 
+    #[tokio::test]
+    async fn an_address_has_a_quarter_of_the_turns_and_leaves_nothing_behind() {
+        let turns = Turns::default();
+        let [one, other] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
+        let queues: Vec<_> = (0..=MAX_QUESTIONS_OF_ADDRESS)
+            .map(|_| turns.queue(one))
+            .collect();
+        let mut held: Vec<_> = queues[1..]
+            .iter()
+            .map(|queue| queue.semaphore.try_acquire().unwrap())
+            .collect();
+        assert!(queues[0].semaphore.try_acquire().is_err());
+        assert!(turns.queue(other).semaphore.try_acquire().is_ok());
+        held.pop();
+        assert!(queues[0].semaphore.try_acquire().is_ok());
+        assert_eq!(turns.0.len(), 1);
+        drop(held);
+        drop(queues);
+        assert!(turns.0.is_empty());
+    }
+
     #[test]
-    fn a_body_that_is_no_json_counts_as_none() {
-        for body in ["", "{", "text", "{} {}"] {
-            assert_eq!(
-                claims(&[], body)["auth_data"]["request_body"],
-                json!({}),
-                "{body}"
-            );
+    fn a_body_is_told_as_it_is_and_never_as_none_when_it_is_there() {
+        assert_eq!(claims(&[], "")["auth_data"]["request_body"], json!({}));
+        let now = UNIX_EPOCH;
+        for body in [&b"{"[..], b"text", b"{} {}", b" ", b"{\"a\": \"\xff\"}"] {
+            let question = Question::new("POST", "/speak", [], Bytes::from_static(body));
+            assert!(question.claims(&Token::new("t").unwrap(), now).is_err());
         }
         for body in ["[1]", "null", "\"x\""] {
             let told = &claims(&[], body)["auth_data"]["request_body"];

@@ -13,11 +13,8 @@ pub(super) fn run(config: &Config) {
         .max()
         .unwrap_or(0);
     for resolved in &config.resolved {
-        let value = if resolved.shown().is_empty() {
-            "-"
-        } else {
-            resolved.shown()
-        };
+        let shown = resolved.shown();
+        let value = if shown.is_empty() { "-" } else { &shown };
         let line = writeln!(
             out,
             "{:width$}  {value}  ({})",

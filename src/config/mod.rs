@@ -7,6 +7,7 @@ mod settings;
 pub mod value;
 mod yaml;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -59,14 +60,23 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The value for people; a secret is masked.
-    pub fn shown(&self) -> &str {
+    /// The value for people; a secret is masked, and so is who one is in an address.
+    pub fn shown(&self) -> Cow<'_, str> {
         if self.setting.secret && !self.text.is_empty() {
-            "***"
+            "***".into()
         } else {
-            &self.text
+            without_user(&self.text)
         }
     }
+}
+
+/// A text without what stands before an `@` in an address: that may be a credential, also where the address is not one.
+fn without_user(text: &str) -> Cow<'_, str> {
+    let Some((user, rest)) = text.rsplit_once('@') else {
+        return text.into();
+    };
+    let scheme = user.find("://").map_or(0, |at| at + "://".len());
+    format!("{}***@{rest}", &user[..scheme]).into()
 }
 
 impl fmt::Debug for Resolved {
@@ -227,7 +237,7 @@ impl Reader for Layers {
         let shown = if setting.secret {
             String::new()
         } else {
-            format!(", not {text:?}")
+            format!(", not {:?}", without_user(&text))
         };
         let Some(value) = T::parse(&text) else {
             self.problems.push(format!(
@@ -327,6 +337,52 @@ mod tests {
         let config = Config::from_sources(&[], &environment, None).unwrap();
         assert!(!format!("{config:?}").contains("marker"));
         assert_eq!(config.not_yet_used().count(), 1);
+    }
+
+    #[test]
+    fn who_one_is_in_an_address_is_masked_everywhere() {
+        let endpoint = environment(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:marker@h:4318/p")]);
+        let config = Config::from_sources(&[], &endpoint, None).unwrap();
+        let shown = format!("{:?}", config.resolved);
+        assert!(!shown.contains("marker") && shown.contains("http://***@h:4318/p"));
+        for address in ["http://marker:p@h/", "http://marker@p@h/", "marker@h"] {
+            let wrong = environment(&[("AUTH_SERVICE_URL", address)]);
+            let error = Config::from_sources(&[], &wrong, None).unwrap_err();
+            assert!(!error.to_string().contains("marker"), "{error}");
+        }
+    }
+
+    #[test]
+    fn origins_are_those_that_a_browser_would_name() {
+        let load = |origins| {
+            let origins = environment(&[("SERVER_CORS_ORIGINS", origins)]);
+            Config::from_sources(&[], &origins, None)
+        };
+        for good in [
+            "https://a.example",
+            "http://localhost:5173/, capacitor://localhost",
+        ] {
+            assert!(load(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "*",
+            "null",
+            "a.example",
+            "https://a.example/path",
+            "https://a.example:443",
+            "https://u@a.example",
+            "https://a.example?b",
+        ] {
+            let error = load(bad).unwrap_err().to_string();
+            assert!(error.contains("server.cors_origins must"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_socket_cannot_need_a_token_where_nobody_does() {
+        let socket = environment(&[("AUTH_SOCKET", "required")]);
+        let error = Config::from_sources(&[], &socket, None).unwrap_err();
+        assert!(error.to_string().starts_with("auth.socket: "), "{error}");
     }
 
     #[test]

@@ -115,7 +115,7 @@ settings! {
         /// Threads that serve requests and sessions; 0 means one per core.
         workers: usize = "0", "server.workers", "SERVER_WORKERS";
         /// Origins of web pages, beside the server's own, that may use it, as `https://host[:port]`.
-        cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS";
+        cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS", check origins;
         /// Proxies whose `Forwarded` or `X-Forwarded-For` is believed, as addresses or networks.
         trusted_proxies: Networks = "", "server.trusted_proxies", "SERVER_TRUSTED_PROXIES";
         /// File with the certificate chain (PEM), with which the server speaks TLS. Read again when it changes.
@@ -258,8 +258,12 @@ settings! {
         syntheses_per_provider: usize = "64", "limits.syntheses_per_provider", "LIMITS_SYNTHESES_PER_PROVIDER", check positive;
         /// Sessions in all.
         sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive;
-        /// Sockets that have not sent their config yet.
+        /// Sockets that have not sent their config yet; a quarter of them from one address.
         unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
+        /// Connections in all, or half as many as the system allows open files, if that is less; more wait for a place.
+        connections: usize = "10000", "limits.connections", "LIMITS_CONNECTIONS", check positive;
+        /// Connections from one address that is no trusted proxy; 0 means no limit. More are cut.
+        connections_per_address: u32 = "1000", "limits.connections_per_address", "LIMITS_CONNECTIONS_PER_ADDRESS";
         /// Sessions of one tenant; no limit when absent.
         sessions_per_tenant: Option<NonZeroU32> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT";
         /// Requests per second of one tenant, and of one address; twice as many at once. No limit when absent.
@@ -363,6 +367,30 @@ fn some_time(value: &Millis) -> Result<(), &'static str> {
     } else {
         Ok(())
     }
+}
+
+fn origins(value: &List) -> Result<(), &'static str> {
+    if value.0.iter().all(|text| is_origin(text)) {
+        Ok(())
+    } else {
+        Err("name origins as browsers do, scheme://host[:port] without path and default port")
+    }
+}
+
+fn is_origin(text: &str) -> bool {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    let Ok(url) = reqwest::Url::parse(text) else {
+        return false;
+    };
+    let origin = url.origin();
+    if origin.is_tuple() {
+        return origin.ascii_serialization().eq_ignore_ascii_case(text);
+    }
+    // Of an app's own scheme.
+    let authority = text.split_once("://").map(|(_, authority)| authority);
+    authority.is_some_and(|authority| {
+        !authority.is_empty() && !authority.contains(['/', '?', '#', '@', '*'])
+    })
 }
 
 fn not_nought(value: &Duration) -> Result<(), &'static str> {

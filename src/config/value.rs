@@ -162,6 +162,13 @@ impl SettingValue for usize {
     }
 }
 
+impl SettingValue for u32 {
+    const SHAPE: &'static str = "a whole number from 0";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 impl SettingValue for NonZeroU32 {
     const SHAPE: &'static str = "a whole number from 1";
     fn parse(text: &str) -> Option<Self> {

@@ -3,7 +3,7 @@
 
 use actix_web::body::BoxBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
-use actix_web::http::header;
+use actix_web::http::{Method, header};
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::{self, Bytes};
 use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, ResponseError, Route};
@@ -11,7 +11,7 @@ use std::future::{Ready, ready};
 
 use super::body;
 use super::error::{ApiError, Code};
-use super::limits::{Limits, PROBES};
+use super::limits::{self, Limits};
 use super::state::AppState;
 use crate::auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
 
@@ -76,15 +76,14 @@ async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
         None => Access::anonymous(),
         Some(authenticator) => identify(authenticator, request).await?,
     };
-    if let Some(limits) = request.app_data::<web::Data<Limits>>()
-        && !PROBES.contains(&request.path())
-    {
+    if let Some(limits) = request.app_data::<web::Data<Limits>>() {
         limits.admit_tenant(&access)?;
     }
     Ok(access)
 }
 
-/// The body is read only when somebody must be told of it, and given to the handler all the same.
+/// The body is read only when somebody must be told of it, and given to the handler all the same. What handlers would
+/// refuse unread, or could understand otherwise than the service, is refused before anybody is asked.
 async fn identify(
     authenticator: &Authenticator,
     request: &mut ServiceRequest,
@@ -95,7 +94,11 @@ async fn identify(
         Step::Ask(inquiry) => inquiry,
     };
     let (head, payload) = request.parts_mut();
-    let body = body::read(head, payload).await?;
+    let body = if matches!(*head.method(), Method::GET | Method::HEAD) {
+        Bytes::new()
+    } else {
+        body::read_json(head, payload).await?
+    };
     request.set_payload(Payload::from(body.clone()));
     Ok(inquiry.ask(question(request.request(), body)).await?)
 }
@@ -129,5 +132,8 @@ fn credentials(request: &HttpRequest) -> Credentials<'_> {
 fn question(request: &HttpRequest, body: Bytes) -> Question {
     let headers = request.headers().iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-    Question::new(request.method().as_str(), request.path(), headers, body)
+    let caller = request.app_data::<web::Data<Limits>>();
+    let caller = caller.and_then(|limits| limits.caller(request));
+    let path = limits::path(request);
+    Question::new(request.method().as_str(), path, headers, body).asked_by(caller)
 }

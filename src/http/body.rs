@@ -9,6 +9,7 @@ use actix_web::{FromRequest, HttpRequest, dev};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::error::{ApiError, Code};
@@ -20,8 +21,8 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A JSON body: an object, or where `ARRAY` says so also an array. A missing content type counts as JSON, any other than
-/// `application/json` does not.
+/// A JSON body: an object, or where `ARRAY` says so also an array. Its content type must say so: pages of other sites may
+/// send whatever has none without asking first.
 pub struct JsonBody<T, const ARRAY: bool = false>(pub T);
 
 impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<T, ARRAY> {
@@ -34,8 +35,6 @@ impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<
         }
         let bytes = read(request, payload);
         async move {
-            let misfit =
-                |misfit: json::Misfit| ApiError::new(Code::InvalidRequest, misfit.to_string());
             let parse = if ARRAY { json::parse_any } else { json::parse };
             parse(&bytes.await?).map(Self).map_err(misfit)
         }
@@ -43,8 +42,32 @@ impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<
     }
 }
 
+/// The whole body of a request, if it has one, as JSON that everybody reads in the same way.
+pub(super) async fn read_json(
+    request: &HttpRequest,
+    payload: &mut dev::Payload,
+) -> Result<Bytes, ApiError> {
+    let headers = request.headers();
+    let length = headers.get(header::CONTENT_LENGTH);
+    let some = length.is_some_and(|length| length.as_bytes() != b"0")
+        || headers.contains_key(header::TRANSFER_ENCODING);
+    if !some {
+        return Ok(Bytes::new());
+    }
+    check_content_type(request)?;
+    let bytes = read(request, payload).await?;
+    if !bytes.is_empty() {
+        json::parse_any::<Box<RawValue>>(&bytes).map_err(misfit)?;
+    }
+    Ok(bytes)
+}
+
+fn misfit(misfit: json::Misfit) -> ApiError {
+    ApiError::new(Code::InvalidRequest, misfit.to_string())
+}
+
 /// The whole body of a request, bounded in size and time.
-pub(super) fn read(
+fn read(
     request: &HttpRequest,
     payload: &mut dev::Payload,
 ) -> impl Future<Output = Result<Bytes, ApiError>> + use<> {
@@ -55,16 +78,19 @@ pub(super) fn read(
             let late = format!("the body did not arrive within {seconds} s");
             ApiError::new(Code::InvalidRequest, late)
         })?;
-        bytes.map_err(|error| read_error(&error))
+        let bytes = bytes.map_err(|error| read_error(&error))?;
+        // Parsers differ in what they make of the rest.
+        if std::str::from_utf8(&bytes).is_err() {
+            return Err(ApiError::new(Code::InvalidRequest, "the body is not UTF-8"));
+        }
+        Ok(bytes)
     }
 }
 
 fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
-    let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
-        return Ok(());
-    };
+    let value = request.headers().get(header::CONTENT_TYPE);
     let media_type = value
-        .to_str()
+        .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
         .split(';')
         .next()

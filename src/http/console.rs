@@ -8,6 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
+use super::pieces::Pieces;
+
 const PAGE: &str = include_str!("../../console/index.html");
 
 /// Nothing runs but the script and the style that stand in the page, known by their hashes, and the audio worklet that
@@ -37,5 +39,5 @@ pub async fn show() -> HttpResponse {
         .content_type("text/html; charset=utf-8")
         .insert_header((header::CONTENT_SECURITY_POLICY, POLICY.as_str()))
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        .body(PAGE)
+        .body(Pieces::of(PAGE))
 }

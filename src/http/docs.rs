@@ -3,6 +3,8 @@
 use actix_web::HttpResponse;
 use actix_web::http::header;
 
+use super::pieces::Pieces;
+
 const PAGE: &str = include_str!("../../console/reference.html");
 
 /// The page.
@@ -15,5 +17,5 @@ pub async fn show() -> HttpResponse {
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         ))
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        .body(PAGE)
+        .body(Pieces::of(PAGE))
 }

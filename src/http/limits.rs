@@ -1,15 +1,16 @@
-//! How often somebody may ask, and how many sessions a tenant may have. Both are off until they are set; how much the
-//! server does in all is bounded where it is done.
+//! How often somebody may ask, how many sessions a tenant may have, and how many connections and idle sockets an address.
+//! How much the server does in all is bounded where it is done.
 
-use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr};
+use std::any::Any;
+use std::hash::{BuildHasher, Hash};
+use std::net::{IpAddr, Ipv6Addr, Shutdown};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix_web::body::BoxBody;
-use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::{HttpRequest, ResponseError, web};
 use dashmap::DashMap;
@@ -18,14 +19,16 @@ use governor::clock::{Clock, DefaultClock, Reference};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
+use socket2::SockRef;
 
 use super::error::{ApiError, Code};
 use super::peer::TrustedProxies;
+use super::socket;
 use crate::auth::{Access, TenantId};
 use crate::config::Settings;
 
 /// Paths that are asked by machines, often, and whatever happens.
-pub const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Callers that are counted each for itself. Those beyond it share [`SHARED_PLACES`] places.
 const MAX_CALLERS: usize = 65_536;
@@ -39,8 +42,15 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Limits {
     proxies: TrustedProxies,
     requests: Option<RequestRate<DefaultClock>>,
-    sessions: TenantSessions,
+    sessions: Shares<TenantId>,
+    connections: Shares<IpAddr>,
+    unconfigured: Shares<IpAddr>,
 }
+
+/// One of a tenant's sessions, as long as it is kept.
+pub type TenantPlace = Share<TenantId>;
+/// One of what an address may have, as long as it is kept.
+pub type AddressPlace = Share<IpAddr>;
 
 impl Limits {
     /// The limits that the settings name.
@@ -50,7 +60,9 @@ impl Limits {
             proxies: TrustedProxies::new(settings.server.trusted_proxies.0.clone()),
             requests: per_second
                 .map(|per_second| RequestRate::new(per_second, DefaultClock::default())),
-            sessions: TenantSessions::new(settings.limits.sessions_per_tenant),
+            sessions: Shares::new(settings.limits.sessions_per_tenant),
+            connections: Shares::new(NonZeroU32::new(settings.limits.connections_per_address)),
+            unconfigured: Shares::new(Some(a_quarter(settings.limits.unconfigured_sockets))),
         }
     }
 
@@ -64,20 +76,94 @@ impl Limits {
 
     /// A place for one more session of a tenant; those of nobody are counted in all only.
     pub fn place_for(&self, access: &Access) -> Result<Option<TenantPlace>, ApiError> {
-        access
-            .tenant()
-            .map_or(Ok(None), |tenant| self.sessions.take(tenant))
+        let Some(tenant) = access.tenant() else {
+            return Ok(None);
+        };
+        self.sessions.take(tenant.clone()).map_err(|Full| {
+            let full = "this tenant has as many sessions as limits.sessions_per_tenant allows";
+            ApiError::new(Code::RateLimited, full).retry_after(SESSION_PATIENCE)
+        })
+    }
+
+    /// A place for one more socket without config from the request's address: none has more than a quarter of them all.
+    pub fn unconfigured_place(
+        &self,
+        request: &HttpRequest,
+    ) -> Result<Option<AddressPlace>, ApiError> {
+        let Some(address) = self.caller(request) else {
+            return Ok(None);
+        };
+        self.unconfigured.take(address).map_err(|Full| {
+            let full = "this address has a quarter of the sockets without config that \
+                        limits.unconfigured_sockets allows";
+            ApiError::new(Code::RateLimited, full).retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// For `HttpServer::on_connect`: whether there may be one more connection from its address; if not, it is cut. Our
+    /// proxies bring those of many.
+    pub fn admit_connection(&self, io: &dyn Any, extensions: &mut Extensions) -> bool {
+        let Some(tcp) = socket::tcp(io) else {
+            return true;
+        };
+        let Ok(peer) = tcp.peer_addr() else {
+            return true;
+        };
+        let peer = peer.ip().to_canonical();
+        if self.proxies.trust(peer) {
+            return true;
+        }
+        match self.connections.take(network(peer)) {
+            Ok(place) => {
+                extensions.insert(place);
+                true
+            }
+            Err(Full) => {
+                tracing::debug!(
+                    "an address has as many connections as limits.connections_per_address allows"
+                );
+                let tcp = SockRef::from(tcp);
+                // Fails when the client has gone first, which is what we want.
+                let _ = tcp.set_linger(Some(Duration::ZERO));
+                let _ = tcp.shutdown(Shutdown::Both);
+                false
+            }
+        }
+    }
+
+    /// Whose request it is: an address, or the network of one; `None` where the connection has none.
+    pub fn caller(&self, request: &HttpRequest) -> Option<IpAddr> {
+        self.proxies.caller(request).map(network)
     }
 
     fn admit_address(&self, request: &HttpRequest) -> Result<(), ApiError> {
         let Some(rate) = &self.requests else {
             return Ok(());
         };
-        match self.proxies.caller(request) {
-            Some(address) => rate.admit(Caller::from(address)),
+        match self.caller(request) {
+            Some(address) => rate.admit(Caller::Address(address)),
             None => Ok(()),
         }
     }
+}
+
+/// The path of a request as routes are found by it: what is encoded needlessly is decoded.
+pub fn path(request: &HttpRequest) -> &str {
+    request.match_info().as_str()
+}
+
+/// Whoever has an IPv6 address has a network of them.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+    }
+}
+
+/// Of so many; never none.
+fn a_quarter(all: usize) -> NonZeroU32 {
+    let quarter = u32::try_from(all / 4).unwrap_or(u32::MAX);
+    NonZeroU32::new(quarter).unwrap_or(NonZeroU32::MIN)
 }
 
 /// The middleware that counts requests by address, before anything is done for them. [`PROBES`] are not counted.
@@ -87,7 +173,7 @@ pub async fn by_address(
 ) -> Result<ServiceResponse, actix_web::Error> {
     let limits = request.app_data::<web::Data<Limits>>();
     let refused = limits
-        .filter(|_| !PROBES.contains(&request.path()))
+        .filter(|_| !PROBES.contains(&path(request.request())))
         .and_then(|limits| limits.admit_address(request.request()).err());
     match refused {
         Some(refused) => Ok(request.into_response(refused.error_response())),
@@ -102,16 +188,6 @@ enum Caller {
     Address(IpAddr),
     /// One of the places for those beyond [`MAX_CALLERS`].
     Shared(u64),
-}
-
-impl From<IpAddr> for Caller {
-    /// Whoever has an IPv6 address has a network of them.
-    fn from(address: IpAddr) -> Self {
-        Self::Address(match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        })
-    }
 }
 
 /// Requests per second of each caller, and twice as many at once after a rest.
@@ -176,50 +252,49 @@ impl<C: Clock> RequestRate<C> {
     }
 }
 
-/// The live sessions of each tenant.
-struct TenantSessions {
+/// How many of something each may have at once; as many as it likes without a limit.
+struct Shares<K: Eq + Hash> {
     limit: Option<NonZeroU32>,
-    live: Arc<DashMap<TenantId, u32>>,
+    held: Arc<DashMap<K, u32>>,
 }
 
-/// One of a tenant's sessions, as long as it is kept.
-pub struct TenantPlace {
-    tenant: TenantId,
-    live: Arc<DashMap<TenantId, u32>>,
+/// One of somebody's, as long as it is kept.
+pub struct Share<K: Eq + Hash> {
+    holder: K,
+    held: Arc<DashMap<K, u32>>,
 }
 
-impl TenantSessions {
+/// Somebody has as many as it may.
+#[derive(Debug)]
+struct Full;
+
+impl<K: Eq + Hash + Clone> Shares<K> {
     fn new(limit: Option<NonZeroU32>) -> Self {
         Self {
             limit,
-            live: Arc::default(),
+            held: Arc::default(),
         }
     }
 
-    fn take(&self, tenant: &TenantId) -> Result<Option<TenantPlace>, ApiError> {
+    fn take(&self, holder: K) -> Result<Option<Share<K>>, Full> {
         let Some(limit) = self.limit else {
             return Ok(None);
         };
-        match self.live.entry(tenant.clone()) {
-            Entry::Occupied(live) if *live.get() >= limit.get() => {
-                let full = "this tenant has as many sessions as limits.sessions_per_tenant allows";
-                return Err(ApiError::new(Code::RateLimited, full).retry_after(SESSION_PATIENCE));
-            }
-            Entry::Occupied(mut live) => *live.get_mut() += 1,
+        match self.held.entry(holder.clone()) {
+            Entry::Occupied(held) if *held.get() >= limit.get() => return Err(Full),
+            Entry::Occupied(mut held) => *held.get_mut() += 1,
             Entry::Vacant(place) => drop(place.insert(1)),
         }
-        Ok(Some(TenantPlace {
-            tenant: tenant.clone(),
-            live: Arc::clone(&self.live),
-        }))
+        let held = Arc::clone(&self.held);
+        Ok(Some(Share { holder, held }))
     }
 }
 
-impl Drop for TenantPlace {
+impl<K: Eq + Hash> Drop for Share<K> {
     fn drop(&mut self) {
-        self.live.remove_if_mut(&self.tenant, |_, live| {
-            *live -= 1;
-            *live == 0
+        self.held.remove_if_mut(&self.holder, |_, held| {
+            *held -= 1;
+            *held == 0
         });
     }
 }
@@ -236,7 +311,7 @@ mod tests {
     }
 
     fn address(last: u8) -> Caller {
-        Caller::from(IpAddr::from([192, 0, 2, last]))
+        Caller::Address(IpAddr::from([192, 0, 2, last]))
     }
 
     fn tenant(id: &str) -> TenantId {
@@ -270,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_caller() {
-        let of = |text: &str| Caller::from(text.parse::<IpAddr>().unwrap());
+        let of = |text: &str| network(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:3:4:5:6"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
     }
@@ -294,28 +369,29 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_has_so_many_sessions_until_one_ends() {
-        let sessions = TenantSessions::new(NonZeroU32::new(2));
-        let first = sessions.take(&tenant("a")).unwrap();
-        let _second = sessions.take(&tenant("a")).unwrap();
-        let refused = sessions.take(&tenant("a")).err().unwrap().error_response();
-        assert_eq!(refused.status(), 429);
-        assert!(sessions.take(&tenant("b")).is_ok());
+    fn each_has_so_many_until_one_ends() {
+        let sessions = Shares::new(NonZeroU32::new(2));
+        let first = sessions.take("a").unwrap();
+        let _second = sessions.take("a").unwrap();
+        assert!(sessions.take("a").is_err());
+        assert!(sessions.take("b").is_ok());
         drop(first);
-        let third = sessions.take(&tenant("a")).unwrap();
-        assert!(third.is_some() && sessions.take(&tenant("a")).is_err());
+        let third = sessions.take("a").unwrap();
+        assert!(third.is_some() && sessions.take("a").is_err());
     }
 
     #[test]
-    fn nothing_is_kept_of_tenants_without_sessions() {
-        let sessions = TenantSessions::new(NonZeroU32::new(2));
-        drop((sessions.take(&tenant("a")), sessions.take(&tenant("a"))));
-        assert!(sessions.live.is_empty());
-        assert!(
-            TenantSessions::new(None)
-                .take(&tenant("a"))
-                .unwrap()
-                .is_none()
-        );
+    fn nothing_is_kept_of_those_who_have_none() {
+        let sessions = Shares::new(NonZeroU32::new(2));
+        drop((sessions.take("a"), sessions.take("a")));
+        assert!(sessions.held.is_empty());
+        assert!(Shares::new(None).take("a").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_quarter_is_at_least_one() {
+        for (all, quarter) in [(200, 50), (3, 1), (1, 1), (usize::MAX, u32::MAX)] {
+            assert_eq!(a_quarter(all).get(), quarter);
+        }
     }
 }

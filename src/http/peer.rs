@@ -50,7 +50,8 @@ impl TrustedProxies {
         last
     }
 
-    fn trust(&self, address: IpAddr) -> bool {
+    /// Whether this is one of them.
+    pub fn trust(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 }

@@ -12,7 +12,7 @@ use opentelemetry::propagation::Extractor;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use super::limits::PROBES;
+use super::limits::{PROBES, path};
 use crate::telemetry::metrics::{self, Answered};
 use crate::telemetry::traces;
 
@@ -62,7 +62,8 @@ pub async fn observe(
     let begun = Instant::now();
     let id = id(request.headers());
     let method = name(request.method());
-    let probe = PROBES.contains(&request.path());
+    let probe =
+        matches!(path(request.request()), "/metrics") || PROBES.contains(&path(request.request()));
     // At the highest level, so that whatever is logged carries it.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
     if request.headers().contains_key(TRACE_PARENT) {

@@ -57,10 +57,13 @@ pub async fn open(
             &sockets.sessions,
             "as many sessions as limits.sessions allows",
         )?,
-        unconfigured: place(
-            &sockets.unconfigured,
-            "as many sockets without config as limits.unconfigured_sockets allows",
-        )?,
+        unconfigured: (
+            place(
+                &sockets.unconfigured,
+                "as many sockets without config as limits.unconfigured_sockets allows",
+            )?,
+            limits.unconfigured_place(&request)?,
+        ),
         of_tenant: limits.place_for(&access)?,
         work,
     };

@@ -10,6 +10,7 @@ pub mod service;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -375,6 +376,7 @@ async fn a_body_that_is_too_large_is_refused_before_anybody_is_asked_about_it() 
         reqwest::Body::wrap_stream(chunks),
     ] {
         let request = client().post(format!("{}/speak", server.url));
+        let request = request.header("content-type", "application/json");
         let response = request.bearer_auth("t").body(body).send().await.unwrap();
         assert_error(response, 413, "PAYLOAD_TOO_LARGE", "").await;
     }
@@ -389,6 +391,63 @@ async fn a_body_that_is_too_large_is_refused_before_anybody_is_asked_about_it() 
     )
     .await;
     assert_eq!(service.seen()[0].claims["auth_data"]["request_body"], body);
+}
+
+#[actix_web::test]
+async fn a_body_that_the_service_could_not_be_told_is_refused_before_it_is_asked() {
+    let file = KeyFile::new(&EC.pkcs8);
+    let service = AuthService::start(|_| ok(""));
+    let server = asking(&service, &file.path(), &[]);
+    let post = async |content_type: Option<&str>, body: &'static [u8]| {
+        let request = client()
+            .post(format!("{}/speak", server.url))
+            .bearer_auth("t");
+        let request = match content_type {
+            Some(content_type) => request.header("content-type", content_type),
+            None => request,
+        };
+        request.body(body).send().await.unwrap()
+    };
+    let json = Some("application/json");
+    for body in [
+        &b"{\"x\": \"\xff\", \"text\": \"a\"}"[..],
+        b"text",
+        b"{} {}",
+    ] {
+        assert_error(post(json, body).await, 400, "INVALID_REQUEST", "").await;
+    }
+    for content_type in [None, Some("text/plain")] {
+        let refused = post(content_type, b"{}").await;
+        assert_error(refused, 415, "UNSUPPORTED_MEDIA_TYPE", "").await;
+    }
+    assert!(service.seen().is_empty());
+}
+
+#[actix_web::test]
+async fn the_service_is_told_the_path_that_routes_were_found_by() {
+    let file = KeyFile::new(&EC.pkcs8);
+    let service = AuthService::start(|_| ok(""));
+    let server = asking(&service, &file.path(), &[]);
+    assert_eq!(get(&server, "/%73essi%6Fns", "t").await.status(), 200);
+    let told = &service.seen()[0].claims["auth_data"]["request_path"];
+    assert_eq!(*told, json!("/sessions"));
+}
+
+#[actix_web::test]
+async fn the_body_of_a_get_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let file = KeyFile::new(&EC.pkcs8);
+    let service = AuthService::start(|_| Reply::Answer(401, String::new()));
+    let server = asking(&service, &file.path(), &[]);
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = "GET /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer t\r\ncontent-length: 1000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    // Sooner than the 30 s that a body may take.
+    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_exact(&mut answer));
+    read.await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 401");
 }
 
 #[actix_web::test]

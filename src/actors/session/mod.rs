@@ -44,8 +44,8 @@ use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
 use crate::auth::{Access, Pass};
-use crate::http::TenantPlace;
 use crate::http::socket::SocketWriter;
+use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
@@ -97,8 +97,8 @@ pub struct Caller {
 pub struct Places {
     /// One of the sessions that there may be.
     pub session: OwnedSemaphorePermit,
-    /// One of the sockets that may be without config; given back with the first.
-    pub unconfigured: OwnedSemaphorePermit,
+    /// One of the sockets that may be without config, of all and of those of its address; given back with the first.
+    pub unconfigured: (OwnedSemaphorePermit, Option<AddressPlace>),
     /// One of those of its tenant, where they are counted.
     pub of_tenant: Option<TenantPlace>,
     /// The server waits for it when it stops.
@@ -152,7 +152,7 @@ pub struct SessionActor {
     name: Option<Registration>,
     /// Of the config that is being carried out.
     name_asked_for: Option<Registration>,
-    unconfigured: Option<OwnedSemaphorePermit>,
+    unconfigured: Option<(OwnedSemaphorePermit, Option<AddressPlace>)>,
     /// Messages that were looked at.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,

@@ -257,7 +257,9 @@ impl Bench<'_> {
             "cache.enabled=false".to_owned(),
             "log.level=warn".to_owned(),
             format!("limits.sessions={sessions}"),
-            format!("limits.unconfigured_sockets={sessions}"),
+            // All of them come from one address.
+            format!("limits.unconfigured_sockets={}", sessions.saturating_mul(4)),
+            "limits.connections_per_address=0".to_owned(),
             format!("limits.syntheses_per_provider={sessions}"),
         ];
         let callers = self

@@ -16,6 +16,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::tag::Tag;
 use utoipa::openapi::{Components, OpenApi};
 
+use super::pieces::Pieces;
 use super::{error, health, rtc, sessions, sip, speak};
 use crate::actors::session::socket_schema;
 use crate::providers::Voice;
@@ -55,14 +56,14 @@ static SOCKET_SCHEMA: LazyLock<String> = LazyLock::new(|| text(&socket_schema())
 pub async fn show() -> HttpResponse {
     HttpResponse::Ok()
         .content_type("application/json")
-        .body(DOCUMENT.as_str())
+        .body(Pieces::of(DOCUMENT.as_str()))
 }
 
 /// `GET /schemas/socket.json`.
 pub async fn show_socket_schema() -> HttpResponse {
     HttpResponse::Ok()
         .content_type("application/schema+json")
-        .body(SOCKET_SCHEMA.as_str())
+        .body(Pieces::of(SOCKET_SCHEMA.as_str()))
 }
 
 /// As it is served and committed.

@@ -84,7 +84,6 @@ fn server() -> Vec<Operation> {
         get("/metrics", "getMetrics", "Server")
             .summary("What the server counts about itself")
             .protected()
-            .never_limited()
             .answers(200, media("OpenMetrics text.", &[metrics::MEDIA_TYPE]))
             .refuses(500, &[Code::Internal])
             .example("asked", Value::Null, 200),
@@ -508,7 +507,9 @@ impl Operation {
         if self.limited {
             self = self.refuses(429, &[Code::RateLimited]);
         }
-        if self.body.is_some() {
+        // The authentication service is told of every body, needed or not, save of those of GET and HEAD.
+        let told = self.protected && self.method != HttpMethod::Get;
+        if told || self.body.is_some() {
             self = self
                 .refuses(400, &[Code::InvalidRequest])
                 .refuses(413, &[Code::PayloadTooLarge])

@@ -21,26 +21,46 @@ pub const WRITE_BUFFER_BYTES: usize = 1;
 /// client, out of reach of `clear`.
 const MAX_UNSENT_BYTES: u32 = 16 << 10;
 
+/// How long the client of a request may take no byte of its answer. The kernel cuts the connection then.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A handle to a connection that was accepted, until a socket takes it.
 struct Accepted(Mutex<Option<Connection>>);
 
+impl Accepted {
+    fn take(&self) -> Option<Connection> {
+        let mut handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = handle.take()?;
+        // A client of a socket is heard although it does not read; how much waits for it is bounded elsewhere.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        connection.socket.set_tcp_user_timeout(None).ok()?;
+        Some(connection)
+    }
+}
+
 /// For `HttpServer::on_connect`: sets the connection up and keeps a handle to it for a socket.
 pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
-    let plain = io.downcast_ref::<TcpStream>();
-    let secured = io.downcast_ref::<TlsStream<TcpStream>>();
-    let tcp = plain.or_else(|| Some(secured?.get_ref().0));
-    if let Some(socket) = tcp.and_then(|io| prepare(io).ok()) {
-        let secured = secured.is_some();
+    if let Some(socket) = tcp(io).and_then(|io| prepare(io).ok()) {
+        let secured = !io.is::<TcpStream>();
         let connection = Connection { socket, secured };
         extensions.insert(Accepted(Mutex::new(Some(connection))));
     }
+}
+
+/// The connection that `HttpServer::on_connect` is shown, with TLS or without.
+pub(crate) fn tcp(io: &dyn Any) -> Option<&TcpStream> {
+    let secured = || Some(io.downcast_ref::<TlsStream<TcpStream>>()?.get_ref().0);
+    io.downcast_ref().or_else(secured)
 }
 
 fn prepare(io: &TcpStream) -> io::Result<Socket> {
     let socket = SockRef::from(io);
     socket.set_tcp_nodelay(true)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    socket.set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+    {
+        socket.set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+        socket.set_tcp_user_timeout(Some(UNREAD_PATIENCE))?;
+    }
     socket.try_clone()
 }
 
@@ -53,8 +73,7 @@ pub struct Connection {
 impl Connection {
     /// The handle of the request's connection; `None` when the server was not set up with [`accepted`].
     pub fn take(request: &HttpRequest) -> Option<Self> {
-        let Accepted(handle) = request.conn_data()?;
-        handle.lock().unwrap_or_else(PoisonError::into_inner).take()
+        request.conn_data::<Accepted>()?.take()
     }
 
     /// Everything is sent: the client sees the end, and may still speak.
@@ -80,5 +99,24 @@ impl From<Socket> for Connection {
             socket,
             secured: false,
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[actix_web::test]
+    async fn an_answer_that_nobody_reads_is_given_up_and_a_socket_is_not() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (accepting, client) = tokio::join!(listener.accept(), client);
+        let (server, _client) = (accepting.unwrap().0, client.unwrap());
+        let patience = || SockRef::from(&server).tcp_user_timeout().unwrap();
+        let mut extensions = Extensions::new();
+        accepted(&server, &mut extensions);
+        assert_eq!(patience(), Some(UNREAD_PATIENCE));
+        let connection = extensions.get::<Accepted>().unwrap().take();
+        assert!(connection.is_some() && patience().is_none_or(|patience| patience.is_zero()));
     }
 }

@@ -25,6 +25,7 @@ use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
 use actix_web_actors::ws::HandshakeError;
 
+pub(crate) use connection::tcp;
 pub use connection::{WRITE_BUFFER_BYTES, accepted};
 pub use echo::echo;
 pub(crate) use frames::{FrameError, Frames, Input};

@@ -123,7 +123,7 @@ impl Stage {
         let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().unwrap();
         let places = Places {
             session: place(&self.sessions),
-            unconfigured: place(&self.unconfigured),
+            unconfigured: (place(&self.unconfigured), None),
             of_tenant: None,
             work: self.work.token(),
         };
