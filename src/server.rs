@@ -177,8 +177,8 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     actix_web::rt::System::new().block_on(serve(config))
 }
 
-async fn serve(config: &Config) -> Result<(), ServerError> {
-    let settings = &config.settings;
+/// What an operator may not have meant.
+fn warn(config: &Config) {
     for resolved in config.not_yet_used() {
         let later = resolved.setting.comes_with.unwrap_or_default();
         tracing::warn!(
@@ -186,9 +186,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             "is set, but not used before \"{later}\" is built"
         );
     }
-    for warning in auth::warnings(&settings.auth) {
+    for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
+}
+
+async fn serve(config: &Config) -> Result<(), ServerError> {
+    let settings = &config.settings;
+    warn(config);
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
     let auth = Authenticator::open(&settings.auth, &authorities)?;
     let secure = secure(settings)?;

@@ -36,7 +36,9 @@ impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<
         let bytes = read(request, payload);
         async move {
             let parse = if ARRAY { json::parse_any } else { json::parse };
-            parse(&bytes.await?).map(Self).map_err(misfit)
+            parse(&bytes.await?)
+                .map(Self)
+                .map_err(|error| misfit(&error))
         }
         .boxed_local()
     }
@@ -57,12 +59,12 @@ pub(super) async fn read_json(
     check_content_type(request)?;
     let bytes = read(request, payload).await?;
     if !bytes.is_empty() {
-        json::parse_any::<Box<RawValue>>(&bytes).map_err(misfit)?;
+        json::parse_any::<Box<RawValue>>(&bytes).map_err(|error| misfit(&error))?;
     }
     Ok(bytes)
 }
 
-fn misfit(misfit: json::Misfit) -> ApiError {
+fn misfit(misfit: &json::Misfit) -> ApiError {
     ApiError::new(Code::InvalidRequest, misfit.to_string())
 }
 

@@ -106,6 +106,7 @@ async fn assert_unauthorized(response: Response, code: &str) {
 }
 
 /// Every kind of answer, by the token that gets it; beside it, what becomes of the request.
+#[allow(clippy::too_many_lines)] // a table
 fn table() -> Vec<(&'static str, Reply, u16, &'static str)> {
     let answer = |status: u16, body: &str| Reply::Answer(status, body.to_owned());
     let head = |status: &str, more: &str| Reply::Raw(format!("HTTP/1.1 {status}\r\n{more}\r\n"));
