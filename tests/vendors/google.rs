@@ -508,6 +508,8 @@ async fn failures(fault: &str) -> [ProviderError; 2] {
     let emulators = scripted(&[
         &format!("google:stt:{fault}"),
         &format!("google:tts:{fault}"),
+        // Else so little may be said before the fault's first moment.
+        "google:tts:trickle=100ms",
     ])
     .await;
     let table = providers_as(&emulators, "server");
