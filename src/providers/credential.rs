@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::config::value::Secret;
+use crate::providers::{ErrorKind, ProviderError};
 
 /// A caller's own credential, in the shape of its provider; empty means the server's. `Debug` does not show it.
 #[derive(Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -106,6 +107,19 @@ impl Credential {
         Ok(Some(Self::new(fields)))
     }
 
+    /// The caller's, else the server's, which `setting` names to whoever has neither.
+    pub fn choose(
+        provider: &'static str,
+        callers: Option<&Self>,
+        servers: Option<&Self>,
+        setting: &str,
+    ) -> Result<Self, ProviderError> {
+        callers.or(servers).cloned().ok_or_else(|| {
+            let problem = format!("no credential: set {setting}, or give one in auth");
+            ProviderError::new(provider, ErrorKind::Auth, problem)
+        })
+    }
+
     /// A field's value; empty where there is none by that name.
     pub fn get(&self, name: &str) -> &str {
         let field = self.fields.iter().find(|(known, _)| *known == name);
@@ -115,6 +129,11 @@ impl Credential {
     /// Names it without telling it: for keys of caches and pools.
     pub const fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
+    }
+
+    /// Names a server's credential, or that it has none.
+    pub fn fingerprint_of(servers: Option<&Self>) -> [u8; 32] {
+        servers.map_or([0; 32], Self::fingerprint)
     }
 }
 

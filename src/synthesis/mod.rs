@@ -429,8 +429,10 @@ impl UnderWay {
                     self.convert(&mut converter, audio).await?;
                 }
                 Some(TtsEvent::Word { word, start }) => {
-                    let start = start.div_f64(hurry);
-                    self.flight.word(SpokenWord { word, start });
+                    // A vendor's time may be as large as it likes; what no clock can hold places nothing.
+                    if let Ok(start) = Duration::try_from_secs_f64(start.as_secs_f64() / hurry) {
+                        self.flight.word(SpokenWord { word, start });
+                    }
                 }
                 Some(TtsEvent::Done) => {
                     metrics::provider_finished(Task::Tts, slug, asked.elapsed());

@@ -16,7 +16,7 @@ use url::Url;
 use crate::config;
 use crate::config::value::VendorUrl;
 use crate::providers::transport::speaking::Line;
-use crate::providers::transport::websocket::{DialError, Handshake};
+use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport};
 use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
 
@@ -73,8 +73,6 @@ impl Azure {
             let region = settings.azure_region.clone();
             Credential::new([(KEY, key), (REGION, config::value::Secret::new(region))])
         });
-        let streams =
-            |setting: Option<std::num::NonZeroU32>| setting.map(|most| most.get() as usize);
         let endpoint = match &settings.azure_tts_url {
             Some(url) => url.url().to_string(),
             None => settings.azure_region.clone(),
@@ -85,17 +83,15 @@ impl Azure {
             stt_url: settings.azure_stt_url.clone(),
             tts_url: settings.azure_tts_url.clone(),
             endpoint,
-            stt_permits: Permits::new(SLUG, streams(settings.azure_stt_streams)),
-            line: Arc::new(tts::line(transport, streams(settings.azure_tts_streams))),
+            stt_permits: Permits::new(SLUG, settings.azure_stt_streams),
+            line: Arc::new(tts::line(transport, settings.azure_tts_streams)),
         }
     }
 
     /// The caller's credential, else the server's.
     fn credential(&self, own: Option<&Credential>) -> Result<Credential, ProviderError> {
-        own.or(self.credential.as_ref()).cloned().ok_or_else(|| {
-            let problem = "no credential: set AZURE_SPEECH_SUBSCRIPTION_KEY or send auth";
-            ProviderError::new(SLUG, ErrorKind::Auth, problem)
-        })
+        let servers = self.credential.as_ref();
+        Credential::choose(SLUG, own, servers, "AZURE_SPEECH_SUBSCRIPTION_KEY")
     }
 
     fn stt_url<const N: usize>(
@@ -150,13 +146,6 @@ fn handshake(url: Url, credential: &Credential, origin: &usp::Origin) -> Handsha
         handshake.headers.insert(CONNECTION_ID, id);
     }
     handshake
-}
-
-fn not_opened(error: DialError) -> ProviderError {
-    match error {
-        DialError::Unreachable(error) => error,
-        DialError::Refused(refusal) => errors::refused(&refusal),
-    }
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl SpeechToText for Azure {
         let fingerprint = credential.fingerprint();
         let permit = self.stt_permits.acquire(fingerprint, CONNECTING).await?;
         let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = dialled.map_err(super::not_opened)?;
+        let socket = dialled.map_err(|error| error.read(errors::refused))?;
         hearing::open(socket, Recognition::new(&request, origin), permit).await
     }
 }

@@ -1,6 +1,7 @@
 //! Synthesis at Azure: turns over a socket that lasts. A voice that can is given the text as it comes (interface v2), the
 //! others are given sentences as SSML (v1), which alone knows a rate of speech.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,8 +17,8 @@ use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protoco
 use crate::providers::transport::websocket::Received;
 use crate::providers::transport::{Permits, Transport};
 use crate::providers::{
-    CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent,
-    TtsRequest, TtsStream, Voice,
+    Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
+    TtsEvent, TtsRequest, TtsStream, Voice,
 };
 use crate::sentences;
 
@@ -63,7 +64,7 @@ const IDLE: Idle = Idle {
 };
 
 /// What the utterances share.
-pub(super) fn line(transport: &Transport, streams: Option<usize>) -> Line {
+pub(super) fn line(transport: &Transport, streams: Option<NonZeroU32>) -> Line {
     Line {
         provider: SLUG,
         transport: transport.clone(),
@@ -95,8 +96,7 @@ impl TextToSpeech for Azure {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        let own = self.credential.as_ref();
-        own.map_or([0; 32], crate::providers::Credential::fingerprint)
+        Credential::fingerprint_of(self.credential.as_ref())
     }
 
     fn parameters(&self) -> &'static [Parameter] {

@@ -3,11 +3,8 @@
 use serde::Deserialize;
 
 use super::{Azure, KEY, SLUG, SUBSCRIPTION_KEY, errors};
-use crate::providers::transport::{Refusal, shortened};
+use crate::providers::transport::{answer, shortened};
 use crate::providers::{Credential, ErrorKind, ProviderError, Voice};
-
-/// The longest list that is read; today's is a tenth of it.
-const MAX_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -91,23 +88,7 @@ pub(super) async fn list(
         .http()
         .get(url)
         .header(SUBSCRIPTION_KEY, credential.get(KEY));
-    let mut response = request.send().await.map_err(unreachable)?;
-    let (status, headers) = (response.status(), response.headers().clone());
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if body.len() + chunk.len() > MAX_BYTES {
-            return Err(unreadable("too long"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    if !status.is_success() {
-        let body = shortened(&String::from_utf8_lossy(&body));
-        return Err(errors::refused(&Refusal {
-            status,
-            headers,
-            body,
-        }));
-    }
+    let body = answer(SLUG, request, errors::refused).await?;
     let listed: Vec<Listed> =
         serde_json::from_slice(&body).map_err(|error| unreadable(&error.to_string()))?;
     Ok(listed.into_iter().map(Voice::from).collect())
@@ -116,16 +97,6 @@ pub(super) async fn list(
 fn unreadable(problem: &str) -> ProviderError {
     let problem = format!("the list of voices: {}", shortened(problem));
     ProviderError::new(SLUG, ErrorKind::Protocol, problem)
-}
-
-/// Addresses hold no secrets here, but are long.
-fn unreachable(error: reqwest::Error) -> ProviderError {
-    let kind = if error.is_timeout() {
-        ErrorKind::Timeout
-    } else {
-        ErrorKind::Unavailable
-    };
-    ProviderError::new(SLUG, kind, error.without_url().to_string())
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod tts;
 mod turns;
 mod voices;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use reqwest::Url;
@@ -19,7 +18,7 @@ use crate::config;
 use crate::config::value::{Secret, SettingValue, VendorUrl};
 use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport};
-use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
+use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "cartesia";
@@ -45,21 +44,17 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
         })
     };
     if let Some(door) = door(&settings.cartesia_stt_url) {
-        let permits = permits(settings.cartesia_stt_streams);
+        let permits = Permits::new(SLUG, settings.cartesia_stt_streams);
         table.add_speech_to_text(Arc::new(stt::Ink::new(door, permits)));
     }
     if let Some(door) = door(&settings.cartesia_tts_url) {
-        let permits = permits(settings.cartesia_tts_streams);
+        let permits = Permits::new(SLUG, settings.cartesia_tts_streams);
         table.add_text_to_speech(Arc::new(tts::Sonic::new(door, permits)));
     }
 }
 
 fn credential(key: &Secret) -> Credential {
     Credential::new([(API_KEY, key.clone())])
-}
-
-fn permits(each: Option<NonZeroU32>) -> Permits {
-    Permits::new(SLUG, each.map(|each| each.get() as usize))
 }
 
 /// Where the vendor is, and what opens.
@@ -74,15 +69,12 @@ struct Door {
 impl Door {
     /// The caller's credential, else the server's.
     fn credential(&self, callers: Option<&Credential>) -> Result<Credential, ProviderError> {
-        callers.or(self.own.as_ref()).cloned().ok_or_else(|| {
-            let problem = "no credential: the server has no CARTESIA_API_KEY, and the request no auth.api_key";
-            ProviderError::new(SLUG, ErrorKind::Auth, problem)
-        })
+        Credential::choose(SLUG, callers, self.own.as_ref(), "CARTESIA_API_KEY")
     }
 
     /// Names the server's own credential.
     fn fingerprint(&self) -> [u8; 32] {
-        self.own.as_ref().map_or([0; 32], Credential::fingerprint)
+        Credential::fingerprint_of(self.own.as_ref())
     }
 }
 
@@ -108,7 +100,7 @@ const fn encoding_name(encoding: Encoding) -> &'static str {
 mod tests {
     use super::*;
     use crate::providers::parameters::{STT_FIELDS, TTS_FIELDS};
-    use crate::providers::{SpeechToText, TextToSpeech};
+    use crate::providers::{ErrorKind, SpeechToText, TextToSpeech};
 
     fn table() -> ProviderTable {
         let config = config::Config::load(&[], None).unwrap();

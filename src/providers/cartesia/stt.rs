@@ -12,7 +12,7 @@ use super::turns::Turns;
 use super::{CREDENTIAL, Door, SLUG, encoding_name, errors, handshake};
 use crate::audio::format::{AudioFormat, Encoding};
 use crate::providers::parameters::{Parameter, converted, ignored, own};
-use crate::providers::transport::websocket::{DialError, Socket};
+use crate::providers::transport::websocket::Socket;
 use crate::providers::transport::{Permits, hearing};
 use crate::providers::{
     Accepts, Credential, CredentialField, ErrorKind, ProviderError, SpeechToText, SttRequest,
@@ -61,10 +61,7 @@ impl Ink {
             .transport
             .dial(SLUG, handshake(url, credential), PATIENCE)
             .await;
-        dialled.map_err(|error| match error {
-            DialError::Unreachable(error) => error,
-            DialError::Refused(refusal) => errors::refused(&refusal),
-        })
+        dialled.map_err(|error| error.read(errors::refused))
     }
 }
 

@@ -4,15 +4,13 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{API_KEY, Door, SLUG, VERSION, errors};
-use crate::providers::transport::Refusal;
-use crate::providers::{Credential, ErrorKind, ProviderError, Voice};
+use crate::providers::transport::answer;
+use crate::providers::{Credential, ProviderError, Voice};
 
 /// Voices on a page: the vendor's most.
 const PAGE: &str = "100";
 /// Pages that are read: more than there are.
 const MOST_PAGES: usize = 100;
-/// The longest page that is read.
-const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 struct Page {
@@ -71,39 +69,8 @@ async fn page(
     let (name, value) = VERSION;
     let request = door.transport.http().get(url).header(name, value);
     let request = request.bearer_auth(credential.get(API_KEY));
-    let answer = request.send().await.map_err(|error| unreachable(&error))?;
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let body = body(answer).await?;
-    if !status.is_success() {
-        let body = String::from_utf8_lossy(&body).into_owned();
-        return Err(errors::refused(&Refusal {
-            status,
-            headers,
-            body,
-        }));
-    }
-    serde_json::from_slice(&body).map_err(errors::unreadable)
-}
-
-/// The body of an answer, as far as it is not too long.
-async fn body(mut answer: reqwest::Response) -> Result<Vec<u8>, ProviderError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| unreachable(&error))? {
-        if body.len() + chunk.len() > MOST_BYTES {
-            return Err(errors::unreadable("it is too long"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-fn unreachable(error: &reqwest::Error) -> ProviderError {
-    let kind = if error.is_timeout() {
-        ErrorKind::Timeout
-    } else {
-        ErrorKind::Unavailable
-    };
-    ProviderError::new(SLUG, kind, error.to_string())
+    let page = answer(SLUG, request, errors::refused).await?;
+    serde_json::from_slice(&page).map_err(errors::unreadable)
 }
 
 impl Entry {

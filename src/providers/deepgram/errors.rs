@@ -3,7 +3,6 @@
 use serde::Deserialize;
 
 use super::SLUG;
-use crate::providers::transport::websocket::DialError;
 use crate::providers::transport::{Refusal, shortened};
 use crate::providers::{ErrorKind, ProviderError};
 
@@ -50,14 +49,6 @@ pub(super) struct Failure {
     variant: String,
     description: String,
     message: String,
-}
-
-/// A handshake that came to nothing.
-pub(super) fn not_dialled(error: DialError) -> ProviderError {
-    match error {
-        DialError::Unreachable(error) => error,
-        DialError::Refused(refusal) => refused(&refusal),
-    }
 }
 
 /// A refused handshake or request.

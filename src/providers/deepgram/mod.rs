@@ -13,7 +13,6 @@ mod testing;
 mod tts;
 mod voices;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use reqwest::Url;
@@ -24,7 +23,7 @@ use crate::config;
 use crate::config::value::{SettingValue, VendorUrl};
 use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport};
-use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
+use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "deepgram";
@@ -45,17 +44,13 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
         })
     };
     if let Some(entrance) = entrance(&settings.deepgram_stt_url) {
-        let permits = permits(settings.deepgram_stt_streams);
+        let permits = Permits::new(SLUG, settings.deepgram_stt_streams);
         table.add_speech_to_text(Arc::new(stt::DeepgramStt::new(entrance, permits)));
     }
     if let Some(entrance) = entrance(&settings.deepgram_tts_url) {
-        let permits = permits(settings.deepgram_tts_streams);
+        let permits = Permits::new(SLUG, settings.deepgram_tts_streams);
         table.add_text_to_speech(Arc::new(tts::DeepgramTts::new(entrance, permits)));
     }
-}
-
-fn permits(each: Option<NonZeroU32>) -> Permits {
-    Permits::new(SLUG, each.map(|each| each.get() as usize))
 }
 
 /// Where the vendor is, and what opens its door.
@@ -70,10 +65,7 @@ struct Entrance {
 impl Entrance {
     /// The caller's credential, else the server's.
     fn credential(&self, callers: Option<&Credential>) -> Result<Credential, ProviderError> {
-        callers.or(self.own.as_ref()).cloned().ok_or_else(|| {
-            let problem = "no key: DEEPGRAM_API_KEY is not set, and auth has no api_key";
-            ProviderError::new(SLUG, ErrorKind::Auth, problem)
-        })
+        Credential::choose(SLUG, callers, self.own.as_ref(), "DEEPGRAM_API_KEY")
     }
 }
 
@@ -108,6 +100,7 @@ fn bytes_per_second(format: AudioFormat) -> usize {
 mod tests {
     use super::*;
     use crate::config::value::Secret;
+    use crate::providers::ErrorKind;
     use crate::providers::parameters::{Parameter, STT_FIELDS, TTS_FIELDS};
 
     fn entrance(own: Option<&str>) -> Entrance {

@@ -80,7 +80,7 @@ impl SpeechToText for DeepgramStt {
             .await?;
         let handshake = handshake(url, &credential);
         let socket = entrance.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = socket.map_err(errors::not_dialled)?;
+        let socket = socket.map_err(|error| error.read(errors::refused))?;
         if flux {
             hearing::open(socket, flux::Flux::new(&request), permit).await
         } else {

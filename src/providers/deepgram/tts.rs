@@ -104,8 +104,7 @@ impl TextToSpeech for DeepgramTts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        let own = self.entrance.own.as_ref();
-        own.map_or([0; 32], Credential::fingerprint)
+        Credential::fingerprint_of(self.entrance.own.as_ref())
     }
 
     fn parameters(&self) -> &'static [Parameter] {

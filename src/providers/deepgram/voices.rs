@@ -5,11 +5,8 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{Entrance, SLUG, authorization, errors};
-use crate::providers::transport::Refusal;
+use crate::providers::transport::answer;
 use crate::providers::{ErrorKind, ProviderError, Voice};
-
-/// The longest list that is read; it has a few hundred kilobytes.
-const MAX_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 struct Models {
@@ -51,38 +48,8 @@ pub(super) async fn all(entrance: &Entrance) -> Result<Vec<Voice>, ProviderError
     key.set_sensitive(true);
     let url = entrance.address.at(["v1", "models"]);
     let request = entrance.transport.http().get(url);
-    let answer = request.header(AUTHORIZATION, key).send().await;
-    let answer = answer.map_err(|error| unreachable(&error))?;
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let body = body(answer).await?;
-    if !status.is_success() {
-        return Err(errors::refused(&Refusal {
-            status,
-            headers,
-            body: String::from_utf8_lossy(&body).into_owned(),
-        }));
-    }
-    voices(&body)
-}
-
-async fn body(mut answer: reqwest::Response) -> Result<Vec<u8>, ProviderError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| unreachable(&error))? {
-        if body.len() + chunk.len() > MAX_BYTES {
-            return Err(errors::unreadable("a list of voices without an end"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-fn unreachable(error: &reqwest::Error) -> ProviderError {
-    let kind = if error.is_timeout() {
-        ErrorKind::Timeout
-    } else {
-        ErrorKind::Unavailable
-    };
-    ProviderError::new(SLUG, kind, error.to_string())
+    let request = request.header(AUTHORIZATION, key);
+    voices(&answer(SLUG, request, errors::refused).await?)
 }
 
 fn voices(body: &[u8]) -> Result<Vec<Voice>, ProviderError> {

@@ -15,7 +15,7 @@ use reqwest::header::HeaderName;
 use crate::config;
 use crate::config::value::{SettingValue, VendorUrl};
 use crate::providers::transport::Transport;
-use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
+use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "elevenlabs";
@@ -59,10 +59,7 @@ struct Account(Option<Credential>);
 
 impl Account {
     /// The credential of a request: the caller's own, else the server's.
-    fn credential(&self, own: Option<Credential>) -> Result<Credential, ProviderError> {
-        own.or_else(|| self.0.clone()).ok_or_else(|| {
-            let problem = "has no credential: set ELEVENLABS_API_KEY, or give one in `auth`";
-            ProviderError::new(SLUG, ErrorKind::Auth, problem)
-        })
+    fn credential(&self, callers: Option<&Credential>) -> Result<Credential, ProviderError> {
+        Credential::choose(SLUG, callers, self.0.as_ref(), "ELEVENLABS_API_KEY")
     }
 }

@@ -10,7 +10,7 @@ use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors};
 use crate::audio::format::{Channels, Encoding};
 use crate::config::value::VendorUrl;
 use crate::providers::parameters::{Parameter, converted, ignored, own};
-use crate::providers::transport::websocket::{DialError, Handshake};
+use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport, hearing};
 use crate::providers::{
     Accepts, CredentialField, ErrorKind, ProviderError, SpeechToText, SttRequest, SttStream,
@@ -53,7 +53,6 @@ impl Stt {
         streams: Option<NonZeroU32>,
         transport: Transport,
     ) -> Self {
-        let streams = streams.map(|streams| streams.get() as usize);
         Self {
             account,
             url,
@@ -126,17 +125,14 @@ impl SpeechToText for Stt {
             let problem = "hears linear16 of one channel only";
             return Err(ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem));
         }
-        let credential = self.account.credential(request.credential.clone())?;
+        let credential = self.account.credential(request.credential.as_ref())?;
         let permit = self
             .permits
             .acquire(credential.fingerprint(), CONNECTING)
             .await?;
         let handshake = self.handshake(&request, credential.get(KEY));
         let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = dialled.map_err(|error| match error {
-            DialError::Unreachable(error) => error,
-            DialError::Refused(refusal) => errors::refused(&refusal),
-        })?;
+        let socket = dialled.map_err(|error| error.read(errors::refused))?;
         hearing::open(socket, Scribe::new(format.layout.rate), permit).await
     }
 }

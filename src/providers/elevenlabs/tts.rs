@@ -83,7 +83,6 @@ impl Tts {
         streams: Option<NonZeroU32>,
         transport: Transport,
     ) -> Self {
-        let streams = streams.map(|streams| streams.get() as usize);
         let line = Line {
             provider: SLUG,
             transport,
@@ -177,8 +176,7 @@ impl TextToSpeech for Tts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        let own = self.account.0.as_ref();
-        own.map_or([0; 32], Credential::fingerprint)
+        Credential::fingerprint_of(self.account.0.as_ref())
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -190,7 +188,7 @@ impl TextToSpeech for Tts {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let credential = self.account.credential(request.credential.clone())?;
+        let credential = self.account.credential(request.credential.as_ref())?;
         let (output_format, format) = output_format(request.preferred);
         let handshake = self.handshake(&request, &output_format, credential.get(KEY))?;
         let speed = request.speaking_rate;

@@ -1,21 +1,18 @@
 //! The voices of an account: every page of the vendor's list.
 
-use bytes::BytesMut;
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{KEY_HEADER, SLUG, errors};
 use crate::config::value::VendorUrl;
-use crate::providers::transport::{Refusal, Transport};
+use crate::providers::transport::{Transport, answer};
 use crate::providers::{ErrorKind, ProviderError, Voice};
 
 /// Voices of a page: as many as the vendor gives.
 const PAGE: &str = "100";
 /// Pages that are read.
 const MOST_PAGES: usize = 100;
-/// The largest page that is taken.
-const MAX_PAGE_BYTES: usize = 16 << 20;
 
 #[derive(Deserialize)]
 struct Page {
@@ -101,32 +98,8 @@ async fn page(
         |kind, problem: &dyn std::fmt::Display| ProviderError::new(SLUG, kind, problem.to_string());
     let mut key = HeaderValue::from_str(key).map_err(|error| fail(ErrorKind::Auth, &error))?;
     key.set_sensitive(true);
-    let lost = |error: reqwest::Error| {
-        let kind = if error.is_timeout() {
-            ErrorKind::Timeout
-        } else {
-            ErrorKind::Unavailable
-        };
-        fail(kind, &error.without_url())
-    };
-    let asked = transport.http().get(url).header(KEY_HEADER, key);
-    let mut answer = asked.send().await.map_err(lost)?;
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let mut body = BytesMut::new();
-    while let Some(chunk) = answer.chunk().await.map_err(lost)? {
-        if body.len() + chunk.len() > MAX_PAGE_BYTES {
-            return Err(fail(ErrorKind::Protocol, &"its list of voices is too long"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    if !status.is_success() {
-        let body = String::from_utf8_lossy(&body).into_owned();
-        return Err(errors::refused(&Refusal {
-            status,
-            headers,
-            body,
-        }));
-    }
+    let request = transport.http().get(url).header(KEY_HEADER, key);
+    let body = answer(SLUG, request, errors::refused).await?;
     serde_json::from_slice(&body)
         .map_err(|error| fail(ErrorKind::Protocol, &format!("list of voices: {error}")))
 }

@@ -16,7 +16,7 @@ use super::SLUG;
 use super::errors::token_refused;
 use crate::auth::signing::Key;
 use crate::config::value::Secret;
-use crate::providers::transport::{Refusal, Transport};
+use crate::providers::transport::{Transport, answer};
 use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError};
 
 /// The field of `auth`, and of every credential here: the account's JSON.
@@ -187,25 +187,10 @@ impl Tokens {
             .append_pair("grant_type", GRANT)
             .append_pair("assertion", &claim)
             .finish();
-        let answer = self
-            .transport
-            .http()
-            .post(address)
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(form)
-            .send()
-            .await
-            .map_err(unreachable)?;
-        let (status, headers) = (answer.status(), answer.headers().clone());
-        let body = answer.text().await.map_err(unreachable)?;
-        if !status.is_success() {
-            return Err(token_refused(&Refusal {
-                status,
-                headers,
-                body,
-            }));
-        }
-        let granted: Granted = serde_json::from_str(&body).map_err(|_| {
+        let request = self.transport.http().post(address);
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        let body = answer(SLUG, request.body(form), token_refused).await?;
+        let granted: Granted = serde_json::from_slice(&body).map_err(|_| {
             let problem = "the answer to the exchange of the token is not one of OAuth";
             ProviderError::new(SLUG, ErrorKind::Protocol, problem)
         })?;
@@ -249,16 +234,6 @@ fn assertion(account: &Account, now: SystemTime) -> Option<String> {
     });
     let key = Key::from_pem(account.private_key.as_bytes()).ok()?;
     key.sign(claims.to_string().as_bytes())
-}
-
-fn unreachable(error: reqwest::Error) -> ProviderError {
-    let kind = if error.is_timeout() {
-        ErrorKind::Timeout
-    } else {
-        ErrorKind::Unavailable
-    };
-    let problem = format!("the exchange of the token: {}", error.without_url());
-    ProviderError::new(SLUG, kind, problem)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod tts;
 mod voices;
 pub(crate) mod wire;
 
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,21 +59,19 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
     });
     let location = &settings.google_location;
     let url = |set: &Option<VendorUrl>, name: &str| set.clone().or_else(|| host(location, name));
-    let permits =
-        |each: Option<NonZeroU32>| Permits::new(SLUG, each.map(|each| each.get() as usize));
     if let Some(url) = url(&settings.google_stt_url, "speech") {
         table.add_speech_to_text(Arc::new(stt::GoogleStt::new(
             Arc::clone(&cloud),
             url.url().clone(),
             location.clone(),
-            permits(settings.google_stt_streams),
+            Permits::new(SLUG, settings.google_stt_streams),
         )));
     }
     if let Some(url) = url(&settings.google_tts_url, "texttospeech") {
         table.add_text_to_speech(Arc::new(tts::GoogleTts::new(
             cloud,
             url.url().clone(),
-            permits(settings.google_tts_streams),
+            Permits::new(SLUG, settings.google_tts_streams),
         )));
     }
 }

@@ -28,8 +28,8 @@ use crate::audio::format::{AudioFormat, Encoding, SampleRate};
 use crate::providers::parameters::{Parameter, converted, ignored, own};
 use crate::providers::transport::Permits;
 use crate::providers::{
-    CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent,
-    TtsRequest, TtsStream, Voice,
+    Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
+    TtsEvent, TtsRequest, TtsStream, Voice,
 };
 use crate::sentences::{is_speakable, portions, spoken_lines};
 
@@ -95,8 +95,7 @@ impl TextToSpeech for GoogleTts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        let own = self.cloud.own.as_ref();
-        own.map_or([0; 32], crate::providers::Credential::fingerprint)
+        Credential::fingerprint_of(self.cloud.own.as_ref().ok())
     }
 
     fn parameters(&self) -> &'static [Parameter] {

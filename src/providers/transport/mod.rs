@@ -2,6 +2,7 @@
 //! two drivers that run a vendor's protocol over a socket. What a vendor's messages mean is its own folder's knowledge: it
 //! implements [`hearing::Protocol`] or [`speaking::Protocol`] without any I/O.
 
+mod answer;
 pub mod hearing;
 mod outgoing;
 mod permits;
@@ -17,6 +18,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls_platform_verifier::Verifier;
 
 use crate::outgoing::Authorities;
+pub use answer::answer;
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};
 pub use refusal::{Refusal, retry_after, shortened};

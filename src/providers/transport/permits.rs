@@ -1,6 +1,7 @@
 //! How many connections one credential may have at a vendor at once: plans have such caps, and a vendor that is asked
 //! for more refuses everybody of that credential.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +30,10 @@ pub struct Permit {
 
 impl Permits {
     /// So many for each credential; any number where `each` is absent.
-    pub fn new(provider: &'static str, each: Option<usize>) -> Self {
+    pub fn new(provider: &'static str, each: Option<NonZeroU32>) -> Self {
         Self {
             provider,
-            each,
+            each: each.map(|each| each.get() as usize),
             of: DashMap::new(),
         }
     }
@@ -72,7 +73,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_credential_has_its_own_cap_and_waits_for_it() {
-        let permits = Permits::new("vendor", Some(1));
+        let permits = Permits::new("vendor", NonZeroU32::new(1));
         let patience = Duration::from_secs(1);
         let first = permits.acquire([1; 32], patience).await.unwrap();
         let _other = permits.acquire([2; 32], patience).await.unwrap();
@@ -84,7 +85,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn credentials_that_nobody_uses_are_forgotten() {
-        let permits = Permits::new("vendor", Some(1));
+        let permits = Permits::new("vendor", NonZeroU32::new(1));
         let held = permits.acquire([255; 32], Duration::ZERO).await.unwrap();
         for number in 0..2000u32 {
             let mut credential = [0; 32];

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 pub use super::hearing::Flow;
 pub use super::pool::{Idle, Key, Pool};
-use super::websocket::{DialError, Handshake, Received, Socket, receive};
+use super::websocket::{Handshake, Received, Socket, receive};
 use super::{Outgoing, Permits, Transport};
 use crate::audio::format::AudioFormat;
 use crate::providers::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
@@ -177,10 +177,7 @@ impl Speaking {
             .transport
             .dial(line.provider, self.handshake.clone(), self.patience)
             .await;
-        let mut socket = dialled.map_err(|error| match error {
-            DialError::Unreachable(error) => error,
-            DialError::Refused(refusal) => (line.refused)(&refusal),
-        })?;
+        let mut socket = dialled.map_err(|error| error.read(line.refused))?;
         let mut protocol = make();
         let end = self.converse(&mut socket, &mut protocol).await?;
         self.settle(socket, protocol, end).await

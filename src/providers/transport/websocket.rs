@@ -256,12 +256,17 @@ pub(super) async fn receive(
 }
 
 impl DialError {
-    /// As an error, where a vendor's bodies need no reading: by status alone.
-    pub fn plain(self, provider: &'static str) -> ProviderError {
+    /// As an error. `refused` reads the vendor's words in a refusal.
+    pub fn read(self, refused: impl FnOnce(&Refusal) -> ProviderError) -> ProviderError {
         match self {
             Self::Unreachable(error) => error,
-            Self::Refused(refusal) => refusal.error(provider, refusal.kind(), &refusal.body),
+            Self::Refused(refusal) => refused(&refusal),
         }
+    }
+
+    /// As an error, where a vendor's bodies need no reading: by status alone.
+    pub fn plain(self, provider: &'static str) -> ProviderError {
+        self.read(|refusal| refusal.error(provider, refusal.kind(), &refusal.body))
     }
 }
 
