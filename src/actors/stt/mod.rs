@@ -103,6 +103,7 @@ impl SttActor {
             resampler: RefCell::default(),
             final_asked: Cell::new(None),
             partial_at: Cell::new(None),
+            has_final: Cell::new(false),
         };
         Self {
             life: Some(life),
@@ -158,6 +159,8 @@ struct Life {
     final_asked: Cell<Option<Instant>>,
     /// How much of the session's audio had been sent when the latest partial came that no final has replaced.
     partial_at: Cell<Option<Duration>>,
+    /// There has been a final since the last end of speech.
+    has_final: Cell<bool>,
 }
 
 /// Why no more sound goes up.
@@ -242,6 +245,7 @@ impl Life {
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.feed.rewind();
         self.partial_at.set(None);
+        self.has_final.set(false);
         let (from, to) = (self.feed.layout(), self.request.format.layout);
         *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
         let uplink = self.uplink(stream.sink);
@@ -382,6 +386,7 @@ impl Life {
             }
             SttEvent::Final(heard) => {
                 *owes_final = false;
+                self.has_final.set(true);
                 let partial_at = self.partial_at.take();
                 end_of(heard).or_else(|| self.surely_transcribed(partial_at))
             }
@@ -391,6 +396,8 @@ impl Life {
                 Some(self.feed.latest_pause().unwrap_or_else(|| self.feed.sent()))
             }
             SttEvent::EndOfSpeech if *owes_final => None,
+            // The final has covered what it ends; what was said since is still on its way.
+            SttEvent::EndOfSpeech if self.has_final.take() => None,
             SttEvent::EndOfSpeech => self.feed.latest_pause(),
         }
     }

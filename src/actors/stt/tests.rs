@@ -634,6 +634,24 @@ async fn the_end_of_speech_covers_what_was_said_unless_a_final_of_it_is_owed() {
 }
 
 #[actix::test]
+async fn the_end_of_speech_covers_nothing_behind_its_final() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    for speech in [true, false, true, false] {
+        session.push(20, speech);
+    }
+    far.everything().await;
+    far.says(SttEvent::Final(heard(&[(0.0, 0.4)])));
+    assert_eq!(session.words().await, [(0.0, 0.4)]);
+    far.says(SttEvent::EndOfSpeech);
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(20..80));
+}
+
+#[actix::test]
 async fn an_utterance_that_the_recogniser_gave_up_is_not_heard_again() {
     let mut session = Session::new(&[]);
     let (_life, mut far) = session.open().await;
