@@ -107,6 +107,7 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(io::Error::other)?;
     let transport = Transport::new(&authorities).map_err(io::Error::other)?;
+    let transport = transport.with_oldest(settings.outgoing.connection_seconds);
     deepgram::add_to(&mut table, providers, &transport);
     elevenlabs::add_to(&mut table, providers, &transport);
     google::add_to(&mut table, providers, &transport);

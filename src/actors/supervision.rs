@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// What a part must last to have worked.
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// How patient a supervisor is with one kind of part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RestartPolicy {
@@ -86,6 +89,13 @@ impl Restarts {
         Some(self.delay(earlier, jitter))
     }
 
+    /// The part works again: what lies more than a moment back counts no more, so that one whose lives are short but
+    /// useful, as streams with a limit are, is not given up. One that fails as soon as it works still waits longer.
+    pub fn forgive(&mut self, now: Instant) {
+        let is_fresh = |&at: &Instant| now.saturating_duration_since(at) < MOMENT;
+        self.recent.retain(is_fresh);
+    }
+
     fn delay(&self, earlier: i32, jitter: f64) -> Duration {
         let policy = &self.policy;
         let grown = policy.first_delay.as_secs_f64() * policy.factor.powi(earlier);
@@ -125,6 +135,21 @@ mod tests {
         assert_eq!(restarts.next(almost, 0.0), None);
         let healthy = now + POLICY.window;
         assert_eq!(restarts.next(healthy, 0.0), Some(POLICY.first_delay));
+    }
+
+    #[test]
+    fn a_part_that_works_is_forgiven_what_it_did_before() {
+        let mut restarts = Restarts::new(POLICY);
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(restarts.next(now, 0.0), Some(POLICY.first_delay));
+            now += MOMENT;
+            restarts.forgive(now);
+        }
+        // Working for less than a moment is no excuse.
+        restarts.next(now, 0.0);
+        restarts.forgive(now + MOMENT / 2);
+        assert_eq!(restarts.next(now, 0.0), Some(POLICY.first_delay * 2));
     }
 
     proptest! {

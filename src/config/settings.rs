@@ -128,6 +128,8 @@ settings! {
     outgoing: Outgoing {
         /// File with certificates of authorities (PEM) that are believed beside the system's, for networks that have their own.
         ca_file: Option<PathBuf> = "", "outgoing.ca_file", "OUTGOING_CA_FILE";
+        /// Seconds after which a connection to a vendor is used for no further utterance, for networks that cut connections; a vendor's own limit counts where it is shorter.
+        connection_seconds: Duration = "3600", "outgoing.connection_seconds", "OUTGOING_CONNECTION_SECONDS";
     }
 
     /// The socket of a session.

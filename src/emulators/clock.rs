@@ -86,9 +86,10 @@ impl Timer {
     }
 }
 
-/// Waits until then; `None` is never.
+/// Waits until then, not at all where that is now (timers ring on the next whole millisecond); `None` is never.
 pub(super) async fn at(due: Option<Instant>) {
     match due {
+        Some(due) if due <= Instant::now() => {}
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
     }

@@ -97,7 +97,10 @@ pub enum Heard {
         at: Duration,
     },
     /// The answer to [`Recogniser::finalize`]: everything that was sent before is final.
-    Finalized,
+    Finalized {
+        /// Up to where: a word that was being spoken is still to come.
+        at: Duration,
+    },
 }
 
 /// An open recogniser.
@@ -181,10 +184,12 @@ impl Recogniser {
             Ears::Scripted(script) => {
                 let last = script.take().map(Heard::Final);
                 last.into_iter()
-                    .chain([Heard::Finalized])
+                    .chain([Heard::Finalized {
+                        at: script.settled(),
+                    }])
                     .for_each(|heard| self.give(heard));
             }
-            Ears::Local(local) => local.finalize().await,
+            Ears::Local(local) => local.finalize(self.position).await,
         }
     }
 
@@ -233,7 +238,7 @@ impl Recogniser {
                 self.visit.heard(words);
                 due = self.late.map_or(due, |late| due.max(now + late));
             }
-            Heard::EndOfSpeech { .. } | Heard::Finalized => {
+            Heard::EndOfSpeech { .. } | Heard::Finalized { .. } => {
                 due = self.late.map_or(due, |late| due.max(now + late));
             }
             Heard::SpeechStarted { .. } | Heard::Partial(_) => {}
@@ -259,6 +264,8 @@ struct Script {
     listener: Option<(SampleRate, Listener)>,
     /// Since the last final.
     words: Vec<Word>,
+    /// Where the last word ended.
+    heard_until: Duration,
     speaking: bool,
     finished: bool,
 }
@@ -300,6 +307,7 @@ impl Script {
     ) {
         for word in words {
             let seconds = |samples: u64| samples as f64 / f64::from(rate.hz());
+            self.heard_until = rate.duration_of(word.end as usize);
             self.words.push(Word {
                 word: word.number.to_string(),
                 start: seconds(word.start),
@@ -311,6 +319,14 @@ impl Script {
             if self.words.len() >= SEGMENT_WORDS {
                 heard.extend(self.take().map(Heard::Final));
             }
+        }
+    }
+
+    /// Up to where no word is to come any more.
+    fn settled(&self) -> Duration {
+        match &self.listener {
+            Some((_, listener)) if listener.quiet() >= SHORTEST_SILENCE => listener.position(),
+            _ => self.heard_until,
         }
     }
 
@@ -340,6 +356,7 @@ fn transcript(words: &[Word]) -> Transcript {
         confidence: Some(0.99),
         words: words.to_vec(),
         language: None,
+        end: words.last().map(|word| word.end),
     }
 }
 
@@ -349,8 +366,8 @@ struct Local {
     events: BoxStream<'static, Result<SttEvent, ProviderError>>,
     resampler: Option<Resampler>,
     speaking: bool,
-    /// When a final that was asked for is given up.
-    finalizing: Option<Instant>,
+    /// When a final that was asked for is given up, and how much had been sent before.
+    finalizing: Option<(Instant, Duration)>,
 }
 
 impl Local {
@@ -388,19 +405,18 @@ impl Local {
         }
     }
 
-    async fn finalize(&mut self) {
+    async fn finalize(&mut self, at: Duration) {
         if let Some(sink) = &self.sink {
             let _ = sink.finalize().await;
         }
-        self.finalizing = Some(Instant::now() + FINALIZING);
+        self.finalizing = Some((Instant::now() + FINALIZING, at));
     }
 
     async fn next(&mut self, position: Duration) -> Option<Result<Vec<Heard>, ProviderError>> {
         let event = tokio::select! {
             event = self.events.next() => event,
-            () = clock::at(self.finalizing) => {
-                self.finalizing = None;
-                return Some(Ok(vec![Heard::Finalized]));
+            () = clock::at(self.finalizing.map(|(late, _)| late)) => {
+                return Some(Ok(self.finalized().into_iter().collect()));
             }
         };
         let mut heard = Vec::new();
@@ -414,17 +430,22 @@ impl Local {
                     self.begins(&transcript, position, &mut heard);
                     heard.push(Heard::Final(transcript));
                 }
-                heard.extend(self.finalizing.take().map(|_| Heard::Finalized));
+                heard.extend(self.finalized());
             }
             Some(Ok(SttEvent::EndOfSpeech)) => {
                 self.speaking = false;
                 heard.push(Heard::EndOfSpeech { at: position });
             }
             Some(Ok(SttEvent::UtteranceLost(error)) | Err(error)) => return Some(Err(error)),
-            None if self.finalizing.take().is_some() => heard.push(Heard::Finalized),
-            None => return None,
+            None => heard.push(self.finalized()?),
         }
         Some(Ok(heard))
+    }
+
+    /// The answer that is owed, if one is.
+    fn finalized(&mut self) -> Option<Heard> {
+        let (_, at) = self.finalizing.take()?;
+        Some(Heard::Finalized { at })
     }
 
     fn begins(&mut self, transcript: &Transcript, position: Duration, heard: &mut Vec<Heard>) {

@@ -502,7 +502,7 @@ async fn all(recogniser: &mut engine::Recogniser) -> Vec<String> {
             Heard::Partial(transcript) => format!("{}…", transcript.text),
             Heard::Final(transcript) => transcript.text,
             Heard::EndOfSpeech { .. } => "ends".to_owned(),
-            Heard::Finalized => "finalized".to_owned(),
+            Heard::Finalized { .. } => "finalized".to_owned(),
         });
     }
     all

@@ -172,6 +172,9 @@ pub struct Transcript {
     pub words: Vec<Word>,
     /// BCP-47 where the provider says which language it heard.
     pub language: Option<String>,
+    /// Where the sound of this segment ends, in seconds from the first sample that was sent, where the provider says:
+    /// what follows is not part of it. A final never names sound that later ones may still transcribe.
+    pub end: Option<f64>,
 }
 
 /// What a recogniser reports.

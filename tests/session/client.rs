@@ -386,6 +386,20 @@ impl Session {
         let _ = tokio::time::timeout(patience, enough).await;
     }
 
+    /// Waits until the sound so far is enough, or there is an error, or it has taken too long.
+    pub async fn until_sound(
+        &mut self,
+        patience: Duration,
+        mut enough: impl FnMut(&[Chunk]) -> bool,
+    ) {
+        let enough = self.log.wait_for(|log| {
+            let failed = log.events.iter().any(|event| event.kind() == "error");
+            enough(&log.sound) || failed || log.ended.is_some()
+        });
+        // Whoever asked looks at what there is.
+        let _ = tokio::time::timeout(patience, enough).await;
+    }
+
     /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.log.borrow().events.clone()

@@ -559,21 +559,13 @@ async fn failures_are_of_their_kind_and_in_googles_words() {
             "Max duration",
         ),
         ("close", ErrorKind::Unavailable, "Unavailable"),
+        ("limit=0s", ErrorKind::Unavailable, "Max duration"),
     ] {
         for error in failures(fault).await {
             assert_eq!(error.kind, kind, "{fault}: {error}");
             assert!(error.message.contains(part), "{fault}: {error}");
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_lasts_too_long_fails_in_googles_words() {
-    let emulators = scripted(&["google:stt:limit=0s"]).await;
-    let table = providers_as(&emulators, "server");
-    let error = hear(&table, stt_request(RATE), 0..20).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
-    assert!(error.message.contains("Max duration"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -196,6 +196,11 @@ pub struct Backed {
 impl Backed {
     /// A server with these emulators behind it.
     pub fn by(emulators: Emulators) -> Self {
+        Self::with(emulators, &[])
+    }
+
+    /// The same, with more environment variables.
+    pub fn with(emulators: Emulators, more: &[(&str, &str)]) -> Self {
         let (account, file) = google::credential(&emulators, "server");
         let (plain, grpc) = (
             format!("http://{}", emulators.plain),
@@ -222,6 +227,7 @@ impl Backed {
         let environment: Vec<_> = environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
+            .chain(more.iter().copied())
             .collect();
         Self {
             server: Server::start_with(&environment),

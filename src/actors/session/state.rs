@@ -562,6 +562,11 @@ impl Session {
             let refusal = of_provider(error, ErrorCode::SttFailed);
             self.refuse(refusal.code, refusal.message);
         }
+        if let (SttEvent::Final(heard), Some(stt)) = (&event, &mut self.stt)
+            && !heard.text.is_empty()
+        {
+            stt.restarts.forgive(moment.now.into());
+        }
         if let Some(turns) = &mut self.turns {
             let events = turns.stt(event, moment);
             self.turned(events);

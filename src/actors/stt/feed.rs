@@ -215,7 +215,7 @@ impl Feed {
         }
     }
 
-    /// Moves the words from the stream's time to the session's.
+    /// Moves the words and the end from the stream's time to the session's.
     pub(super) fn place_words(&self, transcript: &mut Transcript) {
         let backlog = self.0.backlog.borrow();
         let start = backlog.start.as_secs_f64();
@@ -223,6 +223,8 @@ impl Feed {
             word.start = whole_ms(start + backlog.timeline.begin(word.start));
             word.end = whole_ms(start + backlog.timeline.end(word.end));
         }
+        let end = transcript.end;
+        transcript.end = end.map(|end| start + backlog.timeline.end(end));
     }
 
     fn change(&self, change: impl FnOnce(&mut Backlog)) {

@@ -102,6 +102,8 @@ impl SttActor {
             opening: OPENING,
             resampler: RefCell::default(),
             final_asked: Cell::new(None),
+            partial_at: Cell::new(None),
+            has_final: Cell::new(false),
         };
         Self {
             life: Some(life),
@@ -155,6 +157,10 @@ struct Life {
     resampler: RefCell<Option<Resampler>>,
     /// When the final was asked for that has not come yet.
     final_asked: Cell<Option<Instant>>,
+    /// How much of the session's audio had been sent when the latest partial came that no final has replaced.
+    partial_at: Cell<Option<Duration>>,
+    /// There has been a final since the last end of speech.
+    has_final: Cell<bool>,
 }
 
 /// Why no more sound goes up.
@@ -238,6 +244,8 @@ impl Life {
     /// Serves one stream to its end; gives the next one if the sound goes on.
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.feed.rewind();
+        self.partial_at.set(None);
+        self.has_final.set(false);
         let (from, to) = (self.feed.layout(), self.request.format.layout);
         *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
         let uplink = self.uplink(stream.sink);
@@ -370,6 +378,7 @@ impl Life {
         match event {
             SttEvent::Partial(heard) => {
                 *owes_final = !heard.text.is_empty();
+                self.partial_at.set(owes_final.then(|| self.feed.sent()));
                 if *owes_final {
                     self.feed.recogniser_hears_speech();
                 }
@@ -377,19 +386,28 @@ impl Life {
             }
             SttEvent::Final(heard) => {
                 *owes_final = false;
-                end_of_words(heard).or_else(|| Some(self.latest_pause_or_all()))
+                self.has_final.set(true);
+                let partial_at = self.partial_at.take();
+                end_of(heard).or_else(|| self.surely_transcribed(partial_at))
             }
             SttEvent::UtteranceLost(_) => {
                 *owes_final = false;
-                Some(self.latest_pause_or_all())
+                self.partial_at.set(None);
+                Some(self.feed.latest_pause().unwrap_or_else(|| self.feed.sent()))
             }
             SttEvent::EndOfSpeech if *owes_final => None,
+            // The final has covered what it ends; what was said since is still on its way.
+            SttEvent::EndOfSpeech if self.has_final.take() => None,
             SttEvent::EndOfSpeech => self.feed.latest_pause(),
         }
     }
 
-    fn latest_pause_or_all(&self) -> Duration {
-        self.feed.latest_pause().unwrap_or_else(|| self.feed.sent())
+    /// What a final covers that does not say where it ends: more has been sent meanwhile, and that must not count as
+    /// transcribed. It ends with a pause where pauses are known, and not behind what had been sent when its last partial
+    /// came. Rather than too much, some of it is heard again after a drop.
+    fn surely_transcribed(&self, partial_at: Option<Duration>) -> Option<Duration> {
+        let pause = self.feed.latest_pause();
+        pause.into_iter().chain(partial_at).min()
     }
 
     /// Waits until the supervisor has handled it.
@@ -417,8 +435,9 @@ impl Life {
     }
 }
 
-/// Where the last word ends, where words are known.
-fn end_of_words(heard: &Transcript) -> Option<Duration> {
+/// Where the last word ends, where words are known, or else the segment.
+fn end_of(heard: &Transcript) -> Option<Duration> {
     let ends = heard.words.iter().map(|word| word.end);
-    Duration::try_from_secs_f64(ends.reduce(f64::max)?).ok()
+    let end = ends.reduce(f64::max).or(heard.end)?;
+    Duration::try_from_secs_f64(end).ok()
 }

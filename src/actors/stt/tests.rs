@@ -547,6 +547,54 @@ async fn a_final_without_word_times_covers_the_sound_up_to_the_latest_pause() {
     assert_eq!(far.everything().await, chunks(25..60));
 }
 
+/// What is heard again after a drop when a final came while later sound was on its way.
+async fn heard_again(before_partial: i16, after_partial: i16, last: Transcript) -> Vec<Up> {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    if before_partial > 0 {
+        session.push(before_partial, true);
+        far.everything().await;
+        far.says(SttEvent::Partial(heard(&[])));
+        assert!(matches!(session.news().await, SttNews::Heard(_)));
+    }
+    session.push(after_partial, true);
+    far.everything().await;
+    far.says(SttEvent::Final(last));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    far.everything().await
+}
+
+#[actix::test]
+async fn a_final_covers_no_sound_behind_its_end() {
+    let last = Transcript {
+        end: Some(0.5),
+        ..heard(&[])
+    };
+    assert_eq!(heard_again(30, 20, last).await, chunks(25..50));
+}
+
+#[actix::test]
+async fn an_empty_final_covers_no_sound_behind_its_end() {
+    let last = Transcript {
+        end: Some(0.5),
+        ..Transcript::default()
+    };
+    assert_eq!(heard_again(30, 20, last).await, chunks(25..50));
+}
+
+#[actix::test]
+async fn a_final_that_names_no_end_covers_what_was_sent_when_its_last_partial_came() {
+    assert_eq!(heard_again(20, 30, heard(&[])).await, chunks(20..50));
+}
+
+#[actix::test]
+async fn a_final_of_which_nothing_is_known_covers_nothing() {
+    assert_eq!(heard_again(0, 50, heard(&[])).await, chunks(0..50));
+}
+
 #[actix::test]
 async fn a_feed_that_begins_late_in_the_session_counts_from_there() {
     let mut session = Session::new(&[]);
@@ -583,6 +631,24 @@ async fn the_end_of_speech_covers_what_was_said_unless_a_final_of_it_is_owed() {
         assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
         assert_eq!(session.feed.kept(), CHUNK * (kept + 10));
     }
+}
+
+#[actix::test]
+async fn the_end_of_speech_covers_nothing_behind_its_final() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    for speech in [true, false, true, false] {
+        session.push(20, speech);
+    }
+    far.everything().await;
+    far.says(SttEvent::Final(heard(&[(0.0, 0.4)])));
+    assert_eq!(session.words().await, [(0.0, 0.4)]);
+    far.says(SttEvent::EndOfSpeech);
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_life, mut far) = session.open().await;
+    assert_eq!(far.everything().await, chunks(20..80));
 }
 
 #[actix::test]

@@ -337,7 +337,7 @@ impl Turn {
                 self.send(socket, "speech.phrase", &phrase).await
             }
             // In conversations the end of speech is the phrase.
-            Heard::EndOfSpeech { .. } | Heard::Finalized => Ok(()),
+            Heard::EndOfSpeech { .. } | Heard::Finalized { .. } => Ok(()),
         }
     }
 

@@ -242,7 +242,7 @@ impl Manual {
                 self.spoke = true;
                 event
             }
-            Heard::Finalized => named("flush_done", socket),
+            Heard::Finalized { .. } => named("flush_done", socket),
             Heard::SpeechStarted { .. } | Heard::EndOfSpeech { .. } => return Ok(()),
         };
         socket.send_json(&event).await
@@ -412,7 +412,7 @@ impl Turns {
                 self.turn = Some(self.with(&transcript.text));
                 Ok(())
             }
-            Heard::EndOfSpeech { .. } | Heard::Finalized => self.end_turn(socket).await,
+            Heard::EndOfSpeech { .. } | Heard::Finalized { .. } => self.end_turn(socket).await,
         }
     }
 

@@ -341,33 +341,45 @@ impl Stream {
                 socket.send_json(&started).await?;
             }
             Heard::Partial(transcript) if self.options.interim_results => {
-                let results = self.results(&transcript, Flags::default());
+                let position = self.recogniser.position().as_secs_f64();
+                let results = self.results(&transcript, position, Flags::default());
                 socket.send_json(&results).await?;
             }
             Heard::Final(transcript) => self.last(transcript, socket).await?,
-            Heard::EndOfSpeech { .. } => {
+            Heard::EndOfSpeech { at } => {
                 let flags = Flags {
                     speech_final: true,
                     ..ends
                 };
-                self.settle(&Transcript::default(), flags, socket).await?;
+                let end = self.end_of_pause(at);
+                self.settle(&Transcript::default(), end, flags, socket)
+                    .await?;
             }
-            Heard::Finalized if self.hears_something() => {
+            Heard::Finalized { at } if self.hears_something(at) => {
                 let flags = Flags {
                     from_finalize: true,
                     ..ends
                 };
-                self.settle(&Transcript::default(), flags, socket).await?;
+                let end = at.as_secs_f64();
+                self.settle(&Transcript::default(), end, flags, socket)
+                    .await?;
             }
-            Heard::SpeechStarted { .. } | Heard::Partial(_) | Heard::Finalized => {}
+            Heard::SpeechStarted { .. } | Heard::Partial(_) | Heard::Finalized { .. } => {}
         }
         Ok(())
     }
 
     /// Whether there is sound, if only silence, that no final covers.
-    fn hears_something(&self) -> bool {
-        let position = self.recogniser.position().as_secs_f64();
-        position - self.segment >= HARDLY_ANYTHING.as_secs_f64()
+    fn hears_something(&self, until: Duration) -> bool {
+        until.as_secs_f64() - self.segment >= HARDLY_ANYTHING.as_secs_f64()
+    }
+
+    /// Where the silence behind an utterance was long enough to end it: more may have come since.
+    fn end_of_pause(&self, begin: Duration) -> f64 {
+        let silence = self.options.endpointing.unwrap_or_default();
+        (begin + silence)
+            .min(self.recogniser.position())
+            .as_secs_f64()
     }
 
     /// A final says in one message what else is known by now: that it ends the utterance, or that it was asked for.
@@ -377,24 +389,33 @@ impl Stream {
         let flags = Flags {
             is_final: true,
             speech_final: matches!(next, Some(Heard::EndOfSpeech { .. })),
-            from_finalize: matches!(next, Some(Heard::Finalized)),
+            from_finalize: matches!(next, Some(Heard::Finalized { .. })),
         };
-        self.settle(&transcript, flags, socket).await?;
+        let end = match next {
+            Some(Heard::EndOfSpeech { at }) => self.end_of_pause(at),
+            Some(Heard::Finalized { at }) => at.as_secs_f64(),
+            _ => transcript
+                .end
+                .unwrap_or_else(|| self.recogniser.position().as_secs_f64()),
+        };
+        self.settle(&transcript, end, flags, socket).await?;
         match next {
-            None | Some(Heard::EndOfSpeech { .. } | Heard::Finalized) => Ok(()),
+            None | Some(Heard::EndOfSpeech { .. } | Heard::Finalized { .. }) => Ok(()),
             Some(heard) => Box::pin(self.heard(heard, socket)).await,
         }
     }
 
-    /// Sends the last results of a segment and begins the next.
+    /// Sends the last results of a segment, which ends there, and begins the next.
     async fn settle(
         &mut self,
         transcript: &Transcript,
+        end: f64,
         flags: Flags,
         socket: &Socket,
     ) -> Result<(), Gone> {
-        let results = self.results(transcript, flags);
-        self.segment = self.recogniser.position().as_secs_f64();
+        let end = end.max(self.segment);
+        let results = self.results(transcript, end, flags);
+        self.segment = end;
         if let Some(last) = transcript.words.last() {
             self.last_word_end = Some(last.end);
         }
@@ -416,7 +437,7 @@ impl Stream {
         Ok(())
     }
 
-    fn results(&self, transcript: &Transcript, flags: Flags) -> Value {
+    fn results(&self, transcript: &Transcript, end: f64, flags: Flags) -> Value {
         let words: Vec<_> = transcript
             .words
             .iter()
@@ -428,10 +449,9 @@ impl Stream {
         if let Some(language) = self.options.told_language {
             alternative["languages"] = json!([language]);
         }
-        let position = self.recogniser.position().as_secs_f64();
         json!({
             "type": "Results", "channel_index": [0, self.options.channels], "start": self.segment,
-            "duration": (position - self.segment).max(0.0), "is_final": flags.is_final,
+            "duration": (end - self.segment).max(0.0), "is_final": flags.is_final,
             "speech_final": flags.speech_final, "from_finalize": flags.from_finalize,
             "channel": {"alternatives": [alternative]},
             "metadata": {

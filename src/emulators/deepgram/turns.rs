@@ -159,7 +159,8 @@ impl Stream {
                     Some(Err(error)) => return self.fail(&error, socket).await,
                     None => {
                         if !self.words.is_empty() {
-                            self.end_of_turn("model", socket).await?;
+                            let all = self.recogniser.position();
+                            self.end_of_turn("model", all, socket).await?;
                         }
                         socket.close(1000, "").await;
                         return Ok(());
@@ -213,15 +214,17 @@ impl Stream {
                 let said = self.words.clone();
                 self.update(&said, socket).await
             }
-            Heard::EndOfSpeech { .. } => {
+            Heard::EndOfSpeech { at } => {
                 if self.options.eager && !self.words.is_empty() {
                     let turn = self.turn_info("EagerEndOfTurn", &self.words, 0.6);
                     self.send(turn, socket).await?;
                 }
-                self.end_of_turn("model", socket).await
+                self.end_of_turn("model", at, socket).await
             }
-            Heard::Finalized if self.speaking => self.end_of_turn("manual", socket).await,
-            Heard::Finalized => Ok(()),
+            Heard::Finalized { at } if self.speaking => {
+                self.end_of_turn("manual", at, socket).await
+            }
+            Heard::Finalized { .. } => Ok(()),
         }
     }
 
@@ -238,13 +241,20 @@ impl Stream {
         self.send(turn, socket).await
     }
 
-    async fn end_of_turn(&mut self, trigger: &str, socket: &Socket) -> Result<(), Gone> {
+    /// More may have been sent than the turn had until its end.
+    async fn end_of_turn(
+        &mut self,
+        trigger: &str,
+        at: Duration,
+        socket: &Socket,
+    ) -> Result<(), Gone> {
         let mut turn = self.turn_info("EndOfTurn", &self.words, 0.9);
         turn["trigger"] = json!(trigger);
+        turn["audio_window_end"] = json!(at.as_secs_f64());
         self.speaking = false;
         self.words.clear();
         self.turn += 1;
-        self.began = self.recogniser.position().as_secs_f64();
+        self.began = at.as_secs_f64();
         self.send(turn, socket).await
     }
 

@@ -322,7 +322,7 @@ impl Stream {
                 self.keep(transcript);
                 Vec::new()
             }
-            Heard::Finalized => self.commit(),
+            Heard::Finalized { .. } => self.commit(),
             Heard::EndOfSpeech { .. } if self.asked.vad.is_some() && !self.text.is_empty() => {
                 self.from = self.recogniser.position();
                 self.commit()

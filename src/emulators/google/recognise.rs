@@ -128,14 +128,12 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
     let mut open = true;
     let mut said_something = false;
     loop {
+        // A stream without time left hears nothing, however soon it could have.
         tokio::select! {
-            sound = client.sound(), if open => match sound? {
-                Some(sound) => recogniser.push(&sound).await.map_err(undecodable)?,
-                None => {
-                    open = false;
-                    recogniser.finish().await;
-                }
-            },
+            biased;
+            () = &mut limit => {
+                return Err(Status::aborted("Max duration of 5 minutes reached for stream."));
+            }
             heard = recogniser.next() => {
                 let Some(heard) = heard else { return Ok(()) };
                 let heard = heard.map_err(|_| Status::internal("Internal error encountered."))?;
@@ -145,9 +143,13 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
                     return Ok(());
                 }
             }
-            () = &mut limit => {
-                return Err(Status::aborted("Max duration of 5 minutes reached for stream."));
-            }
+            sound = client.sound(), if open => match sound? {
+                Some(sound) => recogniser.push(&sound).await.map_err(undecodable)?,
+                None => {
+                    open = false;
+                    recogniser.finish().await;
+                }
+            },
         }
     }
 }
@@ -276,7 +278,7 @@ impl Wishes {
                     ..Answer::default()
                 })
             }
-            Heard::Finalized => None,
+            Heard::Finalized { .. } => None,
         }
     }
 

@@ -210,7 +210,10 @@ async fn stream(
     idle.restart();
     loop {
         let room = texts.as_ref().is_some_and(|texts| texts.capacity() > 0);
+        // A stream without time left says nothing, however soon it could have.
         tokio::select! {
+            biased;
+            () = &mut limit => return Err(Status::aborted("Max duration of stream reached.")),
             question = questions.message(), if room => {
                 idle.restart();
                 match question? {
@@ -241,7 +244,6 @@ async fn stream(
                 }
             },
             () = idle.expired(), if room => return Err(late()),
-            () = &mut limit => return Err(Status::aborted("Max duration of stream reached.")),
         }
     }
 }

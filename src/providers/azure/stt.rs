@@ -359,6 +359,7 @@ impl Recognition {
 
     /// `start` is where its turn began.
     fn transcript(&self, phrase: Phrase, start: f64) -> Option<Transcript> {
+        let end = start + (phrase.offset + phrase.duration) / TICKS_PER_SECOND;
         let best = phrase.n_best.into_iter().next();
         let (text, confidence, words) = match best {
             Some(best) => {
@@ -390,6 +391,7 @@ impl Recognition {
             confidence,
             words: words.collect(),
             language: phrase.primary_language.map(|heard| heard.language),
+            end: Some(end),
         })
     }
 }

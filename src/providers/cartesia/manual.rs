@@ -127,6 +127,7 @@ impl Heard {
                 .flat_map(Timed::words)
                 .collect(),
             language: self.language,
+            end: None,
         };
         Some(if self.is_final {
             SttEvent::Final(transcript)

@@ -84,8 +84,7 @@ struct TurnInfo {
     transcript: String,
     #[serde(default)]
     words: Vec<VendorWord>,
-    #[serde(default)]
-    audio_window_end: f64,
+    audio_window_end: Option<f64>,
     /// As heard, the most frequent first.
     #[serde(default)]
     languages: Vec<String>,
@@ -123,10 +122,12 @@ impl Flux {
 
     fn turn(&mut self, turn: TurnInfo, act: &mut Act<'_>) {
         let words = words(turn.words, &self.filler);
+        let end = turn.audio_window_end;
         let heard = Transcript {
             text: turn.transcript,
             words,
             language: turn.languages.into_iter().next(),
+            end: end.map(|end| self.filler.place(end)),
             ..Transcript::default()
         };
         self.within_a_turn = turn.event != Event::EndOfTurn;
@@ -135,7 +136,7 @@ impl Flux {
         } else {
             self.hearsay.last(heard, true, act);
             self.hearsay.end_of_speech(act);
-            self.filler.settle(turn.audio_window_end);
+            self.filler.settle(end.unwrap_or_default());
         }
     }
 }

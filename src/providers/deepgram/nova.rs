@@ -131,6 +131,7 @@ impl Alternative {
             confidence: self.confidence,
             words: words(self.words, filler),
             language: self.languages.into_iter().next(),
+            end: None,
         }
     }
 }
@@ -155,10 +156,12 @@ impl Nova {
 
     fn results(&mut self, results: Results, act: &mut Act<'_>) {
         let best = results.channel.alternatives.into_iter().next();
-        let heard = best.unwrap_or_default().transcript(&self.filler);
+        let mut heard = best.unwrap_or_default().transcript(&self.filler);
         if results.is_final {
+            let end = results.start + results.duration;
+            heard.end = Some(self.filler.place(end));
             self.hearsay.last(heard, results.from_finalize, act);
-            self.filler.settle(results.start + results.duration);
+            self.filler.settle(end);
         } else {
             self.hearsay.partial(heard, act);
         }
@@ -346,6 +349,14 @@ mod tests {
             stage.hears(r#"{"type":"Whatever","of":["tomorrow"]}"#),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_final_ends_where_the_vendor_says_even_without_words() {
+        let mut stage = stage();
+        stage.hears(&results("uh", INTERIM));
+        let heard = stage.transcript(&results("", FINAL));
+        assert_eq!((heard.text.as_str(), heard.end), ("", Some(1.0)));
     }
 
     #[test]

@@ -27,6 +27,9 @@ const LAST_COMMIT: Duration = Duration::from_secs(5);
 /// A commit that comes when the last one is waited for may be one that the vendor made by itself just before: another
 /// may follow within this time.
 const LAST_WORDS: Duration = TIMES_LATE;
+/// Speech without a pause is committed after so much sound: the vendor itself would wait for 90 s, and what is not committed
+/// has to be heard again when the stream is lost, of which the session keeps 30 s.
+const LONGEST_SEGMENT: Duration = Duration::from_secs(15);
 /// The vendor refuses to commit less sound than this, so the sound is ended by as much silence.
 const LEAST_COMMIT: Duration = Duration::from_millis(300);
 
@@ -36,6 +39,8 @@ pub(super) struct Scribe {
     open: bool,
     /// Whether sound was sent that no commit was asked for.
     unasked: bool,
+    /// Bytes of sound since the last commit.
+    uncommitted: usize,
     /// Commits that were asked for and have not come.
     asked: usize,
     /// Whether something was heard that is not committed.
@@ -95,6 +100,7 @@ impl Scribe {
             rate,
             open: false,
             unasked: false,
+            uncommitted: 0,
             asked: 0,
             hearing: false,
             held: None,
@@ -131,6 +137,7 @@ impl Scribe {
     /// A segment has been committed. True where nobody had asked for it.
     fn committed(&mut self, now: Instant) -> bool {
         self.hearing = false;
+        self.uncommitted = 0;
         let by_itself = self.asked == 0;
         self.answered(now);
         by_itself
@@ -238,6 +245,7 @@ impl Message {
             confidence: (!known.is_empty()).then(|| known.iter().sum::<f32>() / known.len() as f32),
             words,
             language: self.language_code.filter(|code| !code.is_empty()),
+            end: None,
         }
     }
 }
@@ -270,6 +278,10 @@ impl Protocol for Scribe {
     fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
         self.send(&audio, false, act.out);
         self.unasked = true;
+        self.uncommitted += audio.len();
+        if self.hearing && self.asked == 0 && self.uncommitted >= self.bytes_of(LONGEST_SEGMENT) {
+            self.ask_for_commit(act.out);
+        }
     }
 
     fn finalize(&mut self, act: &mut Act<'_>) {
@@ -476,6 +488,28 @@ mod tests {
             sent,
             [chunk("AQIDBA==", false), chunk("", true), chunk("", false)]
         );
+    }
+
+    #[test]
+    fn speech_without_a_pause_is_committed_before_too_much_hangs_on_the_stream() {
+        let mut stream = Stream::new();
+        let second = Bytes::from(vec![0; 32_000]);
+        let commits = |seconds: usize, stream: &mut Stream| {
+            for _ in 0..seconds {
+                stream.act(|scribe, act| scribe.audio(second.clone(), act));
+            }
+            let sent = stream.out.texts();
+            let asked = |text: &&String| text.contains(r#""commit":true"#);
+            sent.iter().filter(asked).count()
+        };
+        // Silence may last.
+        assert_eq!(commits(20, &mut stream), 0);
+        stream.partial("and");
+        assert_eq!(commits(30, &mut stream), 1);
+        stream.untimed("and so on");
+        stream.partial("and");
+        assert_eq!(commits(14, &mut stream), 0);
+        assert_eq!(commits(1, &mut stream), 1);
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::providers::{
 
 /// What is listened with where nothing is said.
 const DEFAULT_MODEL: &str = "scribe_v2_realtime";
+/// The silence that commits a segment. The vendor's own default of 1.5 s would keep an answer waiting, and whoever pauses
+/// for less would not be final for more than a minute.
+const SILENCE_SECONDS: &str = "0.5";
 /// How long a connection, and a free place for it, may take.
 const CONNECTING: Duration = Duration::from_secs(10);
 
@@ -71,6 +74,7 @@ impl Stt {
             .append_pair("model_id", model.unwrap_or(DEFAULT_MODEL))
             .append_pair("audio_format", &audio_format)
             .append_pair("commit_strategy", "vad")
+            .append_pair("vad_silence_threshold_secs", SILENCE_SECONDS)
             .append_pair("include_timestamps", "true");
         if let Some(language) = language_code(&request.language) {
             query.append_pair("language_code", &language);
@@ -171,7 +175,7 @@ mod tests {
         assert_eq!(
             asked(&request()),
             "https://vendor.example/v1/speech-to-text/realtime?model_id=scribe_v2_realtime\
-             &audio_format=pcm_16000&commit_strategy=vad&include_timestamps=true&language_code=en"
+             &audio_format=pcm_16000&commit_strategy=vad&vad_silence_threshold_secs=0.5&include_timestamps=true&language_code=en"
         );
     }
 
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(
             asked,
             "https://vendor.example/v1/speech-to-text/realtime?model_id=m%23%2F..%2F\
-             &audio_format=pcm_16000&commit_strategy=vad&include_timestamps=true\
+             &audio_format=pcm_16000&commit_strategy=vad&vad_silence_threshold_secs=0.5&include_timestamps=true\
              &language_code=x%26token%3D1&secondary_languages=pt&keyterms=a+b%26c%3Dd"
         );
         assert!(!asked.contains("marker"));

@@ -367,6 +367,8 @@ impl Ear {
             let Some(best) = result.alternatives.first() else {
                 continue;
             };
+            let end = result.result_end_offset.map(|end| self.seconds(Some(end)));
+            heard.end = heard.end.into_iter().chain(end).reduce(f64::max);
             heard.text.push_str(&best.transcript);
             heard.confidence = given(best.confidence);
             heard
@@ -380,18 +382,17 @@ impl Ear {
         heard
     }
 
+    /// A place in the stream. Nought is not written.
+    fn seconds(&self, offset: Option<super::wire::Duration>) -> f64 {
+        let offset = offset.map_or(Duration::ZERO, super::wire::Duration::time);
+        self.begins + offset.as_secs_f64()
+    }
+
     fn word(&self, word: &WordInfo) -> Word {
-        // Nought is not written.
-        let seconds = |offset: Option<super::wire::Duration>| {
-            self.begins
-                + offset
-                    .map_or(Duration::ZERO, super::wire::Duration::time)
-                    .as_secs_f64()
-        };
         Word {
             word: word.word.clone(),
-            start: seconds(word.start_offset),
-            end: seconds(word.end_offset),
+            start: self.seconds(word.start_offset),
+            end: self.seconds(word.end_offset),
             confidence: given(word.confidence),
             speaker: (!word.speaker_label.is_empty()).then(|| word.speaker_label.clone()),
         }
@@ -763,6 +764,7 @@ mod tests {
             confidence: 0.25,
             speaker_label: "1".to_owned(),
         };
+        answer.results[0].result_end_offset = offset(1_000);
         answer.results[0].language_code = "en-us".to_owned();
         answer.results[0].alternatives[0].words = vec![
             word("one", None, offset(500)),
@@ -774,6 +776,7 @@ mod tests {
             panic!("{events:?}");
         };
         assert_eq!(heard.confidence, Some(0.5));
+        assert_eq!(heard.end, Some(11.0));
         assert_eq!(heard.language.as_deref(), Some("en-us"));
         let places: Vec<_> = heard
             .words

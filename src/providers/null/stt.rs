@@ -120,8 +120,12 @@ impl Hearing {
 
     /// A final of whatever has come since the last one; without words where that was less than a word.
     fn settle(&mut self) -> SttEvent {
-        let heard = self.transcript();
-        self.begin_segment(self.position());
+        let end = self.position();
+        let heard = Transcript {
+            end: Some(end.as_secs_f64()),
+            ..self.transcript()
+        };
+        self.begin_segment(end);
         self.unsettled = false;
         SttEvent::Final(heard)
     }
@@ -146,6 +150,7 @@ impl Hearing {
             confidence: Some(1.0),
             words: words.collect(),
             language: None,
+            end: None,
         }
     }
 }

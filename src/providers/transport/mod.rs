@@ -33,6 +33,8 @@ const REQUEST: Duration = Duration::from_secs(30);
 pub struct Transport {
     tls: Arc<rustls::ClientConfig>,
     http: reqwest::Client,
+    /// No socket is kept for another utterance when it is older.
+    oldest: Duration,
 }
 
 /// Why vendors cannot be reached at all.
@@ -68,7 +70,14 @@ impl Transport {
         Ok(Self {
             tls: Arc::new(tls),
             http,
+            oldest: Duration::MAX,
         })
+    }
+
+    /// The same, with sockets that are kept for no further utterance once they are so old.
+    #[must_use]
+    pub fn with_oldest(self, oldest: Duration) -> Self {
+        Self { oldest, ..self }
     }
 
     /// For requests over HTTP; redirects are not followed.

@@ -293,7 +293,8 @@ impl Speaking {
         };
         socket.worn += protocol.wear();
         match self.line.idle {
-            Some(idle) if reusable && socket.worn < 1.0 => {
+            Some(mut idle) if reusable && socket.worn < 1.0 => {
+                idle.oldest = idle.oldest.min(self.line.transport.oldest);
                 self.line.pool.put(self.key.clone(), socket, idle);
             }
             _ => {

@@ -212,6 +212,7 @@ impl Utterance {
     /// The words with their places in the stream.
     fn transcript(&self, words: Vec<HeardWord>) -> Transcript {
         let begin = RATE.duration_of(self.first_sample as usize).as_secs_f64();
+        let lasts = RATE.duration_of(self.audio.len()).as_secs_f64();
         let words: Vec<Word> = words
             .into_iter()
             .map(|heard| Word {
@@ -230,6 +231,7 @@ impl Utterance {
             confidence: (!words.is_empty()).then(|| sum / words.len() as f32),
             words,
             language: Some(LANGUAGE.to_owned()),
+            end: Some(begin + lasts),
         }
     }
 }

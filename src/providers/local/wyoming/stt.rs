@@ -201,12 +201,12 @@ async fn cut(
         }
         for cut in cuts.drain(..) {
             match cut {
-                Cut::Begin(_) => {
+                Cut::Begin(first) => {
                     while connections.try_join_next().is_some() {}
                     let (audio, heard) = mpsc::channel(CHUNKS_HELD);
                     let (events, reported) = mpsc::channel(EVENTS_HELD);
                     let (ended, end) = mpsc::channel(1);
-                    connections.spawn(recogniser.clone().hear(heard, events));
+                    connections.spawn(recogniser.clone().hear(first, heard, events));
                     let utterance = Utterance {
                         events: reported,
                         ended: end,
@@ -286,9 +286,18 @@ struct Answer {
 impl Recogniser {
     /// Has one utterance recognised. A server that answers before the utterance has ended is asked again for the rest
     /// of it.
-    async fn hear(self, mut audio: mpsc::Receiver<Bytes>, events: mpsc::Sender<SttEvent>) {
+    async fn hear(
+        self,
+        begin: u64,
+        mut audio: mpsc::Receiver<Bytes>,
+        events: mpsc::Sender<SttEvent>,
+    ) {
+        let mut sent = begin;
         while let Some(first) = audio.recv().await {
-            let event = match self.transcribe(first, &mut audio, &events).await {
+            let heard = self
+                .transcribe((first, &mut sent), &mut audio, &events)
+                .await;
+            let event = match heard {
                 Ok(heard) if heard.text.is_empty() => continue,
                 Ok(heard) => SttEvent::Final(heard),
                 Err(error) => SttEvent::UtteranceLost(error.clone()),
@@ -302,7 +311,7 @@ impl Recogniser {
 
     async fn transcribe(
         &self,
-        first: Bytes,
+        (first, sent): (Bytes, &mut u64),
         audio: &mut mpsc::Receiver<Bytes>,
         events: &mpsc::Sender<SttEvent>,
     ) -> Result<Transcript, ProviderError> {
@@ -311,17 +320,23 @@ impl Recogniser {
             connection.send(event.clone()).await?;
         }
         connection.send(Event::new("audio-start", format())).await?;
+        let samples = |audio: &Bytes| audio.len() as u64 / 2;
+        *sent += samples(&first);
         connection.send(chunk(first)).await?;
         let mut answer = Answer::default();
         while !answer.complete {
             tokio::select! {
                 more = audio.recv() => match more {
-                    Some(more) => connection.send(chunk(more)).await?,
+                    Some(more) => {
+                        *sent += samples(&more);
+                        connection.send(chunk(more)).await?;
+                    }
                     None => break,
                 },
                 event = connection.next() => answer.take(&event?, events).await,
             }
         }
+        let early = answer.complete;
         connection
             .send(Event::new("audio-stop", Value::Null))
             .await?;
@@ -330,7 +345,12 @@ impl Recogniser {
                 .take(&self.answered(&mut connection).await?, events)
                 .await;
         }
-        Ok(answer.into_transcript())
+        // What an answer covers that came before the end is not known.
+        let end = (!early).then(|| RATE.duration_of(*sent as usize).as_secs_f64());
+        Ok(Transcript {
+            end,
+            ..answer.into_transcript()
+        })
     }
 
     async fn answered(&self, connection: &mut Connection) -> Result<Event, ProviderError> {
