@@ -1,0 +1,461 @@
+//! `vivavoce bench fallback`: how long nobody is heard when a vendor fails and the next takes over, for every pair of
+//! vendors. A real server speaks and hears through the emulators; faults end what the first vendor does, and the clock
+//! runs from the moment at which that could be seen on the wire to the first sound or transcript of the second.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::backed::Backed;
+use super::load::SessionError;
+use super::session::{Came, Session};
+use super::spread::Spread;
+use super::under_test::Cores;
+use super::{ConfigArgs, Failure};
+use crate::audio::{SampleRate, linear16};
+use crate::emulators::tone_words::speak;
+use crate::emulators::{Direction, Vendor};
+use crate::providers::null::SLUG as NULL;
+
+const RATE: SampleRate = SampleRate::HZ_16000;
+const FRAME: Duration = Duration::from_millis(20);
+/// What a failing voice leaves between two messages. Each holds up to 100 ms of sound, so that it speaks about as fast
+/// as it is heard, and nothing that came ahead hides the gap.
+const TRICKLE_MS: u64 = 70;
+/// When a voice fails, and when a recogniser does, after its connection was opened.
+const VOICE_FAILS_MS: std::ops::Range<u64> = 300..700;
+const EARS_FAIL_MS: std::ops::Range<u64> = 1_200..2_000;
+/// How long one round may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What the gap should not exceed when the failure is visible at once, in milliseconds.
+const GOAL_MS: f64 = 300.0;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce bench fallback                                  every pair of the five vendors\n  \
+    vivavoce bench fallback --rounds 10 --json gaps.json     more of it, and every single time\n  \
+    vivavoce bench fallback --vendors deepgram,azure         two pairs only\n\n\
+    Four things happen to each pair, from the first vendor to the second: a voice is cut off while it speaks; a voice\n\
+    refuses the connection; a recogniser is cut off while it hears, and refuses when it is dialled again; a recogniser\n\
+    refuses the connection. Two times are taken of each: the gap, from the last sound or transcript (where nothing had\n\
+    come yet: from the request) to the first of the next vendor, and what of it came after the failure could be seen\n\
+    on the wire. Sound leaves unpaced, so that none that is ahead hides a gap. A failing voice pauses for up to 70 ms\n\
+    between two messages, and words are spoken every 480 ms: that is in the gaps too. Where a vendor tells no times of\n\
+    words, the next utterance is the first that the fallback speaks. Ctrl-C ends a measurement early.")]
+pub(super) struct Arguments {
+    /// Rounds of each pair
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Decides when the failures come
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Which vendors, with commas between them; all where it is not given
+    #[arg(long, value_delimiter = ',', value_parser = super::vendor)]
+    vendors: Vec<Vendor>,
+    /// Writes everything measured into a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What happens to the first vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Trial {
+    VoiceCut,
+    VoiceRefused,
+    EarsCut,
+    EarsRefused,
+}
+
+impl Trial {
+    const ALL: [Self; 4] = [
+        Self::VoiceCut,
+        Self::VoiceRefused,
+        Self::EarsCut,
+        Self::EarsRefused,
+    ];
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::VoiceCut => "voice cut off: last sound → first of the next",
+            Self::VoiceRefused => "voice refused: `speak` → first sound of the next",
+            Self::EarsCut => "recogniser cut off: last transcript → first of the next",
+            Self::EarsRefused => "recogniser refused: `config` → `ready`",
+        }
+    }
+}
+
+/// One round.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Sample {
+    trial: Trial,
+    from: &'static str,
+    to: &'static str,
+    gap_ms: f64,
+    /// What of it came after the failure could be seen.
+    visible_ms: f64,
+}
+
+/// The JSON file.
+#[derive(Serialize)]
+struct Document {
+    version: &'static str,
+    seed: u64,
+    goal_ms: f64,
+    trials: Vec<Row>,
+    failures: Vec<String>,
+    samples: Vec<Sample>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    trial: Trial,
+    gap: Option<Spread>,
+    visible: Option<Spread>,
+}
+
+/// Why a round has given no time.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("nobody took over within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("the emulators have seen no connection")]
+    Unseen,
+    #[error("the failure came before anything else did")]
+    Early,
+}
+
+pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
+    let cores = Cores::divide().map_err(Failure::work)?;
+    let runtime = super::runtime(cores.as_ref()).map_err(Failure::work)?;
+    let stop = super::stop_token(&runtime).map_err(Failure::work)?;
+    let mut bench = Bench {
+        rounds: arguments.rounds,
+        random: fastrand::Rng::with_seed(arguments.seed),
+        stop,
+        samples: Vec::new(),
+        failures: Vec::new(),
+    };
+    let vendors = super::chosen(&arguments.vendors);
+    if vendors.len() < 2 {
+        return Err(Failure::usage("--vendors must name two at least"));
+    }
+    runtime.block_on(bench.all(config, cores.as_ref(), &vendors))?;
+    let document = bench.document(arguments.seed);
+    print!("{}", document.table());
+    if let Some(file) = &arguments.json {
+        super::write_json(file, &document)?;
+    }
+    match document.failures.len() {
+        0 => Ok(()),
+        failures => Err(Failure::work(format!("{failures} failures, see above"))),
+    }
+}
+
+struct Bench {
+    rounds: u32,
+    random: fastrand::Rng,
+    stop: CancellationToken,
+    samples: Vec<Sample>,
+    failures: Vec<String>,
+}
+
+impl Bench {
+    async fn all(
+        &mut self,
+        config: &ConfigArgs,
+        cores: Option<&Cores>,
+        vendors: &[Vendor],
+    ) -> Result<(), Failure> {
+        for &from in vendors {
+            // A server of its own: another would have connections to this vendor that know of no fault.
+            let backed = Backed::start(config, cores).await?;
+            for &to in vendors.iter().filter(|&&to| to != from) {
+                eprintln!("{} → {}", from.slug(), to.slug());
+                for trial in Trial::ALL {
+                    for _ in 0..self.rounds {
+                        if self.stop.is_cancelled() {
+                            return Ok(());
+                        }
+                        self.round(&backed, trial, from, to).await?;
+                    }
+                }
+            }
+            backed.emulators.stop().await;
+        }
+        Ok(())
+    }
+
+    async fn round(
+        &mut self,
+        backed: &Backed,
+        trial: Trial,
+        from: Vendor,
+        to: Vendor,
+    ) -> Result<(), Failure> {
+        let fails_ms = self.random.u64(match trial {
+            Trial::EarsCut => EARS_FAIL_MS,
+            _ => VOICE_FAILS_MS,
+        });
+        let round = Round {
+            backed,
+            from,
+            to,
+            fails_ms,
+        };
+        backed.forget();
+        backed.set_faults(&round.faults(trial))?;
+        let measured = match trial {
+            Trial::VoiceCut => timeout(PATIENCE, round.voice_cut()).await,
+            Trial::VoiceRefused => timeout(PATIENCE, round.voice_refused()).await,
+            Trial::EarsCut => timeout(PATIENCE, round.ears_cut()).await,
+            Trial::EarsRefused => timeout(PATIENCE, round.ears_refused()).await,
+        };
+        match measured.unwrap_or(Err(Lost::Late)) {
+            Ok(Times { gap, visible }) => self.samples.push(Sample {
+                trial,
+                from: from.slug(),
+                to: to.slug(),
+                gap_ms: gap.as_secs_f64() * 1e3,
+                visible_ms: visible.as_secs_f64() * 1e3,
+            }),
+            Err(lost) => {
+                let (from, to) = (from.slug(), to.slug());
+                let failure = format!("{trial:?}, {from} → {to}, {fails_ms} ms: {lost}");
+                eprintln!("{failure}");
+                self.failures.push(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn document(self, seed: u64) -> Document {
+        let rows = Trial::ALL.map(|trial| {
+            let of_trial = || self.samples.iter().filter(move |one| one.trial == trial);
+            Row {
+                trial,
+                gap: Spread::of(of_trial().map(|one| one.gap_ms)),
+                visible: Spread::of(of_trial().map(|one| one.visible_ms)),
+            }
+        });
+        Document {
+            version: env!("CARGO_PKG_VERSION"),
+            seed,
+            goal_ms: GOAL_MS,
+            trials: rows.into(),
+            failures: self.failures,
+            samples: self.samples,
+        }
+    }
+}
+
+/// One failure of one vendor.
+struct Round<'a> {
+    backed: &'a Backed,
+    from: Vendor,
+    to: Vendor,
+    fails_ms: u64,
+}
+
+struct Times {
+    gap: Duration,
+    visible: Duration,
+}
+
+impl Times {
+    fn new(last: Instant, seen: Instant, first: Instant) -> Self {
+        Self {
+            gap: first.saturating_duration_since(last),
+            visible: first.saturating_duration_since(seen),
+        }
+    }
+}
+
+impl Round<'_> {
+    fn faults(&self, trial: Trial) -> Vec<String> {
+        let (from, ms) = (self.from.slug(), self.fails_ms);
+        match trial {
+            Trial::VoiceCut => vec![
+                format!("{from}:tts:trickle={TRICKLE_MS}ms"),
+                format!("{from}:tts:close@{ms}ms"),
+            ],
+            Trial::VoiceRefused => vec![format!("{from}:tts:refuse")],
+            Trial::EarsCut => vec![format!("{from}:stt:close@{ms}ms")],
+            Trial::EarsRefused => vec![format!("{from}:stt:refuse")],
+        }
+    }
+
+    /// A session in which the two vendors do what `direction` says, and vendors that cost nothing do the rest.
+    async fn session(&self, direction: Direction) -> Result<Session, SessionError> {
+        let mut stt = json!({"provider": NULL, "sample_rate": RATE.hz()});
+        let mut tts = json!({"provider": NULL, "model": "", "sample_rate": RATE.hz()});
+        let changed = match direction {
+            Direction::Stt => &mut stt,
+            _ => &mut tts,
+        };
+        changed["provider"] = self.from.slug().into();
+        changed["fallback"] = json!([{"provider": self.to.slug(), "model": ""}]);
+        let config = json!({
+            "type": "config", "stt_config": stt, "tts_config": tts,
+            // Tones are no voice: what a recogniser has missed must not be shortened as silence.
+            "vad": {"enabled": false},
+        });
+        Session::open(&self.backed.url, config).await
+    }
+
+    /// When the vendor's latest connection was opened.
+    fn opened(&self, direction: Direction) -> Result<Instant, Lost> {
+        let record = self.backed.latest(self.from, direction);
+        let record = record.ok_or(Lost::Unseen)?;
+        Ok(self.backed.emulators.emulation.moment(record.opened_ms))
+    }
+
+    async fn voice_cut(&self) -> Result<Times, Lost> {
+        let mut session = self.session(Direction::Tts).await?;
+        session.send(speak_message("long", 40)).await?;
+        session.send(speak_message("next", 4)).await?;
+        let (mut last, mut switched) = (None, false);
+        let first = loop {
+            let (at, came) = session.next().await?;
+            match came {
+                Came::Sound if switched => break at,
+                Came::Sound => last = Some(at),
+                came => switched |= came.is("provider_event", "switched"),
+            }
+        };
+        let seen = self.opened(Direction::Tts)? + Duration::from_millis(self.fails_ms);
+        session.close().await;
+        Ok(Times::new(last.ok_or(Lost::Early)?, seen, first))
+    }
+
+    async fn voice_refused(&self) -> Result<Times, Lost> {
+        let mut session = self.session(Direction::Tts).await?;
+        let asked = Instant::now();
+        session.send(speak_message("short", 4)).await?;
+        let first = loop {
+            if let (at, Came::Sound) = session.next().await? {
+                break at;
+            }
+        };
+        let seen = self.opened(Direction::Tts)?;
+        session.close().await;
+        Ok(Times::new(asked, seen, first))
+    }
+
+    async fn ears_cut(&self) -> Result<Times, Lost> {
+        let mut session = self.session(Direction::Stt).await?;
+        let seen = self.opened(Direction::Stt)? + Duration::from_millis(self.fails_ms);
+        // What is open keeps its fault; whoever dials again is refused.
+        let refuses = format!("{}:stt:refuse", self.from.slug());
+        let refuses = self.backed.set_faults(&[refuses]);
+        refuses.map_err(|_| Lost::Unseen)?;
+        let mut frames = frames();
+        let mut ticks = interval(FRAME);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let (mut last, mut switched) = (None, false);
+        let first = loop {
+            let (at, came) = tokio::select! {
+                _ = ticks.tick() => {
+                    session.send_sound(frames.next().unwrap_or_default()).await?;
+                    continue;
+                }
+                came = session.next() => came?,
+            };
+            match came.is("stt_result", "") {
+                true if switched => break at,
+                true => last = Some(at),
+                false => switched |= came.is("provider_event", "switched"),
+            }
+        };
+        session.close().await;
+        Ok(Times::new(last.ok_or(Lost::Early)?, seen, first))
+    }
+
+    async fn ears_refused(&self) -> Result<Times, Lost> {
+        let session = self.session(Direction::Stt).await?;
+        let seen = self.opened(Direction::Stt)?;
+        let times = Times::new(session.configured, seen, session.ready);
+        session.close().await;
+        Ok(times)
+    }
+}
+
+/// A `speak` of so many words.
+fn speak_message(id: &str, words: u16) -> Value {
+    let words: Vec<String> = (200..200 + words).map(|word| word.to_string()).collect();
+    json!({"type": "speak", "id": id, "text": words.join(" ")})
+}
+
+/// Words without an end, in frames of linear16.
+fn frames() -> impl Iterator<Item = bytes::Bytes> {
+    let samples = (100..140).flat_map(|number| speak(number, RATE));
+    let sound = linear16::encode(&samples.collect::<Vec<i16>>());
+    let bytes = RATE.frames_in(FRAME) * 2;
+    let frames: Vec<bytes::Bytes> = (0..sound.len() / bytes)
+        .map(|index| sound.slice(index * bytes..(index + 1) * bytes))
+        .collect();
+    frames.into_iter().cycle()
+}
+
+impl Document {
+    /// Markdown; times are p50 / p99 in ms. By pairs first, then all of them.
+    fn table(&self) -> String {
+        let mut table = String::from(
+            "| | gap | after the failure could be seen | rounds |\n|---|---:|---:|---:|\n",
+        );
+        for row in &self.trials {
+            let count = row.gap.map_or(0, |gap| gap.count);
+            let (gap, visible) = (Spread::shown(row.gap), Spread::shown(row.visible));
+            table += &format!("| {} | {gap} | {visible} | {count} |\n", row.trial.title());
+        }
+        table += "\n| after the failure could be seen |";
+        for trial in Trial::ALL {
+            let (title, _) = trial.title().split_once(':').unwrap_or_default();
+            table += &format!(" {title} |");
+        }
+        table += "\n|---|---:|---:|---:|---:|\n";
+        for vendor in Vendor::ALL {
+            for (word, of_vendor) in [("from", true), ("to", false)] {
+                let slug = vendor.slug();
+                let cells = Trial::ALL.map(|trial| {
+                    let ours = self.samples.iter().filter(|one| {
+                        one.trial == trial && (if of_vendor { one.from } else { one.to }) == slug
+                    });
+                    Spread::shown(Spread::of(ours.map(|one| one.visible_ms)))
+                });
+                if cells.iter().any(|cell| cell != "–") {
+                    table += &format!("| {word} {slug} | {} |\n", cells.join(" | "));
+                }
+            }
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_as_long_as_they_last_and_do_not_end() {
+        assert!(frames().take(5_000).all(|frame| frame.len() == 640));
+    }
+
+    #[test]
+    fn what_came_after_the_failure_is_part_of_the_gap() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let times = Times::new(at(0), at(60), at(100));
+        assert_eq!(
+            (times.gap, times.visible),
+            (Duration::from_millis(100), Duration::from_millis(40))
+        );
+    }
+}
