@@ -49,13 +49,13 @@ impl Backed {
         Ok(())
     }
 
-    /// The record of a vendor's latest connection.
-    pub(super) fn latest(&self, vendor: Vendor, direction: Direction) -> Option<Record> {
+    /// The record of a vendor's first connection since [`Self::forget`].
+    pub(super) fn first(&self, vendor: Vendor, direction: Direction) -> Option<Record> {
         let records = self.emulators.emulation.log.all();
         let of_vendor = |record: &Record| {
             record.vendor == vendor.slug() && record.direction == direction.name()
         };
-        records.into_iter().rfind(of_vendor)
+        records.into_iter().find(of_vendor)
     }
 
     /// Forgets what was recorded.

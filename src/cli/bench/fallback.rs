@@ -5,10 +5,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, Interval, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backed::Backed;
@@ -21,6 +22,8 @@ use crate::audio::{SampleRate, linear16};
 use crate::emulators::tone_words::speak;
 use crate::emulators::{Direction, Vendor};
 use crate::providers::null::SLUG as NULL;
+
+type Frames = std::iter::Cycle<std::vec::IntoIter<Bytes>>;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const FRAME: Duration = Duration::from_millis(20);
@@ -42,11 +45,12 @@ const GOAL_MS: f64 = 300.0;
     vivavoce bench fallback --vendors deepgram,azure         two pairs only\n\n\
     Four things happen to each pair, from the first vendor to the second: a voice is cut off while it speaks; a voice\n\
     refuses the connection; a recogniser is cut off while it hears, and refuses when it is dialled again; a recogniser\n\
-    refuses the connection. Two times are taken of each: the gap, from the last sound or transcript (where nothing had\n\
-    come yet: from the request) to the first of the next vendor, and what of it came after the failure could be seen\n\
-    on the wire. Sound leaves unpaced, so that none that is ahead hides a gap. A failing voice pauses for up to 70 ms\n\
-    between two messages, and words are spoken every 480 ms: that is in the gaps too. Where a vendor tells no times of\n\
-    words, the next utterance is the first that the fallback speaks. Ctrl-C ends a measurement early.")]
+    refuses the connection. Of each is taken: the gap, from the last sound or transcript (where nothing had come yet:\n\
+    from the request) to the first of the next vendor; what of it came after the failure could be seen on the wire; and\n\
+    of a voice that is cut off, how long a listener hears nothing who plays what comes when it comes. Sound leaves as\n\
+    soon as it is there, but the next utterance not before the last one has been heard. A failing voice pauses for up to\n\
+    70 ms between two messages, and words are spoken every 480 ms: that is in the gaps too. Where a vendor tells no\n\
+    times of words, the next utterance is the first that the fallback speaks. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
     /// Rounds of each pair
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -99,6 +103,8 @@ struct Sample {
     gap_ms: f64,
     /// What of it came after the failure could be seen.
     visible_ms: f64,
+    /// What a listener hears of the gap, where sound came before it.
+    silence_ms: Option<f64>,
 }
 
 /// The JSON file.
@@ -117,6 +123,7 @@ struct Row {
     trial: Trial,
     gap: Option<Spread>,
     visible: Option<Spread>,
+    silence: Option<Spread>,
 }
 
 /// Why a round has given no time.
@@ -219,12 +226,13 @@ impl Bench {
             Trial::EarsRefused => timeout(PATIENCE, round.ears_refused()).await,
         };
         match measured.unwrap_or(Err(Lost::Late)) {
-            Ok(Times { gap, visible }) => self.samples.push(Sample {
+            Ok(times) => self.samples.push(Sample {
                 trial,
                 from: from.slug(),
                 to: to.slug(),
-                gap_ms: gap.as_secs_f64() * 1e3,
-                visible_ms: visible.as_secs_f64() * 1e3,
+                gap_ms: ms(times.last, times.first),
+                visible_ms: ms(times.seen, times.first),
+                silence_ms: times.played_out.map(|end| ms(end, times.first)),
             }),
             Err(lost) => {
                 let (from, to) = (from.slug(), to.slug());
@@ -243,6 +251,7 @@ impl Bench {
                 trial,
                 gap: Spread::of(of_trial().map(|one| one.gap_ms)),
                 visible: Spread::of(of_trial().map(|one| one.visible_ms)),
+                silence: Spread::of(of_trial().filter_map(|one| one.silence_ms)),
             }
         });
         Document {
@@ -265,17 +274,19 @@ struct Round<'a> {
 }
 
 struct Times {
-    gap: Duration,
-    visible: Duration,
+    /// The last sign of the failing vendor, or the request.
+    last: Instant,
+    /// When the failure was on the wire.
+    seen: Instant,
+    /// The first sign of the next vendor.
+    first: Instant,
+    /// When a listener has heard all that came of the failing voice.
+    played_out: Option<Instant>,
 }
 
-impl Times {
-    fn new(last: Instant, seen: Instant, first: Instant) -> Self {
-        Self {
-            gap: first.saturating_duration_since(last),
-            visible: first.saturating_duration_since(seen),
-        }
-    }
+/// Milliseconds from one moment to another, nought where that is earlier.
+fn ms(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64() * 1e3
 }
 
 impl Round<'_> {
@@ -310,9 +321,9 @@ impl Round<'_> {
         Session::open(&self.backed.url, config).await
     }
 
-    /// When the vendor's latest connection was opened.
+    /// When the vendor's first connection of the round was opened.
     fn opened(&self, direction: Direction) -> Result<Instant, Lost> {
-        let record = self.backed.latest(self.from, direction);
+        let record = self.backed.first(self.from, direction);
         let record = record.ok_or(Lost::Unseen)?;
         Ok(self.backed.emulators.emulation.moment(record.opened_ms))
     }
@@ -321,69 +332,133 @@ impl Round<'_> {
         let mut session = self.session(Direction::Tts).await?;
         session.send(speak_message("long", 40)).await?;
         session.send(speak_message("next", 4)).await?;
-        let (mut last, mut switched) = (None, false);
+        let (mut last, mut played_out, mut switched) = (None, None, false);
         let first = loop {
             let (at, came) = session.next().await?;
             match came {
-                Came::Sound if switched => break at,
-                Came::Sound => last = Some(at),
-                came => switched |= came.is("provider_event", "switched"),
+                Came::Sound(_) if switched => break at,
+                Came::Sound(bytes) => {
+                    last = Some(at);
+                    let begins = played_out.map_or(at, |end: Instant| end.max(at));
+                    played_out = Some(begins + RATE.duration_of(bytes / 2));
+                }
+                came @ Came::Event(_) => switched |= came.is("provider_event", "switched"),
             }
         };
         let seen = self.opened(Direction::Tts)? + Duration::from_millis(self.fails_ms);
         session.close().await;
-        Ok(Times::new(last.ok_or(Lost::Early)?, seen, first))
+        Ok(Times {
+            last: last.ok_or(Lost::Early)?,
+            seen,
+            first,
+            played_out,
+        })
     }
 
     async fn voice_refused(&self) -> Result<Times, Lost> {
         let mut session = self.session(Direction::Tts).await?;
-        let asked = Instant::now();
+        let last = Instant::now();
         session.send(speak_message("short", 4)).await?;
         let first = loop {
-            if let (at, Came::Sound) = session.next().await? {
+            if let (at, Came::Sound(_)) = session.next().await? {
                 break at;
             }
         };
         let seen = self.opened(Direction::Tts)?;
         session.close().await;
-        Ok(Times::new(asked, seen, first))
+        Ok(Times {
+            last,
+            seen,
+            first,
+            played_out: None,
+        })
     }
 
     async fn ears_cut(&self) -> Result<Times, Lost> {
-        let mut session = self.session(Direction::Stt).await?;
-        let seen = self.opened(Direction::Stt)? + Duration::from_millis(self.fails_ms);
-        // What is open keeps its fault; whoever dials again is refused.
-        let refuses = format!("{}:stt:refuse", self.from.slug());
-        let refuses = self.backed.set_faults(&[refuses]);
-        refuses.map_err(|_| Lost::Unseen)?;
-        let mut frames = frames();
-        let mut ticks = interval(FRAME);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let (mut last, mut switched) = (None, false);
+        let mut hearing = Hearing::new(self.session(Direction::Stt).await?);
+        let (mut last, mut seen) = (None, None);
         let first = loop {
-            let (at, came) = tokio::select! {
-                _ = ticks.tick() => {
-                    session.send_sound(frames.next().unwrap_or_default()).await?;
-                    continue;
+            let (at, came) = hearing.next().await?;
+            if let (None, Ok(opened)) = (seen, self.opened(Direction::Stt)) {
+                seen = Some(opened + Duration::from_millis(self.fails_ms));
+                // What is open keeps its fault; whoever dials again is refused.
+                let refuses = self.faults(Trial::EarsRefused);
+                let set = self.backed.set_faults(&refuses);
+                set.map_err(|_| Lost::Unseen)?;
+            }
+            if came.is_some_and(|came| came.is("stt_result", "")) {
+                if hearing.session.switched {
+                    break at;
                 }
-                came = session.next() => came?,
-            };
-            match came.is("stt_result", "") {
-                true if switched => break at,
-                true => last = Some(at),
-                false => switched |= came.is("provider_event", "switched"),
+                last = Some(at);
             }
         };
-        session.close().await;
-        Ok(Times::new(last.ok_or(Lost::Early)?, seen, first))
+        hearing.session.close().await;
+        Ok(Times {
+            last: last.ok_or(Lost::Early)?,
+            seen: seen.ok_or(Lost::Unseen)?,
+            first,
+            played_out: None,
+        })
     }
 
+    /// Where the vendor refuses only what it is sent, the session is ready before, and has recovered in the end.
     async fn ears_refused(&self) -> Result<Times, Lost> {
-        let session = self.session(Direction::Stt).await?;
-        let seen = self.opened(Direction::Stt)?;
-        let times = Times::new(session.configured, seen, session.ready);
-        session.close().await;
-        Ok(times)
+        let mut hearing = Hearing::new(self.session(Direction::Stt).await?);
+        let mut last = hearing.session.configured;
+        let mut first = hearing.session.ready;
+        if !hearing.session.switched {
+            last = Instant::now();
+            loop {
+                let (at, came) = hearing.next().await?;
+                let recovered = came.is_some_and(|came| came.is("provider_event", "recovered"));
+                if recovered && hearing.session.switched {
+                    first = at;
+                    break;
+                }
+            }
+        }
+        let refused = self.opened(Direction::Stt)?;
+        hearing.session.close().await;
+        Ok(Times {
+            last,
+            seen: refused,
+            first,
+            played_out: None,
+        })
+    }
+}
+
+/// A session that is spoken to in real time.
+struct Hearing {
+    session: Session,
+    frames: Frames,
+    ticks: Interval,
+}
+
+impl Hearing {
+    fn new(session: Session) -> Self {
+        Self {
+            session,
+            frames: frames(),
+            ticks: interval(FRAME),
+        }
+    }
+
+    /// What comes next, or nothing once a frame was sent.
+    async fn next(&mut self) -> Result<(Instant, Option<Came>), SessionError> {
+        tokio::select! {
+            at = self.ticks.tick() => {
+                let frame = self.frames.next().unwrap_or_default();
+                self.session.send_sound(frame).await?;
+                Ok((at, None))
+            }
+            came = self.session.next() => {
+                let (at, came) = came?;
+                self.session.switched |= came.is("provider_event", "switched");
+                Ok((at, Some(came)))
+            }
+        }
     }
 }
 
@@ -394,11 +469,11 @@ fn speak_message(id: &str, words: u16) -> Value {
 }
 
 /// Words without an end, in frames of linear16.
-fn frames() -> impl Iterator<Item = bytes::Bytes> {
+fn frames() -> Frames {
     let samples = (100..140).flat_map(|number| speak(number, RATE));
     let sound = linear16::encode(&samples.collect::<Vec<i16>>());
     let bytes = RATE.frames_in(FRAME) * 2;
-    let frames: Vec<bytes::Bytes> = (0..sound.len() / bytes)
+    let frames: Vec<Bytes> = (0..sound.len() / bytes)
         .map(|index| sound.slice(index * bytes..(index + 1) * bytes))
         .collect();
     frames.into_iter().cycle()
@@ -412,8 +487,12 @@ impl Document {
         );
         for row in &self.trials {
             let count = row.gap.map_or(0, |gap| gap.count);
-            let (gap, visible) = (Spread::shown(row.gap), Spread::shown(row.visible));
-            table += &format!("| {} | {gap} | {visible} | {count} |\n", row.trial.title());
+            let times = [row.gap, row.visible, row.silence].map(Spread::shown);
+            table += &format!(
+                "| {} | {} | {count} |\n",
+                row.trial.title(),
+                times.join(" | ")
+            );
         }
         table += "\n| after the failure could be seen |";
         for trial in Trial::ALL {
@@ -449,13 +528,10 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_the_failure_is_part_of_the_gap() {
+    fn what_is_over_before_it_began_lasts_no_time() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let times = Times::new(at(0), at(60), at(100));
-        assert_eq!(
-            (times.gap, times.visible),
-            (Duration::from_millis(100), Duration::from_millis(40))
-        );
+        assert!((ms(at(60), at(100)) - 40.0).abs() < 1e-6);
+        assert!(ms(at(100), at(60)).abs() < 1e-6);
     }
 }

@@ -15,13 +15,15 @@ pub(super) struct Session {
     /// When its config was sent, and when it was ready.
     pub(super) configured: Instant,
     pub(super) ready: Instant,
+    /// Whether a fallback had taken over by then.
+    pub(super) switched: bool,
 }
 
 /// What came.
 #[derive(Debug)]
 pub(super) enum Came {
-    /// Sound.
-    Sound,
+    /// Bytes of sound.
+    Sound(usize),
     /// A message.
     Event(Value),
 }
@@ -47,11 +49,13 @@ impl Session {
             socket,
             configured: now,
             ready: now,
+            switched: false,
         };
         session.send(config).await?;
         session.configured = Instant::now();
         loop {
             let (at, came) = session.next().await?;
+            session.switched |= came.is("provider_event", "switched");
             match came {
                 Came::Event(event) if event["type"] == "ready" => {
                     session.ready = at;
@@ -84,7 +88,7 @@ impl Session {
             let at = Instant::now();
             match message {
                 None => return Err(SessionError::Closed(String::new())),
-                Some(Ok(Message::Binary(_))) => return Ok((at, Came::Sound)),
+                Some(Ok(Message::Binary(sound))) => return Ok((at, Came::Sound(sound.len()))),
                 Some(Ok(Message::Text(text))) => {
                     let event = serde_json::from_str(&text).unwrap_or_default();
                     return Ok((at, Came::Event(event)));

@@ -140,7 +140,7 @@ async fn through(session: &mut Session, text: &str) -> Result<Duration, SessionE
     loop {
         let (at, came) = session.next().await?;
         match came {
-            Came::Sound => {
+            Came::Sound(_) => {
                 first.get_or_insert(at - asked);
             }
             Came::Event(event) if event["type"] == "error" => {
