@@ -45,11 +45,14 @@ mod tests {
     #[test]
     fn ranks_are_those_of_the_sorted_times() {
         let spread = Spread::of((1..=200).rev().map(f64::from)).unwrap();
-        assert_eq!(
-            (spread.p50_ms, spread.p99_ms, spread.max_ms, spread.count),
-            (100.0, 198.0, 200.0, 200)
-        );
-        assert_eq!(Spread::of([7.0]).unwrap().p50_ms, 7.0);
+        let expected = Spread {
+            p50_ms: 100.0,
+            p99_ms: 198.0,
+            max_ms: 200.0,
+            count: 200,
+        };
+        assert_eq!(spread, expected);
+        assert_eq!(Spread::shown(Spread::of([7.0])), "7.0 / 7.0");
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::shown(Spread::of([1.25, 3.0])), "1.2 / 3.0");
     }
