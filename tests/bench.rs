@@ -57,6 +57,65 @@ fn a_small_load_is_carried_and_accounted_for() {
     assert!(stdout(&output).contains("sessions per core"));
 }
 
+/// What a mode of `bench` has written of a small run.
+fn measured(mode: &str, rounds: &str) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.json");
+    let output = vivavoce([
+        "bench",
+        mode,
+        "--rounds",
+        rounds,
+        "--vendors",
+        "google,azure",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    (stdout(&output), document)
+}
+
+#[test]
+fn every_failure_of_a_pair_of_vendors_is_followed_by_the_other() {
+    let (shown, document) = measured("fallback", "1");
+    let samples = document["samples"].as_array().unwrap();
+    // Two pairs, four failures.
+    assert_eq!(samples.len(), 8, "{document}");
+    for sample in samples {
+        assert_ne!(sample["from"], sample["to"]);
+        let time = |key: &str| sample[key].as_f64().unwrap();
+        assert!(time("visible_ms") > 0.0, "{sample}");
+        assert!(time("gap_ms") > 0.0, "{sample}");
+    }
+    assert!(shown.contains("voice cut off"), "{shown}");
+}
+
+#[test]
+fn speech_is_timed_at_the_vendor_and_through_the_server() {
+    let (shown, document) = measured("vendors", "3");
+    let vendors = document["vendors"].as_array().unwrap();
+    let names: Vec<_> = vendors.iter().map(|vendor| &vendor["vendor"]).collect();
+    assert_eq!(names, ["google", "azure"]);
+    for vendor in vendors {
+        for times in ["raw_ms", "server_ms"] {
+            let times = vendor[times].as_array().unwrap();
+            assert_eq!(times.len(), 3, "{vendor}");
+            assert!(times.iter().all(|time| time.as_f64() > Some(0.0)));
+        }
+        assert!(shown.contains(vendor["vendor"].as_str().unwrap()));
+    }
+}
+
+#[test]
+fn a_vendor_that_does_not_exist_is_told_with_those_that_do() {
+    for mode in ["fallback", "vendors"] {
+        let output = vivavoce(["bench", mode, "--vendors", "acme"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("must be one of deepgram"));
+    }
+}
+
 #[test]
 fn an_interrupted_measurement_shows_what_there_is_and_leaves_no_server() {
     let mut bench = Command::new(VIVAVOCE)

@@ -34,6 +34,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer, web};
@@ -51,6 +52,8 @@ use self::visit::Log;
 const MAX_BODY_BYTES: usize = 4 << 20;
 /// Threads that serve HTTP.
 const WORKERS: usize = 2;
+/// The file of the service account, beside that of the authority.
+const ACCOUNT: &str = "google-account.json";
 
 /// What each SDK must be told, with our addresses to be filled in.
 const SDKS: [(&str, &str); 10] = [
@@ -223,6 +226,13 @@ pub struct Settings {
     pub key: Option<String>,
 }
 
+impl Emulation {
+    /// When a time of the records was.
+    pub fn moment(&self, ms: u64) -> Instant {
+        self.started + self.clock.real(Duration::from_millis(ms))
+    }
+}
+
 impl Settings {
     /// On free ports of this machine, by real time, without faults.
     pub fn new(engine: Engine) -> Self {
@@ -256,6 +266,9 @@ pub enum StartError {
     /// The faults.
     #[error(transparent)]
     Faults(#[from] TooManyFaults),
+    /// The file of the service account.
+    #[error("the service account could not be written: {0}")]
+    Account(io::Error),
 }
 
 /// The emulators at work. They stop when this is dropped.
@@ -333,6 +346,8 @@ impl Emulators {
         .map_err(failed(tls))?;
         let mut bound = server.addrs().into_iter();
         let (plain, tls) = (bound.next().unwrap_or(plain), bound.next().unwrap_or(tls));
+        let account = google::account(plain).to_string();
+        std::fs::write(authority.folder().join(ACCOUNT), account).map_err(StartError::Account)?;
         let server = server.run();
         let handle = server.handle();
         tokio::spawn(server);
@@ -358,6 +373,11 @@ impl Emulators {
         self.authority.ca_file()
     }
 
+    /// The service account that Google's clients need, as JSON; its tokens are exchanged here.
+    pub fn google_account(&self) -> PathBuf {
+        self.authority.folder().join(ACCOUNT)
+    }
+
     /// For whoever has started them: settings to paste, and what each SDK must be told.
     pub fn hints(&self) -> String {
         let Self {
@@ -377,6 +397,8 @@ impl Emulators {
             };
             hints += &format!("{name}_STT_URL={url}\n{name}_TTS_URL={url}\n");
         }
+        let account = self.google_account();
+        hints += &format!("GOOGLE_APPLICATION_CREDENTIALS={}\n", account.display());
         hints += "\nFor the vendors' SDKs:\n\n";
         for (sdk, option) in SDKS {
             let option = option

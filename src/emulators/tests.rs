@@ -454,6 +454,7 @@ async fn hints_name_every_vendor_and_leave_no_blank() {
         "DEEPGRAM_STT_URL=ws://",
         "GOOGLE_TTS_URL=http://",
         "CARTESIA_TTS_URL=",
+        "GOOGLE_APPLICATION_CREDENTIALS=/",
         "NODE_EXTRA_CA_CERTS=/",
     ] {
         assert!(hints.contains(name), "{hints}");

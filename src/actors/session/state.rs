@@ -28,6 +28,8 @@ const MAX_BACKLOG_BYTES: usize = 5 << 20;
 const MAX_EARLY: usize = 256;
 /// How long the last words may take when the server ends a session.
 const LAST_WORDS: Duration = Duration::from_millis(2_500);
+/// A recogniser that has lasted so long has worked, even if there was nothing to hear.
+const PROVEN: Duration = Duration::from_secs(1);
 
 /// Why nothing is said once the synthesiser was given up.
 const MUTE: &str =
@@ -140,8 +142,11 @@ struct Child {
     choice: usize,
     /// Those that will not do it however often they are asked, as bits.
     hopeless: u8,
-    /// Whether the life in hand has got as far as to work.
-    opened: bool,
+    /// Whether the life in hand has got as far as to work: the first one by opening, which the config waited for. Some
+    /// recognisers refuse only what they are sent, so that of a later one opening alone proves nothing.
+    works: bool,
+    /// When the life in hand was opened.
+    opened_at: Option<Instant>,
 }
 
 impl Child {
@@ -152,7 +157,8 @@ impl Child {
             restarts,
             choice: 0,
             hopeless: 0,
-            opened: false,
+            works: false,
+            opened_at: None,
             restart_at: None,
             away: false,
             lost_told: Duration::ZERO,
@@ -162,16 +168,28 @@ impl Child {
 }
 
 impl Child {
-    /// Which recogniser hears next, after this error: the same where it may do better the next time, else the next in
+    /// Whether the life in hand has worked; the next one has not yet.
+    fn take_works(&mut self, now: Instant) -> bool {
+        let opened = self.opened_at.take();
+        let lasted = opened.is_some_and(|at| now.saturating_duration_since(at) >= PROVEN);
+        std::mem::take(&mut self.works) || lasted
+    }
+
+    /// Which recogniser hears next, after this error: the same where it worked and may do so again, else the next in
     /// order, the first again after the last. `None` where none may.
-    fn next_choice(&mut self, listen: &ListenConfig, error: &ProviderError) -> Option<usize> {
+    fn next_choice(
+        &mut self,
+        listen: &ListenConfig,
+        error: &ProviderError,
+        worked: bool,
+    ) -> Option<usize> {
         let hopeless = matches!(
             error.kind,
             ErrorKind::Auth | ErrorKind::InvalidRequest | ErrorKind::Quota
         );
         if hopeless {
             self.hopeless |= 1 << self.choice;
-        } else if self.opened || listen.choices() == 1 {
+        } else if worked || listen.choices() == 1 {
             return Some(self.choice);
         }
         let count = listen.choices();
@@ -446,7 +464,7 @@ impl Session {
             let provider = listen.choice(choice).provider;
             self.stt = Some(Child {
                 choice,
-                opened: true,
+                works: true,
                 ..Child::new(life, provider, restarts)
             });
         }
@@ -528,8 +546,8 @@ impl Session {
         }
         self.tell_loss(life, lost);
         match news {
-            SttNews::Heard(event) => self.heard(event, moment),
-            SttNews::Opened => self.recovered(life, lost),
+            SttNews::Heard(event) => self.heard(life, event, moment),
+            SttNews::Opened => self.recovered(life, lost, moment),
             SttNews::Stopped(outcome) => self.stt_stopped(life, outcome, moment),
         }
     }
@@ -557,7 +575,10 @@ impl Session {
         true
     }
 
-    fn heard(&mut self, event: SttEvent, moment: Moment) {
+    fn heard(&mut self, life: u32, event: SttEvent, moment: Moment) {
+        if let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) {
+            stt.works = true;
+        }
         if let SttEvent::UtteranceLost(error) = &event {
             let refusal = of_provider(error, ErrorCode::SttFailed);
             self.refuse(refusal.code, refusal.message);
@@ -601,11 +622,11 @@ impl Session {
         }
     }
 
-    fn recovered(&mut self, life: u32, lost: Duration) {
+    fn recovered(&mut self, life: u32, lost: Duration, moment: Moment) {
         let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) else {
             return;
         };
-        stt.opened = true;
+        stt.opened_at = Some(moment.now);
         if std::mem::take(&mut stt.away) {
             let provider = stt.provider.clone();
             let lost = lost.saturating_sub(std::mem::replace(&mut stt.lost_told, lost));
@@ -628,7 +649,8 @@ impl Session {
         }
         let error = outcome.err().unwrap_or_else(ended_early);
         let listen = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
-        let next = listen.and_then(|listen| stt.next_choice(listen, &error));
+        let worked = stt.take_works(moment.now);
+        let next = listen.and_then(|listen| stt.next_choice(listen, &error, worked));
         let delay = next.and_then(|_| stt.restarts.next(moment.now.into(), jitter()));
         let (Some(next), Some(delay), Some(listen)) = (next, delay, listen) else {
             stt.failed = true;
@@ -643,7 +665,6 @@ impl Session {
                 ),
             );
         };
-        let worked = std::mem::take(&mut stt.opened);
         // A fallback need not be waited for, and neither need the first attempt where there is one.
         let at_once = next > stt.choice || (listen.choices() > 1 && next == stt.choice && worked);
         let delay = if at_once { Duration::ZERO } else { delay };

@@ -35,7 +35,7 @@ pub(super) const SPREAD: Duration = CYCLE.saturating_add(FRAME);
 /// Sessions that are being connected at once.
 const CONNECTING: usize = 32;
 /// How long connecting one may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -151,7 +151,7 @@ async fn connect_one(url: &str, peer: Peer) -> Result<Socket, SessionError> {
     Err(SessionError::Closed(String::new()))
 }
 
-fn check_open(message: &Message) -> Result<(), SessionError> {
+pub(super) fn check_open(message: &Message) -> Result<(), SessionError> {
     match message {
         Message::Close(reason) => {
             let reason = reason.as_ref();

@@ -1,19 +1,37 @@
-//! `vivavoce bench`: measurements of a whole server under load. One file for each question: what is asked
-//! ([`sessions`]), who asks ([`load`]), who answers ([`under_test`], [`echo`]), and what came out ([`outcome`]).
+//! `vivavoce bench`: measurements of a whole server. One file for each question ([`sessions`], [`fallback`],
+//! [`vendors`]), and for each who asks ([`load`], [`session`], [`raw`]), who answers ([`under_test`], [`backed`],
+//! [`echo`]), and what comes out ([`outcome`], [`spread`]).
 
+mod backed;
 mod echo;
+mod fallback;
 mod histogram;
 mod load;
 mod outcome;
+mod raw;
+mod session;
 mod sessions;
+mod spread;
 mod under_test;
+mod vendors;
+
+use std::io;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
+use self::under_test::Cores;
 use super::{ConfigArgs, Failure};
+use crate::emulators::Vendor;
+use crate::server::StopSignal;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench sessions --help")]
+#[command(
+    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench vendors --help"
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -23,6 +41,10 @@ pub(super) struct Arguments {
 enum What {
     /// Measures how many sessions a core carries, what they cost and how late their sound is
     Sessions(sessions::Arguments),
+    /// Measures how long nobody is heard when a vendor fails and the next takes over
+    Fallback(fallback::Arguments),
+    /// Measures how much later speech begins through the server than at the vendor itself
+    Vendors(vendors::Arguments),
     /// Sends frames back (started by the measurement itself)
     #[command(hide = true)]
     Echo,
@@ -31,6 +53,49 @@ enum What {
 pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
         What::Sessions(arguments) => sessions::run(config, arguments),
+        What::Fallback(arguments) => fallback::run(config, arguments),
+        What::Vendors(arguments) => vendors::run(config, arguments),
         What::Echo => echo::run().map_err(Failure::work),
     }
+}
+
+/// A thread for each core of the load.
+fn runtime(cores: Option<&Cores>) -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.map_or(1, |cores| cores.for_load))
+        .enable_all()
+        .build()
+}
+
+/// Cancelled by SIGTERM or Ctrl-C, whatever is being done then.
+fn stop_token(runtime: &Runtime) -> io::Result<CancellationToken> {
+    let _inside = runtime.enter();
+    let mut signal = StopSignal::listen()?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    runtime.spawn(async move {
+        signal.received().await;
+        stopped.cancel();
+    });
+    Ok(stop)
+}
+
+fn write_json(file: &Path, document: &impl Serialize) -> Result<(), Failure> {
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::work(format!("{}: {error}", file.display()));
+    let text = serde_json::to_string_pretty(document).map_err(|error| failed(&error))?;
+    std::fs::write(file, text + "\n").map_err(|error| failed(&error))
+}
+
+/// A vendor by its slug.
+fn vendor(slug: &str) -> Result<Vendor, String> {
+    let known = Vendor::ALL.map(Vendor::slug).join(", ");
+    slug.parse().map_err(|_| format!("must be one of {known}"))
+}
+
+/// The vendors that were named, each once; all of them where none was.
+fn chosen(named: &[Vendor]) -> Vec<Vendor> {
+    let all = Vendor::ALL.into_iter();
+    all.filter(|vendor| named.is_empty() || named.contains(vendor))
+        .collect()
 }

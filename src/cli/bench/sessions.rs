@@ -20,7 +20,6 @@ use super::load::{self, Load, Peer, SPREAD};
 use super::outcome::{Outcome, State, table};
 use super::under_test::{Cores, UnderTest, Usage};
 use super::{ConfigArgs, Failure};
-use crate::server::StopSignal;
 
 /// The largest added delay with which a ramp goes on, of 99 in 100 frames.
 const GOAL: Duration = Duration::from_millis(2);
@@ -76,8 +75,8 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     if cores.is_none() {
         eprintln!("there is one core only: the load slows the server down");
     }
-    let runtime = runtime(cores.as_ref()).map_err(Failure::work)?;
-    let stop = stop_token(&runtime).map_err(Failure::work)?;
+    let runtime = super::runtime(cores.as_ref()).map_err(Failure::work)?;
+    let stop = super::stop_token(&runtime).map_err(Failure::work)?;
     let bench = Bench {
         config,
         seconds: arguments.seconds,
@@ -95,44 +94,16 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
     print!("{}", table(&outcomes));
     if let Some(file) = &arguments.json {
-        write_json(file, &outcomes)?;
+        let document = Document {
+            version: env!("CARGO_PKG_VERSION"),
+            outcomes: &outcomes,
+        };
+        super::write_json(file, &document)?;
     }
     match outcomes.iter().map(|outcome| outcome.failures).sum() {
         0 => Ok(()),
         failures => Err(Failure::work(format!("{failures} failures, see above"))),
     }
-}
-
-/// A thread for each core of the load.
-fn runtime(cores: Option<&Cores>) -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.map_or(1, |cores| cores.for_load))
-        .enable_all()
-        .build()
-}
-
-/// Cancelled by SIGTERM or Ctrl-C, whatever is being done then.
-fn stop_token(runtime: &Runtime) -> io::Result<CancellationToken> {
-    let _inside = runtime.enter();
-    let mut signal = StopSignal::listen()?;
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    runtime.spawn(async move {
-        signal.received().await;
-        stopped.cancel();
-    });
-    Ok(stop)
-}
-
-fn write_json(file: &PathBuf, outcomes: &[Outcome]) -> Result<(), Failure> {
-    let document = Document {
-        version: env!("CARGO_PKG_VERSION"),
-        outcomes,
-    };
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::work(format!("{}: {error}", file.display()));
-    let text = serde_json::to_string_pretty(&document).map_err(|error| failed(&error))?;
-    std::fs::write(file, text + "\n").map_err(|error| failed(&error))
 }
 
 /// What all measurements of one call share.

@@ -1,6 +1,7 @@
 //! Google's server, as far as its own SDKs and our client use it: gRPC on a listener of its own (h2c), REST and the exchange
 //! of claims for tokens beside the others.
 
+mod account;
 mod link;
 mod recognise;
 mod refusals;
@@ -28,6 +29,7 @@ use crate::providers::google::wire::{
     LIST_VOICES, STREAMING_RECOGNIZE, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH,
 };
 
+pub(super) use account::account;
 pub(super) use rest::routes;
 
 /// Serves gRPC without TLS (h2c) until it is told to stop.

@@ -97,6 +97,38 @@ async fn a_drop_that_is_mended_at_once_changes_nothing() {
 }
 
 #[actix::test]
+async fn one_that_opens_and_refuses_what_it_is_sent_is_replaced_too() {
+    let stage = Stage::new();
+    let client = ready(&stage).await;
+    let sent = client.speaks(ms(300)).await;
+    let dropped = client.now();
+    stage.recogniser.stream(0).await.drops();
+    stage.recogniser.stream(1).await.drops();
+    let spare = stage.spare_recogniser.stream(0).await;
+    assert!(client.now() - dropped <= ms(20));
+    client.speaks(ms(20)).await;
+    assert!(spare.heard().starts_with(&sent));
+    assert_eq!(stage.recogniser.opened(), 2);
+    assert_eq!(client.events_of("error").len(), 0);
+}
+
+#[actix::test]
+async fn one_that_has_heard_or_lasted_is_asked_again_as_often_as_it_drops() {
+    let stage = Stage::new();
+    let client = ready(&stage).await;
+    client.speaks(ms(100)).await;
+    stage.recogniser.stream(0).await.drops();
+    stage.recogniser.stream(1).await.says(said("Hello"));
+    client.event("stt_result").await;
+    stage.recogniser.stream(1).await.drops();
+    stage.recogniser.stream(2).await;
+    sleep(ms(1_100)).await;
+    stage.recogniser.stream(2).await.drops();
+    stage.recogniser.stream(3).await;
+    assert_eq!(stage.spare_recogniser.opened(), 0);
+}
+
+#[actix::test]
 async fn after_the_last_fallback_the_first_is_asked_again_but_not_one_that_is_hopeless() {
     let stage = Stage::new();
     let client = ready(&stage).await;
