@@ -1,0 +1,917 @@
+//! Every field of `stt_config` and `tts_config` at every vendor, by sessions and by `/speak`: the table of fields that each
+//! provider states is the list of what is tried here, and a row without a check fails. What is the vendor's own parameter
+//! arrives at the vendor; what is converted is in the sound; what is ignored is said. The matrix is printed.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use futures_util::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+use vivavoce::emulators::engine::Engine;
+use vivavoce::emulators::visit::Record;
+use vivavoce::emulators::{Settings, Vendor};
+use vivavoce::providers::parameters::{Honoured, Parameter};
+use vivavoce::providers::{ProviderTable, TtsEvent};
+
+use super::faults::heard_numbers;
+use super::{Backed, english, google, numbers_in, providers, scripted, start, tone_words};
+use crate::harness::{
+    SENTENCES, Server, post_speak, speak as speak_locally, text_stream, tts_request,
+};
+use crate::session::client::{Chunk, Event, Session, config, with};
+use crate::session::sound::{WIDE, decoded, encoded, stereo};
+
+const RATE: SampleRate = SampleRate::HZ_16000;
+/// How much faster than a microphone the clients send.
+const HURRY: u32 = 4;
+/// What is said to a session and by it.
+const NUMBERS: [u16; 6] = [200, 201, 202, 203, 204, 205];
+/// What stands in the matrix where a row has failed.
+const FAILED: &str = "FAILED";
+/// The key that opens where the server's own does not.
+const CALLERS: &str = "callers";
+
+/// What must be seen when a field is set.
+#[derive(Debug, Clone)]
+enum Effect {
+    /// The vendor's query has this pair.
+    Query(&'static str, &'static str),
+    /// So it has, when `/speak` asks: a session's sound is made of linear16.
+    QueryOfSpeak(&'static str, &'static str),
+    /// The path that the vendor was asked for has this part.
+    Path(&'static str),
+    /// A message to the vendor has this part.
+    Asked(&'static str),
+    /// So it has, when `/speak` asks.
+    AskedBySpeak(&'static str),
+    /// The finals have words with their places.
+    Words,
+    /// The finals have another label of whoever speaks than none.
+    Speaker,
+    /// The sound was understood, or is what was asked for: of every wish, and by itself enough for conversions.
+    Sound,
+    /// The sound has these numbers in place of the usual ones.
+    Says([u16; 6]),
+    /// The sound lasts this share of what it does with these other fields.
+    Lasts(f64, Value),
+}
+use Effect::{Asked, AskedBySpeak, Lasts, Path, Query, QueryOfSpeak, Says, Sound, Speaker, Words};
+
+/// Fields that are set, and what must come of it.
+type Wish = (Value, Vec<Effect>);
+
+fn wish<const N: usize>(fields: Value, effects: [Effect; N]) -> Wish {
+    (fields, effects.into())
+}
+
+/// What is wished of a recogniser to see what becomes of a field; `None` for a row that nobody has thought of. How
+/// credentials and what a vendor ignores are tried is the same for all.
+fn wishes_of_hearing(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
+    use Vendor::{Azure, Cartesia, Deepgram, ElevenLabs, Google};
+    let german = || json!({"language": "de-DE"});
+    let further = || json!({"languages": ["de-DE"]});
+    let telephone = || json!({"encoding": "mulaw"});
+    let narrow = || json!({"sample_rate": 8_000});
+    let terms = || json!({"keyterms": ["Vivavoce"]});
+    let unpunctuated = || json!({"punctuation": false});
+    let diarized = || json!({"diarize": true});
+    let model = |name: &str| json!({"model": name});
+    let one = |fields: Value, effect: Effect| Some(vec![wish(fields, [effect])]);
+    match (field, vendor) {
+        ("channels", _) => one(json!({"channels": 2}), Sound),
+        ("words", Cartesia) => one(model("ink-whisper"), Words),
+        ("words", _) => one(json!({}), Words),
+
+        ("language", Deepgram) => one(german(), Query("language", "de-DE")),
+        ("languages", Deepgram) => Some(vec![wish(
+            further(),
+            [
+                Query("language", "multi"),
+                Query("language_hint", "en"),
+                Query("language_hint", "de"),
+            ],
+        )]),
+        ("model", Deepgram) => Some(vec![
+            wish(model("nova-2"), [Query("model", "nova-2")]),
+            wish(
+                model("flux-general-en"),
+                [Query("model", "flux-general-en"), Path("/v2/listen")],
+            ),
+        ]),
+        ("encoding", Deepgram) => one(telephone(), Query("encoding", "mulaw")),
+        ("sample_rate", Deepgram) => Some(vec![
+            wish(narrow(), [Query("sample_rate", "8000")]),
+            wish(
+                json!({"sample_rate": 44_100}),
+                [Query("sample_rate", "44100")],
+            ),
+        ]),
+        ("punctuation", Deepgram) => one(unpunctuated(), Query("punctuate", "false")),
+        ("keyterms", Deepgram) => Some(vec![
+            wish(terms(), [Query("keyterm", "Vivavoce")]),
+            wish(
+                with(terms(), model("nova-2-general")),
+                [Query("keywords", "Vivavoce")],
+            ),
+        ]),
+        ("diarize", Deepgram) => Some(vec![wish(
+            diarized(),
+            [Query("diarize_model", "latest"), Speaker],
+        )]),
+
+        ("language", ElevenLabs) => one(german(), Query("language_code", "de")),
+        ("languages", ElevenLabs) => one(further(), Query("secondary_languages", "de")),
+        ("model", ElevenLabs) => one(model("scribe_v3_live"), Query("model_id", "scribe_v3_live")),
+        ("encoding", ElevenLabs) => one(telephone(), Sound),
+        ("sample_rate", ElevenLabs) => Some(vec![
+            wish(narrow(), [Query("audio_format", "pcm_8000"), Sound]),
+            wish(
+                json!({"sample_rate": 32_000}),
+                [Query("audio_format", "pcm_44100"), Sound],
+            ),
+        ]),
+        ("keyterms", ElevenLabs) => one(terms(), Query("keyterms", "Vivavoce")),
+
+        ("language", Google) => one(german(), Asked(r#"language_codes: ["de-DE"]"#)),
+        ("languages", Google) => one(further(), Asked(r#"language_codes: ["en-US", "de-DE"]"#)),
+        ("model", Google) => one(model("telephony"), Asked(r#"model: "telephony""#)),
+        ("encoding", Google) => one(telephone(), Asked("encoding: 2,")),
+        ("sample_rate", Google) => one(narrow(), Asked("sample_rate_hertz: 8000")),
+        ("punctuation", Google) => {
+            one(unpunctuated(), Asked("enable_automatic_punctuation: false"))
+        }
+        ("keyterms", Google) => one(terms(), Asked(r#"value: "Vivavoce""#)),
+        ("diarize", Google) => one(diarized(), Asked("diarization_config: Some")),
+
+        ("language", Azure) => Some(vec![wish(
+            german(),
+            [Asked(r#""language":"de-DE""#), Query("language", "de-DE")],
+        )]),
+        ("languages", Azure) => one(further(), Asked(r#""languages":["en-US","de-DE"]"#)),
+        ("model", Azure) => one(model("my-model"), Query("cid", "my-model")),
+        ("encoding", Azure) => one(telephone(), Asked("RIFF mulaw 16000 Hz 1 channel")),
+        ("sample_rate", Azure) => Some(vec![
+            wish(narrow(), [Asked("RIFF linear16 8000 Hz 1 channel")]),
+            wish(json!({"sample_rate": 44_100}), [Sound]),
+        ]),
+        // Only a text that is more than numbers has any: see the test of its own.
+        ("punctuation", Azure) => Some(Vec::new()),
+        ("keyterms", Azure) => one(terms(), Asked(r#"[{"text":"Vivavoce"}]"#)),
+        ("diarize", Azure) => Some(vec![wish(
+            diarized(),
+            [Asked(r#""speakerDiarization""#), Speaker],
+        )]),
+
+        ("language", Cartesia) => Some(vec![wish(
+            german(),
+            [Query("language", "de"), Path("/stt/websocket")],
+        )]),
+        ("model", Cartesia) => one(
+            model("ink-whisper-2025-06-04"),
+            Query("model", "ink-whisper-2025-06-04"),
+        ),
+        ("encoding", Cartesia) => one(telephone(), Query("encoding", "pcm_mulaw")),
+        ("sample_rate", Cartesia) => Some(vec![
+            wish(narrow(), [Query("sample_rate", "8000")]),
+            wish(
+                json!({"sample_rate": 20_000}),
+                [Query("sample_rate", "22050")],
+            ),
+        ]),
+        ("keyterms", Cartesia) => one(terms(), Query("keyterm", "Vivavoce")),
+        _ => None,
+    }
+}
+
+/// The same of a synthesiser.
+fn wishes_of_speech(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
+    use Vendor::{Azure, Cartesia, Deepgram, ElevenLabs, Google};
+    let telephone = || json!({"audio_format": "mulaw", "sample_rate": 8_000});
+    let mp3 = || wish(json!({"audio_format": "mp3"}), [Sound]);
+    let at = |hz: u32| json!({"sample_rate": hz});
+    let speed = |rate: f64| json!({"speaking_rate": rate});
+    // Twice as fast as the vendor can: it speaks as fast as it can, and the sound is stretched to half its length.
+    let beyond = |most: f64| wish(speed(2.0 * most), [Lasts(0.5, speed(most))]);
+    let model = |name: &str| json!({"model": name});
+    let voice = |id: &str| json!({"voice_id": id});
+    let one = |fields: Value, effect: Effect| Some(vec![wish(fields, [effect])]);
+    match (field, vendor) {
+        ("pronunciations", _) => {
+            let mut meant = NUMBERS;
+            meant[3] = 999;
+            one(
+                json!({"pronunciations": [{"word": "203", "pronunciation": "999"}]}),
+                Says(meant),
+            )
+        }
+
+        ("model", Deepgram) => one(model("aura-2-draco-en"), Query("model", "aura-2-draco-en")),
+        ("voice_id", Deepgram) => one(voice("aura-orion-en"), Query("model", "aura-orion-en")),
+        ("audio_format", Deepgram) => Some(vec![
+            wish(telephone(), [QueryOfSpeak("encoding", "mulaw"), Sound]),
+            mp3(),
+        ]),
+        ("sample_rate", Deepgram) => Some(vec![
+            wish(at(48_000), [Query("sample_rate", "48000")]),
+            wish(at(22_050), [Sound]),
+        ]),
+        ("speaking_rate", Deepgram) => Some(vec![
+            wish(speed(1.25), [Query("speed", "1.25")]),
+            beyond(1.5),
+        ]),
+
+        ("model", ElevenLabs) => one(
+            model("eleven_turbo_v2_5"),
+            Query("model_id", "eleven_turbo_v2_5"),
+        ),
+        ("voice_id", ElevenLabs) => one(
+            voice("21m00Tcm4TlvDq8ikWAM"),
+            Path("/21m00Tcm4TlvDq8ikWAM/"),
+        ),
+        ("audio_format", ElevenLabs) => Some(vec![
+            wish(
+                telephone(),
+                [QueryOfSpeak("output_format", "ulaw_8000"), Sound],
+            ),
+            mp3(),
+        ]),
+        ("sample_rate", ElevenLabs) => Some(vec![
+            wish(at(48_000), [Query("output_format", "pcm_48000"), Sound]),
+            wish(at(11_025), [Sound]),
+        ]),
+        ("speaking_rate", ElevenLabs) => Some(vec![
+            wish(speed(1.125), [Asked(r#""speed":1.125"#)]),
+            beyond(1.2),
+        ]),
+
+        ("model", Google) => one(
+            model("gemini-2.5-flash-tts"),
+            Asked(r#"model_name: "gemini-2.5-flash-tts""#),
+        ),
+        ("voice_id", Google) => Some(vec![
+            wish(
+                voice("de-DE-Chirp3-HD-Kore"),
+                [
+                    Asked(r#"name: "de-DE-Chirp3-HD-Kore""#),
+                    Asked(r#"language_code: "de-DE""#),
+                ],
+            ),
+            wish(
+                voice("en-GB-Neural2-A"),
+                [Asked(r#"name: "en-GB-Neural2-A""#)],
+            ),
+        ]),
+        ("audio_format", Google) => Some(vec![wish(telephone(), [Sound]), mp3()]),
+        ("sample_rate", Google) => one(at(48_000), Asked("sample_rate_hertz: 48000")),
+        ("speaking_rate", Google) => Some(vec![
+            wish(speed(1.25), [Asked("speaking_rate: 1.25")]),
+            beyond(2.0),
+        ]),
+
+        ("model", Azure) => one(model("my-voice"), Query("deploymentId", "my-voice")),
+        ("voice_id", Azure) => Some(vec![
+            wish(
+                voice("en-US-AndrewMultilingualNeural"),
+                [Asked(r#""voiceName":"en-US-AndrewMultilingualNeural""#)],
+            ),
+            wish(
+                voice("en-US-JennyNeural"),
+                [Asked("<voice name='en-US-JennyNeural'>")],
+            ),
+        ]),
+        ("audio_format", Azure) => Some(vec![
+            wish(
+                telephone(),
+                [AskedBySpeak("raw-8khz-8bit-mono-mulaw"), Sound],
+            ),
+            mp3(),
+        ]),
+        ("sample_rate", Azure) => Some(vec![
+            wish(at(48_000), [Asked("raw-48khz-16bit-mono-pcm"), Sound]),
+            wish(at(11_025), [Sound]),
+        ]),
+        ("speaking_rate", Azure) => Some(vec![
+            wish(speed(1.25), [Asked("<prosody rate='1.250'>")]),
+            beyond(2.0),
+        ]),
+
+        ("model", Cartesia) => one(model("sonic-3"), Asked(r#""model_id":"sonic-3","#)),
+        ("voice_id", Cartesia) => one(
+            voice("a0e99841-438c-4a64-b679-ae501e7d6091"),
+            Asked(r#""id":"a0e99841-438c-4a64-b679-ae501e7d6091""#),
+        ),
+        ("audio_format", Cartesia) => Some(vec![
+            wish(
+                telephone(),
+                [AskedBySpeak(r#""encoding":"pcm_mulaw""#), Sound],
+            ),
+            mp3(),
+        ]),
+        ("sample_rate", Cartesia) => Some(vec![
+            wish(at(48_000), [Asked(r#""sample_rate":48000"#), Sound]),
+            wish(at(11_025), [Sound]),
+        ]),
+        ("speaking_rate", Cartesia) => Some(vec![
+            wish(speed(1.25), [Asked(r#""speed":1.25"#)]),
+            beyond(1.5),
+        ]),
+        // Asked of the provider itself: the socket has no such field yet.
+        ("words", _) => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// What an ignored field is set to, so that it is said.
+fn ignored_wish(field: &str) -> Value {
+    match field {
+        "languages" => json!({"languages": ["de-DE"]}),
+        "punctuation" => json!({"punctuation": false}),
+        "keyterms" => json!({"keyterms": ["Vivavoce"]}),
+        "diarize" => json!({"diarize": true}),
+        other => panic!("how is {other} wished for?"),
+    }
+}
+
+/// One vendor in one direction, whose rows are tried one after the other.
+struct Bench<'a> {
+    backed: &'a Backed,
+    vendor: Vendor,
+    direction: &'static str,
+}
+
+impl Bench<'_> {
+    fn records(&self) -> Vec<Record> {
+        let mut records = self.backed.emulators.emulation.log.all();
+        records.retain(|record| {
+            record.vendor == self.vendor.slug() && record.direction == self.direction
+        });
+        records
+    }
+
+    /// How often the vendor has been asked for this so far; `None` for what does not concern what it was asked for.
+    fn count(&self, effect: &Effect) -> Option<usize> {
+        let in_query = |record: &Record, wanted: (&str, &str)| {
+            let mut query = record.query.iter();
+            let (wanted, text) = wanted;
+            // Names are kept in lower case.
+            let found =
+                query.any(|(name, value)| name.eq_ignore_ascii_case(wanted) && value == text);
+            usize::from(found)
+        };
+        let of = |record: &Record| match effect {
+            Query(name, value) | QueryOfSpeak(name, value) => Some(in_query(record, (name, value))),
+            Path(part) => Some(usize::from(record.path.contains(part))),
+            Asked(part) | AskedBySpeak(part) => {
+                let asked = record.asked.iter();
+                Some(asked.filter(|message| message.contains(part)).count())
+            }
+            _ => None,
+        };
+        let counts = self.records().iter().map(of).collect::<Option<Vec<_>>>();
+        counts.map(|counts| counts.iter().sum())
+    }
+
+    /// That the vendor was asked for nothing of this before, though it was asked for other things.
+    fn assert_new(&self, effects: &[Effect]) {
+        assert!(!self.records().is_empty(), "a default session comes first");
+        for effect in effects {
+            let before = self.count(effect).unwrap_or_default();
+            assert_eq!(before, 0, "{effect:?} does not tell that the field is set");
+        }
+    }
+
+    fn assert_asked(&self, effect: &Effect) {
+        if let Some(count) = self.count(effect) {
+            let records: Vec<_> = self
+                .records()
+                .into_iter()
+                .map(|record| (record.path, record.query, record.asked))
+                .collect();
+            assert!(count > 0, "{effect:?} did not arrive: {records:#?}");
+        }
+    }
+}
+
+/// What a cell of the matrix shows.
+fn shown(honoured: Honoured, wishes: &[Wish]) -> String {
+    let of = |effect: &Effect| match effect {
+        Query(name, value) | QueryOfSpeak(name, value) => format!("{name}={value}"),
+        Path(part) | Asked(part) | AskedBySpeak(part) => (*part).to_owned(),
+        Words => "words".to_owned(),
+        Speaker => "speaker".to_owned(),
+        Sound => "sound".to_owned(),
+        Says(_) => "said instead".to_owned(),
+        Lasts(share, _) => format!("×{share}"),
+    };
+    match honoured {
+        Honoured::Ignored(_) => "ignored, and said".to_owned(),
+        Honoured::Own(_) | Honoured::Converted(_) => {
+            let first = wishes.iter().flat_map(|(_, effects)| effects).next();
+            first.map_or_else(|| "by itself".to_owned(), of)
+        }
+    }
+}
+
+/// That a row is tried as what it claims to be.
+fn assert_fits(parameter: &Parameter, wishes: &[Wish]) {
+    for (fields, effects) in wishes {
+        let sound = effects
+            .iter()
+            .any(|effect| matches!(effect, Sound | Says(_) | Lasts(..)));
+        if let Honoured::Converted(_) = parameter.honoured {
+            assert!(sound, "{parameter:?} says nothing of the sound: {fields}");
+        }
+    }
+    let own = wishes.iter().flat_map(|(_, effects)| effects);
+    let own = own
+        .filter(|effect| !matches!(effect, Sound | Says(_) | Lasts(..)))
+        .count();
+    if let Honoured::Own(_) = parameter.honoured {
+        let elsewhere = wishes.is_empty();
+        assert!(own > 0 || elsewhere, "{parameter:?} is not looked for");
+    }
+}
+
+// --- hearing ---
+
+/// A session that is spoken to until it has understood everything.
+struct Heard {
+    results: Vec<Event>,
+    events: Vec<Event>,
+}
+
+/// What the client sends: the numbers, in two channels one here and one there.
+async fn sound(fields: &Value) -> (AudioFormat, Vec<vivavoce::audio::encode::Encoded>) {
+    let encoding = fields["encoding"].as_str().unwrap_or("linear16");
+    let encoding: Encoding = encoding.parse().unwrap();
+    let hz = fields["sample_rate"].as_u64().unwrap_or(16_000);
+    let mut format = AudioFormat::mono(encoding, SampleRate::new(hz).unwrap());
+    let mono = |numbers: &[u16]| {
+        let mut sound = tone_words(numbers.iter().copied(), RATE);
+        sound.resize(sound.len() + RATE.hz() as usize, 0);
+        Pcm::new(Layout::mono(RATE), sound)
+    };
+    let pcm = if fields["channels"] == 2 {
+        format.layout = Layout::new(format.layout.rate, vivavoce::audio::Channels::Stereo);
+        let (left, right) = NUMBERS.split_at(3);
+        let word = tone_words([0], RATE).len();
+        let silence = vec![0; left.len() * word];
+        let silent = |before: bool, sound: Pcm| {
+            let mut samples = if before { silence.clone() } else { Vec::new() };
+            samples.extend_from_slice(sound.samples());
+            samples.resize(NUMBERS.len() * word + RATE.hz() as usize, 0);
+            Pcm::new(Layout::mono(RATE), samples)
+        };
+        let spoken = |numbers: &[u16]| {
+            Pcm::new(
+                Layout::mono(RATE),
+                tone_words(numbers.iter().copied(), RATE),
+            )
+        };
+        stereo(&silent(false, spoken(left)), &silent(true, spoken(right)))
+    } else {
+        mono(&NUMBERS)
+    };
+    (format, encoded(&pcm, format).await)
+}
+
+async fn listen(backed: &Backed, vendor: Vendor, fields: &Value) -> Result<Heard, Vec<Event>> {
+    let mut session = Session::connect(&backed.server).await;
+    let stt = with(json!({"provider": vendor.slug()}), fields.clone());
+    session
+        .send(config(
+            json!({"stt_config": stt, "vad": {"enabled": false}}),
+        ))
+        .await;
+    if session.next_of(&["ready", "error"]).await.kind() == "ready" {
+        for piece in sound(fields).await.1 {
+            session.send_sound(piece.data).await;
+            tokio::time::sleep(piece.duration / HURRY).await;
+        }
+        session
+            .until_heard(NUMBERS.len(), Duration::from_secs(25))
+            .await;
+    }
+    let errors = session.events_of("error");
+    let heard = heard_numbers(&session);
+    let events = session.events();
+    session.close().await;
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    assert_eq!(heard, NUMBERS, "{vendor:?} {fields}");
+    let results = events
+        .iter()
+        .filter(|event| event.kind() == "stt_result")
+        .cloned();
+    Ok(Heard {
+        results: results.collect(),
+        events,
+    })
+}
+
+impl Heard {
+    /// The words of the finals.
+    fn words(&self) -> Vec<Value> {
+        let finals = self.results.iter().filter(|result| result.is("is_final"));
+        let words = finals.filter_map(|result| result["words"].as_array());
+        words.flatten().cloned().collect()
+    }
+
+    fn assert_words(&self) {
+        let words = self.words();
+        assert_eq!(words.len(), NUMBERS.len(), "{words:?}");
+        for (index, word) in words.iter().enumerate() {
+            let meant = index as f64 * 0.48;
+            let start = word["start"].as_f64().unwrap();
+            assert!((start - meant).abs() < 0.1, "{words:?}");
+        }
+    }
+
+    fn assert_ignored(&self, field: &str) {
+        let told = self.events.iter().filter(|event| {
+            event.kind() == "provider_event"
+                && event["state"] == "ignored"
+                && event.text("message").contains(field)
+        });
+        assert_eq!(told.count(), 1, "{field} is not said to be ignored");
+    }
+}
+
+impl Bench<'_> {
+    async fn hear(&self, parameter: &Parameter) -> String {
+        let Parameter { field, honoured } = *parameter;
+        let vendor = self.vendor;
+        if let Honoured::Ignored(_) = honoured {
+            let heard = listen(self.backed, vendor, &ignored_wish(field)).await;
+            heard
+                .expect("it is heard all the same")
+                .assert_ignored(field);
+            return shown(honoured, &[]);
+        }
+        let wishes = wishes_of_hearing(vendor, field)
+            .unwrap_or_else(|| panic!("{vendor:?}: stt_config.{field} has no check"));
+        assert_fits(parameter, &wishes);
+        for (fields, effects) in &wishes {
+            self.assert_new(effects);
+            let heard = listen(self.backed, vendor, fields).await;
+            let heard = heard.unwrap_or_else(|errors| panic!("{vendor:?} {fields}: {errors:?}"));
+            for effect in effects {
+                self.assert_asked(effect);
+                match effect {
+                    Words => heard.assert_words(),
+                    Speaker => {
+                        let words = heard.words();
+                        let known = words.iter().filter(|word| word["speaker"].is_string());
+                        assert_eq!(known.count(), NUMBERS.len(), "{words:?}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+        shown(honoured, &wishes)
+    }
+}
+
+// --- speaking ---
+
+/// How a text was said.
+struct Spoken {
+    numbers: Vec<u16>,
+    duration: Duration,
+}
+
+fn written() -> String {
+    NUMBERS.map(|number| number.to_string()).join(" ")
+}
+
+fn spoken(chunks: &[Chunk], fields: &Value) -> Spoken {
+    let encoding = fields["audio_format"].as_str().unwrap_or("linear16");
+    let encoding: Encoding = encoding.parse().unwrap();
+    let hz = fields["sample_rate"].as_u64().unwrap_or(16_000);
+    let format = AudioFormat::mono(encoding, SampleRate::new(hz).unwrap());
+    let sound = decoded(chunks, format);
+    assert_eq!(sound.layout(), format.layout, "{fields}");
+    Spoken {
+        numbers: numbers_in(sound.samples(), format.layout.rate),
+        duration: format.layout.rate.duration_of(sound.samples().len()),
+    }
+}
+
+fn tts(vendor: Vendor, fields: &Value) -> Value {
+    let usual = json!({"provider": vendor.slug(), "model": "", "sample_rate": 16_000});
+    with(usual, fields.clone())
+}
+
+async fn say(backed: &Backed, vendor: Vendor, fields: &Value) -> Result<Spoken, Vec<Event>> {
+    let config = config(json!({"tts_config": tts(vendor, fields)}));
+    let mut session = Session::open(&backed.server, config).await;
+    session.speak("u", &written()).await;
+    session.end_of("u").await;
+    let errors = session.events_of("error");
+    let sound = session.sound();
+    session.close().await;
+    if errors.is_empty() {
+        Ok(spoken(&sound, fields))
+    } else {
+        Err(errors)
+    }
+}
+
+async fn speak(backed: &Backed, vendor: Vendor, fields: &Value) -> Result<Spoken, Value> {
+    let body = json!({"text": written(), "tts_config": tts(vendor, fields)});
+    let answer = post_speak(&backed.server, body).await;
+    if answer.status() != 200 {
+        return Err(answer.json().await.unwrap());
+    }
+    let named = answer.headers()["x-audio-format"].to_str().unwrap();
+    assert_eq!(named, fields["audio_format"].as_str().unwrap_or("linear16"));
+    let (at, data) = (Instant::now(), answer.bytes().await.unwrap());
+    Ok(spoken(&[Chunk { at, data }], fields))
+}
+
+impl Bench<'_> {
+    async fn say(&self, parameter: &Parameter) -> String {
+        let Parameter { field, honoured } = *parameter;
+        let vendor = self.vendor;
+        let wishes = wishes_of_speech(vendor, field)
+            .unwrap_or_else(|| panic!("{vendor:?}: tts_config.{field} has no check"));
+        assert_fits(parameter, &wishes);
+        for (fields, effects) in &wishes {
+            self.assert_new(effects);
+            let wrong = |why: String| -> Spoken { panic!("{vendor:?} {fields}: {why}") };
+            let by_session = say(self.backed, vendor, fields).await;
+            let by_session = by_session.unwrap_or_else(|errors| wrong(format!("{errors:?}")));
+            for effect in effects {
+                if !matches!(effect, QueryOfSpeak(..) | AskedBySpeak(_)) {
+                    self.assert_asked(effect);
+                }
+            }
+            let asked: Vec<_> = effects.iter().map(|effect| self.count(effect)).collect();
+            let by_speak = speak(self.backed, vendor, fields).await;
+            let by_speak = by_speak.unwrap_or_else(|error| wrong(error.to_string()));
+            for (effect, before) in effects.iter().zip(asked) {
+                self.assert_asked(effect);
+                // A message is sent for each utterance, and an address is asked for once.
+                if let Asked(_) = effect {
+                    assert!(self.count(effect) > before, "{effect:?}, by /speak");
+                }
+                for spoken in [&by_session, &by_speak] {
+                    self.assert_said(effect, spoken, fields).await;
+                }
+            }
+        }
+        shown(honoured, &wishes)
+    }
+
+    async fn assert_said(&self, effect: &Effect, spoken: &Spoken, fields: &Value) {
+        match effect {
+            Says(numbers) => assert_eq!(spoken.numbers, numbers, "{fields}"),
+            Lasts(share, other) => {
+                let other = speak(self.backed, self.vendor, other).await;
+                let other = other.unwrap_or_else(|error| panic!("{fields}: {error}"));
+                let ratio = spoken.duration.as_secs_f64() / other.duration.as_secs_f64();
+                assert!((ratio - share).abs() < 0.05, "{fields} lasts ×{ratio}");
+            }
+            _ => assert_eq!(spoken.numbers, NUMBERS, "{:?} {fields}", self.vendor),
+        }
+    }
+}
+
+/// Whether a provider tells where its words are, as its row says.
+async fn tell_words(table: &ProviderTable, vendor: Vendor, honoured: Honoured) -> String {
+    let provider = table.text_to_speech(vendor.slug()).unwrap();
+    let stream = provider.synthesize(tts_request(None), text_stream(&[&written()]));
+    let events: Vec<_> = stream.await.unwrap().events.collect().await;
+    let words: Vec<_> = events
+        .into_iter()
+        .filter_map(|event| match event.unwrap() {
+            TtsEvent::Word { word, start } => Some((word, start)),
+            _ => None,
+        })
+        .collect();
+    if let Honoured::Ignored(_) = honoured {
+        assert!(words.is_empty(), "{vendor:?} tells words after all");
+        return "none".to_owned();
+    }
+    let said: Vec<_> = words.iter().map(|(word, _)| word.as_str()).collect();
+    assert_eq!(said.join(" "), written(), "{vendor:?}");
+    for (index, (_, start)) in words.iter().enumerate() {
+        let meant = index as f64 * 0.48;
+        assert!((start.as_secs_f64() - meant).abs() < 0.1, "{words:?}");
+    }
+    "words".to_owned()
+}
+
+// --- credentials ---
+
+/// The caller's own credential.
+fn auth(backed: &Backed, vendor: Vendor) -> Value {
+    match vendor {
+        Vendor::Google => json!({"credentials": google::account(&backed.emulators, CALLERS)}),
+        Vendor::Azure => json!({"api_key": CALLERS, "region": "westeurope"}),
+        _ => json!({"api_key": CALLERS}),
+    }
+}
+
+/// A vendor that knows the caller's credential and not the server's.
+async fn opened_by_the_caller() -> Backed {
+    let mut settings = Settings::new(Engine::Scripted);
+    settings.key = Some(CALLERS.to_owned());
+    Backed::by(start(settings).await)
+}
+
+async fn hear_with_own_credential(backed: &Backed, vendor: Vendor) -> String {
+    let refused = listen(backed, vendor, &json!({})).await;
+    let refused = refused.err().expect("the server's key opens nothing");
+    let code = refused[0].text("code");
+    assert!(
+        ["provider_auth", "stt_failed"].contains(&code),
+        "{refused:?}"
+    );
+    let own = json!({"auth": auth(backed, vendor)});
+    let heard = listen(backed, vendor, &own).await;
+    heard.unwrap_or_else(|errors| panic!("{vendor:?}: {errors:?}"));
+    "the caller's".to_owned()
+}
+
+async fn say_with_own_credential(backed: &Backed, vendor: Vendor) -> String {
+    let refused = say(backed, vendor, &json!({})).await;
+    let refused = refused.err().expect("the server's key opens nothing");
+    assert_eq!(refused[0].text("code"), "provider_auth", "{refused:?}");
+    let refused = speak(backed, vendor, &json!({})).await;
+    let refused = refused.err().expect("the server's key opens nothing");
+    assert_eq!(refused["error"], "PROVIDER_AUTH", "{refused}");
+    let own = json!({"auth": auth(backed, vendor)});
+    let by_session = say(backed, vendor, &own).await;
+    let by_session = by_session.unwrap_or_else(|errors| panic!("{vendor:?}: {errors:?}"));
+    let by_speak = speak(backed, vendor, &own).await;
+    let by_speak = by_speak.unwrap_or_else(|error| panic!("{vendor:?}: {error}"));
+    for spoken in [by_session, by_speak] {
+        assert_eq!(spoken.numbers, NUMBERS, "{vendor:?}");
+    }
+    "the caller's".to_owned()
+}
+
+// --- the matrices ---
+
+/// What a row shows. One that fails has told why, and the others are tried all the same.
+async fn cell(row: impl Future<Output = String>) -> String {
+    let row = AssertUnwindSafe(row).catch_unwind().await;
+    row.unwrap_or_else(|_| FAILED.to_owned())
+}
+
+/// Prints all rows, none of which has failed.
+fn print(direction: &str, columns: &[(Vendor, BTreeMap<&'static str, String>)], rows: &[&str]) {
+    let mut printed = format!("{direction:16}");
+    for (vendor, _) in columns {
+        printed += &format!("{:28}", vendor.slug());
+    }
+    for row in rows {
+        printed += &format!("\n{row:16}");
+        for (_, cells) in columns {
+            let cell: String = cells[row].chars().take(27).collect();
+            printed += &format!("{cell:28}");
+        }
+    }
+    println!("{printed}");
+    assert!(!printed.contains(FAILED), "{printed}");
+}
+
+fn fields_of(parameters: &[Parameter]) -> Vec<&'static str> {
+    parameters.iter().map(|parameter| parameter.field).collect()
+}
+
+/// Runs each vendor's rows one after the other, the vendors side by side.
+async fn columns<F>(run: impl Fn(Vendor) -> F) -> Vec<(Vendor, BTreeMap<&'static str, String>)>
+where
+    F: Future<Output = BTreeMap<&'static str, String>>,
+{
+    let run = &run;
+    let columns = Vendor::ALL.map(|vendor| async move { (vendor, run(vendor).await) });
+    join_all(columns).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_of_hearing_has_its_effect_at_every_vendor() {
+    let table = providers(&[]);
+    let backed = Backed::by(scripted(&[]).await);
+    let closed = opened_by_the_caller().await;
+    let rows = |vendor: Vendor| {
+        let provider = table.speech_to_text(vendor.slug()).unwrap();
+        provider.parameters()
+    };
+    let columns = columns(|vendor| {
+        let (backed, closed, rows) = (&backed, &closed, rows(vendor));
+        async move {
+            let bench = Bench {
+                backed,
+                vendor,
+                direction: "stt",
+            };
+            let usual = listen(backed, vendor, &json!({})).await;
+            usual.unwrap_or_else(|errors| panic!("{vendor:?}: {errors:?}"));
+            let mut cells = BTreeMap::new();
+            for parameter in rows {
+                let row = async {
+                    match parameter.field {
+                        "auth" => hear_with_own_credential(closed, vendor).await,
+                        _ => bench.hear(parameter).await,
+                    }
+                };
+                cells.insert(parameter.field, cell(row).await);
+            }
+            cells
+        }
+    })
+    .await;
+    print("stt_config", &columns, &fields_of(rows(Vendor::Deepgram)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_of_speaking_has_its_effect_at_every_vendor() {
+    let backed = Backed::by(scripted(&[]).await);
+    let closed = opened_by_the_caller().await;
+    let (_account, file) = google::credential(&backed.emulators, "server");
+    let sockets = format!("http://{}", backed.emulators.plain);
+    let grpc = format!("http://{}", backed.emulators.grpc);
+    let table = providers(&[
+        ("providers.deepgram.api_key", "key"),
+        ("providers.deepgram.tts_url", &sockets),
+        ("providers.elevenlabs.api_key", "key"),
+        ("providers.elevenlabs.tts_url", &sockets),
+        ("providers.cartesia.api_key", "key"),
+        ("providers.cartesia.tts_url", &sockets),
+        ("providers.azure.subscription_key", "key"),
+        ("providers.azure.tts_url", &sockets),
+        ("providers.google.credentials", file.to_str().unwrap()),
+        ("providers.google.tts_url", &grpc),
+    ]);
+    let rows = |vendor: Vendor| {
+        let provider = table.text_to_speech(vendor.slug()).unwrap();
+        provider.parameters()
+    };
+    let columns = columns(|vendor| {
+        let (backed, closed, table, rows) = (&backed, &closed, &table, rows(vendor));
+        async move {
+            let bench = Bench {
+                backed,
+                vendor,
+                direction: "tts",
+            };
+            let usual = say(backed, vendor, &json!({})).await;
+            usual.unwrap_or_else(|errors| panic!("{vendor:?}: {errors:?}"));
+            let mut cells = BTreeMap::new();
+            for parameter in rows {
+                let row = async {
+                    match parameter.field {
+                        "auth" => say_with_own_credential(closed, vendor).await,
+                        "words" => tell_words(table, vendor, parameter.honoured).await,
+                        _ => bench.say(parameter).await,
+                    }
+                };
+                cells.insert(parameter.field, cell(row).await);
+            }
+            cells
+        }
+    })
+    .await;
+    print("tts_config", &columns, &fields_of(rows(Vendor::Deepgram)));
+}
+
+/// What Azure makes of a sentence, with `punctuation` as it is asked for.
+async fn transcribed_by_azure(backed: &Backed, sentence: &Pcm, punctuation: bool) -> String {
+    let mut session = Session::open(
+        &backed.server,
+        config(json!({
+            "stt_config": {"provider": "azure", "punctuation": punctuation},
+            "vad": {"enabled": false},
+        })),
+    )
+    .await;
+    let speaking = session.hear(encoded(sentence, WIDE).await);
+    let turn = session.end_of_turn().await;
+    speaking.await;
+    session.close().await;
+    turn.text("turn_transcript").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn azures_text_has_punctuation_where_it_is_wanted() {
+    let backed = Backed::by(english().await);
+    let local = Server::start();
+    let fields = json!({"sample_rate": 16_000});
+    let answer = speak_locally(&local, SENTENCES[2], fields).await;
+    let mut samples = linear16::samples(&answer.bytes().await.unwrap());
+    samples.resize(samples.len() + 2 * RATE.hz() as usize, 0);
+    let sentence = Pcm::new(WIDE.layout, samples);
+    let written = transcribed_by_azure(&backed, &sentence, true).await;
+    assert!(written.ends_with('.'), "{written}");
+    assert!(written.starts_with(char::is_uppercase), "{written}");
+    let bare = transcribed_by_azure(&backed, &sentence, false).await;
+    assert!(!bare.is_empty() && !bare.contains('.'), "{bare}");
+    assert!(bare.starts_with(char::is_lowercase), "{bare}");
+}
