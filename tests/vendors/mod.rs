@@ -32,6 +32,26 @@ mod faults;
 mod google;
 mod rows;
 mod secured;
+mod streamed;
+
+/// The providers of a server that talks to these emulators in place of all vendors, with keys of its own.
+pub fn all_providers(emulators: &Emulators) -> ProviderTable {
+    let (_account, file) = google::credential(emulators, "server");
+    let sockets = format!("http://{}", emulators.plain);
+    let grpc = format!("http://{}", emulators.grpc);
+    providers(&[
+        ("providers.deepgram.api_key", "key"),
+        ("providers.deepgram.tts_url", &sockets),
+        ("providers.elevenlabs.api_key", "key"),
+        ("providers.elevenlabs.tts_url", &sockets),
+        ("providers.cartesia.api_key", "key"),
+        ("providers.cartesia.tts_url", &sockets),
+        ("providers.azure.subscription_key", "key"),
+        ("providers.azure.tts_url", &sockets),
+        ("providers.google.credentials", file.to_str().unwrap()),
+        ("providers.google.tts_url", &grpc),
+    ])
+}
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {

@@ -17,7 +17,9 @@ use vivavoce::providers::parameters::{Honoured, Parameter};
 use vivavoce::providers::{ProviderTable, TtsEvent};
 
 use super::faults::heard_numbers;
-use super::{Backed, english, google, numbers_in, providers, scripted, start, tone_words};
+use super::{
+    Backed, all_providers, english, google, numbers_in, providers, scripted, start, tone_words,
+};
 use crate::harness::{
     SENTENCES, Server, post_speak, speak as speak_locally, text_stream, tts_request,
 };
@@ -410,7 +412,7 @@ fn shown(honoured: Honoured, wishes: &[Wish]) -> String {
         Honoured::Ignored(_) => "ignored, and said".to_owned(),
         Honoured::Own(_) | Honoured::Converted(_) => {
             let first = wishes.iter().flat_map(|(_, effects)| effects).next();
-            first.map_or_else(|| "by itself".to_owned(), of)
+            first.map_or_else(|| "a test of its own".to_owned(), of)
         }
     }
 }
@@ -835,21 +837,7 @@ async fn every_field_of_hearing_has_its_effect_at_every_vendor() {
 async fn every_field_of_speaking_has_its_effect_at_every_vendor() {
     let backed = Backed::by(scripted(&[]).await);
     let closed = opened_by_the_caller().await;
-    let (_account, file) = google::credential(&backed.emulators, "server");
-    let sockets = format!("http://{}", backed.emulators.plain);
-    let grpc = format!("http://{}", backed.emulators.grpc);
-    let table = providers(&[
-        ("providers.deepgram.api_key", "key"),
-        ("providers.deepgram.tts_url", &sockets),
-        ("providers.elevenlabs.api_key", "key"),
-        ("providers.elevenlabs.tts_url", &sockets),
-        ("providers.cartesia.api_key", "key"),
-        ("providers.cartesia.tts_url", &sockets),
-        ("providers.azure.subscription_key", "key"),
-        ("providers.azure.tts_url", &sockets),
-        ("providers.google.credentials", file.to_str().unwrap()),
-        ("providers.google.tts_url", &grpc),
-    ]);
+    let table = all_providers(&backed.emulators);
     let rows = |vendor: Vendor| {
         let provider = table.text_to_speech(vendor.slug()).unwrap();
         provider.parameters()
