@@ -16,6 +16,12 @@ use vivavoce::emulators::{Settings, Vendor};
 use vivavoce::providers::parameters::{Honoured, Parameter};
 use vivavoce::providers::{ProviderTable, TtsEvent};
 
+mod wishes;
+
+use self::wishes::{
+    Asked, AskedBySpeak, Effect, Lasts, Path, Query, QueryOfSpeak, Says, Sound, Speaker, Wish,
+    Words, ignored_wish,
+};
 use super::faults::heard_numbers;
 use super::{
     Backed, all_providers, english, google, numbers_in, providers, scripted, start, tone_words,
@@ -35,307 +41,6 @@ const NUMBERS: [u16; 6] = [200, 201, 202, 203, 204, 205];
 const FAILED: &str = "FAILED";
 /// The key that opens where the server's own does not.
 const CALLERS: &str = "callers";
-
-/// What must be seen when a field is set.
-#[derive(Debug, Clone)]
-enum Effect {
-    /// The vendor's query has this pair.
-    Query(&'static str, &'static str),
-    /// So it has, when `/speak` asks: a session's sound is made of linear16.
-    QueryOfSpeak(&'static str, &'static str),
-    /// The path that the vendor was asked for has this part.
-    Path(&'static str),
-    /// A message to the vendor has this part.
-    Asked(&'static str),
-    /// So it has, when `/speak` asks.
-    AskedBySpeak(&'static str),
-    /// The finals have words with their places.
-    Words,
-    /// The finals have another label of whoever speaks than none.
-    Speaker,
-    /// The sound was understood, or is what was asked for: of every wish, and by itself enough for conversions.
-    Sound,
-    /// The sound has these numbers in place of the usual ones.
-    Says([u16; 6]),
-    /// The sound lasts this share of what it does with these other fields.
-    Lasts(f64, Value),
-}
-use Effect::{Asked, AskedBySpeak, Lasts, Path, Query, QueryOfSpeak, Says, Sound, Speaker, Words};
-
-/// Fields that are set, and what must come of it.
-type Wish = (Value, Vec<Effect>);
-
-fn wish<const N: usize>(fields: Value, effects: [Effect; N]) -> Wish {
-    (fields, effects.into())
-}
-
-/// What is wished of a recogniser to see what becomes of a field; `None` for a row that nobody has thought of. How
-/// credentials and what a vendor ignores are tried is the same for all.
-fn wishes_of_hearing(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
-    use Vendor::{Azure, Cartesia, Deepgram, ElevenLabs, Google};
-    let german = || json!({"language": "de-DE"});
-    let further = || json!({"languages": ["de-DE"]});
-    let telephone = || json!({"encoding": "mulaw"});
-    let narrow = || json!({"sample_rate": 8_000});
-    let terms = || json!({"keyterms": ["Vivavoce"]});
-    let unpunctuated = || json!({"punctuation": false});
-    let diarized = || json!({"diarize": true});
-    let model = |name: &str| json!({"model": name});
-    let one = |fields: Value, effect: Effect| Some(vec![wish(fields, [effect])]);
-    match (field, vendor) {
-        ("channels", _) => one(json!({"channels": 2}), Sound),
-        ("words", Cartesia) => one(model("ink-whisper"), Words),
-        ("words", _) => one(json!({}), Words),
-
-        ("language", Deepgram) => one(german(), Query("language", "de-DE")),
-        ("languages", Deepgram) => Some(vec![wish(
-            further(),
-            [
-                Query("language", "multi"),
-                Query("language_hint", "en"),
-                Query("language_hint", "de"),
-            ],
-        )]),
-        ("model", Deepgram) => Some(vec![
-            wish(model("nova-2"), [Query("model", "nova-2")]),
-            wish(
-                model("flux-general-en"),
-                [Query("model", "flux-general-en"), Path("/v2/listen")],
-            ),
-        ]),
-        ("encoding", Deepgram) => one(telephone(), Query("encoding", "mulaw")),
-        ("sample_rate", Deepgram) => Some(vec![
-            wish(narrow(), [Query("sample_rate", "8000")]),
-            wish(
-                json!({"sample_rate": 44_100}),
-                [Query("sample_rate", "44100")],
-            ),
-        ]),
-        ("punctuation", Deepgram) => one(unpunctuated(), Query("punctuate", "false")),
-        ("keyterms", Deepgram) => Some(vec![
-            wish(terms(), [Query("keyterm", "Vivavoce")]),
-            wish(
-                with(terms(), model("nova-2-general")),
-                [Query("keywords", "Vivavoce")],
-            ),
-        ]),
-        ("diarize", Deepgram) => Some(vec![wish(
-            diarized(),
-            [Query("diarize_model", "latest"), Speaker],
-        )]),
-
-        ("language", ElevenLabs) => one(german(), Query("language_code", "de")),
-        ("languages", ElevenLabs) => one(further(), Query("secondary_languages", "de")),
-        ("model", ElevenLabs) => one(model("scribe_v3_live"), Query("model_id", "scribe_v3_live")),
-        ("encoding", ElevenLabs) => one(telephone(), Sound),
-        ("sample_rate", ElevenLabs) => Some(vec![
-            wish(narrow(), [Query("audio_format", "pcm_8000"), Sound]),
-            wish(
-                json!({"sample_rate": 32_000}),
-                [Query("audio_format", "pcm_44100"), Sound],
-            ),
-        ]),
-        ("keyterms", ElevenLabs) => one(terms(), Query("keyterms", "Vivavoce")),
-
-        ("language", Google) => one(german(), Asked(r#"language_codes: ["de-DE"]"#)),
-        ("languages", Google) => one(further(), Asked(r#"language_codes: ["en-US", "de-DE"]"#)),
-        ("model", Google) => one(model("telephony"), Asked(r#"model: "telephony""#)),
-        ("encoding", Google) => one(telephone(), Asked("encoding: 2,")),
-        ("sample_rate", Google) => one(narrow(), Asked("sample_rate_hertz: 8000")),
-        ("punctuation", Google) => {
-            one(unpunctuated(), Asked("enable_automatic_punctuation: false"))
-        }
-        ("keyterms", Google) => one(terms(), Asked(r#"value: "Vivavoce""#)),
-        ("diarize", Google) => one(diarized(), Asked("diarization_config: Some")),
-
-        ("language", Azure) => Some(vec![wish(
-            german(),
-            [Asked(r#""language":"de-DE""#), Query("language", "de-DE")],
-        )]),
-        ("languages", Azure) => one(further(), Asked(r#""languages":["en-US","de-DE"]"#)),
-        ("model", Azure) => one(model("my-model"), Query("cid", "my-model")),
-        ("encoding", Azure) => one(telephone(), Asked("RIFF mulaw 16000 Hz 1 channel")),
-        ("sample_rate", Azure) => Some(vec![
-            wish(narrow(), [Asked("RIFF linear16 8000 Hz 1 channel")]),
-            wish(json!({"sample_rate": 44_100}), [Sound]),
-        ]),
-        // Only a text that is more than numbers has any: see the test of its own.
-        ("punctuation", Azure) => Some(Vec::new()),
-        ("keyterms", Azure) => one(terms(), Asked(r#"[{"text":"Vivavoce"}]"#)),
-        ("diarize", Azure) => Some(vec![wish(
-            diarized(),
-            [Asked(r#""speakerDiarization""#), Speaker],
-        )]),
-
-        ("language", Cartesia) => Some(vec![wish(
-            german(),
-            [Query("language", "de"), Path("/stt/websocket")],
-        )]),
-        ("model", Cartesia) => one(
-            model("ink-whisper-2025-06-04"),
-            Query("model", "ink-whisper-2025-06-04"),
-        ),
-        ("encoding", Cartesia) => one(telephone(), Query("encoding", "pcm_mulaw")),
-        ("sample_rate", Cartesia) => Some(vec![
-            wish(narrow(), [Query("sample_rate", "8000")]),
-            wish(
-                json!({"sample_rate": 20_000}),
-                [Query("sample_rate", "22050")],
-            ),
-        ]),
-        ("keyterms", Cartesia) => one(terms(), Query("keyterm", "Vivavoce")),
-        _ => None,
-    }
-}
-
-/// The same of a synthesiser.
-fn wishes_of_speech(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
-    use Vendor::{Azure, Cartesia, Deepgram, ElevenLabs, Google};
-    let telephone = || json!({"audio_format": "mulaw", "sample_rate": 8_000});
-    let mp3 = || wish(json!({"audio_format": "mp3"}), [Sound]);
-    let at = |hz: u32| json!({"sample_rate": hz});
-    let speed = |rate: f64| json!({"speaking_rate": rate});
-    // Twice as fast as the vendor can: it speaks as fast as it can, and the sound is stretched to half its length.
-    let beyond = |most: f64| wish(speed(2.0 * most), [Lasts(0.5, speed(most))]);
-    let model = |name: &str| json!({"model": name});
-    let voice = |id: &str| json!({"voice_id": id});
-    let one = |fields: Value, effect: Effect| Some(vec![wish(fields, [effect])]);
-    match (field, vendor) {
-        ("pronunciations", _) => {
-            let mut meant = NUMBERS;
-            meant[3] = 999;
-            one(
-                json!({"pronunciations": [{"word": "203", "pronunciation": "999"}]}),
-                Says(meant),
-            )
-        }
-
-        ("model", Deepgram) => one(model("aura-2-draco-en"), Query("model", "aura-2-draco-en")),
-        ("voice_id", Deepgram) => one(voice("aura-orion-en"), Query("model", "aura-orion-en")),
-        ("audio_format", Deepgram) => Some(vec![
-            wish(telephone(), [QueryOfSpeak("encoding", "mulaw"), Sound]),
-            mp3(),
-        ]),
-        ("sample_rate", Deepgram) => Some(vec![
-            wish(at(48_000), [Query("sample_rate", "48000")]),
-            wish(at(22_050), [Sound]),
-        ]),
-        ("speaking_rate", Deepgram) => Some(vec![
-            wish(speed(1.25), [Query("speed", "1.25")]),
-            beyond(1.5),
-        ]),
-
-        ("model", ElevenLabs) => one(
-            model("eleven_turbo_v2_5"),
-            Query("model_id", "eleven_turbo_v2_5"),
-        ),
-        ("voice_id", ElevenLabs) => one(
-            voice("21m00Tcm4TlvDq8ikWAM"),
-            Path("/21m00Tcm4TlvDq8ikWAM/"),
-        ),
-        ("audio_format", ElevenLabs) => Some(vec![
-            wish(
-                telephone(),
-                [QueryOfSpeak("output_format", "ulaw_8000"), Sound],
-            ),
-            mp3(),
-        ]),
-        ("sample_rate", ElevenLabs) => Some(vec![
-            wish(at(48_000), [Query("output_format", "pcm_48000"), Sound]),
-            wish(at(11_025), [Sound]),
-        ]),
-        ("speaking_rate", ElevenLabs) => Some(vec![
-            wish(speed(1.125), [Asked(r#""speed":1.125"#)]),
-            beyond(1.2),
-        ]),
-
-        ("model", Google) => one(
-            model("gemini-2.5-flash-tts"),
-            Asked(r#"model_name: "gemini-2.5-flash-tts""#),
-        ),
-        ("voice_id", Google) => Some(vec![
-            wish(
-                voice("de-DE-Chirp3-HD-Kore"),
-                [
-                    Asked(r#"name: "de-DE-Chirp3-HD-Kore""#),
-                    Asked(r#"language_code: "de-DE""#),
-                ],
-            ),
-            wish(
-                voice("en-GB-Neural2-A"),
-                [Asked(r#"name: "en-GB-Neural2-A""#)],
-            ),
-        ]),
-        ("audio_format", Google) => Some(vec![wish(telephone(), [Sound]), mp3()]),
-        ("sample_rate", Google) => one(at(48_000), Asked("sample_rate_hertz: 48000")),
-        ("speaking_rate", Google) => Some(vec![
-            wish(speed(1.25), [Asked("speaking_rate: 1.25")]),
-            beyond(2.0),
-        ]),
-
-        ("model", Azure) => one(model("my-voice"), Query("deploymentId", "my-voice")),
-        ("voice_id", Azure) => Some(vec![
-            wish(
-                voice("en-US-AndrewMultilingualNeural"),
-                [Asked(r#""voiceName":"en-US-AndrewMultilingualNeural""#)],
-            ),
-            wish(
-                voice("en-US-JennyNeural"),
-                [Asked("<voice name='en-US-JennyNeural'>")],
-            ),
-        ]),
-        ("audio_format", Azure) => Some(vec![
-            wish(
-                telephone(),
-                [AskedBySpeak("raw-8khz-8bit-mono-mulaw"), Sound],
-            ),
-            mp3(),
-        ]),
-        ("sample_rate", Azure) => Some(vec![
-            wish(at(48_000), [Asked("raw-48khz-16bit-mono-pcm"), Sound]),
-            wish(at(11_025), [Sound]),
-        ]),
-        ("speaking_rate", Azure) => Some(vec![
-            wish(speed(1.25), [Asked("<prosody rate='1.250'>")]),
-            beyond(2.0),
-        ]),
-
-        ("model", Cartesia) => one(model("sonic-3"), Asked(r#""model_id":"sonic-3","#)),
-        ("voice_id", Cartesia) => one(
-            voice("a0e99841-438c-4a64-b679-ae501e7d6091"),
-            Asked(r#""id":"a0e99841-438c-4a64-b679-ae501e7d6091""#),
-        ),
-        ("audio_format", Cartesia) => Some(vec![
-            wish(
-                telephone(),
-                [AskedBySpeak(r#""encoding":"pcm_mulaw""#), Sound],
-            ),
-            mp3(),
-        ]),
-        ("sample_rate", Cartesia) => Some(vec![
-            wish(at(48_000), [Asked(r#""sample_rate":48000"#), Sound]),
-            wish(at(11_025), [Sound]),
-        ]),
-        ("speaking_rate", Cartesia) => Some(vec![
-            wish(speed(1.25), [Asked(r#""speed":1.25"#)]),
-            beyond(1.5),
-        ]),
-        // Asked of the provider itself: the socket has no such field yet.
-        ("words", _) => Some(Vec::new()),
-        _ => None,
-    }
-}
-
-/// What an ignored field is set to, so that it is said.
-fn ignored_wish(field: &str) -> Value {
-    match field {
-        "languages" => json!({"languages": ["de-DE"]}),
-        "punctuation" => json!({"punctuation": false}),
-        "keyterms" => json!({"keyterms": ["Vivavoce"]}),
-        "diarize" => json!({"diarize": true}),
-        other => panic!("how is {other} wished for?"),
-    }
-}
 
 /// One vendor in one direction, whose rows are tried one after the other.
 struct Bench<'a> {
@@ -554,7 +259,7 @@ impl Bench<'_> {
                 .assert_ignored(field);
             return shown(honoured, &[]);
         }
-        let wishes = wishes_of_hearing(vendor, field)
+        let wishes = wishes::of_hearing(vendor, field)
             .unwrap_or_else(|| panic!("{vendor:?}: stt_config.{field} has no check"));
         assert_fits(parameter, &wishes);
         for (fields, effects) in &wishes {
@@ -639,7 +344,7 @@ impl Bench<'_> {
     async fn say(&self, parameter: &Parameter) -> String {
         let Parameter { field, honoured } = *parameter;
         let vendor = self.vendor;
-        let wishes = wishes_of_speech(vendor, field)
+        let wishes = wishes::of_speech(vendor, field)
             .unwrap_or_else(|| panic!("{vendor:?}: tts_config.{field} has no check"));
         assert_fits(parameter, &wishes);
         for (fields, effects) in &wishes {
