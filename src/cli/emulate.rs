@@ -42,7 +42,7 @@ pub(super) struct Arguments {
     /// Port for the same with TLS, by an authority of its own; 0 takes a free one
     #[arg(long, default_value_t = 3102, value_name = "PORT")]
     tls_port: u16,
-    /// Port for gRPC without TLS (h2c); 0 takes a free one
+    /// Port for gRPC, without TLS (h2c) or with it; 0 takes a free one
     #[arg(long, default_value_t = 3103, value_name = "PORT")]
     grpc_port: u16,
     /// Hears and says tone-words, a fixed sound for each number, instead of speech

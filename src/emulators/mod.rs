@@ -214,7 +214,7 @@ pub struct Settings {
     pub port: u16,
     /// The same with TLS.
     pub tls_port: u16,
-    /// gRPC without TLS.
+    /// gRPC, without TLS or with it.
     pub grpc_port: u16,
     /// Hears and speaks.
     pub engine: Engine,
@@ -277,7 +277,7 @@ pub struct Emulators {
     pub plain: SocketAddr,
     /// The same with TLS.
     pub tls: SocketAddr,
-    /// gRPC without TLS.
+    /// gRPC, without TLS or with it.
     pub grpc: SocketAddr,
     /// Faults and log.
     pub emulation: Arc<Emulation>,
@@ -329,6 +329,7 @@ impl Emulators {
         let grpc = grpc_listener.local_addr().map_err(failed(grpc))?;
 
         let data = web::Data::from(Arc::clone(&emulation));
+        let secure_grpc = secure.clone();
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(data.clone())
@@ -354,6 +355,7 @@ impl Emulators {
         let stop = CancellationToken::new();
         tokio::spawn(google::serve(
             grpc_listener,
+            secure_grpc,
             Arc::clone(&emulation),
             stop.clone(),
         ));

@@ -9,6 +9,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HttpDate, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::clock::Timer;
@@ -20,6 +21,9 @@ use super::{Direction, Emulation, Vendor};
 const REMEMBERED: usize = 4_096;
 /// Words that the record of one connection holds, in each direction.
 const MAX_WORDS: usize = 20_000;
+/// Wishes that the record of one connection holds, and the most bytes of each.
+const MAX_WISHES: usize = 100;
+const MAX_WISH_BYTES: usize = 2_000;
 /// What stands in a record instead of a secret.
 const MASKED: &str = "***";
 
@@ -38,6 +42,8 @@ pub struct Record {
     pub query: Vec<(String, String)>,
     /// The headers, names in lower case, secrets masked.
     pub headers: Vec<(String, String)>,
+    /// What its messages asked for, beside the query: as they were written, secrets masked.
+    pub asked: Vec<String>,
     /// When it was opened, in milliseconds of the emulators' clock.
     pub opened_ms: u64,
     /// How long it lasted, in the same; absent while it is open.
@@ -240,8 +246,8 @@ impl Emulation {
     }
 }
 
-/// A pair of name and value without its secret.
-fn masked(name: &str, value: String) -> (String, String) {
+/// Whether a secret goes by this name, which is in lower case.
+fn is_secret(name: &str) -> bool {
     const SECRET: [&str; 5] = [
         "key",
         "token",
@@ -249,9 +255,15 @@ fn masked(name: &str, value: String) -> (String, String) {
         "cookie",
         "sec-websocket-protocol",
     ];
+    const HARMLESS: [&str; 3] = ["keyterm", "keyword", "sec-websocket-key"];
+    SECRET.iter().any(|secret| name.contains(secret))
+        && !HARMLESS.iter().any(|harmless| name.contains(harmless))
+}
+
+/// A pair of name and value without its secret.
+fn masked(name: &str, value: String) -> (String, String) {
     let name = name.to_ascii_lowercase();
-    let secret = SECRET.iter().any(|secret| name.contains(secret)) && !name.contains("keyterm");
-    let value = if secret && name != "sec-websocket-key" {
+    let value = if is_secret(&name) {
         MASKED.to_owned()
     } else {
         value
@@ -376,6 +388,27 @@ impl Visit {
         if record.notes.len() < 100 {
             record.notes.push(note.into());
         }
+    }
+
+    /// Puts what a message asks for into the record: no secrets.
+    pub(super) fn asked(&self, wish: impl Into<String>) {
+        let mut record = locked(&self.0.record);
+        if record.asked.len() < MAX_WISHES {
+            let mut wish = wish.into();
+            wish.truncate(wish.floor_char_boundary(MAX_WISH_BYTES));
+            record.asked.push(wish);
+        }
+    }
+
+    /// The same of a message that is an object, whose secrets are masked.
+    pub(super) fn asked_by(&self, message: &Value) {
+        let mut message = message.clone();
+        for (name, value) in message.as_object_mut().into_iter().flatten() {
+            if is_secret(&name.to_ascii_lowercase()) {
+                *value = MASKED.into();
+            }
+        }
+        self.asked(message.to_string());
     }
 
     pub(super) fn heard(&self, words: impl IntoIterator<Item = String>) {

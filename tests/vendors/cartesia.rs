@@ -17,8 +17,8 @@ use vivavoce::providers::{
 };
 
 use super::{
-    client, english, finals, numbers_in, providers, said, scripted, stt_request, tone_words,
-    understood,
+    client, client_in, english, finals, numbers_in, providers, said, scripted, stt_request,
+    tone_words, understood,
 };
 use crate::harness::{
     PATIENCE, SENTENCES, Server, ffprobe, share_of_words, text_stream, tts_request,
@@ -213,6 +213,49 @@ async fn the_vendors_own_client_lists_all_voices_and_knows_a_bad_key() {
         json!({"status": 401, "title": "Unauthorized"})
     );
     assert_eq!(told["socket_refused"], 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_vendors_own_client_for_javascript_hears_and_says_every_word() {
+    const SCRIPT: &str = "cartesia_sdk.mjs";
+    let emulators = scripted(&[]).await;
+    let authority = emulators.ca_file().display().to_string();
+    let run = async |arguments: &[&str]| {
+        // It speaks nothing but TLS.
+        let environment = [("NODE_EXTRA_CA_CERTS", authority.as_str())];
+        client_in(&environment, SCRIPT, arguments).await
+    };
+    let address = emulators.tls.to_string();
+    let folder = folder();
+    let (sound, wav) = (path(&folder, "sound.pcm"), path(&folder, "sound.wav"));
+    let words = written(&NUMBERS);
+    let (first, second) = words.split_at(8);
+    let told = run(&["say", &address, "good", first, second, &sound, &wav]).await;
+    assert_eq!(
+        told["words"],
+        json!(NUMBERS.map(|number| number.to_string()))
+    );
+    assert_eq!(
+        told["types"].as_array().unwrap().last(),
+        Some(&json!("done"))
+    );
+    let said = linear(&read(&folder, "sound.pcm"));
+    assert_eq!(numbers_in(&said, RATE), NUMBERS);
+    assert_eq!(
+        probe(&folder, "sound.wav"),
+        (json!("pcm_s16le"), json!("16000"))
+    );
+
+    std::fs::write(&sound, linear16::encode(&spoken(&NUMBERS))).unwrap();
+    let told = run(&["hear", &address, "good", &sound]).await;
+    assert_eq!(told["whisper"], json!([words]), "{told}");
+    assert_eq!(told["turns"], json!([words]), "{told}");
+    assert_eq!(told["failures"], json!([]));
+
+    let told = run(&["voices", &address, "good"]).await;
+    assert!(told["voices"].as_array().unwrap().len() > 100, "{told}");
+    let told = run(&["voices", &address, "bad"]).await;
+    assert_eq!(told["refused"], 401);
 }
 
 fn partials(events: &[SttEvent]) -> usize {

@@ -198,6 +198,39 @@ async fn the_vendors_client_says_every_tone_word_in_every_format() {
 }
 
 #[tokio::test]
+async fn the_vendors_client_for_javascript_hears_and_says_every_tone_word() {
+    let emulators = scripted(&[]).await;
+    let address = emulators.plain.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (sound, wav) = (file("sound.s16"), file("sound.wav"));
+    let numbers = numbers(5);
+    let text = texts(&numbers).join(" ");
+    let script = "deepgram_sdk.mjs";
+    let told = client(script, &["say", &address, "good", &text, &sound, &wav]).await;
+    assert_eq!(told["types"], json!(["Metadata", "Flushed"]));
+    let said = linear16::samples(&std::fs::read(&sound).unwrap());
+    assert_eq!(numbers_in(&said, RATE), numbers);
+    let probed = ffprobe(wav.as_ref(), &[]);
+    assert_eq!(probed["streams"][0]["codec_name"], "pcm_s16le");
+
+    let told = client(script, &["hear", &address, "good", &sound]).await;
+    let heard = told["nova"].as_array().unwrap();
+    let heard: Vec<_> = heard.iter().map(|text| text.as_str().unwrap()).collect();
+    assert_eq!(heard.join(" "), text, "{told}");
+    assert_eq!(told["turn"], text, "{told}");
+    assert_eq!(told["words"].as_array().unwrap().len(), numbers.len());
+    assert!(told["interim"].as_u64().unwrap() > 0, "{told}");
+
+    let told = client(script, &["voices", &address, "good"]).await;
+    let voices = told["voices"].as_array().unwrap();
+    assert!(voices.contains(&json!("aura-2-thalia-en")), "{told}");
+    let told = client(script, &["voices", &address, "bad"]).await;
+    assert_eq!(told["refused"], 401);
+    assert_eq!(told["body"]["err_code"], "INVALID_AUTH");
+}
+
+#[tokio::test]
 async fn a_bad_key_is_the_vendors_clients_error_of_authentication() {
     let emulators = scripted(&[]).await;
     for version in ["V1", "V2"] {

@@ -30,6 +30,28 @@ mod elevenlabs;
 mod endurance;
 mod faults;
 mod google;
+mod rows;
+mod secured;
+mod streamed;
+
+/// The providers of a server that talks to these emulators in place of all vendors, with keys of its own.
+pub fn all_providers(emulators: &Emulators) -> ProviderTable {
+    let (_account, file) = google::credential(emulators, "server");
+    let sockets = format!("http://{}", emulators.plain);
+    let grpc = format!("http://{}", emulators.grpc);
+    providers(&[
+        ("providers.deepgram.api_key", "key"),
+        ("providers.deepgram.tts_url", &sockets),
+        ("providers.elevenlabs.api_key", "key"),
+        ("providers.elevenlabs.tts_url", &sockets),
+        ("providers.cartesia.api_key", "key"),
+        ("providers.cartesia.tts_url", &sockets),
+        ("providers.azure.subscription_key", "key"),
+        ("providers.azure.tts_url", &sockets),
+        ("providers.google.credentials", file.to_str().unwrap()),
+        ("providers.google.tts_url", &grpc),
+    ])
+}
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {
@@ -189,7 +211,8 @@ pub async fn said(stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
 pub struct Backed {
     /// The server.
     pub server: Server,
-    _emulators: Emulators,
+    /// Who is behind it.
+    pub emulators: Emulators,
     _account: tempfile::TempDir,
 }
 
@@ -201,11 +224,29 @@ impl Backed {
 
     /// The same, with more environment variables.
     pub fn with(emulators: Emulators, more: &[(&str, &str)]) -> Self {
+        let urls = [emulators.plain, emulators.grpc].map(|address| format!("http://{address}"));
+        Self::at(urls, emulators, more)
+    }
+
+    /// The same over TLS, with the emulators' own authority.
+    pub fn securely_by(emulators: Emulators) -> Self {
+        let authority = emulators.ca_file().display().to_string();
+        Self::secured(emulators, &[("OUTGOING_CA_FILE", &authority)])
+    }
+
+    /// Over TLS, with emulators whose authority the server does not know.
+    pub fn with_unknown_authority(emulators: Emulators) -> Self {
+        Self::secured(emulators, &[])
+    }
+
+    fn secured(emulators: Emulators, settings: &[(&str, &str)]) -> Self {
+        let urls = [emulators.tls, emulators.grpc].map(|address| format!("https://{address}"));
+        Self::at(urls, emulators, settings)
+    }
+
+    /// With the addresses of the sockets and of gRPC, and further settings.
+    fn at([sockets, grpc]: [String; 2], emulators: Emulators, settings: &[(&str, &str)]) -> Self {
         let (account, file) = google::credential(&emulators, "server");
-        let (plain, grpc) = (
-            format!("http://{}", emulators.plain),
-            format!("http://{}", emulators.grpc),
-        );
         let mut environment = vec![(
             "GOOGLE_APPLICATION_CREDENTIALS".to_owned(),
             file.display().to_string(),
@@ -215,7 +256,7 @@ impl Backed {
             let url = if vendor == Vendor::Google {
                 &grpc
             } else {
-                &plain
+                &sockets
             };
             environment.push((format!("{name}_STT_URL"), url.clone()));
             environment.push((format!("{name}_TTS_URL"), url.clone()));
@@ -227,11 +268,11 @@ impl Backed {
         let environment: Vec<_> = environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
-            .chain(more.iter().copied())
+            .chain(settings.iter().copied())
             .collect();
         Self {
             server: Server::start_with(&environment),
-            _emulators: emulators,
+            emulators,
             _account: account,
         }
     }

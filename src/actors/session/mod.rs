@@ -477,10 +477,15 @@ impl SessionActor {
         }
         let stands_by = !listen.fallback.is_empty();
         self.tell_ignored(config, provider.as_ref(), &listen);
-        let heard = AudioFormat {
-            encoding: Encoding::Linear16,
-            layout,
+        // Telephone sound that nothing has changed goes up as it came: compressing it again gives the same bytes.
+        let encoding = match listen.format {
+            AudioFormat {
+                encoding: law @ (Encoding::Mulaw | Encoding::Alaw),
+                layout: same,
+            } if same == layout => law,
+            _ => Encoding::Linear16,
         };
+        let heard = AudioFormat { encoding, layout };
         let credential = Credential::of_caller(&listen.auth, provider.credential_fields());
         let request = SttRequest {
             language: listen.language,
@@ -515,6 +520,7 @@ impl SessionActor {
             ("keyterms", !listen.keyterms.is_empty()),
             ("languages", !listen.languages.is_empty()),
             ("diarize", listen.diarize),
+            ("punctuation", !listen.punctuation),
         ];
         let ignored: Vec<_> = wished
             .into_iter()

@@ -29,7 +29,8 @@ use tracing::Instrument;
 
 pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 
-use crate::audio::{Resampler, linear16};
+use crate::audio::companding::Law;
+use crate::audio::{Encoding, Resampler, linear16};
 use crate::providers::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
@@ -84,8 +85,8 @@ pub struct SttActor {
 }
 
 impl SttActor {
-    /// A life that has not begun. `request` asks for linear16, mono, at a rate that the provider takes; `life` numbers its
-    /// reports. The life before it over the same feed must have reported [`SttNews::Stopped`].
+    /// A life that has not begun. `request` asks for linear16, mulaw or alaw, mono, at a rate that the provider takes;
+    /// `life` numbers its reports. The life before it over the same feed must have reported [`SttNews::Stopped`].
     pub fn new(
         provider: Arc<dyn SpeechToText>,
         request: SttRequest,
@@ -315,7 +316,7 @@ impl Life {
     /// Whether the recogniser has taken it.
     async fn send(&self, sink: &AudioSink, upload: &Upload) -> Result<bool, ProviderError> {
         let sent = match upload {
-            Upload::Sound(chunk) => timeout(SENDING, sink.send(self.resampled(&chunk.sound))).await,
+            Upload::Sound(chunk) => timeout(SENDING, sink.send(self.converted(&chunk.sound))).await,
             Upload::Finalize => timeout(SENDING, sink.finalize()).await,
             Upload::End => return Ok(true),
         };
@@ -331,14 +332,30 @@ impl Life {
         Ok(sent.is_ok())
     }
 
-    fn resampled(&self, sound: &Bytes) -> Bytes {
-        match self.resampler.borrow_mut().as_mut() {
-            None => sound.clone(),
-            Some(resampler) => {
-                let mut samples = Vec::new();
-                resampler.push(&linear16::samples(sound), &mut samples);
-                linear16::encode(&samples)
+    /// The feed's linear16 in the format of the request.
+    fn converted(&self, sound: &Bytes) -> Bytes {
+        let law = match self.request.format.encoding {
+            Encoding::Mulaw => Some(Law::Mu),
+            Encoding::Alaw => Some(Law::A),
+            _ => None,
+        };
+        let mut resampler = self.resampler.borrow_mut();
+        if law.is_none() && resampler.is_none() {
+            return sound.clone();
+        }
+        let mut samples = linear16::samples(sound);
+        if let Some(resampler) = resampler.as_mut() {
+            let mut resampled = Vec::new();
+            resampler.push(&samples, &mut resampled);
+            samples = resampled;
+        }
+        match law {
+            Some(law) => {
+                let mut codes = Vec::with_capacity(samples.len());
+                law.compress(&samples, &mut codes);
+                codes.into()
             }
+            None => linear16::encode(&samples),
         }
     }
 

@@ -184,6 +184,7 @@ async fn recognise(socket: &mut Socket, opened: &Opened) -> Result<(), Gone> {
                 };
                 match frame.path.as_str() {
                     "speech.context" => {
+                        socket.visit().asked_by(&frame.json());
                         match Context::read(&frame.json(), opened) {
                             Ok(context) => turn = Some(Turn::new(frame.request, context)),
                             Err(problem) => {
@@ -292,12 +293,16 @@ impl Turn {
             let Some((format, sound)) = riff(&frame.body) else {
                 return Ok(Err("Unsupported audio format"));
             };
+            let (encoding, layout) = (format.encoding.name(), format.layout);
+            let (hz, channels) = (layout.rate.hz(), layout.channels.count());
+            let visit = socket.visit();
+            visit.asked(format!("RIFF {encoding} {hz} Hz {channels} channel"));
             let endpointing = Some(self.context.segmentation);
             let listening = Listening {
                 format,
                 endpointing,
             };
-            let Ok(mut recogniser) = socket.visit().listen(listening).await else {
+            let Ok(mut recogniser) = visit.listen(listening).await else {
                 return Ok(Err("Unsupported audio format"));
             };
             if recogniser.push(sound).await.is_err() {

@@ -240,6 +240,7 @@ async fn take(
     any_voice: bool,
 ) -> Result<Result<(), Refused>, Gone> {
     if frame.path == "synthesis.context" {
+        socket.visit().asked_by(&frame.json());
         let context = match Context::read(&frame.json()) {
             Ok(context) => context,
             Err(problem) => return Ok(Err(refuse(problem))),
@@ -263,6 +264,7 @@ async fn take(
         }
         ("ssml", false) => match Ssml::parse(&frame.text()) {
             Ok(ssml) if any_voice || voices::exists(&ssml.voice) => {
+                socket.visit().asked(frame.text());
                 turn.rate = ssml.rate;
                 turn.pending = ssml.text;
                 turn.text_ended = true;

@@ -281,6 +281,7 @@ impl Speaking {
         };
         let speed = speed(&message["voice_settings"])?;
         socket.visit().note(format!("context {id} speed {speed}"));
+        socket.visit().asked_by(message);
         self.contexts
             .add(Context::new(id, &self.asked, speed, schedule))
     }

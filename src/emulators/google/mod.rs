@@ -13,7 +13,9 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -32,27 +34,59 @@ use crate::providers::google::wire::{
 pub(super) use account::account;
 pub(super) use rest::routes;
 
-/// Serves gRPC without TLS (h2c) until it is told to stop.
+/// What a connection with TLS begins with: a handshake record (RFC 8446, section 5.1). HTTP/2 begins with a letter.
+const HANDSHAKE: u8 = 22;
+
+/// Serves gRPC, without TLS (h2c) or with it as each client likes, until it is told to stop.
 pub(super) async fn serve(
     listener: TcpListener,
+    mut secure: rustls::ServerConfig,
     emulation: Arc<Emulation>,
     stop: CancellationToken,
 ) {
+    secure.alpn_protocols = vec![b"h2".to_vec()];
+    let secure = TlsAcceptor::from(Arc::new(secure));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => {
                 if let Ok((tcp, _)) = accepted {
-                    tokio::spawn(converse(tcp, Arc::clone(&emulation), stop.clone()));
+                    tokio::spawn(accept(tcp, secure.clone(), Arc::clone(&emulation), stop.clone()));
                 }
             }
         }
     }
 }
 
-/// Serves one connection.
-async fn converse(tcp: TcpStream, emulation: Arc<Emulation>, stop: CancellationToken) {
+/// Finds out whether a connection is secured.
+async fn accept(
+    tcp: TcpStream,
+    secure: TlsAcceptor,
+    emulation: Arc<Emulation>,
+    stop: CancellationToken,
+) {
+    let mut first = [0];
+    // A client that has gone without a word is none.
+    if tcp.peek(&mut first).await.is_err() {
+        return;
+    }
     let (link, io) = Link::new(tcp);
+    if first == [HANDSHAKE] {
+        if let Ok(io) = secure.accept(io).await {
+            converse(link, io, emulation, stop).await;
+        }
+    } else {
+        converse(link, io, emulation, stop).await;
+    }
+}
+
+/// Serves one connection.
+async fn converse(
+    link: Link,
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    emulation: Arc<Emulation>,
+    stop: CancellationToken,
+) {
     let service = hyper::service::service_fn(move |request| {
         let caller = Caller {
             emulation: Arc::clone(&emulation),

@@ -111,7 +111,10 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
     let limit = client.visit.stream_limit(Some(LONGEST));
     let mut limit = pin!(limit.expired());
     let wishes = match client.next().await? {
-        Some(first) => Wishes::new(first)?,
+        Some(first) => {
+            client.visit.asked(format!("{first:?}"));
+            Wishes::new(first)?
+        }
         None => return Err(Status::invalid_argument(MALORDERED)),
     };
     let Some(first) = client.sound().await? else {

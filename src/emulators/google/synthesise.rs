@@ -199,7 +199,9 @@ async fn stream(
         first = questions.message() => first?,
         () = idle.expired() => return Err(late()),
     };
-    let saying = streaming(first.unwrap_or_default())?;
+    let first = first.unwrap_or_default();
+    visit.asked(format!("{first:?}"));
+    let saying = streaming(first)?;
     let limit = visit.stream_limit(None);
     let mut limit = pin!(limit.expired());
     let (texts, waiting) = mpsc::channel(TEXTS);
@@ -286,6 +288,8 @@ pub(super) async fn whole(
     question: SynthesizeSpeechRequest,
 ) -> Result<SynthesizeSpeechResponse, Status> {
     let invalid = Status::invalid_argument;
+    let (voice, audio) = (&question.voice, &question.audio_config);
+    visit.asked(format!("{voice:?} {audio:?}"));
     let voice = question.voice.unwrap_or_default();
     check_voice(&voice)?;
     let text = match question.input.and_then(|input| input.input_source) {

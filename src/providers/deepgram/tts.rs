@@ -40,7 +40,10 @@ const IDLE: Idle = Idle {
 const PARAMETERS: &[Parameter] = &[
     own("model", "model, where there is no voice_id"),
     own("voice_id", "model"),
-    own("audio_format", "encoding"),
+    own(
+        "audio_format",
+        "encoding, in /speak; a session's sound is made of linear16",
+    ),
     own("sample_rate", "sample_rate"),
     own(
         "speaking_rate",

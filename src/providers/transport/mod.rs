@@ -9,6 +9,8 @@ mod permits;
 mod pool;
 mod refusal;
 pub mod speaking;
+#[cfg(test)]
+mod tests;
 pub mod websocket;
 
 use std::sync::Arc;

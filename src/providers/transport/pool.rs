@@ -13,7 +13,7 @@ use super::Outgoing;
 use super::websocket::{Received, Socket, receive};
 
 /// Sockets that one vendor's pool keeps; the one that was used longest ago goes first.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 
 /// What two utterances must have in common to use the same socket: the URL with its parameters, and the credential.
 #[derive(Debug, Clone, PartialEq, Eq)]

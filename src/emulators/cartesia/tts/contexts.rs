@@ -156,6 +156,10 @@ impl Contexts {
             self.drop_context(id);
             return Ok(());
         }
+        let is_this = |context: &Context| Some(&context.id) == id.as_ref();
+        if !self.open.iter().any(is_this) {
+            socket.visit().asked_by(&message);
+        }
         let generation = serde_json::from_value::<Generation>(message)
             .map_err(|error| Problem::bad("Invalid request", error.to_string()));
         match generation.and_then(|generation| self.add(&generation, socket)) {
