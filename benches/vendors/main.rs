@@ -21,7 +21,7 @@ use vivavoce::server;
 const FRAME: Duration = Duration::from_millis(20);
 /// What a session hears and says.
 const FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
