@@ -32,7 +32,7 @@ const RATE: SampleRate = SampleRate::HZ_16000;
 const SLUG: &str = "google";
 
 /// A service account by this name, whose tokens the emulators give.
-fn account(emulators: &Emulators, name: &str) -> Value {
+pub(super) fn account(emulators: &Emulators, name: &str) -> Value {
     static KEY: LazyLock<String> = LazyLock::new(|| {
         let key = rsa::RsaPrivateKey::new(&mut rsa::rand_core::OsRng, 2048).unwrap();
         key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string()

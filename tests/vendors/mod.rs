@@ -30,6 +30,7 @@ mod elevenlabs;
 mod endurance;
 mod faults;
 mod google;
+mod secrets;
 
 /// Emulators that hear and say tone-words, with these faults.
 pub async fn scripted(faults: &[&str]) -> Emulators {
@@ -189,14 +190,26 @@ pub async fn said(stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
 pub struct Backed {
     /// The server.
     pub server: Server,
-    _emulators: Emulators,
+    /// What is behind it.
+    pub emulators: Emulators,
     _account: tempfile::TempDir,
 }
 
 impl Backed {
     /// A server with these emulators behind it.
     pub fn by(emulators: Emulators) -> Self {
-        let (account, file) = google::credential(&emulators, "server");
+        let quiet = [("LOG_LEVEL", "error")];
+        Self::keyed(emulators, |_| "key".to_owned(), &quiet, Server::start_with)
+    }
+
+    /// The same with a credential of its own at each vendor (at Google the name of its account) and more environment.
+    pub fn keyed(
+        emulators: Emulators,
+        key: impl Fn(Vendor) -> String,
+        more: &[(&str, &str)],
+        start: impl FnOnce(&[(&str, &str)]) -> Server,
+    ) -> Self {
+        let (account, file) = google::credential(&emulators, &key(Vendor::Google));
         let (plain, grpc) = (
             format!("http://{}", emulators.plain),
             format!("http://{}", emulators.grpc),
@@ -214,18 +227,22 @@ impl Backed {
             };
             environment.push((format!("{name}_STT_URL"), url.clone()));
             environment.push((format!("{name}_TTS_URL"), url.clone()));
-            environment.push((format!("{name}_API_KEY"), "key".to_owned()));
+            let name = match vendor {
+                Vendor::Google => continue,
+                Vendor::Azure => "AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(),
+                _ => format!("{name}_API_KEY"),
+            };
+            environment.push((name, key(vendor)));
         }
-        environment.push(("AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(), "key".to_owned()));
         environment.push(("CACHE_ENABLED".to_owned(), "false".to_owned()));
-        environment.push(("LOG_LEVEL".to_owned(), "error".to_owned()));
         let environment: Vec<_> = environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
+            .chain(more.iter().copied())
             .collect();
         Self {
-            server: Server::start_with(&environment),
-            _emulators: emulators,
+            server: start(&environment),
+            emulators,
             _account: account,
         }
     }

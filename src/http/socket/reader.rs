@@ -141,7 +141,10 @@ impl<H: SocketHandler> Reader<H> {
         if now >= self.heard + self.idle_timeout {
             let closed = Closed::by_edge(4409, "nothing was heard from the client");
             self.shared.change(|outbox| outbox.close(closed, now));
-        } else if (self.begun).is_some_and(|begun| now >= begun + self.message_timeout) {
+        } else if self
+            .begun
+            .is_some_and(|begun| now >= begun + self.message_timeout)
+        {
             let patience = self.message_timeout.as_secs_f64();
             metrics::message_cut_off();
             self.give_up(
