@@ -156,7 +156,7 @@ fn unfinished(bytes: usize) -> Vec<u8> {
         wire.extend([u8::from(part == 0), 0xfe]);
         wire.extend((PART as u16).to_be_bytes());
         wire.extend([0; 4]);
-        wire.extend([b'a'; PART]);
+        wire.resize(wire.len() + PART, b'a');
     }
     wire
 }
