@@ -37,6 +37,12 @@ fn misfit<T: DeserializeOwned>(text: &[u8], error: &serde_json::Error) -> Misfit
     let broken = !error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_err();
     // Where the text itself is broken its line and column say more than a path, which may be of any name.
     let path = (!broken).then(|| path::<T>(text)).flatten();
+    if let Some(field) = (!broken).then(|| twice(error)).flatten() {
+        return Misfit {
+            place: path.map_or_else(|| field.clone(), |path| format!("{path}.{field}")),
+            problem: "is given more than once".to_owned(),
+        };
+    }
     let place = path.unwrap_or_else(|| "body".to_owned());
     let problem = problem(error, broken);
     Misfit { place, problem }
@@ -47,6 +53,13 @@ fn path<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut json).err()?;
     let path = error.path().to_string();
     (!matches!(path.as_str(), "" | "." | "?")).then_some(path)
+}
+
+/// The field that an object has more than once: one of ours, by the name that we gave it.
+fn twice(error: &serde_json::Error) -> Option<String> {
+    let message = error.to_string();
+    let (field, _) = message.strip_prefix("duplicate field `")?.split_once('`')?;
+    Some(field.to_owned())
 }
 
 /// What is wrong, without what was sent: that may be a credential, or what somebody says.
@@ -112,6 +125,27 @@ mod tests {
             assert!(!misfit.contains("marker"), "{misfit}");
             assert!(misfit.contains("must be a"), "{misfit}");
         }
+    }
+
+    #[test]
+    fn a_field_that_is_given_twice_is_named() {
+        for (text, place) in [
+            (r#"{"list": [], "list": []}"#, "list"),
+            (
+                r#"{"list": [{"number": 1}, {"number": 1, "number": "marker"}]}"#,
+                "list[1].number",
+            ),
+            (
+                r#"{"list": [{"number": 1, "colour": null, "colour": null}]}"#,
+                "list[0].colour",
+            ),
+        ] {
+            let misfit = parse::<Outer>(text.as_bytes()).unwrap_err().to_string();
+            assert_eq!(misfit, format!("{place}: is given more than once"));
+        }
+        // What nobody reads may be there as often as it likes.
+        let other = br#"{"list": [], "other": 1, "other": 2}"#;
+        assert!(parse::<Outer>(other).is_ok());
     }
 
     #[test]

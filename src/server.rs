@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Actor;
+use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,6 +45,14 @@ pub enum ServerError {
     /// The address cannot be listened on.
     #[error("server.host, server.port: {address}: {source}")]
     Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address of the metrics cannot be listened on.
+    #[error("metrics.address: {address}: {source}")]
+    ListenForMetrics {
         /// Which address.
         address: SocketAddr,
         /// What the system said.
@@ -233,6 +242,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
         workers => workers,
     };
+    let metrics_address = settings.telemetry.metrics_address;
     let server = HttpServer::new(move || {
         App::new()
             .app_data(state.clone())
@@ -243,7 +253,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             .wrap(from_fn(http::limit_by_address))
             .wrap(from_fn(http::allow_origins))
             .wrap(from_fn(http::observe))
-            .configure(http::configure)
+            .configure(|app| http::configure(app, metrics_address.is_none()))
     })
     .disable_signals()
     // A caller who has hung up wants no answer: what is done for it alone is dropped.
@@ -263,6 +273,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     }
     .map_err(|source| ServerError::Listen { address, source })?;
     let address = server.addrs().first().copied().unwrap_or(address);
+    let metrics = metrics_address.map(serve_metrics).transpose()?;
     let running = server.run();
     announce(address, settings);
 
@@ -288,8 +299,22 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         handle.stop(work.is_empty()).await;
     });
     running.await?;
+    if let Some(metrics) = metrics {
+        metrics.stop(false).await;
+    }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Shows the metrics at an address of their own until they are stopped.
+fn serve_metrics(address: SocketAddr) -> Result<ServerHandle, ServerError> {
+    let (address, server) = http::serve_metrics_alone(address)
+        .map_err(|source| ServerError::ListenForMetrics { address, source })?;
+    let handle = server.handle();
+    // It ends by its handle alone.
+    actix_web::rt::spawn(server);
+    tracing::info!("metrics are shown, without a token, at http://{address}/metrics");
+    Ok(handle)
 }
 
 /// SIGTERM or Ctrl-C.
@@ -318,7 +343,11 @@ impl StopSignal {
 
 /// What needs no token.
 const fn open_doors(settings: &Settings) -> Option<&'static str> {
+    let counts_elsewhere = settings.telemetry.metrics_address.is_some();
     match (settings.auth.required, settings.auth.socket) {
+        (false, _) if counts_elsewhere => Some(
+            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices (/voices)",
+        ),
         (false, _) => Some(
             "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts \
              (/voices, /metrics)",

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use actix_web::dev::ServerHandle;
@@ -14,7 +14,9 @@ use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
 use vivavoce::http::Origins;
-use vivavoce::http::socket::{self, Audio, Closed, SocketHandler, SocketSettings, SocketWriter};
+use vivavoce::http::socket::{
+    self, Audio, Closed, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
+};
 
 use crate::harness::{PATIENCE, within};
 
@@ -102,6 +104,8 @@ fn settings() -> SocketSettings {
     SocketSettings {
         allowed_origins: Origins::new(&["https://app.example".to_owned()]),
         idle_timeout: Duration::from_mins(1),
+        message_timeout: Duration::from_secs(30),
+        unfinished: Arc::new(MessageBudget::new(64 << 20)),
         max_buffered_audio: Duration::from_secs(2),
     }
 }

@@ -474,6 +474,14 @@ async fn bodies_paths_and_methods_that_do_not_fit_are_refused_in_the_same_shape(
         "body",
     )
     .await;
+    let twice = r#"{"text": "a", "tts_config": {"provider": "local", "model": "", "model": ""}}"#;
+    assert_error(
+        post(twice, "application/json").await.unwrap(),
+        400,
+        "INVALID_REQUEST",
+        "tts_config.model: is given more than once",
+    )
+    .await;
     assert_error(
         post("{}", "text/plain").await.unwrap(),
         415,

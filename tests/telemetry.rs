@@ -290,15 +290,82 @@ async fn providers_and_the_cache_are_counted_by_what_they_did() {
     }
 }
 
+/// Where a server that was told to has its metrics.
+fn metrics_url(server: &Server) -> String {
+    let url = || {
+        let log = server.log_so_far();
+        let (_, url) = log.split_once("without a token, at ")?;
+        Some(url.split_whitespace().next()?.to_owned())
+    };
+    within(PATIENCE, "nobody said where the metrics are", url)
+}
+
+#[tokio::test]
+async fn metrics_may_have_an_address_of_their_own_and_are_nowhere_else_then() {
+    let mut server = Server::start_logged(&[
+        ("METRICS_ADDRESS", "localhost:0"),
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_API_SECRET", SECRET),
+    ]);
+    let url = metrics_url(&server);
+    let ask = |method: Method, url: &str| client().request(method, url).bearer_auth(SECRET).send();
+    let moved = ask(Method::GET, &format!("{}/metrics", server.url)).await;
+    assert_error(moved.unwrap(), 404, "NOT_FOUND", "/metrics").await;
+    let alone = client().get(&url).send().await.unwrap();
+    assert_eq!(alone.status(), 200);
+    assert!(alone.headers().contains_key("x-request-id"));
+    let page = alone.text().await.unwrap();
+    assert!(page.contains(r#"route="none",status="404"} 1"#), "{page}");
+    let other = url.replace("/metrics", "/voices");
+    assert_error(
+        ask(Method::GET, &other).await.unwrap(),
+        404,
+        "NOT_FOUND",
+        "/voices",
+    )
+    .await;
+    let posted = ask(Method::POST, &url).await.unwrap();
+    assert_error(posted, 405, "METHOD_NOT_ALLOWED", "GET").await;
+    server.terminate();
+    assert!(server.ended().success());
+    assert!(client().get(&url).send().await.is_err());
+}
+
+#[test]
+fn an_address_for_metrics_that_is_taken_stops_the_start_by_name() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    for (address, problem) in [
+        (address.as_str(), "metrics.address: "),
+        (
+            "nowhere",
+            "metrics.address must be an IP address and a port",
+        ),
+    ] {
+        let output = std::process::Command::new(VIVAVOCE)
+            .args(["serve", "--port", "0"])
+            .env("METRICS_ADDRESS", address)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        let said = stderr(&output);
+        assert!(said.contains(problem) && said.contains(address), "{said}");
+    }
+}
+
 /// A collector in this process: keeps what it is sent at `/v1/traces`.
-struct Collector {
-    url: String,
+pub struct Collector {
+    /// `http://host:port`.
+    pub url: String,
     received: Arc<Mutex<Vec<Bytes>>>,
     handle: ServerHandle,
 }
 
 impl Collector {
-    fn start() -> Self {
+    /// One that is at work until it is dropped.
+    pub fn start() -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let kept = web::Data::from(Arc::clone(&received));
         let (started, server) = mpsc::channel();
@@ -333,7 +400,7 @@ impl Collector {
     }
 
     /// All spans so far.
-    fn spans(&self) -> Vec<Span> {
+    pub fn spans(&self) -> Vec<Span> {
         let received = self.received.lock().unwrap();
         let requests = received
             .iter()

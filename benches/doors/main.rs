@@ -109,7 +109,7 @@ fn serve(settings: &Settings, observed: bool) -> Server {
             .app_data(origins.clone())
             .wrap(from_fn(http::limit_by_address))
             .wrap(from_fn(http::allow_origins))
-            .configure(http::configure)
+            .configure(|app| http::configure(app, true))
     };
     // Two types of server, so that what is left out is not even asked for.
     macro_rules! run {

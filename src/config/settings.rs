@@ -2,7 +2,7 @@
 //! reads, the table that `print-config` shows and `docs/configuration.md` are all made from these declarations
 //! (protocol, section 6).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -138,6 +138,8 @@ settings! {
         config_timeout_seconds: Duration = "30", "socket.config_timeout_seconds", "SOCKET_CONFIG_TIMEOUT_SECONDS";
         /// Seconds after which a client that sends no frame of any kind is given up.
         idle_timeout_seconds: Duration = "60", "socket.idle_timeout_seconds", "SOCKET_IDLE_TIMEOUT_SECONDS";
+        /// Seconds that a message may take from its first byte to its last.
+        message_timeout_seconds: Duration = "30", "socket.message_timeout_seconds", "SOCKET_MESSAGE_TIMEOUT_SECONDS", check not_nought;
         /// Sound that waits for a client that reads slowly; beyond it playback waits.
         max_buffered_audio_ms: Millis = "2000", "socket.max_buffered_audio_ms", "SOCKET_MAX_BUFFERED_AUDIO_MS", check some_time;
         /// How far ahead of real time speech is sent at most.
@@ -164,6 +166,8 @@ settings! {
     telemetry: Telemetry {
         /// Collector that is sent traces by OTLP over HTTP, as `http://host:4318`; no traces when absent.
         otlp_endpoint: Option<String> = "", "telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT";
+        /// Address, as `host:port`, where alone `/metrics` is served then: in plain HTTP and without a token.
+        metrics_address: Option<SocketAddr> = "", "metrics.address", "METRICS_ADDRESS";
     }
 
     /// How the server stops.
@@ -262,6 +266,8 @@ settings! {
         sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive;
         /// Sockets that have not sent their config yet; a quarter of them from one address.
         unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
+        /// Memory of all socket messages that have begun and are not complete, beside 32 KiB of each socket; a socket that needs more is closed.
+        unfinished_message_bytes: ByteSize = "64MiB", "limits.unfinished_message_bytes", "LIMITS_UNFINISHED_MESSAGE_BYTES";
         /// Connections in all, or half as many as the system allows open files, if that is less; more wait for a place.
         connections: usize = "10000", "limits.connections", "LIMITS_CONNECTIONS", check positive;
         /// Connections from one address that is no trusted proxy; 0 means no limit. More are cut.

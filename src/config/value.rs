@@ -3,7 +3,7 @@
 //! comes from.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -215,6 +215,17 @@ impl SettingValue for IpAddr {
         } else {
             text.parse().ok()
         }
+    }
+}
+
+impl SettingValue for SocketAddr {
+    const SHAPE: &'static str = "an IP address and a port, host:port";
+    fn parse(text: &str) -> Option<Self> {
+        let port = text.strip_prefix("localhost:").map(str::parse);
+        let local = port
+            .and_then(Result::ok)
+            .map(|port| (Ipv4Addr::LOCALHOST, port).into());
+        text.parse().ok().or(local)
     }
 }
 

@@ -35,19 +35,22 @@ pub use body::MAX_BODY_BYTES;
 pub use cors::{Origins, allow as allow_origins};
 pub use error::{ApiError, Code};
 pub use limits::{AddressPlace, Limits, TenantPlace, by_address as limit_by_address};
+pub use metrics::serve_alone as serve_metrics_alone;
 pub use requests::observe;
 pub use state::AppState;
 pub use ws::Sockets;
 
-/// All routes, each with who may take it.
-pub fn configure(app: &mut web::ServiceConfig) {
+/// All routes, each with who may take it; those of the metrics only where they are `with_metrics`.
+pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     let bad_query = |error: actix_web::error::QueryPayloadError, _: &HttpRequest| {
         ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
         .app_data(web::QueryConfig::default().error_handler(bad_query));
     for endpoint in endpoints() {
-        app.service(endpoint);
+        if with_metrics || endpoint.path != metrics::PATH {
+            app.service(endpoint);
+        }
     }
     app.default_service(web::to(unknown_path));
 }
@@ -59,7 +62,7 @@ fn endpoints() -> Vec<Endpoint> {
         at("/").get(public(health::alive)),
         at("/healthz").get(public(health::alive)),
         at("/readyz").get(public(health::ready)),
-        at("/metrics").get(protected(metrics::show)),
+        at(metrics::PATH).get(protected(metrics::show)),
         at("/openapi.json").get(public(openapi::show)),
         at("/schemas/socket.json").get(public(openapi::show_socket_schema)),
         at("/docs").get(public(docs::show)),

@@ -10,7 +10,7 @@ use super::cors::Origins;
 use super::error::{ApiError, Code};
 use super::limits::Limits;
 use super::requests::RequestId;
-use super::socket::{self, SocketSettings};
+use super::socket::{self, MessageBudget, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Caller, Places, SessionServices};
 use crate::config::Settings;
@@ -28,10 +28,14 @@ impl Sockets {
     pub fn new(settings: &Settings, services: Arc<SessionServices>) -> Self {
         // More than a semaphore can count is more than there can be.
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        let unfinished = settings.limits.unfinished_message_bytes.0;
+        let unfinished = usize::try_from(unfinished).unwrap_or(usize::MAX);
         Self {
             settings: SocketSettings {
                 allowed_origins: Origins::new(&settings.server.cors_origins.0),
                 idle_timeout: settings.socket.idle_timeout_seconds,
+                message_timeout: settings.socket.message_timeout_seconds,
+                unfinished: Arc::new(MessageBudget::new(unfinished)),
                 max_buffered_audio: settings.socket.max_buffered_audio_ms.0,
             },
             services,

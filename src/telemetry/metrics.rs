@@ -92,6 +92,11 @@ pub fn event_coalesced() {
     METRICS.events_coalesced.inc();
 }
 
+/// A client's message was cut off, because it took too long or too much memory.
+pub fn message_cut_off() {
+    METRICS.messages_cut_off.inc();
+}
+
 /// What a provider does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Task {
@@ -252,6 +257,7 @@ struct Metrics {
     audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
     stt_restarts: Counter,
     events_coalesced: Counter,
+    messages_cut_off: Counter,
     first_bytes: Family<By, Durations>,
     finals: Family<By, Durations>,
     provider_errors: Family<Failure, Counter>,
@@ -275,6 +281,7 @@ impl Metrics {
             audio_dropped: Family::default(),
             stt_restarts: Counter::default(),
             events_coalesced: Counter::default(),
+            messages_cut_off: Counter::default(),
             first_bytes: Family::new_with_constructor(durations),
             finals: Family::new_with_constructor(durations),
             provider_errors: Family::default(),
@@ -332,6 +339,11 @@ impl Metrics {
             "events_coalesced",
             "Events replaced by later ones before a slow client had read them",
             self.events_coalesced.clone(),
+        );
+        registry.register(
+            "messages_cut_off",
+            "Messages of clients that took too long or too much memory to be complete",
+            self.messages_cut_off.clone(),
         );
     }
 

@@ -98,6 +98,11 @@ impl Server {
     pub fn log(&mut self) -> String {
         self.terminate();
         self.ended();
+        self.log_so_far()
+    }
+
+    /// What a server of [`Self::start_logged`] has logged so far.
+    pub fn log_so_far(&self) -> String {
         std::fs::read_to_string(self.data.path().join(LOG))
             .expect("a server that was started with a log")
     }

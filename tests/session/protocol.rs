@@ -167,7 +167,20 @@ fn bad_messages() -> Vec<(String, &'static str)> {
     let json = json
         .into_iter()
         .map(|(message, field)| (message.to_string(), field));
-    json.chain(text.map(|text| (text.to_owned(), ""))).collect()
+    let twice = [
+        (r#"{"type":"clear","type":"clear"}"#, "type: is given"),
+        (
+            r#"{"type":"speak","text":"a","text":"b"}"#,
+            "text: is given",
+        ),
+        (
+            r#"{"type":"config","stt_config":{"provider":"local","provider":"local"}}"#,
+            "stt_config.provider: is given",
+        ),
+    ];
+    json.chain(text.map(|text| (text.to_owned(), "")))
+        .chain(twice.map(|(text, field)| (text.to_owned(), field)))
+        .collect()
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ mod endurance;
 mod faults;
 mod google;
 mod rows;
+mod secrets;
 mod secured;
 mod streamed;
 
@@ -211,7 +212,7 @@ pub async fn said(stream: TtsStream) -> Result<Vec<u8>, ProviderError> {
 pub struct Backed {
     /// The server.
     pub server: Server,
-    /// Who is behind it.
+    /// What is behind it.
     pub emulators: Emulators,
     _account: tempfile::TempDir,
 }
@@ -225,7 +226,7 @@ impl Backed {
     /// The same, with more environment variables.
     pub fn with(emulators: Emulators, more: &[(&str, &str)]) -> Self {
         let urls = [emulators.plain, emulators.grpc].map(|address| format!("http://{address}"));
-        Self::at(urls, emulators, more)
+        Self::quietly_at(urls, emulators, more)
     }
 
     /// The same over TLS, with the emulators' own authority.
@@ -239,14 +240,37 @@ impl Backed {
         Self::secured(emulators, &[])
     }
 
-    fn secured(emulators: Emulators, settings: &[(&str, &str)]) -> Self {
+    fn secured(emulators: Emulators, more: &[(&str, &str)]) -> Self {
         let urls = [emulators.tls, emulators.grpc].map(|address| format!("https://{address}"));
-        Self::at(urls, emulators, settings)
+        Self::quietly_at(urls, emulators, more)
     }
 
-    /// With the addresses of the sockets and of gRPC, and further settings.
-    fn at([sockets, grpc]: [String; 2], emulators: Emulators, settings: &[(&str, &str)]) -> Self {
-        let (account, file) = google::credential(&emulators, "server");
+    fn quietly_at(urls: [String; 2], emulators: Emulators, more: &[(&str, &str)]) -> Self {
+        let more = [&[("LOG_LEVEL", "error")], more].concat();
+        let key = |_| "key".to_owned();
+        Self::at(urls, emulators, key, &more, Server::start_with)
+    }
+
+    /// With a credential of its own at each vendor (at Google the name of its account), and more environment variables.
+    pub fn keyed(
+        emulators: Emulators,
+        key: impl Fn(Vendor) -> String,
+        more: &[(&str, &str)],
+        start: impl FnOnce(&[(&str, &str)]) -> Server,
+    ) -> Self {
+        let urls = [emulators.plain, emulators.grpc].map(|address| format!("http://{address}"));
+        Self::at(urls, emulators, key, more, start)
+    }
+
+    /// With the addresses of the sockets and of gRPC.
+    fn at(
+        [sockets, grpc]: [String; 2],
+        emulators: Emulators,
+        key: impl Fn(Vendor) -> String,
+        more: &[(&str, &str)],
+        start: impl FnOnce(&[(&str, &str)]) -> Server,
+    ) -> Self {
+        let (account, file) = google::credential(&emulators, &key(Vendor::Google));
         let mut environment = vec![(
             "GOOGLE_APPLICATION_CREDENTIALS".to_owned(),
             file.display().to_string(),
@@ -260,18 +284,21 @@ impl Backed {
             };
             environment.push((format!("{name}_STT_URL"), url.clone()));
             environment.push((format!("{name}_TTS_URL"), url.clone()));
-            environment.push((format!("{name}_API_KEY"), "key".to_owned()));
+            let name = match vendor {
+                Vendor::Google => continue,
+                Vendor::Azure => "AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(),
+                _ => format!("{name}_API_KEY"),
+            };
+            environment.push((name, key(vendor)));
         }
-        environment.push(("AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(), "key".to_owned()));
         environment.push(("CACHE_ENABLED".to_owned(), "false".to_owned()));
-        environment.push(("LOG_LEVEL".to_owned(), "error".to_owned()));
         let environment: Vec<_> = environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
-            .chain(settings.iter().copied())
+            .chain(more.iter().copied())
             .collect();
         Self {
-            server: Server::start_with(&environment),
+            server: start(&environment),
             emulators,
             _account: account,
         }

@@ -83,8 +83,10 @@ fn server() -> Vec<Operation> {
             .never_limited(),
         get("/metrics", "getMetrics", "Server")
             .summary("What the server counts about itself")
+            .says("Where `METRICS_ADDRESS` is set it is there, without a token, and not here.")
             .protected()
             .answers(200, media("OpenMetrics text.", &[metrics::MEDIA_TYPE]))
+            .refuses(404, &[Code::NotFound])
             .refuses(500, &[Code::Internal])
             .example("asked", Value::Null, 200),
         get("/openapi.json", "getOpenapi", "Server")

@@ -120,15 +120,27 @@ pub struct Frames {
 impl Frames {
     /// Takes what arrived.
     pub fn push(&mut self, chunk: &[u8]) {
-        if self.arrived.is_empty() {
-            // A buffer of its own for each burst: messages that are kept do not keep a larger one alive.
-            self.arrived = BytesMut::new();
-        }
         self.arrived.extend_from_slice(chunk);
+    }
+
+    /// Bytes of memory that are held for what has begun and is not complete, as far as [`Self::next`] has looked.
+    pub fn unfinished(&self) -> usize {
+        let begun = self.begun.as_ref().map(|(_, begun)| begun.capacity());
+        begun.unwrap_or_default() + self.arrived.capacity()
+    }
+
+    /// Whether fragments of a message have come, and not its last one.
+    pub const fn within_message(&self) -> bool {
+        self.begun.is_some()
     }
 
     /// The next frame's meaning; `None` when more has to arrive. After an error nothing more can be understood.
     pub fn next(&mut self) -> Result<Option<Input>, FrameError> {
+        if self.arrived.is_empty() {
+            // A buffer of its own for each burst: what was read of the last one does not stay.
+            self.arrived = BytesMut::new();
+            return Ok(None);
+        }
         let Some(head) = Head::peek(&self.arrived) else {
             return Ok(None);
         };
@@ -142,8 +154,12 @@ impl Frames {
         let Some((last, opcode, payload)) = frame else {
             return Ok(None);
         };
-        self.frame(last, opcode, payload.unwrap_or_default())
-            .map(Some)
+        let payload = payload.unwrap_or_default();
+        if self.arrived.len() < payload.len() {
+            // What is left would keep the memory of what was taken.
+            self.arrived = BytesMut::from(&self.arrived[..]);
+        }
+        self.frame(last, opcode, payload).map(Some)
     }
 
     fn check_size(&self, head: &Head) -> Result<(), FrameError> {
@@ -267,6 +283,25 @@ mod tests {
         let mut frames = Frames::default();
         frames.push(b"GET / ");
         assert!(matches!(frames.next(), Err(FrameError::Protocol(_))));
+    }
+
+    #[test]
+    fn only_what_is_not_complete_is_held() {
+        let mut frames = Frames::default();
+        let long = frame(OpCode::Text, true, &vec![b'a'; 100_000]);
+        frames.push(&long[..50_000]);
+        assert_eq!(frames.next(), Ok(None));
+        assert!(frames.unfinished() >= 50_000);
+        frames.push(&long[50_000..]);
+        frames.push(&long[..1]);
+        assert_eq!(all(&mut frames).map(|inputs| inputs.len()), Ok(1));
+        assert!((1..100).contains(&frames.unfinished()));
+        frames.push(&long[1..]);
+        assert_eq!(all(&mut frames).map(|inputs| inputs.len()), Ok(1));
+        assert_eq!(frames.unfinished(), 0);
+        frames.push(&frame(OpCode::Binary, false, &[0; 1000]));
+        assert_eq!(all(&mut frames), Ok(vec![Input::Fragment]));
+        assert!(frames.within_message() && (1000..2000).contains(&frames.unfinished()));
     }
 
     #[test]

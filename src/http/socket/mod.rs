@@ -11,6 +11,7 @@
 //! response body  <── Outbox <── SocketWriter::event, latest, audio, cut_audio, close
 //! ```
 
+mod budget;
 mod connection;
 mod echo;
 mod frames;
@@ -25,6 +26,7 @@ use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
 use actix_web_actors::ws::HandshakeError;
 
+pub use budget::MessageBudget;
 pub(crate) use connection::tcp;
 pub use connection::{WRITE_BUFFER_BYTES, accepted};
 pub use echo::echo;
@@ -47,6 +49,10 @@ pub struct SocketSettings {
     pub allowed_origins: Origins,
     /// How long a client may send no frame of any kind.
     pub idle_timeout: Duration,
+    /// How long a message may take from its first byte to its last.
+    pub message_timeout: Duration,
+    /// What messages that are not complete may hold, together with those of all other sockets of the server.
+    pub unfinished: Arc<MessageBudget>,
     /// Audio that may wait for a client that reads slowly.
     pub max_buffered_audio: Duration,
 }
@@ -104,7 +110,7 @@ pub fn open<H: SocketHandler>(
         handler,
         Arc::clone(&shared),
         Arc::clone(&connection),
-        settings.idle_timeout,
+        settings,
     );
     actix_web::rt::spawn(reader.run(payload));
     Ok(response.streaming(Body::new(shared, connection)))
@@ -123,8 +129,12 @@ pub(crate) fn open_in_memory<H: SocketHandler>(
     let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
     let shared = Arc::new(Shared::new(settings.max_buffered_audio));
     let handler = handler(SocketWriter(Arc::clone(&shared)));
-    let idle = settings.idle_timeout;
-    let reader = Reader::new(handler, Arc::clone(&shared), Arc::clone(&connection), idle);
+    let reader = Reader::new(
+        handler,
+        Arc::clone(&shared),
+        Arc::clone(&connection),
+        settings,
+    );
     actix_web::rt::spawn(reader.run(payload));
     Box::pin(Body::new(shared, connection))
 }

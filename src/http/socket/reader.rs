@@ -13,10 +13,13 @@ use bytestring::ByteString;
 use futures_util::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
+use super::SocketSettings;
+use super::budget::Held;
 use super::connection::Connection;
 use super::frames::{Frames, Input};
 use super::outbox::{Closed, ClosedBy, Outbox};
 use super::writer::Shared;
+use crate::telemetry::metrics;
 
 /// How long the reading task works before others on its thread have their turn.
 const LONGEST_TURN: Duration = Duration::from_millis(1);
@@ -41,6 +44,11 @@ pub(super) struct Reader<H: SocketHandler> {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
     idle_timeout: Duration,
+    message_timeout: Duration,
+    /// What the message that is not complete costs.
+    held: Held,
+    /// When its first byte arrived.
+    begun: Option<Instant>,
     /// When the last frame arrived.
     heard: Instant,
     next_ping: Instant,
@@ -53,7 +61,7 @@ impl<H: SocketHandler> Reader<H> {
         handler: H,
         shared: Arc<Shared>,
         connection: Arc<Connection>,
-        idle_timeout: Duration,
+        settings: &SocketSettings,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -61,7 +69,10 @@ impl<H: SocketHandler> Reader<H> {
             frames: Frames::default(),
             shared,
             connection,
-            idle_timeout,
+            idle_timeout: settings.idle_timeout,
+            message_timeout: settings.message_timeout,
+            held: Held::of(Arc::clone(&settings.unfinished)),
+            begun: None,
             heard: now,
             next_ping: now + PING_INTERVAL,
             turn: now,
@@ -91,6 +102,12 @@ impl<H: SocketHandler> Reader<H> {
                             self.turn = Instant::now();
                         }
                         self.take(&chunk).await;
+                        if self.begun.is_some() {
+                            let due = self.next_alarm();
+                            if due < alarm.deadline() {
+                                alarm.as_mut().reset(due);
+                            }
+                        }
                     }
                     Some(Err(_)) | None => return,
                 },
@@ -109,10 +126,11 @@ impl<H: SocketHandler> Reader<H> {
     }
 
     fn next_alarm(&self) -> Instant {
-        self.shared
-            .lock()
-            .deadline()
-            .unwrap_or_else(|| self.next_ping.min(self.heard + self.idle_timeout))
+        self.shared.lock().deadline().unwrap_or_else(|| {
+            let clocks = self.next_ping.min(self.heard + self.idle_timeout);
+            let complete = self.begun.map(|begun| begun + self.message_timeout);
+            complete.map_or(clocks, |complete| complete.min(clocks))
+        })
     }
 
     /// What is due now; true when patience with a closing connection has ended.
@@ -123,6 +141,16 @@ impl<H: SocketHandler> Reader<H> {
         if now >= self.heard + self.idle_timeout {
             let closed = Closed::by_edge(4409, "nothing was heard from the client");
             self.shared.change(|outbox| outbox.close(closed, now));
+        } else if self
+            .begun
+            .is_some_and(|begun| now >= begun + self.message_timeout)
+        {
+            let patience = self.message_timeout.as_secs_f64();
+            metrics::message_cut_off();
+            self.give_up(
+                4408,
+                &format!("a message was not complete within {patience} s"),
+            );
         } else if now >= self.next_ping {
             self.next_ping = now + PING_INTERVAL;
             self.shared.change(Outbox::ping);
@@ -145,19 +173,41 @@ impl<H: SocketHandler> Reader<H> {
             }
             match self.frames.next() {
                 Ok(Some(input)) => self.input(input),
-                Ok(None) => return,
-                Err(error) => {
-                    let closed = Closed::by_edge(error.close_code(), &error.to_string());
-                    self.shared
-                        .change(|outbox| outbox.end(closed, Instant::now()));
-                    self.tell_closed();
-                    return;
-                }
+                Ok(None) => return self.keep(),
+                Err(error) => return self.give_up(error.close_code(), &error.to_string()),
             }
             if self.refused() {
                 return;
             }
         }
+    }
+
+    /// What is left waits for the rest of its message.
+    fn keep(&mut self) {
+        let unfinished = self.frames.unfinished();
+        if unfinished == 0 {
+            self.begun = None;
+        } else {
+            self.begun.get_or_insert_with(Instant::now);
+        }
+        if self.held.set(unfinished).is_err() {
+            metrics::message_cut_off();
+            self.give_up(
+                1013,
+                "unfinished messages hold all that limits.unfinished_message_bytes allows",
+            );
+        }
+    }
+
+    /// Nothing that the client may still send can be understood; what it has sent of it is not kept.
+    fn give_up(&mut self, code: u16, reason: &str) {
+        let closed = Closed::by_edge(code, reason);
+        self.shared
+            .change(|outbox| outbox.end(closed, Instant::now()));
+        self.tell_closed();
+        self.frames = Frames::default();
+        self.begun = None;
+        self.held.give_back();
     }
 
     /// Whether nothing of what the client sends matters any more.
@@ -185,6 +235,9 @@ impl<H: SocketHandler> Reader<H> {
                 self.shared.change(|outbox| outbox.end(closed, self.heard));
                 self.tell_closed();
             }
+        }
+        if !self.frames.within_message() {
+            self.begun = None;
         }
     }
 
@@ -235,6 +288,8 @@ fn by_client(reason: Option<CloseReason>) -> Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Origins;
+    use crate::http::socket::MessageBudget;
     use crate::http::socket::outbox::Next;
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
@@ -266,12 +321,14 @@ mod tests {
         let shared = Arc::new(Shared::new(Duration::from_secs(2)));
         let (client, payload) = mpsc::unbounded_channel();
         let (sender, closed) = mpsc::unbounded_channel();
-        let reader = Reader::new(
-            Record(sender),
-            Arc::clone(&shared),
-            connection,
+        let settings = SocketSettings {
+            allowed_origins: Origins::default(),
             idle_timeout,
-        );
+            message_timeout: Duration::from_secs(30),
+            unfinished: Arc::new(MessageBudget::new(1 << 20)),
+            max_buffered_audio: Duration::from_secs(2),
+        };
+        let reader = Reader::new(Record(sender), Arc::clone(&shared), connection, &settings);
         Bench {
             client,
             shared,
@@ -282,8 +339,12 @@ mod tests {
     }
 
     fn frame(opcode: OpCode) -> Bytes {
+        frame_of(opcode, true, 0)
+    }
+
+    fn frame_of(opcode: OpCode, last: bool, length: usize) -> Bytes {
         let mut bytes = BytesMut::new();
-        Parser::write_message(&mut bytes, "", opcode, true, true);
+        Parser::write_message(&mut bytes, vec![b'a'; length], opcode, last, true);
         bytes.freeze()
     }
 
@@ -325,6 +386,60 @@ mod tests {
         }
         assert_eq!(bench.closed.recv().await.unwrap().code, 4409);
         assert_eq!(start.elapsed().as_secs(), 102);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_must_be_complete_in_time_however_alive_its_client_is() {
+        let mut bench = bench(Duration::from_mins(1));
+        let start = Instant::now();
+        bench
+            .client
+            .send(Ok(frame_of(OpCode::Text, false, 9)))
+            .unwrap();
+        for _ in 0..29 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
+            let more = frame_of(OpCode::Continue, false, 9);
+            bench.client.send(Ok(more)).unwrap();
+        }
+        assert!(bench.closed.try_recv().is_err());
+        assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
+        assert_eq!(start.elapsed(), Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_message_has_its_own_time() {
+        let mut bench = bench(Duration::from_mins(1));
+        let message = frame_of(OpCode::Text, true, 9);
+        let (first, second) = message.split_at(5);
+        bench
+            .client
+            .send(Ok(Bytes::copy_from_slice(first)))
+            .unwrap();
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_secs(29)).await;
+            // The end of one and the beginning of the next.
+            let both = [second, first].concat();
+            bench.client.send(Ok(both.into())).unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        assert!(bench.closed.try_recv().is_err());
+        assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_for_which_there_is_no_memory_ends_its_socket_only() {
+        let mut bench = bench(Duration::from_mins(1));
+        for _ in 0..3 {
+            let half = frame_of(OpCode::Text, true, 1 << 19);
+            bench.client.send(Ok(half)).unwrap();
+        }
+        bench.client.send(Ok(frame(OpCode::Ping))).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(bench.closed.try_recv().is_err());
+        let long = frame_of(OpCode::Text, false, (1 << 20) + (64 << 10));
+        bench.client.send(Ok(long)).unwrap();
+        assert_eq!(bench.closed.recv().await.unwrap().code, 1013);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::ws::{CloseCode, CloseReason, OpCode, Parser};
@@ -17,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::LOUD;
 use crate::audio::linear16;
 use crate::http::Origins;
-use crate::http::socket::{self, SocketHandler, SocketSettings, SocketWriter};
+use crate::http::socket::{self, MessageBudget, SocketHandler, SocketSettings, SocketWriter};
 
 /// What a client reads.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +50,8 @@ impl Client {
         let settings = SocketSettings {
             allowed_origins: Origins::default(),
             idle_timeout: Duration::from_mins(1),
+            message_timeout: Duration::from_secs(30),
+            unfinished: Arc::new(MessageBudget::new(64 << 20)),
             max_buffered_audio: Duration::from_secs(2),
         };
         let payload = UnboundedReceiverStream::new(payload);
