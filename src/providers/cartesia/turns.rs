@@ -17,6 +17,9 @@ use crate::providers::{ProviderError, SttEvent, Transcript};
 
 /// The vendor closes after three minutes without sound.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
+/// Sound in an open turn that is later than this is taken for a pause. Silence in the middle of a word that a slow network
+/// has held up would cut it in two.
+const LATE: Duration = Duration::from_secs(1);
 /// Silence in an open turn is sent in pieces of this length.
 const SILENCE: Duration = Duration::from_millis(200);
 /// A turn that has not ended after so much silence will not: the vendor's longest time-out is shorter.
@@ -101,11 +104,13 @@ impl Protocol for Turns {
     }
 
     fn keep_alive(&self) -> Option<Duration> {
-        if self.open && self.silence < ENOUGH_SILENCE {
-            Some(SILENCE)
+        Some(if !self.open || self.silence >= ENOUGH_SILENCE {
+            KEEP_ALIVE
+        } else if self.hurried || !self.silence.is_zero() {
+            SILENCE
         } else {
-            Some(KEEP_ALIVE)
-        }
+            LATE
+        })
     }
 
     fn idle(&mut self, act: &mut Act<'_>) {
@@ -253,8 +258,9 @@ mod tests {
         let mut scene = Scene::new();
         assert_eq!(scene.protocol.keep_alive(), Some(KEEP_ALIVE));
         scene.receive(r#"{"type":"turn.start"}"#);
-        assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
+        assert_eq!(scene.protocol.keep_alive(), Some(LATE));
         scene.act(Protocol::idle);
+        assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
         assert_eq!(scene.out.texts(), ["<1600 bytes>"]);
         assert_eq!(silence(scene.protocol.format), [0xD5; 1600]);
         for _ in 0..59 {
@@ -262,6 +268,8 @@ mod tests {
         }
         assert_eq!(scene.protocol.keep_alive(), Some(KEEP_ALIVE));
         scene.act(|protocol, act| protocol.audio(Bytes::from_static(&[1]), act));
+        assert_eq!(scene.protocol.keep_alive(), Some(LATE));
+        scene.act(Protocol::finalize);
         assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
     }
 
