@@ -17,8 +17,9 @@ use crate::providers::{ProviderError, SttEvent, Transcript};
 
 /// The vendor closes after three minutes without sound.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
-/// Silence in an open turn is sent in pieces of this length.
-const SILENCE: Duration = Duration::from_millis(200);
+/// Silence in an open turn is sent in pieces of this length, after as long a wait: sooner, it would come into the middle of
+/// words whose sound is late.
+const SILENCE: Duration = Duration::from_millis(500);
 /// A turn that has not ended after so much silence will not: the vendor's longest time-out is shorter.
 const ENOUGH_SILENCE: Duration = Duration::from_secs(12);
 /// The silence that ends a turn whatever the model thinks: the vendor's own value, and its least.
@@ -255,9 +256,9 @@ mod tests {
         scene.receive(r#"{"type":"turn.start"}"#);
         assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
         scene.act(Protocol::idle);
-        assert_eq!(scene.out.texts(), ["<1600 bytes>"]);
-        assert_eq!(silence(scene.protocol.format), [0xD5; 1600]);
-        for _ in 0..59 {
+        assert_eq!(scene.out.texts(), ["<4000 bytes>"]);
+        assert_eq!(silence(scene.protocol.format), [0xD5; 4000]);
+        for _ in 0..23 {
             scene.act(Protocol::idle);
         }
         assert_eq!(scene.protocol.keep_alive(), Some(KEEP_ALIVE));
