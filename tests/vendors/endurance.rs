@@ -19,11 +19,9 @@ use crate::session::client::{Session, config};
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 /// How much faster than real time the clock runs.
-const SPEED: u32 = 10;
-/// What a microphone brings at a time.
-const FRAME: Duration = Duration::from_millis(100);
+const SPEED: u32 = 5;
 /// Words that may wait to be heard before the speaker waits, too: what is not final is kept for half a minute only.
-const UNHEARD: usize = 20;
+const UNHEARD: usize = 10;
 /// How long a word may take, by the clock on the wall.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Chooses the lengths of sentences and pauses.
@@ -105,17 +103,19 @@ impl Conversation {
         let text: Vec<_> = said.iter().map(u16::to_string).collect();
         self.session.speak("answer", &text.join(" ")).await;
         let heard = self.heard.more(0, self.random.usize(4..=14));
-        let mut sound = tone_words(heard, RATE);
         let pause = Duration::from_millis(self.random.u64(1_100..2_000));
-        sound.resize(sound.len() + RATE.frames_in(pause), 0);
-        for (frame, n) in sound.chunks(RATE.frames_in(FRAME)).zip(1..) {
-            tokio::time::sleep_until(begin + FRAME * n / SPEED).await;
-            self.session.send_sound(linear16::encode(frame)).await;
+        // Word by word: a machine that hesitates does so between words.
+        let words = heard.into_iter().map(|number| tone_words([number], RATE));
+        let mut sounded = Duration::ZERO;
+        for sound in words.chain([vec![0; RATE.frames_in(pause)]]) {
+            sounded += RATE.duration_of(sound.len());
+            tokio::time::sleep_until(begin + sounded / SPEED).await;
+            self.session.send_sound(linear16::encode(&sound)).await;
         }
         self.until_said().await;
         let enough = self.heard.sent.len().saturating_sub(UNHEARD);
         self.session.until_heard(enough, PATIENCE).await;
-        RATE.duration_of(sound.len())
+        sounded
     }
 
     /// Waits until everything was said. Whoever listens has heard it by then: by the server's clock it would go on.
@@ -198,7 +198,7 @@ async fn a_conversation_outlives_the_limits_of_streams_with_every_word_heard_and
     let backed = Backed::with(
         hurried().await,
         &[
-            ("OUTGOING_CONNECTION_SECONDS", "0.8"),
+            ("OUTGOING_CONNECTION_SECONDS", "1.5"),
             ("SOCKET_PACING", "off"),
         ],
     );

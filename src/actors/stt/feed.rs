@@ -29,6 +29,10 @@ const LONGEST_SILENCE: usize = 50;
 const AROUND_SPEECH: usize = 25;
 /// Speech that a recogniser has heard and, after so much silence, has made nothing of, was none.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+/// Chunks of a pause that ends an utterance at least, 400 ms: no vendor ends one after less silence.
+const PAUSE: usize = 20;
+/// What is fainter than this, as the mean of squares, is a pause whatever else is known: −45 dB of full scale.
+const FAINT: i64 = 180 * 180;
 /// What is kept at most while the session's config is being carried out (protocol, section 1).
 pub const LIMIT_WHILE_CONFIGURED: Duration = Duration::from_secs(10);
 /// What is kept at most afterwards (protocol, "STT drops").
@@ -56,9 +60,13 @@ pub(super) struct Chunk {
     /// linear16.
     pub(super) sound: Bytes,
     speech: bool,
+    /// There is next to nothing to hear.
+    faint: bool,
     /// What was pushed up to its end shall become final.
     finalize: bool,
     pushed: Instant,
+    /// When a stream has last taken it.
+    sent: Option<Instant>,
 }
 
 impl Chunk {
@@ -69,6 +77,10 @@ impl Chunk {
     fn end(&self) -> u64 {
         self.at + self.samples()
     }
+
+    fn is_pause(&self) -> bool {
+        !self.speech || self.faint
+    }
 }
 
 /// What a stream does next.
@@ -77,6 +89,11 @@ pub(super) enum Upload {
     Sound(Chunk),
     Finalize,
     End,
+}
+
+fn is_faint(samples: &[i16]) -> bool {
+    let squares = samples.iter().map(|&sample| i64::from(sample).pow(2));
+    squares.sum::<i64>() < FAINT * samples.len() as i64
 }
 
 /// Seconds without the digits that only arithmetic has put there.
@@ -167,6 +184,14 @@ impl Feed {
     pub(super) fn latest_pause(&self) -> Option<Duration> {
         let backlog = self.0.backlog.borrow();
         backlog.latest_pause().map(|at| backlog.place(at))
+    }
+
+    /// Where the utterance ends, at a pause, that has surely been transcribed when a final comes that does not say where
+    /// it ends: the first one of what is kept. What was sent until `sure` counts as transcribed as well.
+    pub(super) fn end_of_utterance(&self, sure: Option<Instant>) -> Option<Duration> {
+        let backlog = self.0.backlog.borrow();
+        let end = backlog.end_of_utterance(sure);
+        end.map(|at| backlog.place(at))
     }
 
     /// Nobody is speaking now.
@@ -345,8 +370,10 @@ impl Backlog {
             at: self.cut,
             sound: linear16::encode(&self.rest),
             speech: self.rest_is_speech,
+            faint: is_faint(&self.rest),
             finalize: false,
             pushed: now,
+            sent: None,
         };
         self.rest.clear();
         self.rest_is_speech = false;
@@ -424,6 +451,10 @@ impl Backlog {
     fn accepted(&mut self, chunk: &Chunk) -> bool {
         self.timeline.append(chunk.at, chunk.samples());
         self.accepted = chunk.end();
+        let kept = self.chunks.range_mut(..self.unsent).next_back();
+        if let Some(kept) = kept.filter(|kept| kept.at == chunk.at) {
+            kept.sent = Some(Instant::now());
+        }
         let new = chunk.end() > self.ever_accepted;
         self.ever_accepted = self.ever_accepted.max(chunk.end());
         new
@@ -455,6 +486,31 @@ impl Backlog {
             .take_while(|chunk| !chunk.speech)
             .last()
             .map(|chunk| chunk.at)
+    }
+
+    fn end_of_utterance(&self, sure: Option<Instant>) -> Option<u64> {
+        let sent = self.chunks.range(..self.unsent);
+        let sent = sent.take_while(|chunk| chunk.end() <= self.accepted);
+        let (mut spoken, mut pause) = (false, 0);
+        let (mut pause_at, mut end, mut sure_until) = (0, None, None);
+        for chunk in sent {
+            let is_sure = chunk.sent.is_some_and(|at| Some(at) <= sure);
+            if is_sure {
+                sure_until = Some(chunk.end());
+            }
+            if !chunk.is_pause() {
+                (spoken, pause) = (true, 0);
+                continue;
+            }
+            if pause == 0 {
+                pause_at = chunk.at;
+            }
+            pause += 1;
+            if spoken && pause == PAUSE && (end.is_none() || is_sure) {
+                end = Some(pause_at);
+            }
+        }
+        end.or(sure_until)
     }
 
     fn is_silent(&self) -> bool {

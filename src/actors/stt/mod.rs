@@ -45,6 +45,8 @@ const OPENING_WITH_FALLBACK: Duration = Duration::from_secs(3);
 const SENDING: Duration = Duration::from_secs(20);
 /// How long a recogniser has for its last finals.
 const LAST_FINALS: Duration = Duration::from_secs(5);
+/// No recogniser needs longer to transcribe what it was sent.
+const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
 /// A stream is left at the latest so long before the provider's limit.
 const BEFORE_LIMIT: Duration = Duration::from_secs(2);
 /// The share of the limit after which it is left at a pause.
@@ -103,7 +105,6 @@ impl SttActor {
             opening: OPENING,
             resampler: RefCell::default(),
             final_asked: Cell::new(None),
-            partial_at: Cell::new(None),
             has_final: Cell::new(false),
         };
         Self {
@@ -158,8 +159,6 @@ struct Life {
     resampler: RefCell<Option<Resampler>>,
     /// When the final was asked for that has not come yet.
     final_asked: Cell<Option<Instant>>,
-    /// How much of the session's audio had been sent when the latest partial came that no final has replaced.
-    partial_at: Cell<Option<Duration>>,
     /// There has been a final since the last end of speech.
     has_final: Cell<bool>,
 }
@@ -245,7 +244,6 @@ impl Life {
     /// Serves one stream to its end; gives the next one if the sound goes on.
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.feed.rewind();
-        self.partial_at.set(None);
         self.has_final.set(false);
         let (from, to) = (self.feed.layout(), self.request.format.layout);
         *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
@@ -395,7 +393,6 @@ impl Life {
         match event {
             SttEvent::Partial(heard) => {
                 *owes_final = !heard.text.is_empty();
-                self.partial_at.set(owes_final.then(|| self.feed.sent()));
                 if *owes_final {
                     self.feed.recogniser_hears_speech();
                 }
@@ -404,12 +401,10 @@ impl Life {
             SttEvent::Final(heard) => {
                 *owes_final = false;
                 self.has_final.set(true);
-                let partial_at = self.partial_at.take();
-                end_of(heard).or_else(|| self.surely_transcribed(partial_at))
+                end_of(heard).or_else(|| self.surely_transcribed())
             }
             SttEvent::UtteranceLost(_) => {
                 *owes_final = false;
-                self.partial_at.set(None);
                 Some(self.feed.latest_pause().unwrap_or_else(|| self.feed.sent()))
             }
             SttEvent::EndOfSpeech if *owes_final => None,
@@ -419,12 +414,11 @@ impl Life {
         }
     }
 
-    /// What a final covers that does not say where it ends: more has been sent meanwhile, and that must not count as
-    /// transcribed. It ends with a pause where pauses are known, and not behind what had been sent when its last partial
-    /// came. Rather than too much, some of it is heard again after a drop.
-    fn surely_transcribed(&self, partial_at: Option<Duration>) -> Option<Duration> {
-        let pause = self.feed.latest_pause();
-        pause.into_iter().chain(partial_at).min()
+    /// What a final covers that does not say where it ends. More has been sent meanwhile, which must not count as
+    /// transcribed: rather than too much, some of it is heard again after a drop.
+    fn surely_transcribed(&self) -> Option<Duration> {
+        self.feed
+            .end_of_utterance(Instant::now().checked_sub(TRANSCRIBED_WITHIN))
     }
 
     /// Waits until the supervisor has handled it.

@@ -15,6 +15,8 @@ use crate::providers::{Accepts, SttInput, Word};
 
 const RATE: SampleRate = SampleRate::HZ_8000;
 const CHUNK: Duration = Duration::from_millis(20);
+/// The first chunk; the others are louder by one each.
+const LOUD: i16 = 1_000;
 /// Chunks that wait in the sink.
 const SINK_CHUNKS: usize = 4;
 
@@ -98,7 +100,7 @@ impl Far {
                 Some(SttInput::Audio(sound)) => {
                     let samples = linear16::samples(&sound);
                     assert!(samples.iter().all(|sample| *sample == samples[0]));
-                    all.push(Up::Chunk(samples[0]));
+                    all.push(Up::Chunk(samples[0] - LOUD));
                 }
                 Some(SttInput::Finalize) => all.push(Up::Finalize),
                 None => {
@@ -226,7 +228,7 @@ impl Session {
     /// Pushes numbered chunks of 20 ms.
     fn push(&mut self, count: i16, speech: bool) {
         for _ in 0..count {
-            self.feed.push(&[self.pushed; 160], speech);
+            self.feed.push(&[LOUD + self.pushed; 160], speech);
             self.pushed += 1;
         }
     }
@@ -390,7 +392,7 @@ async fn after_the_end_the_last_finals_are_still_told() {
     let mut session = Session::new(&[]);
     let (_life, mut far) = session.open().await;
     session.push(10, true);
-    session.feed.push(&[10; 40], true);
+    session.feed.push(&[LOUD + 10; 40], true);
     session.feed.end();
     session.push(10, true);
     let mut all = chunks(0..11);
@@ -532,7 +534,7 @@ async fn speech_that_only_the_recogniser_hears_is_kept_for_the_replay() {
 }
 
 #[actix::test]
-async fn a_final_without_word_times_covers_the_sound_up_to_the_latest_pause() {
+async fn a_final_without_word_times_covers_the_sound_up_to_its_pause() {
     let mut session = Session::new(&[]);
     let (_life, mut far) = session.open().await;
     for (count, speech) in [(20, true), (30, false), (10, true)] {
@@ -547,17 +549,8 @@ async fn a_final_without_word_times_covers_the_sound_up_to_the_latest_pause() {
     assert_eq!(far.everything().await, chunks(25..60));
 }
 
-/// What is heard again after a drop when a final came while later sound was on its way.
-async fn heard_again(before_partial: i16, after_partial: i16, last: Transcript) -> Vec<Up> {
-    let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
-    if before_partial > 0 {
-        session.push(before_partial, true);
-        far.everything().await;
-        far.says(SttEvent::Partial(heard(&[])));
-        assert!(matches!(session.news().await, SttNews::Heard(_)));
-    }
-    session.push(after_partial, true);
+/// What is heard again after a drop when this final came last.
+async fn heard_again(mut session: Session, mut far: Far, last: Transcript) -> Vec<Up> {
     far.everything().await;
     far.says(SttEvent::Final(last));
     assert!(matches!(session.news().await, SttNews::Heard(_)));
@@ -569,30 +562,71 @@ async fn heard_again(before_partial: i16, after_partial: i16, last: Transcript) 
 
 #[actix::test]
 async fn a_final_covers_no_sound_behind_its_end() {
+    let mut session = Session::new(&[]);
+    let (_life, far) = session.open().await;
+    session.push(50, true);
     let last = Transcript {
         end: Some(0.5),
         ..heard(&[])
     };
-    assert_eq!(heard_again(30, 20, last).await, chunks(25..50));
+    assert_eq!(heard_again(session, far, last).await, chunks(25..50));
 }
 
 #[actix::test]
 async fn an_empty_final_covers_no_sound_behind_its_end() {
+    let mut session = Session::new(&[]);
+    let (_life, far) = session.open().await;
+    session.push(50, true);
     let last = Transcript {
         end: Some(0.5),
         ..Transcript::default()
     };
-    assert_eq!(heard_again(30, 20, last).await, chunks(25..50));
+    assert_eq!(heard_again(session, far, last).await, chunks(25..50));
 }
 
 #[actix::test]
-async fn a_final_that_names_no_end_covers_what_was_sent_when_its_last_partial_came() {
-    assert_eq!(heard_again(20, 30, heard(&[])).await, chunks(20..50));
+async fn a_final_that_names_no_end_covers_no_second_utterance() {
+    let mut session = Session::new(&[]);
+    let (_life, far) = session.open().await;
+    for speech in [true, false, true, false] {
+        session.push(20, speech);
+    }
+    let again = heard_again(session, far, heard(&[])).await;
+    assert_eq!(again, chunks(20..80));
+}
+
+#[actix::test]
+async fn without_voice_activity_detection_an_utterance_ends_where_it_is_quiet() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(20, true);
+    session.feed.push(&[0; 160 * 20], true);
+    session.push(20, true);
+    far.everything().await;
+    far.says(SttEvent::Final(heard(&[])));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    assert_eq!(session.feed.kept(), CHUNK * 40);
+}
+
+#[actix::test]
+async fn a_final_that_names_no_end_covers_what_was_sent_long_ago() {
+    let mut session = Session::new(&[]);
+    let (_life, mut far) = session.open().await;
+    session.push(30, true);
+    far.everything().await;
+    tokio::time::advance(TRANSCRIBED_WITHIN).await;
+    session.push(20, true);
+    let again = heard_again(session, far, heard(&[])).await;
+    assert_eq!(again, chunks(30..50));
 }
 
 #[actix::test]
 async fn a_final_of_which_nothing_is_known_covers_nothing() {
-    assert_eq!(heard_again(0, 50, heard(&[])).await, chunks(0..50));
+    let mut session = Session::new(&[]);
+    let (_life, far) = session.open().await;
+    session.push(50, true);
+    let again = heard_again(session, far, heard(&[])).await;
+    assert_eq!(again, chunks(0..50));
 }
 
 #[actix::test]
