@@ -33,6 +33,7 @@ mod google;
 mod rows;
 mod secured;
 mod streamed;
+mod updates;
 
 /// The providers of a server that talks to these emulators in place of all vendors, with keys of its own.
 pub fn all_providers(emulators: &Emulators) -> ProviderTable {
