@@ -29,6 +29,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// thrown away, and has to be kept until then.
 const PORTION_BYTES: usize = 2_000;
 
+/// Changes that wait for their utterance at most: there are no more utterances that wait.
+const MAX_CHANGES: usize = 65;
+
 /// A command of the playback queue.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -64,9 +67,21 @@ pub enum TtsNews {
     Stopped,
 }
 
+/// What is queued from this utterance on is said in another way. The format stays.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ChangeVoice {
+    /// The first one.
+    pub from: UtteranceKey,
+    /// How it is said.
+    pub speech: SpeechConfig,
+}
+
 /// The actor.
 pub struct TtsActor {
     voice: Rc<Voice>,
+    /// What says the utterances from a key on instead, the latest last.
+    changes: VecDeque<(UtteranceKey, Rc<Voice>)>,
     job: Option<Job>,
     life: u32,
     report: Recipient<TtsReport>,
@@ -86,6 +101,28 @@ struct Voice {
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
     /// may have been called off.
     away: Cell<bool>,
+}
+
+impl Voice {
+    fn new(
+        synthesizer: Arc<Synthesizer>,
+        config: SpeechConfig,
+        tenant: Option<TenantId>,
+        player: Player,
+    ) -> Self {
+        let format = AudioFormat {
+            encoding: Encoding::Linear16,
+            layout: player.layout(),
+        };
+        Self {
+            synthesizer,
+            choices: SpeechConfig { format, ..config }.choices(),
+            choice: Cell::new(0),
+            tenant,
+            player,
+            away: Cell::new(false),
+        }
+    }
 }
 
 /// The utterance in hand.
@@ -161,20 +198,10 @@ impl TtsActor {
         player: Player,
         (life, report): (u32, Recipient<TtsReport>),
     ) -> Self {
-        let format = AudioFormat {
-            encoding: Encoding::Linear16,
-            layout: player.layout(),
-        };
-        let choices = SpeechConfig { format, ..config }.choices();
+        let voice = Voice::new(synthesizer, config, tenant, player);
         Self {
-            voice: Rc::new(Voice {
-                synthesizer,
-                choices,
-                choice: Cell::new(0),
-                tenant,
-                player,
-                away: Cell::new(false),
-            }),
+            voice: Rc::new(voice),
+            changes: VecDeque::new(),
             job: None,
             life,
             report,
@@ -182,12 +209,21 @@ impl TtsActor {
         }
     }
 
+    /// Who says an utterance. Whoever said those before it is not needed any more: they come in order.
+    fn voice_of(&mut self, utterance: UtteranceKey) -> Rc<Voice> {
+        while let Some((_, voice)) = self.changes.pop_front_if(|(from, _)| *from <= utterance) {
+            self.voice = voice;
+        }
+        Rc::clone(&self.voice)
+    }
+
     fn begin(&mut self, utterance: UtteranceKey, ctx: &mut Context<Self>) -> Rc<Text> {
         let text = Rc::new(Text::default());
+        let voice = self.voice_of(utterance);
         let say = Say {
-            voice: Rc::clone(&self.voice),
+            framer: Framer::new(voice.player.layout()),
+            voice,
             utterance,
-            framer: Framer::new(self.voice.player.layout()),
             report: self.report.clone(),
             life: self.life,
         };
@@ -240,6 +276,24 @@ impl Handler<Dismiss> for TtsActor {
     fn handle(&mut self, _: Dismiss, ctx: &mut Context<Self>) {
         self.dismissed = true;
         ctx.stop();
+    }
+}
+
+impl Handler<ChangeVoice> for TtsActor {
+    type Result = ();
+
+    fn handle(&mut self, ChangeVoice { from, speech }: ChangeVoice, _: &mut Context<Self>) {
+        let before = &self.voice;
+        let (synthesizer, player) = (Arc::clone(&before.synthesizer), before.player.clone());
+        let voice = Voice::new(synthesizer, speech, before.tenant.clone(), player);
+        // Of two changes before the same utterance the later one counts.
+        self.changes.retain(|(known, _)| *known != from);
+        self.changes.push_back((from, Rc::new(voice)));
+        if self.changes.len() > MAX_CHANGES
+            && let Some((_, voice)) = self.changes.pop_front()
+        {
+            self.voice = voice;
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub mod bus;
 pub mod companding;
 pub mod convert;
 pub mod decode;
+pub mod denoise;
 pub mod encode;
 pub mod format;
 pub mod linear16;

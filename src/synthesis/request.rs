@@ -155,6 +155,52 @@ impl TtsConfig {
     }
 }
 
+impl TtsConfig {
+    /// The same where what is not given stays as it is. A model, a voice and a credential are their provider's, and go
+    /// with it. The format of what leaves cannot change.
+    pub fn check_over(mut self, known: &SpeechConfig) -> Result<SpeechConfig, InvalidField> {
+        let fixed = "cannot change while the session runs: send config";
+        let format = known.format;
+        self.audio_format
+            .get_or_insert_with(|| format.encoding.name().to_owned());
+        self.sample_rate
+            .get_or_insert(format.layout.rate.hz().into());
+        self.provider.get_or_insert_with(|| known.provider.clone());
+        self.speaking_rate.get_or_insert(known.speaking_rate);
+        self.connection_timeout
+            .get_or_insert(known.connection_timeout.as_secs());
+        self.request_timeout
+            .get_or_insert(known.request_timeout.as_secs());
+        self.pronunciations
+            .get_or_insert_with(|| known.pronunciations.clone());
+        let (model, voice) = (self.model.is_none(), self.voice_id.is_none());
+        let (auth, fallback) = (self.auth.is_none(), self.fallback.is_none());
+        self.model.get_or_insert_default();
+        let mut checked = self.check()?;
+        if checked.format.encoding != format.encoding {
+            return Err(invalid("tts_config.audio_format", fixed));
+        }
+        if checked.format != format {
+            return Err(invalid("tts_config.sample_rate", fixed));
+        }
+        if checked.provider == known.provider {
+            if model {
+                checked.model.clone_from(&known.model);
+            }
+            if voice {
+                checked.voice_id.clone_from(&known.voice_id);
+            }
+            if auth {
+                checked.auth = known.auth.clone();
+            }
+        }
+        if fallback {
+            checked.fallback.clone_from(&known.fallback);
+        }
+        Ok(checked)
+    }
+}
+
 /// The field is the list: which of them is wrong stands in the problem.
 fn check_fallback(wanted: Vec<TtsConfig>) -> Result<Vec<SpeechConfig>, InvalidField> {
     const FIELD: &str = "tts_config.fallback";

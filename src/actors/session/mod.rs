@@ -3,6 +3,7 @@
 //! [`player`], both on the thread that the session lives on for life.
 
 mod door;
+mod ear;
 mod failure;
 mod hearing;
 mod loading;
@@ -11,6 +12,7 @@ pub mod playback;
 pub mod player;
 mod schema;
 mod state;
+mod succession;
 #[cfg(test)]
 mod tests;
 pub mod turn;
@@ -34,19 +36,21 @@ pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
 pub use schema::socket_schema;
-use state::{Command, Effect, Prepared, Session};
+use state::{Command, Effect, Prepared, Session, SoundOf};
 use turn::{Moment, VoiceEventKind};
 
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
-use super::tts::{Dismiss, TtsActor, TtsReport};
+use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
 use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
-use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
+use crate::providers::{
+    Credential, FinalDelay, ProviderTable, SpeechToText, SttRequest, parameters,
+};
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
@@ -56,6 +60,9 @@ const MAILBOX: usize = 2048;
 
 /// Messages that are looked at before others have their turn.
 const BURST: usize = 32;
+
+/// How long a recogniser that takes another's place waits for a lull.
+const LULL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a message waits for a client that has many events to read yet.
 const EVENT_PATIENCE: Duration = Duration::from_millis(100);
@@ -144,8 +151,11 @@ pub struct SessionActor {
     hearing: Hearing,
     /// The one in force, the one that is being opened, and those that finish.
     recognisers: Vec<Recogniser>,
-    /// Of the config in force.
+    /// Of the config in force, and which that is.
     feed: Option<Feed>,
+    in_force: u64,
+    /// Of configs that were replaced, as long as somebody finishes hearing them.
+    former_feeds: Vec<(u64, Feed)>,
     /// The output in force.
     output: Option<Player>,
     synthesiser: Option<Addr<TtsActor>>,
@@ -190,6 +200,8 @@ pub fn open(
             hearing,
             recognisers: Vec::new(),
             feed: None,
+            in_force: 0,
+            former_feeds: Vec::new(),
             output: None,
             synthesiser: None,
             name: None,
@@ -288,10 +300,15 @@ impl SessionActor {
                 config,
                 stream_id,
                 wanted,
-            } => self.prepare(config, stream_id, *wanted, context),
+                sound,
+            } => self.prepare(config, stream_id, *wanted, sound, context),
             Effect::Commit { config, vad } => {
                 self.hearing.commit(config, &vad);
-                self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                let feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                let former = std::mem::replace(&mut self.feed, feed);
+                let replaced = std::mem::replace(&mut self.in_force, config);
+                self.former_feeds.extend(former.map(|feed| (replaced, feed)));
+                self.forget_former_feeds();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;
             }
@@ -310,12 +327,9 @@ impl SessionActor {
                     self.hearing.end(&ending.feed);
                 }
             }
-            Effect::Finalize => {
-                if let Some(feed) = &self.feed {
-                    feed.finalize();
-                }
-            }
+            Effect::Finalize => self.hearing.finalize(),
             Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
+            Effect::ChangeVoice(speech) => self.change_voice(*speech),
             Effect::StartTts { life, speech } => self.start_synthesiser(life, *speech, context),
             Effect::TtsLost => self.synthesiser_lost(),
             Effect::SetClip(clip) => {
@@ -380,12 +394,21 @@ impl SessionActor {
         config: u64,
         stream_id: StreamId,
         wanted: SessionConfig,
+        sound: SoundOf,
         context: &mut Context<Self>,
     ) {
-        if let Err(refusal) = self.check(config, &wanted) {
-            self.state.prepared(config, Err(refusal));
-            return self.carry_out(context);
-        }
+        let checked = self
+            .check(&wanted)
+            .and_then(|()| self.find_sound(config, &wanted, sound, context));
+        let is_heard = match checked {
+            Ok(is_heard) => is_heard,
+            Err(refusal) => {
+                let now = self.moment().now;
+                self.state.prepared(config, Err(refusal), now);
+                return self.carry_out(context);
+            }
+        };
+        let patience = self.patience(&wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
             access: self.access.clone(),
@@ -393,11 +416,6 @@ impl SessionActor {
         });
         let sessions = self.services.sessions.clone();
         let rate = wanted.tts.as_ref().map(|tts| tts.format);
-        let heard = self.hearing.feed(config);
-        let is_heard = match (&heard, &self.feed) {
-            (Some((feed, _)), Some(in_force)) => feed.is(in_force),
-            _ => false,
-        };
         let prepare = async move {
             let name = match register {
                 None => None,
@@ -421,7 +439,12 @@ impl SessionActor {
                 }
                 _ => None,
             };
-            Ok((name, Prepared { clip, is_heard }))
+            let prepared = Prepared {
+                clip,
+                is_heard,
+                patience,
+            };
+            Ok((name, prepared))
         };
         context.spawn(
             prepare
@@ -431,24 +454,21 @@ impl SessionActor {
                         session.name_asked_for = name;
                         prepared
                     });
-                    session.state.prepared(config, prepared);
+                    let now = session.moment().now;
+                    session.state.prepared(config, prepared, now);
                     session.carry_out(context);
                 }),
         );
     }
 
     /// What can be said of a config at once.
-    fn check(&self, config: u64, wanted: &SessionConfig) -> Result<(), Refusal> {
+    fn check(&self, wanted: &SessionConfig) -> Result<(), Refusal> {
         let providers = &self.services.providers;
         if let Some(listen) = &wanted.stt {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {
                 let field = format!("stt_config.fallback[{index}]");
                 check_recogniser(providers, fallback, &field)?;
-            }
-            if self.hearing.feed(config).is_none() {
-                let problem = "stt_config: this format cannot be decoded";
-                return Err(Refusal::new(ErrorCode::Internal, problem));
             }
         }
         if let Some(speech) = &wanted.tts {
@@ -460,6 +480,69 @@ impl SessionActor {
         Ok(())
     }
 
+    /// Finds the sound for a config's recogniser. Whether the recogniser in force hears it already.
+    fn find_sound(
+        &self,
+        config: u64,
+        wanted: &SessionConfig,
+        sound: SoundOf,
+        context: &mut Context<Self>,
+    ) -> Result<bool, Refusal> {
+        let Some(listen) = &wanted.stt else {
+            if matches!(sound, SoundOf::Session { .. }) {
+                self.hearing.follow(config);
+            }
+            return Ok(false);
+        };
+        let (SoundOf::Message { anew } | SoundOf::Session { anew }) = sound;
+        if matches!(sound, SoundOf::Session { .. }) {
+            self.hearing.follow(config);
+        }
+        let Some((feed, layout)) = self.hearing.feed(config) else {
+            let problem = "stt_config: this format cannot be decoded";
+            return Err(Refusal::new(ErrorCode::Internal, problem));
+        };
+        let is_heard = self.feed.as_ref().is_some_and(|known| known.is(&feed));
+        let accepted = door::accepted(&self.services.providers, listen);
+        // A recogniser that was given up leaves its feed to the next, who hears what is kept.
+        if !is_heard || (!anew && layout.rate == accepted.layout.rate) {
+            return Ok(is_heard);
+        }
+        self.hearing.hand_over(config, listen, accepted);
+        context.run_later(LULL_PATIENCE, move |session, _| {
+            session.hearing.make_handover(config);
+        });
+        Ok(false)
+    }
+
+    /// How long each recogniser of a config may take over a final.
+    fn patience(&self, wanted: &SessionConfig) -> Vec<Duration> {
+        let Some(listen) = &wanted.stt else {
+            return Vec::new();
+        };
+        let choices = (0..listen.choices()).map(|number| listen.choice(number).provider);
+        let known = choices.map(|slug| self.services.providers.speech_to_text(&slug));
+        known
+            .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
+            .map(FinalDelay::patience)
+            .collect()
+    }
+
+    /// The feed of a config, also of one that was replaced and is still heard.
+    fn feed_of(&self, config: u64) -> Option<Feed> {
+        let mut former = self.former_feeds.iter();
+        if let Some((_, feed)) = former.find(|(known, _)| *known == config) {
+            return Some(feed.clone());
+        }
+        self.hearing.feed(config).map(|(feed, _)| feed)
+    }
+
+    fn forget_former_feeds(&mut self) {
+        let state = &self.state;
+        self.former_feeds
+            .retain(|(config, _)| state.needs_sound_of(*config));
+    }
+
     fn start_recogniser(
         &mut self,
         life: u32,
@@ -468,10 +551,11 @@ impl SessionActor {
         context: &mut Context<Self>,
     ) {
         let provider = self.services.providers.speech_to_text(&listen.provider);
-        let (Some(provider), Some((feed, layout))) = (provider, self.hearing.feed(config)) else {
-            // Both were there when the config was checked, and stay as long as it is in force.
+        let (Some(provider), Some(feed)) = (provider, self.feed_of(config)) else {
+            // Both were there when the config was checked, and stay as long as it is heard.
             return;
         };
+        let layout = feed.layout();
         if self.feed.is_some() && self.state.is_in_force(config) {
             metrics::stt_restarted();
         }
@@ -573,6 +657,15 @@ impl SessionActor {
         let actor = TtsActor::new(synthesizer, speech, tenant, player, report);
         let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
+    }
+
+    /// What is queued so far is said as it was to be.
+    fn change_voice(&self, speech: SpeechConfig) {
+        if let (Some(player), Some(synthesiser)) = (&self.output, &self.synthesiser) {
+            let from = player.next_utterance();
+            // At most one for each message of the client.
+            synthesiser.do_send(ChangeVoice { from, speech });
+        }
     }
 
     fn synthesiser_lost(&mut self) {
@@ -678,6 +771,7 @@ impl Handler<SttReport> for SessionActor {
         let moment = self.moment();
         self.state.stt(report, lost, moment);
         self.carry_out(context);
+        self.forget_former_feeds();
     }
 }
 

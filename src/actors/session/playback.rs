@@ -308,6 +308,11 @@ impl<S: Sound> PlaybackQueue<S> {
         self.held = held;
     }
 
+    /// What the next utterance will be.
+    pub const fn next_key(&self) -> UtteranceKey {
+        UtteranceKey(self.next_key)
+    }
+
     /// Whether synthesised sound is taken.
     pub fn wants_sound(&self) -> bool {
         self.waiting < MAX_SOUND

@@ -139,6 +139,11 @@ impl Player {
         Ok(())
     }
 
+    /// The first utterance that was not queued yet.
+    pub fn next_utterance(&self) -> UtteranceKey {
+        self.0.state.borrow().queue.next_key()
+    }
+
     /// Cuts what may be cut. When this returns nothing of it leaves any more.
     pub fn clear(&self) {
         let cut = self.0.state.borrow_mut().queue.clear(now());

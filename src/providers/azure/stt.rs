@@ -17,7 +17,7 @@ use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::hearing::{self, Act, Flow, Protocol};
 use crate::providers::transport::websocket::Received;
 use crate::providers::{
-    Accepts, CredentialField, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttRequest,
     SttStream, Transcript, Word,
 };
 
@@ -58,6 +58,10 @@ const PARAMETERS: &[Parameter] = &[
 impl SpeechToText for Azure {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(1016, 1_345)
     }
 
     fn accepts(&self) -> Accepts {

@@ -16,6 +16,7 @@ mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
 mod promise_a_session_ends_with_its_token;
 mod promise_a_session_leaves_nothing_behind;
+mod promise_an_update_loses_nothing;
 mod recogniser;
 mod synthesiser;
 
