@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::failure::{Refusal, of_provider, of_synthesis};
 use super::hearing::EarNews;
+use super::interruption::{Interruption, InterruptionMode, InterruptionReason, Step};
 use super::loading::Clip;
 use super::messages::{
     ClientMessage, ErrorCode, ListenConfig, ServerMessage, SessionConfig, StreamId, VadConfig,
@@ -116,6 +117,10 @@ pub enum Effect {
     Speak(Speak),
     /// Cut speech.
     Clear,
+    /// Let speech yield to somebody who may want to interrupt it.
+    Yield(InterruptionMode),
+    /// Let it go on as it was.
+    Resume,
     /// Close the socket.
     Close {
         /// With this code.
@@ -243,6 +248,11 @@ pub struct Session {
     stt: Option<Child>,
     tts: Option<Child>,
     turns: Option<TurnDetector>,
+    interruption: Interruption,
+    /// Whether something is being said that may be cut.
+    playing: bool,
+    /// How much sound the session has heard.
+    heard: Duration,
     /// What was heard before the first config was in force.
     early: Vec<(VadEvent, Moment)>,
     lives: u32,
@@ -265,6 +275,9 @@ impl Session {
             stt: None,
             tts: None,
             turns: None,
+            interruption: Interruption::default(),
+            playing: false,
+            heard: Duration::ZERO,
             early: Vec::new(),
             lives: 0,
             ending: None,
@@ -333,8 +346,16 @@ impl Session {
             ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
                 return self.refuse(ErrorCode::TtsFailed, MUTE);
             }
-            ClientMessage::Speak(speak) => Effect::Speak(speak),
-            ClientMessage::Clear => Effect::Clear,
+            ClientMessage::Speak(speak) => {
+                if speak.replace {
+                    self.is_not_interrupted(InterruptionReason::Cleared);
+                }
+                Effect::Speak(speak)
+            }
+            ClientMessage::Clear => {
+                self.is_not_interrupted(InterruptionReason::Cleared);
+                Effect::Clear
+            }
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
                 return self.refuse(
                     ErrorCode::LoadingUnavailable,
@@ -475,10 +496,17 @@ impl Session {
             (turns, Some(_)) => *turns = Some(TurnDetector::new(settings)),
             (_, None) => {}
         }
+        let languages = listen.iter().flat_map(|listen| {
+            let others = listen.languages.iter().map(String::as_str);
+            std::iter::once(listen.language.as_str()).chain(others)
+        });
+        let steps = self.interruption.configure(&vad, languages, self.heard);
+        self.interrupted(steps);
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
         let clip = clip.filter(|_| speech.is_some());
         let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
         if spoke != speech || is_mute {
+            self.is_not_interrupted(InterruptionReason::Cleared);
             self.effects
                 .push(Effect::SetOutput(speech.clone().map(Box::new)));
             self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
@@ -522,6 +550,29 @@ impl Session {
         {
             self.backlog_bytes -= command.bytes;
             self.carry_out(command);
+        }
+    }
+
+    /// Takes whether something is being said that may be cut, and how much sound the session has heard.
+    pub const fn plays(&mut self, playing: bool, heard: Duration) {
+        self.playing = playing;
+        self.heard = heard;
+    }
+
+    /// Whether somebody wants to interrupt is not the question any more.
+    fn is_not_interrupted(&mut self, reason: InterruptionReason) {
+        let steps = self.interruption.abandon(reason, self.heard);
+        self.interrupted(steps);
+    }
+
+    fn interrupted(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Yield(mode) => self.effects.push(Effect::Yield(mode)),
+                Step::Resume => self.effects.push(Effect::Resume),
+                Step::Cut => self.effects.push(Effect::Clear),
+                Step::Tell(event) => self.tell(ServerMessage::Interruption(event)),
+            }
         }
     }
 
@@ -588,6 +639,8 @@ impl Session {
         {
             stt.restarts.forgive(moment.now.into());
         }
+        let steps = self.interruption.stt(&event, moment, self.playing);
+        self.interrupted(steps);
         if let Some(turns) = &mut self.turns {
             let events = turns.stt(event, moment);
             self.turned(events);
@@ -739,6 +792,8 @@ impl Session {
                 if let Some(turns) = &mut self.turns {
                     let events = turns.vad(event, moment);
                     self.turned(events);
+                    let steps = self.interruption.vad(event, moment, self.playing);
+                    self.interrupted(steps);
                 } else if self.early.len() < MAX_EARLY {
                     self.early.push((event, moment));
                 }
@@ -755,14 +810,22 @@ impl Session {
         let config = self.config_due.filter(|_| self.under_way.is_none());
         let restart = |child: &Option<Child>| child.as_ref().and_then(|child| child.restart_at);
         let turn = self.turns.as_ref().and_then(TurnDetector::next_deadline);
+        let interruption = self.interruption.next_deadline();
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         if self.ended {
             return None;
         }
-        [config, restart(&self.stt), restart(&self.tts), turn, ending]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            config,
+            restart(&self.stt),
+            restart(&self.tts),
+            turn,
+            interruption,
+            ending,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Lets time pass.
@@ -789,6 +852,8 @@ impl Session {
             let events = turns.tick(moment);
             self.turned(events);
         }
+        let steps = self.interruption.tick(moment, self.playing);
+        self.interrupted(steps);
         self.restart(moment.now);
     }
 
@@ -835,6 +900,7 @@ impl Session {
             reason,
             deadline: moment.now + LAST_WORDS,
         });
+        self.is_not_interrupted(InterruptionReason::Ended);
         self.effects.push(Effect::SetOutput(None));
         match &self.stt {
             Some(stt) if stt.restart_at.is_none() && !stt.failed => {
