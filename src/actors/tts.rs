@@ -20,7 +20,7 @@ use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use crate::auth::TenantId;
 use crate::providers::{ErrorKind, ProviderError};
 use crate::sentences;
-use crate::synthesis::{SpeechConfig, SpokenWord, SynthesisError, Synthesizer};
+use crate::synthesis::{Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer};
 
 /// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -348,16 +348,19 @@ struct Say {
 
 impl Say {
     async fn run(mut self, text: Rc<Text>) {
+        // Where the portion begins in the utterance's text.
+        let mut at = 0;
         loop {
             let (piece, last) = text.next().await;
             for portion in sentences::portions(&piece, PORTION_BYTES) {
                 // Between sentences there may be nothing but white space.
                 if !portion.trim().is_empty()
-                    && let Err(error) = self.say_patiently(portion).await
+                    && let Err(error) = self.say_patiently(portion, at).await
                 {
                     self.tell(TtsNews::Failed(error)).await;
                     return self.voice.player.failed(self.utterance);
                 }
+                at += portion.len();
             }
             if last {
                 break;
@@ -371,13 +374,15 @@ impl Say {
 
     /// Says a piece; a fallback says what of it the provider leaves unsaid, and where there is none a provider that fails
     /// before its first sound is asked again a few times.
-    async fn say_patiently(&mut self, text: &str) -> Result<(), SynthesisError> {
+    async fn say_patiently(&mut self, text: &str, at: usize) -> Result<(), SynthesisError> {
         let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
         let mut fallbacks = self.voice.choices.len() - 1;
-        let mut left = text.to_owned();
+        // Up to where it was said.
+        let mut said = 0;
         loop {
             let begun = self.framer.taken;
-            let Err(Cut { error, words }) = self.say(&left).await else {
+            let left = text.get(said..).unwrap_or_default();
+            let Err(Cut { error, words }) = self.say(left, at + said).await else {
                 if self.voice.away.replace(false) {
                     self.tell(TtsNews::Recovered).await;
                 }
@@ -387,16 +392,17 @@ impl Say {
             if fallbacks > 0 && matches!(error, SynthesisError::Provider { .. }) {
                 fallbacks -= 1;
                 let heard = self.framer.duration_of(self.framer.taken - begun);
-                let rest = (!silent).then(|| self.unsaid(&left, &words, heard));
                 self.fall_back(error.clone()).await;
-                match rest {
-                    None => continue,
-                    Some(Some(rest)) => {
-                        left = rest;
+                if silent {
+                    continue;
+                }
+                match first_unsaid(&words, heard) {
+                    Some(unsaid) => {
+                        said += unsaid;
                         continue;
                     }
                     // Where the provider tells no words the next utterance is the fallback's first.
-                    Some(None) => return Err(error),
+                    None => return Err(error),
                 }
             }
             let now = tokio::time::Instant::now();
@@ -425,35 +431,45 @@ impl Say {
         self.tell(TtsNews::Switched { to, error }).await;
     }
 
-    /// What of a text was not said when its sound ended after `heard`.
-    fn unsaid(&self, text: &str, words: &[SpokenWord], heard: Duration) -> Option<String> {
-        let config = &self.voice.choices[self.voice.choice.get()];
-        let spoken = config.spoken(text).ok()?;
-        let places: Vec<_> = words
-            .iter()
-            .map(|word| (word.word.as_str(), word.start))
-            .collect();
-        sentences::unsaid(&spoken, &places, heard).map(str::to_owned)
-    }
-
-    async fn say(&mut self, text: &str) -> Result<(), Cut> {
+    /// Says a text that stands there in the utterance's.
+    async fn say(&mut self, text: &str, at: usize) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
         let config = voice.choices[voice.choice.get()].clone();
         let tenant = voice.tenant.as_ref();
+        let mut told = ToldWords {
+            spoken: config.spoken(text).map_err(SynthesisError::from)?,
+            places: Vec::new(),
+            told: 0,
+        };
         let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
+        let begun = self.framer.duration_of(self.framer.taken);
+        let player = &voice.player;
+        player.begin_text(self.utterance, at..at + text.len(), begun);
         while let Some(sound) = speech.next().await {
-            let mut sound = sound.map_err(|error| Cut {
-                error,
-                words: speech.words(),
-            })?;
+            // Places are known before the sound is heard that they are for.
+            for (byte, start) in told.more(&speech) {
+                player.word(self.utterance, at + byte, start);
+            }
+            let mut sound = match sound {
+                Ok(sound) => sound,
+                Err(error) => {
+                    let words = told.places;
+                    return Err(Cut { error, words });
+                }
+            };
             // Long sound that is there at once is taken piece by piece, so that others have their turn.
             while !sound.is_empty() {
                 let piece = sound.split_to(sound.len().min(self.framer.chunk_bytes()));
                 if let Some(chunk) = self.framer.push(&piece) {
-                    voice.player.sound(self.utterance, chunk).await;
+                    player.sound(self.utterance, chunk).await;
                 }
             }
         }
+        for (byte, start) in told.more(&speech) {
+            player.word(self.utterance, at + byte, start);
+        }
+        let end = self.framer.duration_of(self.framer.taken);
+        player.end_text(self.utterance, end);
         Ok(())
     }
 
@@ -467,8 +483,38 @@ impl Say {
 /// Speech that has ended too early.
 struct Cut {
     error: SynthesisError,
-    /// What is known of the places of its words.
-    words: Vec<SpokenWord>,
+    /// What is known of its words: each one's byte of the text, and where it begins in the sound.
+    words: Vec<(usize, Duration)>,
+}
+
+/// The words that a voice tells while it says a text, and where they are in it.
+struct ToldWords {
+    spoken: SpokenText,
+    /// Those that were found.
+    places: Vec<(usize, Duration)>,
+    /// How many the voice has told.
+    told: usize,
+}
+
+impl ToldWords {
+    /// Those that were told since this was asked.
+    fn more(&mut self, speech: &Speech) -> Vec<(usize, Duration)> {
+        let more = speech.words(self.told);
+        self.told += more.len();
+        let place = |word: &SpokenWord| Some((self.spoken.find(&word.word)?, word.start));
+        let found: Vec<_> = more.iter().filter_map(place).collect();
+        self.places.extend_from_slice(&found);
+        found
+    }
+}
+
+/// The byte of a text where its first word begins that was not said when the sound ended after `heard`. `None` where
+/// its voice does not tell.
+fn first_unsaid(words: &[(usize, Duration)], heard: Duration) -> Option<usize> {
+    // A word is complete where the next one has begun.
+    let begun = words.iter().take_while(|(_, start)| *start <= heard);
+    let last = begun.count().saturating_sub(1);
+    words.get(last).map(|(byte, _)| *byte)
 }
 
 impl From<SynthesisError> for Cut {

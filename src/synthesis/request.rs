@@ -8,6 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::pronunciation::{self, Pronunciation};
+use super::spoken::SpokenText;
 use crate::audio::format::{AudioFormat, Encoding};
 use crate::providers::OwnCredential;
 
@@ -57,6 +58,9 @@ pub struct TtsConfig {
     /// Seconds that the whole synthesis may take.
     #[schemars(range(min = 1, max = 600), extend("default" = 60))]
     request_timeout: Option<u64>,
+    /// Whether a session tells of each word when its playback begins (`tts_progress`).
+    #[schemars(extend("default" = false))]
+    progress: Option<bool>,
     /// How words are said.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
@@ -102,6 +106,8 @@ pub struct SpeechConfig {
     pub connection_timeout: Duration,
     /// How long the whole synthesis may take.
     pub request_timeout: Duration,
+    /// Whether a session tells of each word.
+    pub progress: bool,
     /// Applied to every text.
     pub pronunciations: Vec<Pronunciation>,
     /// Who speaks when the provider fails, in this order.
@@ -149,6 +155,7 @@ impl TtsConfig {
                 10,
             )?,
             request_timeout: timeout("tts_config.request_timeout", self.request_timeout, 60)?,
+            progress: self.progress.unwrap_or(false),
             pronunciations: check_pronunciations(self.pronunciations.unwrap_or_default())?,
             fallback: check_fallback(self.fallback.unwrap_or_default())?,
         })
@@ -276,7 +283,7 @@ impl SpeechConfig {
     }
 
     /// The text as the provider is to say it.
-    pub fn spoken(&self, text: &str) -> Result<String, InvalidField> {
+    pub fn spoken(&self, text: &str) -> Result<SpokenText, InvalidField> {
         pronunciation::apply(text, &self.pronunciations, MAX_SPOKEN_BYTES).ok_or_else(|| {
             let problem =
                 format!("with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes");

@@ -30,6 +30,7 @@ mod elevenlabs;
 mod endurance;
 mod faults;
 mod google;
+mod heard;
 mod rows;
 mod secrets;
 mod secured;

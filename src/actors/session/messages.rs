@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::interruption::{InterruptionEvent, InterruptionMode};
 use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
@@ -323,6 +324,10 @@ pub struct VadConfig {
     pub max_turn_ms: u32,
     /// Whether noise is suppressed.
     pub noise_suppression: bool,
+    /// What playback does when somebody speaks over it.
+    pub interruption: InterruptionMode,
+    /// How long it may take to decide whether that is an interruption.
+    pub interruption_window_ms: u32,
 }
 
 impl Default for VadConfig {
@@ -335,6 +340,8 @@ impl Default for VadConfig {
             speech_final_timeout_ms: 1800,
             max_turn_ms: 0,
             noise_suppression: false,
+            interruption: InterruptionMode::Off,
+            interruption_window_ms: 600,
         }
     }
 }
@@ -521,6 +528,13 @@ struct WireVad {
     /// Whether noise is suppressed.
     #[schemars(extend("default" = false))]
     noise_suppression: Option<bool>,
+    /// What playback does when somebody speaks over it, until it is decided whether that is an interruption. Needs
+    /// `enabled`.
+    #[schemars(extend("default" = "off"))]
+    interruption: Option<InterruptionMode>,
+    /// How long that may take.
+    #[schemars(range(min = 100, max = 10_000), extend("default" = 600))]
+    interruption_window_ms: Option<u32>,
 }
 
 /// The room that a session joins.
@@ -835,8 +849,13 @@ impl WireVad {
             ms @ 0..=Self::LONGEST_MS => Ok(ms),
             _ => Err(misfit(place, "must be at most 3600000")),
         };
+        let enabled = self.enabled.unwrap_or(default.enabled);
+        let interruption = self.interruption.unwrap_or(default.interruption);
+        if interruption != InterruptionMode::Off && !enabled {
+            return Err(misfit("vad.interruption", "needs vad.enabled"));
+        }
         Ok(VadConfig {
-            enabled: self.enabled.unwrap_or(default.enabled),
+            enabled,
             threshold,
             silence_ms: time(self.silence_ms, default.silence_ms, "vad.silence_ms")?,
             min_speech_ms: time(
@@ -854,6 +873,15 @@ impl WireVad {
                 ms => ms,
             },
             noise_suppression: self.noise_suppression.unwrap_or(default.noise_suppression),
+            interruption,
+            interruption_window_ms: match self.interruption_window_ms {
+                None => default.interruption_window_ms,
+                Some(ms @ 100..=10_000) => ms,
+                Some(_) => {
+                    let problem = "must be from 100 to 10000";
+                    return Err(misfit("vad.interruption_window_ms", problem));
+                }
+            },
         })
     }
 }
@@ -871,12 +899,27 @@ pub enum ServerMessage {
     SttResult(SttResult),
     /// What the voice does.
     VadEvent(VoiceEvent),
+    /// Whether somebody who speaks over playback interrupts it.
+    Interruption(InterruptionEvent),
     /// The first sound of an utterance leaves.
     TtsStarted {
         /// Of its `speak`.
         id: Option<String>,
         /// Unix time.
         timestamp: u64,
+    },
+    /// The listener begins to hear a word of an utterance: `tts_config.progress`.
+    TtsProgress {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// The number of the word in the utterance, from 0.
+        word_index: u64,
+        /// The word as it was sent, with the marks that belong to it.
+        text: String,
+        /// Where the word begins in the utterance's sound.
+        played_ms: u64,
+        /// Whether that was estimated from the sound, as the voice does not tell it.
+        estimated: bool,
     },
     /// The last sample of an utterance has been played out.
     TtsPlaybackComplete {
@@ -1092,6 +1135,18 @@ mod tests {
             ),
             (config(json!({"vad": {"threshold": 1.5}})), "vad.threshold"),
             (config(json!({"vad": {"silence_ms": -1}})), "vad.silence_ms"),
+            (
+                config(json!({"vad": {"enabled": false, "interruption": "duck"}})),
+                "vad.interruption",
+            ),
+            (
+                config(json!({"vad": {"interruption": "shout"}})),
+                "vad.interruption",
+            ),
+            (
+                config(json!({"vad": {"interruption_window_ms": 99}})),
+                "vad.interruption_window_ms",
+            ),
             (
                 config(json!({"vad": {"max_turn_ms": 4_000_000_000u32}})),
                 "vad.max_turn_ms",

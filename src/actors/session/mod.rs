@@ -5,7 +5,9 @@
 mod door;
 mod ear;
 mod failure;
+mod gain;
 mod hearing;
+mod interruption;
 mod loading;
 pub mod messages;
 pub mod playback;
@@ -265,6 +267,12 @@ impl SessionActor {
         }
     }
 
+    /// Tells the state what the output does.
+    fn look_at_output(&mut self, moment: Moment) {
+        let is_interruptible = self.output.as_ref().is_some_and(Player::is_interruptible);
+        self.state.plays(is_interruptible, moment.heard);
+    }
+
     /// Does what the state has decided.
     fn carry_out(&mut self, context: &mut Context<Self>) {
         for effect in self.state.take_effects() {
@@ -286,6 +294,7 @@ impl SessionActor {
             let alarm = context.spawn(alarm.into_actor(self).map(|(), session, context| {
                 session.alarm = None;
                 let moment = session.moment();
+                session.look_at_output(moment);
                 session.state.tick(moment);
                 session.carry_out(context);
             }));
@@ -351,6 +360,16 @@ impl SessionActor {
             Effect::Clear => {
                 if let Some(player) = &self.output {
                     player.clear();
+                }
+            }
+            Effect::Yield(mode) => {
+                if let Some(player) = &self.output {
+                    player.yields(mode);
+                }
+            }
+            Effect::Resume => {
+                if let Some(player) = &self.output {
+                    player.resumes();
                 }
             }
             Effect::Close { code, reason } => {
@@ -633,6 +652,9 @@ impl SessionActor {
         let Some(speech) = speech else { return };
         let lead = self.services.settings.lead;
         let player = Player::new(self.writer.clone(), speech.format, lead);
+        if speech.progress {
+            player.tell_words();
+        }
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
@@ -723,6 +745,8 @@ impl Handler<FromClient> for SessionActor {
     type Result = ();
 
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.look_at_output(moment);
         self.state.message(command);
         self.carry_out(context);
         self.messages += 1;
@@ -769,6 +793,7 @@ impl Handler<SttReport> for SessionActor {
             self.recognisers.retain(|known| known.life != life);
         }
         let moment = self.moment();
+        self.look_at_output(moment);
         self.state.stt(report, lost, moment);
         self.carry_out(context);
         self.forget_former_feeds();
@@ -788,6 +813,7 @@ impl Handler<TtsReport> for SessionActor {
 impl StreamHandler<EarNews> for SessionActor {
     fn handle(&mut self, news: EarNews, context: &mut Context<Self>) {
         let moment = self.moment();
+        self.look_at_output(moment);
         self.state.ear(news, moment);
         self.carry_out(context);
     }

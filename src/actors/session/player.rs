@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,8 @@ use actix::prelude::SendError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::gain::Gain;
+use super::interruption::InterruptionMode;
 use super::loading::{Clip, LoadingSound};
 use super::messages::ServerMessage;
 use super::playback::{
@@ -58,6 +61,8 @@ struct State {
     encoding: Option<UtteranceKey>,
     /// Counts what was called back, so that an encoder that was waited for knows whether its sound is still wanted.
     cuts: u64,
+    /// How loud speech is that may be cut.
+    gain: Gain,
     /// The greatest tag that has left.
     tag: u64,
     /// What the task last waited for.
@@ -76,6 +81,21 @@ impl super::playback::Sound for Chunk {
     fn duration(&self) -> Duration {
         self.sound.duration()
     }
+
+    fn loudness(&self) -> Vec<u16> {
+        let samples = self.sound.samples();
+        let halves = samples.split_at(samples.len() / 2);
+        [halves.0, halves.1].map(mean_magnitude).into()
+    }
+}
+
+/// Nought for no samples.
+fn mean_magnitude(samples: &[i16]) -> u16 {
+    let sum: u64 = samples
+        .iter()
+        .map(|sample| u64::from(sample.unsigned_abs()))
+        .sum();
+    (sum / (samples.len() as u64).max(1)) as u16
 }
 
 /// What the task does next.
@@ -108,6 +128,7 @@ impl Player {
                 encoder: None,
                 encoding: None,
                 cuts: 0,
+                gain: Gain::FULL,
                 tag: 0,
                 due: None,
                 closed: false,
@@ -132,7 +153,11 @@ impl Player {
     /// Queues an utterance or a part of one.
     pub fn speak(&self, speak: Speak) -> Result<(), Overloaded> {
         let now = Instant::now().into_std();
+        let replace = speak.replace;
         let cut = self.0.state.borrow_mut().queue.speak(speak, now)?.1;
+        if replace {
+            self.0.state.borrow_mut().begin_anew();
+        }
         self.call_back(cut);
         self.tell_ends();
         self.changed();
@@ -146,9 +171,44 @@ impl Player {
 
     /// Cuts what may be cut. When this returns nothing of it leaves any more.
     pub fn clear(&self) {
-        let cut = self.0.state.borrow_mut().queue.clear(now());
+        let cut = {
+            let mut state = self.0.state.borrow_mut();
+            state.begin_anew();
+            state.queue.clear(now())
+        };
         self.call_back(cut);
         self.tell_ends();
+        self.changed();
+    }
+
+    /// Whether something is being said that may be cut.
+    pub fn is_interruptible(&self) -> bool {
+        self.0.state.borrow().queue.is_interruptible(now())
+    }
+
+    /// What may be cut yields to somebody who speaks. What has left already cannot.
+    pub fn yields(&self, mode: InterruptionMode) {
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            match mode {
+                InterruptionMode::Off => {}
+                InterruptionMode::Duck => state.gain.duck(),
+                InterruptionMode::Pause => state.queue.pause(true),
+            }
+        }
+        self.changed();
+    }
+
+    /// It goes on as it was, with the sample that comes next.
+    pub fn resumes(&self) {
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            if state.queue.is_paused() {
+                state.queue.pause(false);
+                state.gain = Gain::SILENT;
+            }
+            state.gain.rise();
+        }
         self.changed();
     }
 
@@ -159,7 +219,17 @@ impl Player {
         while state.encoding.is_none()
             && let Some(event) = state.queue.next_end(now())
         {
-            self.0.writer.event(message(event).to_json());
+            self.tell(event);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        let is_progress = matches!(event.kind, EventKind::Progress { .. });
+        let text = message(event).to_json();
+        if is_progress {
+            self.0.writer.latest("tts_progress", text);
+        } else {
+            self.0.writer.event(text);
         }
     }
 
@@ -178,7 +248,7 @@ impl Player {
         };
         self.call_back(cut);
         while let Step::Tell(event) = self.next_step() {
-            self.0.writer.event(message(event).to_json());
+            self.tell(event);
         }
         self.changed();
     }
@@ -248,6 +318,31 @@ impl Player {
         }
     }
 
+    /// See [`PlaybackQueue::tell_words`].
+    pub fn tell_words(&self) {
+        self.0.state.borrow_mut().queue.tell_words();
+    }
+
+    /// See [`PlaybackQueue::begin_text`].
+    pub fn begin_text(&self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
+        self.0
+            .state
+            .borrow_mut()
+            .queue
+            .begin_text(utterance, text, at);
+    }
+
+    /// See [`PlaybackQueue::word`]. Told before the sound that it is in.
+    pub fn word(&self, utterance: UtteranceKey, byte: usize, start: Duration) {
+        self.0.state.borrow_mut().queue.word(utterance, byte, start);
+    }
+
+    /// See [`PlaybackQueue::end_text`].
+    pub fn end_text(&self, utterance: UtteranceKey, at: Duration) {
+        self.0.state.borrow_mut().queue.end_text(utterance, at);
+        self.changed();
+    }
+
     /// Synthesis has brought everything.
     pub fn done(&self, utterance: UtteranceKey) {
         self.0.state.borrow_mut().queue.done(utterance);
@@ -304,7 +399,7 @@ impl Player {
         loop {
             match self.next_step() {
                 Step::Leave { utterance, sound } => self.leave(utterance, &sound).await,
-                Step::Tell(event) => self.0.writer.event(message(event).to_json()),
+                Step::Tell(event) => self.tell(event),
                 Step::FinishStream => self.finish_stream().await,
                 Step::Wait { until, room } => {
                     steps = 0;
@@ -362,6 +457,9 @@ impl Player {
                     }
                     metrics::output_delay(state.lateness(&sound, instant));
                     let mut samples = sound.sound.into_samples();
+                    if !state.queue.is_protected(utterance) {
+                        state.gain.apply(&mut samples, self.layout());
+                    }
                     state.mix_loading(&mut samples);
                     let sound = Pcm::new(self.layout(), samples);
                     let utterance = Some(utterance);
@@ -492,6 +590,12 @@ impl Player {
 }
 
 impl State {
+    /// What is said from now on has nothing to do with what yielded.
+    const fn begin_anew(&mut self) {
+        self.queue.pause(false);
+        self.gain = Gain::FULL;
+    }
+
     fn is_loading(&self) -> bool {
         let both = self.loading.iter().chain(&self.fading);
         both.into_iter().any(LoadingSound::is_heard)
@@ -547,6 +651,18 @@ fn message(event: Event) -> ServerMessage {
     let timestamp = timestamp();
     match kind {
         EventKind::Started => ServerMessage::TtsStarted { id, timestamp },
+        EventKind::Progress {
+            word_index,
+            text,
+            played,
+            estimated,
+        } => ServerMessage::TtsProgress {
+            id,
+            word_index: word_index as u64,
+            text,
+            played_ms: played.as_millis() as u64,
+            estimated,
+        },
         EventKind::Complete { duration } => ServerMessage::TtsPlaybackComplete {
             timestamp,
             id,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::failure::{Refusal, of_provider, of_synthesis};
 use super::hearing::EarNews;
+use super::interruption::{Interruption, InterruptionMode, InterruptionReason, Step};
 use super::loading::Clip;
 use super::messages::{
     Changeable, ClientMessage, ConfigUpdate, ErrorCode, ListenConfig, ServerMessage, SessionConfig,
@@ -124,6 +125,10 @@ pub enum Effect {
     Speak(Speak),
     /// Cut speech.
     Clear,
+    /// Let speech yield to somebody who may want to interrupt it.
+    Yield(InterruptionMode),
+    /// Let it go on as it was.
+    Resume,
     /// Close the socket.
     Close {
         /// With this code.
@@ -277,6 +282,11 @@ pub struct Session {
     succession: Succession,
     tts: Option<Child>,
     turns: Option<TurnDetector>,
+    interruption: Interruption,
+    /// Whether something is being said that may be cut.
+    playing: bool,
+    /// How much sound the session has heard.
+    heard: Duration,
     /// What was heard before the first config was in force.
     early: Vec<(VadEvent, Moment)>,
     lives: u32,
@@ -300,6 +310,9 @@ impl Session {
             succession: Succession::default(),
             tts: None,
             turns: None,
+            interruption: Interruption::default(),
+            playing: false,
+            heard: Duration::ZERO,
             early: Vec::new(),
             lives: 0,
             ending: None,
@@ -371,8 +384,16 @@ impl Session {
             ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
                 return self.refuse(ErrorCode::TtsFailed, MUTE);
             }
-            ClientMessage::Speak(speak) => Effect::Speak(speak),
-            ClientMessage::Clear => Effect::Clear,
+            ClientMessage::Speak(speak) => {
+                if speak.replace {
+                    self.is_not_interrupted(InterruptionReason::Cleared);
+                }
+                Effect::Speak(speak)
+            }
+            ClientMessage::Clear => {
+                self.is_not_interrupted(InterruptionReason::Cleared);
+                Effect::Clear
+            }
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
                 return self.refuse(
                     ErrorCode::LoadingUnavailable,
@@ -558,6 +579,12 @@ impl Session {
                 ..Child::new(life, provider, restarts)
             });
         }
+        let languages = listen.iter().flat_map(|listen| {
+            let others = listen.languages.iter().map(String::as_str);
+            std::iter::once(listen.language.as_str()).chain(others)
+        });
+        let steps = self.interruption.configure(&vad, languages, self.heard);
+        self.interrupted(steps);
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
         let clip = match is_update {
             true => had_clip.clone(),
@@ -625,6 +652,7 @@ impl Session {
                 false
             }
             _ => {
+                self.is_not_interrupted(InterruptionReason::Cleared);
                 let output = speech.cloned().map(Box::new);
                 self.effects.push(Effect::SetOutput(output));
                 self.tts = speech.map(|speech| self.new_tts(speech));
@@ -670,6 +698,29 @@ impl Session {
         {
             self.backlog_bytes -= command.bytes;
             self.carry_out(command);
+        }
+    }
+
+    /// Takes whether something is being said that may be cut, and how much sound the session has heard.
+    pub const fn plays(&mut self, playing: bool, heard: Duration) {
+        self.playing = playing;
+        self.heard = heard;
+    }
+
+    /// Whether somebody wants to interrupt is not the question any more.
+    fn is_not_interrupted(&mut self, reason: InterruptionReason) {
+        let steps = self.interruption.abandon(reason, self.heard);
+        self.interrupted(steps);
+    }
+
+    fn interrupted(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Yield(mode) => self.effects.push(Effect::Yield(mode)),
+                Step::Resume => self.effects.push(Effect::Resume),
+                Step::Cut => self.effects.push(Effect::Clear),
+                Step::Tell(event) => self.tell(ServerMessage::Interruption(event)),
+            }
         }
     }
 
@@ -786,6 +837,8 @@ impl Session {
             let refusal = of_provider(error, ErrorCode::SttFailed);
             self.refuse(refusal.code, refusal.message);
         }
+        let steps = self.interruption.stt(&event, moment, self.playing);
+        self.interrupted(steps);
         if let Some(turns) = &mut self.turns {
             let events = turns.stt(event, moment);
             self.turned(events);
@@ -938,6 +991,8 @@ impl Session {
                 if let Some(turns) = &mut self.turns {
                     let events = turns.vad(event, moment);
                     self.turned(events);
+                    let steps = self.interruption.vad(event, moment, self.playing);
+                    self.interrupted(steps);
                 } else if self.early.len() < MAX_EARLY {
                     self.early.push((event, moment));
                 }
@@ -954,13 +1009,14 @@ impl Session {
         let config = self.config_due.filter(|_| self.under_way.is_none());
         let restart = |child: &Option<Child>| child.as_ref().and_then(|child| child.restart_at);
         let turn = self.turns.as_ref().and_then(TurnDetector::next_deadline);
+        let interruption = self.interruption.next_deadline();
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         if self.ended {
             return None;
         }
         let former = self.succession.deadline();
         let children = [restart(&self.stt), restart(&self.tts)];
-        let others = [config, former, turn, ending];
+        let others = [config, former, turn, interruption, ending];
         children.into_iter().chain(others).flatten().min()
     }
 
@@ -993,6 +1049,8 @@ impl Session {
             self.last_words_lost(former, why.to_owned());
             self.tell_waiting(moment);
         }
+        let steps = self.interruption.tick(moment, self.playing);
+        self.interrupted(steps);
         self.restart(moment.now);
     }
 
@@ -1039,6 +1097,7 @@ impl Session {
             reason,
             deadline: moment.now + LAST_WORDS,
         });
+        self.is_not_interrupted(InterruptionReason::Ended);
         self.effects.push(Effect::SetOutput(None));
         match &self.stt {
             Some(stt) if stt.restart_at.is_none() && !stt.failed => {

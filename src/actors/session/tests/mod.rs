@@ -10,6 +10,7 @@ mod complaint_04_the_first_words_are_heard;
 mod complaint_05_the_last_words_are_heard;
 mod complaint_08_memory_is_bounded;
 mod complaint_10_no_gaps_at_a_constant_rate;
+mod complaint_20_the_transcript_has_no_word_that_nobody_heard;
 mod promise_a_config_changes_only_what_it_says;
 mod promise_a_failing_part_ends_nothing_but_itself;
 mod promise_a_fallback_takes_over;
