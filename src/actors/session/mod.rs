@@ -316,7 +316,8 @@ impl SessionActor {
                 let feed = self.hearing.feed(config).map(|(feed, _)| feed);
                 let former = std::mem::replace(&mut self.feed, feed);
                 let replaced = std::mem::replace(&mut self.in_force, config);
-                self.former_feeds.extend(former.map(|feed| (replaced, feed)));
+                self.former_feeds
+                    .extend(former.map(|feed| (replaced, feed)));
                 self.forget_former_feeds();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;
@@ -652,9 +653,7 @@ impl SessionActor {
         let Some(speech) = speech else { return };
         let lead = self.services.settings.lead;
         let player = Player::new(self.writer.clone(), speech.format, lead);
-        if speech.progress {
-            player.tell_words();
-        }
+        player.tell_words(speech.progress);
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
@@ -684,6 +683,7 @@ impl SessionActor {
     /// What is queued so far is said as it was to be.
     fn change_voice(&self, speech: SpeechConfig) {
         if let (Some(player), Some(synthesiser)) = (&self.output, &self.synthesiser) {
+            player.tell_words(speech.progress);
             let from = player.next_utterance();
             // At most one for each message of the client.
             synthesiser.do_send(ChangeVoice { from, speech });

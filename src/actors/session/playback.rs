@@ -314,9 +314,9 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// Tells from now on of each word when the listener begins to hear it.
-    pub const fn tell_words(&mut self) {
-        self.tells_words = true;
+    /// Whether it tells from now on of each word when the listener begins to hear it.
+    pub const fn tell_words(&mut self, tells: bool) {
+        self.tells_words = tells;
     }
 
     /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to,

@@ -319,8 +319,8 @@ impl Player {
     }
 
     /// See [`PlaybackQueue::tell_words`].
-    pub fn tell_words(&self) {
-        self.0.state.borrow_mut().queue.tell_words();
+    pub fn tell_words(&self, tells: bool) {
+        self.0.state.borrow_mut().queue.tell_words(tells);
     }
 
     /// See [`PlaybackQueue::begin_text`].
