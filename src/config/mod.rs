@@ -18,8 +18,8 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend, RecordingLayout,
-    RtcMode, Secret, SocketAuth,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
+    RecordingLayout, RtcMode, Secret, SocketAuth,
 };
 
 /// The file that is read from the current folder when no other is named.

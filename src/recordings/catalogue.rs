@@ -1,8 +1,8 @@
 //! Finding recordings again: by name, page by page, always for somebody, who never learns of what is not theirs.
 
+use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Serialize;
-use futures_util::StreamExt;
 
 use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, key};
 use crate::actors::session::StreamId;
@@ -44,7 +44,9 @@ impl Recordings {
         }
         let journal = name.to_owned();
         // Asked first: a journal goes only when the store has everything.
-        let journal = self.in_journals(move |journals| journals.look_up(&journal)).await?;
+        let journal = self
+            .in_journals(move |journals| journals.look_up(&journal))
+            .await?;
         match self.metadata(name).await {
             Ok(metadata) if metadata.may_be_seen_by(access) => Ok(Found::Stored(metadata)),
             Ok(_) => Ok(Found::Nothing),
@@ -62,13 +64,17 @@ impl Recordings {
         metadata: &Metadata,
         range: Option<std::ops::Range<u64>>,
     ) -> Result<ByteStream, StoreError> {
-        self.store.get(&key(&self.prefix, &metadata.stream_id, AUDIO), range).await
+        self.store
+            .get(&key(&self.prefix, &metadata.stream_id, AUDIO), range)
+            .await
     }
 
     /// Removes a recording. What is known of it goes last, so that its owner can try again.
     pub async fn remove(&self, metadata: &Metadata) -> Result<(), StoreError> {
         for file in [AUDIO, TRANSCRIPT, METADATA] {
-            self.store.delete(&key(&self.prefix, &metadata.stream_id, file)).await?;
+            self.store
+                .delete(&key(&self.prefix, &metadata.stream_id, file))
+                .await?;
         }
         Ok(())
     }
@@ -100,7 +106,10 @@ impl Recordings {
     }
 
     async fn metadata(&self, name: &str) -> Result<Metadata, StoreError> {
-        let mut pieces = self.store.get(&key(&self.prefix, name, METADATA), None).await?;
+        let mut pieces = self
+            .store
+            .get(&key(&self.prefix, name, METADATA), None)
+            .await?;
         let mut text = Vec::new();
         while let Some(piece) = pieces.next().await {
             text.extend_from_slice(&piece?);
@@ -110,6 +119,9 @@ impl Recordings {
         }
         let metadata = serde_json::from_slice::<Metadata>(&text);
         // What is under our key but not of our making is nobody's recording.
-        metadata.ok().filter(|metadata| metadata.stream_id == name).ok_or(StoreError::NotFound)
+        metadata
+            .ok()
+            .filter(|metadata| metadata.stream_id == name)
+            .ok_or(StoreError::NotFound)
     }
 }

@@ -81,7 +81,10 @@ impl Live {
 impl Journals {
     /// Those in this folder, which is made if there is none.
     pub fn open(root: PathBuf) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&root)?;
         for name in names(&root)? {
             if name.starts_with(GONE) {
                 fs::remove_dir_all(root.join(name))?;
@@ -111,6 +114,7 @@ impl Journals {
         match opened {
             Ok((audio, transcript)) => Ok(Journal {
                 folder,
+                metadata: metadata.clone(),
                 audio: Growing::new(audio),
                 transcript: Growing::new(transcript),
                 _place: place,
@@ -162,7 +166,10 @@ impl Journals {
             remove(&folder)?;
             return Ok(None);
         };
-        let mut audio = OpenOptions::new().read(true).write(true).open(folder.join(AUDIO))?;
+        let mut audio = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(folder.join(AUDIO))?;
         let Some(repaired) = ogg::repair(&mut audio)? else {
             remove(&folder)?;
             return Ok(None);
@@ -184,6 +191,7 @@ impl Journals {
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
+    metadata: Metadata,
     audio: Growing,
     transcript: Growing,
     _place: Place,
@@ -204,6 +212,11 @@ impl Drop for Place {
 }
 
 impl Journal {
+    /// What is known at the start.
+    pub const fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
     /// Adds pages and lines, and returns when they would survive the end of the machine. After an error nothing of
     /// them is there.
     pub fn append(&mut self, pages: &[u8], lines: &str) -> io::Result<()> {
@@ -233,7 +246,10 @@ impl Growing {
         if piece.is_empty() {
             return Ok(());
         }
-        let written = self.file.write_all(piece).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(piece)
+            .and_then(|()| self.file.sync_data());
         if written.is_ok() {
             self.len += piece.len() as u64;
         } else {
@@ -246,7 +262,11 @@ impl Growing {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
@@ -291,7 +311,13 @@ fn read_description(folder: &Path, name: &str) -> io::Result<Metadata> {
 
 /// Cuts off a line that has no end.
 fn end_lines(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
     let mut end = file.seek(SeekFrom::End(0))?;
     let mut piece = [0; 4096];
     while end > 0 {
@@ -312,7 +338,10 @@ fn end_lines(path: &Path) -> io::Result<()> {
 /// The SHA-256 of what is left to read.
 pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
-    io::copy(&mut io::BufReader::with_capacity(256 * 1024, reader), &mut hash)?;
+    io::copy(
+        &mut io::BufReader::with_capacity(256 * 1024, reader),
+        &mut hash,
+    )?;
     Ok(hash.finalize().into())
 }
 
@@ -383,8 +412,14 @@ mod tests {
             assert_eq!(finished.metadata.duration_ms, ms);
             let audio = fs::read(finished.file(AUDIO)).unwrap();
             assert_eq!(finished.metadata.size, audio.len() as u64);
-            assert_eq!(finished.metadata.sha256, hex(&sha256(&mut &audio[..]).unwrap()));
-            assert_eq!(fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(), "{}\n");
+            assert_eq!(
+                finished.metadata.sha256,
+                hex(&sha256(&mut &audio[..]).unwrap())
+            );
+            assert_eq!(
+                fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(),
+                "{}\n"
+            );
             assert_eq!(journals.finish(name).unwrap().unwrap(), finished);
             finished.remove().unwrap();
         }

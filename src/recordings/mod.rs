@@ -134,7 +134,10 @@ impl Recordings {
     async fn keep_ended(&self) -> Result<(), StoreError> {
         let mut outcome = Ok(());
         for name in self.in_journals(|journals| journals.ended()).await? {
-            let kept = match self.in_journals(move |journals| journals.finish(&name)).await {
+            let kept = match self
+                .in_journals(move |journals| journals.finish(&name))
+                .await
+            {
                 Ok(Some(finished)) => upload(self.store.as_ref(), &self.prefix, &finished).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.into()),
