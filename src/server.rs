@@ -254,7 +254,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         work: work.clone(),
     });
 
-    if let Some(recordings) = recordings {
+    if let Some(recordings) = recordings.clone() {
         actix_web::rt::spawn(recordings.run());
     }
 
@@ -320,6 +320,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         handle.stop(work.is_empty()).await;
     });
     running.await?;
+    if let Some(recordings) = recordings {
+        // What is not kept by then is kept by the next server over this data folder.
+        match tokio::time::timeout(GOODBYE, recordings.keep_ended()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a recording waits in its journal"),
+            Err(_) => tracing::warn!("recordings wait in their journals"),
+        }
+    }
     tracing::info!("stopped");
     Ok(())
 }

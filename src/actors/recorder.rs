@@ -215,6 +215,8 @@ async fn record(
     } = recording;
     let mut pages = Pages::new(tap.layout(), settings, &tags(journal.metadata()))?;
     let mut disk = Disk::new(journal);
+    pages.begin();
+    disk.write(&mut pages.bytes, String::new()).await?;
     let mut block = Vec::new();
     loop {
         let over = tokio::select! {
@@ -325,6 +327,11 @@ impl Pages {
             bytes: BytesMut::new(),
             encoded: 0,
         })
+    }
+
+    /// The headers, before there is any sound.
+    fn begin(&mut self) {
+        self.bytes.extend_from_slice(&self.writer.headers());
     }
 
     fn encode(&mut self, block: &[i16]) -> Result<(), RecordError> {

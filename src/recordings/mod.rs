@@ -131,7 +131,7 @@ impl Recordings {
     }
 
     /// Keeps whatever has ended, and goes on with the next where one cannot be kept.
-    async fn keep_ended(&self) -> Result<(), StoreError> {
+    pub async fn keep_ended(&self) -> Result<(), StoreError> {
         let mut outcome = Ok(());
         for name in self.in_journals(|journals| journals.ended()).await? {
             let kept = match self
