@@ -17,12 +17,15 @@ use tokio_util::task::TaskTracker;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
+use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
+use crate::providers::file::FileStore;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
+use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 
 /// How long sessions that must end may take for their last words and their close frame.
@@ -42,6 +45,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The folder for recordings.
+    #[error("data_dir: the journals of recordings cannot be kept there: {0}")]
+    Recordings(#[source] io::Error),
     /// The address cannot be listened on.
     #[error("server.host, server.port: {address}: {source}")]
     Listen {
@@ -92,6 +98,25 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
         }),
         per_provider: settings.limits.syntheses_per_provider,
     }
+}
+
+/// The recordings that the settings ask for; `None` where nothing is recorded.
+pub fn recordings(settings: &Settings) -> Result<Option<Recordings>, ServerError> {
+    let wanted = &settings.recording;
+    let data_dir = &settings.storage.data_dir;
+    let store = match wanted.backend {
+        RecordingBackend::File => Arc::new(FileStore::new(data_dir.clone())),
+        RecordingBackend::S3 | RecordingBackend::Off => return Ok(None),
+    };
+    let how = RecordingSettings {
+        channels: match wanted.layout {
+            RecordingLayout::Stereo => Channels::Stereo,
+            RecordingLayout::Mono => Channels::Mono,
+        },
+        complexity: wanted.complexity,
+    };
+    let recordings = Recordings::open(store, wanted.prefix.clone(), data_dir, how);
+    recordings.map(Some).map_err(ServerError::Recordings)
 }
 
 /// How sessions behave, from the settings.
@@ -210,6 +235,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
+    let recordings = recordings(settings)?.map(Arc::new);
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -218,6 +244,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        recordings: recordings.clone(),
         closing: closing.clone(),
         settings: session_settings(settings),
     });
@@ -230,10 +257,15 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         sessions,
+        recordings: recordings.clone(),
         outbound_address: settings.sip.outbound_address.clone(),
         draining: draining.clone(),
         work: work.clone(),
     });
+
+    if let Some(recordings) = recordings.clone() {
+        actix_web::rt::spawn(recordings.run());
+    }
 
     // Signals are caught before anything is announced, so that an early one is not lost.
     let mut stop = StopSignal::listen()?;
@@ -301,6 +333,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     running.await?;
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
+    }
+    if let Some(recordings) = recordings {
+        // What is not kept by then is kept by the next server over this data folder.
+        match tokio::time::timeout(GOODBYE, recordings.keep_ended()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a recording waits in its journal"),
+            Err(_) => tracing::warn!("recordings wait in their journals"),
+        }
     }
     tracing::info!("stopped");
     Ok(())

@@ -19,7 +19,7 @@ use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
-    RtcMode, Secret, SocketAuth,
+    RecordingLayout, RtcMode, Secret, SocketAuth,
 };
 
 /// The file that is read from the current folder when no other is named.

@@ -77,6 +77,9 @@ impl SocketHandler for Door {
         }
         // An update leaves the format of the sound behind it as it is.
         if let ClientMessage::Config(wanted) = &message {
+            if wanted.recording {
+                self.hearing.expect_recorder();
+            }
             let listen = wanted.stt.as_ref();
             let listen = listen.map(|listen| (listen, accepted(&self.providers, listen)));
             if !self.hearing.expect(config, listen, &wanted.vad) {

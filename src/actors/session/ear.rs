@@ -186,15 +186,23 @@ impl Ear {
         self.ear.vad.as_mut().and_then(EarVad::break_off)
     }
 
-    /// Decodes some of it; false when there is more.
-    pub(super) fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) -> bool {
+    /// Decodes some of it; false when there is more. `record` is given the sound as it came.
+    pub(super) fn hear(
+        &mut self,
+        bytes: &[u8],
+        mut record: impl FnMut(&Pcm),
+        mut tell: impl FnMut(EarNews),
+    ) -> bool {
         let mut chunks = self.decoder.push(bytes);
         for _ in 0..CHUNKS_AT_ONCE {
             let Some(chunk) = chunks.next() else {
                 return true;
             };
             match chunk {
-                Ok(sound) => self.ear.listen(sound.into_mono(), &mut tell),
+                Ok(sound) => {
+                    record(&sound);
+                    self.ear.listen(sound.into_mono(), &mut tell);
+                }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
                         tell(EarNews::Undecodable(error.to_string()));

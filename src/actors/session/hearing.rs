@@ -13,18 +13,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
+use crate::actors::recorder::Tap;
 use crate::actors::stt::feed::Feed;
 use crate::audio::vad::VadEvent;
-use crate::audio::{AudioFormat, Layout};
+use crate::audio::{AudioFormat, Layout, Pcm};
 use crate::telemetry::metrics::{self, DropCause};
 
 /// Bytes that wait to be decoded at most: two of the longest messages.
 const MAX_WAITING_BYTES: usize = 2 << 20;
 /// News for the session that wait at most; beyond it they are lost, and counted.
 const MAX_NEWS: usize = 256;
+/// Sound that waits for its recorder at most, for a config may take a while.
+const MAX_EARLY: Duration = Duration::from_secs(10);
 /// Configs that wait to be carried out at most.
 pub const MAX_EARS: usize = 8;
 
@@ -67,6 +71,45 @@ struct State {
     /// Whether its deafness was told since the last config.
     told_deaf: bool,
     position: Duration,
+    recorded: Recorded,
+}
+
+/// What becomes of sound beside being heard.
+#[derive(Default)]
+enum Recorded {
+    #[default]
+    Nowhere,
+    /// It waits for the recorder that a config has asked for.
+    Early {
+        since: Instant,
+        sound: VecDeque<(Pcm, Instant)>,
+        length: Duration,
+    },
+    /// It is recorded.
+    By(Tap),
+}
+
+impl Recorded {
+    fn hear(&mut self, sound: &Pcm) {
+        match self {
+            Self::Nowhere => {}
+            Self::Early {
+                sound: early,
+                length,
+                ..
+            } => {
+                *length += sound.duration();
+                early.push_back((sound.clone(), Instant::now()));
+                while *length > MAX_EARLY
+                    && let Some((oldest, _)) = early.pop_front()
+                {
+                    *length -= oldest.duration();
+                    metrics::audio_dropped(DropCause::Recording, oldest.duration());
+                }
+            }
+            Self::By(tap) => tap.hear(sound, Instant::now()),
+        }
+    }
 }
 
 struct Slot {
@@ -133,6 +176,39 @@ impl Hearing {
             self.break_off(&former);
         }
         true
+    }
+
+    /// A config asks for a recording: from now on what is heard is kept for it.
+    pub fn expect_recorder(&self) {
+        let state = &mut *self.0.state.borrow_mut();
+        if matches!(state.recorded, Recorded::Nowhere) {
+            state.recorded = Recorded::Early {
+                since: Instant::now(),
+                sound: VecDeque::new(),
+                length: Duration::ZERO,
+            };
+        }
+    }
+
+    /// The recorder is there; `make` is told since when there is sound for it.
+    pub fn record(&self, make: impl FnOnce(Instant) -> Tap) -> Tap {
+        let state = &mut *self.0.state.borrow_mut();
+        let before = std::mem::take(&mut state.recorded);
+        let (since, sound) = match before {
+            Recorded::Early { since, sound, .. } => (since, sound),
+            Recorded::Nowhere | Recorded::By(_) => (Instant::now(), VecDeque::new()),
+        };
+        let tap = make(since);
+        for (sound, at) in sound {
+            tap.hear(&sound, at);
+        }
+        state.recorded = Recorded::By(tap.clone());
+        tap
+    }
+
+    /// Nothing is recorded, or nothing any more.
+    pub fn record_nothing(&self) {
+        self.0.state.borrow_mut().recorded = Recorded::Nowhere;
     }
 
     /// A config that leaves the format as it is has its place behind the one in force.
@@ -367,7 +443,8 @@ impl Hearing {
 
     /// Whether all of it was decoded; the rest comes with the next bytes, or with none.
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) -> bool {
-        ear.borrow_mut().hear(bytes, |news| self.tell(news))
+        let record = |sound: &Pcm| self.0.state.borrow_mut().recorded.hear(sound);
+        ear.borrow_mut().hear(bytes, record, |news| self.tell(news))
     }
 
     /// How much sound was dropped because more came than can be decoded.

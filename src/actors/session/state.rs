@@ -20,6 +20,7 @@ use crate::actors::stt::{SttNews, SttReport};
 use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
 use crate::actors::tts::{TtsNews, TtsReport};
 use crate::audio::vad::VadEvent;
+use crate::audio::{Layout, SampleRate};
 use crate::json::Misfit;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
@@ -82,6 +83,8 @@ pub enum Effect {
         config: u64,
         /// Its voice activity detection.
         vad: VadConfig,
+        /// Whether it is recorded, and the rates of what is heard and of what is played then.
+        recording: Option<(SampleRate, SampleRate)>,
     },
     /// The config will not be carried out.
     Discard {
@@ -257,6 +260,7 @@ struct InForce {
     clip: Option<Clip>,
     /// How long each recogniser that may hear takes over a final.
     patience: Vec<Duration>,
+    recording: bool,
 }
 
 #[derive(Debug)]
@@ -331,6 +335,12 @@ impl Session {
         self.in_force
             .as_ref()
             .is_some_and(|known| known.config == config)
+    }
+
+    /// Whether this config is being carried out.
+    pub fn is_carrying_out(&self, config: u64) -> bool {
+        let known = self.under_way.as_ref();
+        known.is_some_and(|known| known.config == config)
     }
 
     /// Takes a message; while a config is carried out it waits.
@@ -416,9 +426,9 @@ impl Session {
                 ErrorCode::RtcNotConfigured,
                 "rtc: this server has no rooms",
             )),
-            _ if wanted.recording => Some(Refusal::new(
+            _ if wanted.recording && wanted.stt.is_none() => Some(Refusal::new(
                 ErrorCode::RecordingUnavailable,
-                "recording: this server does not record",
+                "recording: without audio there is nothing to record",
             )),
             _ => None,
         };
@@ -470,14 +480,17 @@ impl Session {
         let (Some(known), Some(stream_id)) = (&self.in_force, &self.stream_id) else {
             return self.refuse(ErrorCode::NotConfigured, "send config first");
         };
-        let stream_id = stream_id.clone();
+        let (stream_id, recording) = (stream_id.clone(), known.recording);
         let changeable = Changeable {
             stt: known.stt.as_ref(),
             tts: known.tts.as_ref(),
             vad: &known.vad,
         };
         match update.over(changeable) {
-            Ok(Some(wanted)) => self.prepare(config, stream_id, Box::new(wanted), true),
+            Ok(Some(mut wanted)) => {
+                wanted.recording = recording;
+                self.prepare(config, stream_id, Box::new(wanted), true);
+            }
             Ok(None) => self.refuse(
                 ErrorCode::AudioDisabled,
                 "the session was configured with audio: false",
@@ -559,10 +572,22 @@ impl Session {
             stt: listen,
             tts: speech,
             vad,
+            recording,
             ..
         } = *wanted;
         let before = self.in_force.take();
-        self.effects.push(Effect::Commit { config, vad });
+        let rate =
+            |layout: Option<Layout>| layout.map_or(SampleRate::HZ_48000, |layout| layout.rate);
+        let rates = || {
+            let heard = listen.as_ref().map(|listen| listen.format.layout);
+            let played = speech.as_ref().map(|speech| speech.format.layout);
+            (rate(heard), rate(played))
+        };
+        self.effects.push(Effect::Commit {
+            config,
+            vad,
+            recording: recording.then(rates),
+        });
         if (stt.is_some() || listen.is_none())
             && let Some(old) = self.stt.take()
             && let Some(before) = &before
@@ -601,6 +626,7 @@ impl Session {
             vad,
             clip,
             patience,
+            recording,
         });
         self.set_turns();
         self.config_due = None;
@@ -722,6 +748,11 @@ impl Session {
                 Step::Tell(event) => self.tell(ServerMessage::Interruption(event)),
             }
         }
+    }
+
+    /// The recording has stopped before its end.
+    pub fn recording_failed(&mut self, store: &str, problem: String) {
+        self.provider_event("recording", "failed", store.to_owned(), problem);
     }
 
     /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.

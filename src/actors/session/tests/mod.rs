@@ -98,6 +98,7 @@ impl Stage {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
+            recordings: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),
