@@ -211,7 +211,9 @@ fn turns(count: usize) {
             black_box(turns.vad(event, moment));
         }
         match frame % 200 {
-            165 => drop(black_box(turns.stt(SttEvent::Final(heard("one two")), moment))),
+            165 => drop(black_box(
+                turns.stt(SttEvent::Final(heard("one two")), moment),
+            )),
             n if n < 150 && n % 15 == 14 => {
                 let words = if n % 2 == 0 { "one" } else { "one two" };
                 black_box(turns.stt(SttEvent::Partial(heard(words)), moment));

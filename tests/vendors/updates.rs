@@ -23,7 +23,11 @@ const LANGUAGES: [&str; 2] = ["de-DE", "en-US"];
 
 /// A session that begins with one vendor and is told to change to the next ones in turn. Gives what it heard and said
 /// beside what was said to it.
-async fn changing(backed: &Backed, first: usize, vad: bool) -> (String, [Vec<u16>; 2], [Vec<u16>; 2]) {
+async fn changing(
+    backed: &Backed,
+    first: usize,
+    vad: bool,
+) -> (String, [Vec<u16>; 2], [Vec<u16>; 2]) {
     let vendors = || Vendor::ALL.into_iter().cycle().skip(first);
     let slug = vendors().next().unwrap().slug();
     let begin = json!({
@@ -45,7 +49,9 @@ async fn changing(backed: &Backed, first: usize, vad: bool) -> (String, [Vec<u16
             for after in [false, true] {
                 let number = 500 + spoken.len() as u16;
                 spoken.push(number);
-                session.speak(&number.to_string(), &number.to_string()).await;
+                session
+                    .speak(&number.to_string(), &number.to_string())
+                    .await;
                 if !after {
                     let slug = next.next().unwrap().slug();
                     session
@@ -76,7 +82,10 @@ async fn changing(backed: &Backed, first: usize, vad: bool) -> (String, [Vec<u16
     let ready = session.events_of("ready").len();
     let name = format!("{slug}, vad {vad}, {ready} of {} ready", updates + 1);
     let errors = session.events_of("error");
-    assert!(errors.is_empty() && ready == updates + 1, "{name}: {errors:?}");
+    assert!(
+        errors.is_empty() && ready == updates + 1,
+        "{name}: {errors:?}"
+    );
     session.close().await;
     (name, [numbers, heard], [spoken, said])
 }

@@ -50,7 +50,6 @@ impl Door {
         self.writer
             .error(ServerMessage::refusal(code, message).to_json());
     }
-
 }
 
 /// What the sound behind a config becomes for its recogniser.

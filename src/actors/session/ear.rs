@@ -319,7 +319,11 @@ impl Inner {
             return self.understand(sound, tell);
         }
         // A stream with a header may change its rate.
-        if self.denoiser.as_ref().is_some_and(|known| known.layout() != sound.layout()) {
+        if self
+            .denoiser
+            .as_ref()
+            .is_some_and(|known| known.layout() != sound.layout())
+        {
             self.drain_denoiser(tell);
         }
         let layout = sound.layout();

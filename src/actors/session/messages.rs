@@ -713,15 +713,21 @@ impl WireStt {
             Err(misfit(place, problem))
         };
         let format = known.format;
-        let sample_rate = self.sample_rate.get_or_insert(format.layout.rate.hz().into());
+        let sample_rate = self
+            .sample_rate
+            .get_or_insert(format.layout.rate.hz().into());
         if *sample_rate != u64::from(format.layout.rate.hz()) {
             return fixed("stt_config.sample_rate");
         }
-        let channels = self.channels.get_or_insert(format.layout.channels.count() as u64);
+        let channels = self
+            .channels
+            .get_or_insert(format.layout.channels.count() as u64);
         if *channels != format.layout.channels.count() as u64 {
             return fixed("stt_config.channels");
         }
-        let encoding = self.encoding.get_or_insert(format.encoding.name().to_owned());
+        let encoding = self
+            .encoding
+            .get_or_insert(format.encoding.name().to_owned());
         if encoding != format.encoding.name() {
             return fixed("stt_config.encoding");
         }
@@ -729,7 +735,8 @@ impl WireStt {
         self.language.get_or_insert_with(|| known.language.clone());
         self.punctuation.get_or_insert(known.punctuation);
         self.keyterms.get_or_insert_with(|| known.keyterms.clone());
-        self.languages.get_or_insert_with(|| known.languages.clone());
+        self.languages
+            .get_or_insert_with(|| known.languages.clone());
         self.diarize.get_or_insert(known.diarize);
         let (model, auth) = (self.model.is_none(), self.auth.is_none());
         let fallback = self.fallback.is_none();

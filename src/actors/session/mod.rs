@@ -307,7 +307,8 @@ impl SessionActor {
                 let feed = self.hearing.feed(config).map(|(feed, _)| feed);
                 let former = std::mem::replace(&mut self.feed, feed);
                 let replaced = std::mem::replace(&mut self.in_force, config);
-                self.former_feeds.extend(former.map(|feed| (replaced, feed)));
+                self.former_feeds
+                    .extend(former.map(|feed| (replaced, feed)));
                 self.forget_former_feeds();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;

@@ -17,8 +17,8 @@ use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::hearing::{self, Act, Flow, Protocol};
 use crate::providers::transport::websocket::Received;
 use crate::providers::{
-    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttRequest,
-    SttStream, Transcript, Word,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
+    SttRequest, SttStream, Transcript, Word,
 };
 
 /// The sound of one message.

@@ -15,8 +15,8 @@ use crate::providers::parameters::{Parameter, converted, ignored, own};
 use crate::providers::transport::websocket::Socket;
 use crate::providers::transport::{Permits, hearing};
 use crate::providers::{
-    Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
-    SttStream,
+    Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
+    SttRequest, SttStream,
 };
 
 /// How long connecting may take.

@@ -13,7 +13,8 @@ use crate::providers::parameters::{Parameter, converted, ignored, own};
 use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport, hearing};
 use crate::providers::{
-    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
+    SttStream,
 };
 
 /// What is listened with where nothing is said.

@@ -30,8 +30,8 @@ use crate::audio::format::{AudioFormat, Encoding};
 use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::{Permit, Permits};
 use crate::providers::{
-    Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
-    SttInput, SttRequest, SttStream, Transcript, Word,
+    Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
+    SttEvent, SttInput, SttRequest, SttStream, Transcript, Word,
 };
 
 /// Chunks of sound that may wait for the driver.

@@ -12,8 +12,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::audio::{Encoding, linear16};
 use crate::providers::{
-    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
-    SttStream, Transcript,
+    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttInput,
+    SttRequest, SttStream, Transcript,
 };
 
 /// How a stream opens; without a script at once.
