@@ -68,6 +68,7 @@ impl Timeline {
             if last.text.start < text.start {
                 last.text.end = last.text.end.min(text.start);
                 last.end.get_or_insert(at);
+                last.placed_by = None;
                 break;
             }
             self.portions.pop();
@@ -93,6 +94,7 @@ impl Timeline {
     pub(super) fn end(&mut self, text: &str, at: Duration) {
         if let Some(last) = self.portions.last_mut() {
             last.end.get_or_insert(at);
+            last.placed_by = None;
         }
         self.place(text, at);
         let needless = (frame_of(at) - self.first_frame.min(frame_of(at))).min(self.loudness.len());
@@ -269,6 +271,18 @@ mod tests {
         timeline.tell();
         let (_, go) = timeline.next_word(text, SECOND).unwrap();
         assert_eq!((stop.start, go.start), (ms(0), ms(700)));
+    }
+
+    #[test]
+    fn an_early_estimate_gives_way_when_the_sound_is_complete() {
+        let text = "Hello there, dear old world";
+        let mut timeline = Timeline::default();
+        timeline.begin(0..text.len(), Duration::ZERO);
+        let (_, early) = timeline.next_word(text, ms(1_080)).unwrap();
+        assert!(early.end > ms(300));
+        timeline.end(text, ms(1_080));
+        let (_, hello) = timeline.next_word(text, ms(1_080)).unwrap();
+        assert_eq!(hello.end.as_millis(), 1_080 * 5 / 22);
     }
 
     #[test]
