@@ -77,7 +77,10 @@ async fn coughs_and_backchannels_let_speech_go_on_and_a_sentence_cuts_it() {
                     "{interrupted}"
                 );
             } else {
-                assert_eq!(session.events_of("tts_interrupted").len(), 0);
+                // What a recogniser makes of such a sound later is its own affair, but not a reason to cut.
+                let understood = session.events_of("stt_result");
+                let cut = session.events_of("tts_interrupted");
+                assert_eq!(cut.len(), 0, "{understood:?}");
                 session.command("clear").await;
                 session.next("tts_interrupted").await;
             }

@@ -12,8 +12,8 @@ use super::{Backed, scripted};
 use crate::session::client::{Session, config};
 
 const RATE: SampleRate = SampleRate::HZ_16000;
-/// Words of one to eight letters, each of which sounds equally long: hard to estimate by letters.
-const TEXT: &str = "I would like to book a table, please; for four people at seven. Is there anything by the window?";
+/// Each of its words sounds equally long, so they are about as long: what is estimated goes by letters.
+const TEXT: &str = "Could three people maybe share seven small round tables after eight, under those large yellow lamps?";
 /// Moments of an interruption that are tried on each utterance.
 const MOMENTS: u64 = 1_000;
 

@@ -14,7 +14,8 @@
 //! | the client clears, replaces or configures | resumed | `cleared` |
 //! | what was said has come to its end | resumed | `ended` |
 //!
-//! What was let pass may still turn out to be words, because recognisers are late: then it is confirmed without a window.
+//! What was let pass may still turn out to be words, because recognisers are late: two of them confirm it without a
+//! window. One is not enough then, for there are recognisers that hear a word in every cough.
 
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,9 @@ impl Interruption {
         let passed = self.passed.map(|(speech, _)| speech);
         if let Some(speech) = open.or(passed).filter(|_| playing) {
             let words = words_of(heard, speech);
-            let understood = self.understand(&words, is_final);
+            // What was let pass was short: a single word of it counts as one that may change yet.
+            let is_sure = is_final && self.suspicion.is_some();
+            let understood = self.understand(&words, is_final, is_sure);
             steps.extend(self.understood(understood, moment));
         }
         self.words = if is_final {
@@ -250,12 +253,12 @@ impl Interruption {
         }
     }
 
-    fn understand(&self, words: &[String], is_final: bool) -> Understood {
+    fn understand(&self, words: &[String], is_final: bool, is_sure: bool) -> Understood {
         let others = others(words, &self.backchannels, is_final);
         match (words.len(), others) {
             (0, _) => Understood::Nothing,
             (_, 0) => Understood::Backchannel,
-            (_, 1) if !is_final => Understood::OneWord,
+            (_, 1) if !is_sure => Understood::OneWord,
             _ => Understood::Words,
         }
     }

@@ -54,6 +54,14 @@ impl Portion {
         self.placed_by = Some((self.told.len(), duration));
     }
 
+    /// Its sound ends there: what was placed before that was known gives way.
+    const fn end_at(&mut self, at: Duration) {
+        if self.end.is_none() {
+            self.end = Some(at);
+            self.placed_by = None;
+        }
+    }
+
     fn is_current(&self, duration: Duration) -> bool {
         self.placed_by.is_some_and(|(told, by)| {
             self.end.is_some() || told == self.told.len() && duration < by + PATIENCE
@@ -67,7 +75,7 @@ impl Timeline {
         while let Some(last) = self.portions.last_mut() {
             if last.text.start < text.start {
                 last.text.end = last.text.end.min(text.start);
-                last.end.get_or_insert(at);
+                last.end_at(at);
                 break;
             }
             self.portions.pop();
@@ -92,7 +100,7 @@ impl Timeline {
     /// The portion in hand ends there. `text` is that of the utterance.
     pub(super) fn end(&mut self, text: &str, at: Duration) {
         if let Some(last) = self.portions.last_mut() {
-            last.end.get_or_insert(at);
+            last.end_at(at);
         }
         self.place(text, at);
         let needless = (frame_of(at) - self.first_frame.min(frame_of(at))).min(self.loudness.len());
@@ -269,6 +277,18 @@ mod tests {
         timeline.tell();
         let (_, go) = timeline.next_word(text, SECOND).unwrap();
         assert_eq!((stop.start, go.start), (ms(0), ms(700)));
+    }
+
+    #[test]
+    fn an_early_estimate_gives_way_when_the_sound_is_complete() {
+        let text = "Hello there, dear old world";
+        let mut timeline = Timeline::default();
+        timeline.begin(0..text.len(), Duration::ZERO);
+        let (_, early) = timeline.next_word(text, ms(1_080)).unwrap();
+        assert!(early.end > ms(300));
+        timeline.end(text, ms(1_080));
+        let (_, hello) = timeline.next_word(text, ms(1_080)).unwrap();
+        assert_eq!(hello.end.as_millis(), 1_080 * 5 / 22);
     }
 
     #[test]

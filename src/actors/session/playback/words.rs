@@ -15,8 +15,8 @@ const WEIGHT_PER_FRAME: f64 = 0.13;
 const QUIET_SHARE: u16 = 24;
 /// Mean samples below this are silence in any case.
 const SILENCE: u16 = 24;
-/// Frames without voice that may be the end of a clause: closures of plosives are shorter.
-const SHORTEST_PAUSE: usize = 9;
+/// Frames without voice that may be the end of a clause: closures of plosives and gaps between slow words are shorter.
+const SHORTEST_PAUSE: usize = 12;
 /// How many frames behind the beginning of its sound a word may be told to begin.
 const ONSET_SLACK: usize = 3;
 /// What matching leaves unmatched costs: a clause without a pause, and a frame of a pause without a clause.
@@ -376,3 +376,6 @@ fn clause_ends(words: &[Word], total: f64, voice: &Voice) -> Vec<(f64, f64)> {
     }
     ends
 }
+
+#[cfg(test)]
+mod tests;
