@@ -17,3 +17,4 @@ pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;
 pub mod telemetry;
+pub mod webhooks;

@@ -183,6 +183,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     if server.tls_cert.is_some() != server.tls_key.is_some() {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
+    problems.extend(crate::webhooks::problems(settings));
     problems
 }
 

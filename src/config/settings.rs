@@ -334,6 +334,20 @@ settings! {
         s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE", comes with "Recordings";
     }
 
+    /// Who is told what happens.
+    webhooks: Webhooks {
+        /// Where the server posts what happens to recordings and sessions; nowhere when absent.
+        url: Option<HttpUrl> = "", "webhooks.url", "WEBHOOKS_URL";
+        /// Signs what is posted; 16 bytes or more.
+        secret: Option<Secret> = "", "webhooks.secret", "WEBHOOKS_SECRET";
+        /// Whether the receiver may be without TLS.
+        allow_insecure: bool = "false", "webhooks.allow_insecure", "WEBHOOKS_ALLOW_INSECURE";
+        /// Whether the receiver may have a loopback, link-local or private address.
+        allow_private: bool = "false", "webhooks.allow_private", "WEBHOOKS_ALLOW_PRIVATE";
+        /// Seconds for which the server tries to deliver each, counted anew when it starts.
+        retry_seconds: Duration = "600", "webhooks.retry_seconds", "WEBHOOKS_RETRY_SECONDS";
+    }
+
     /// The telephone.
     sip: Sip {
         /// Where outbound calls go, `hostname` or `hostname:port`.
