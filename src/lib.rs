@@ -13,6 +13,7 @@ pub mod outgoing;
 pub mod phone;
 pub mod process;
 pub mod providers;
+pub mod recordings;
 pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;

@@ -13,6 +13,7 @@ pub mod google;
 pub mod local;
 pub mod null;
 pub mod parameters;
+mod store;
 mod table;
 pub mod transport;
 
@@ -29,6 +30,7 @@ use tokio::sync::mpsc;
 
 pub use credential::{Credential, CredentialField, OwnCredential};
 use parameters::Parameter;
+pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use table::ProviderTable;
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
