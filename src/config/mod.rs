@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use settings::{
-    Auth, Cache, Limits, Log, Providers, Server, Setting, Settings, Shutdown, Storage, TABLE,
+    Auth, Cache, Limits, Log, Providers, Recording, Server, Setting, Settings, Shutdown, Storage, TABLE,
 };
 use settings::{Check, Reader};
 use value::SettingValue;
@@ -184,6 +184,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
     problems.extend(crate::webhooks::problems(settings));
+    problems.extend(crate::providers::s3::problems(&settings.recording));
     problems
 }
 

@@ -321,17 +321,17 @@ settings! {
         /// The first part of their keys; `recordings` in the data folder for files when absent.
         prefix: Option<String> = "", "recording.prefix", "RECORDING_PREFIX", comes with "Recordings";
         /// The bucket.
-        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET", comes with "Recordings";
+        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
-        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION", comes with "Recordings";
+        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION";
         /// Its address, for other clouds than Amazon's.
-        s3_endpoint: Option<String> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT", comes with "Recordings";
+        s3_endpoint: Option<HttpUrl> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT";
         /// Access key; the default chain of AWS when absent.
-        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY", comes with "Recordings";
+        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY";
         /// Secret key.
-        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY", comes with "Recordings";
+        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY";
         /// Whether the bucket is in the path instead of the host name.
-        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE", comes with "Recordings";
+        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE";
     }
 
     /// Who is told what happens.

@@ -69,7 +69,7 @@ struct Stored {
 
 #[derive(Serialize, Deserialize)]
 struct StoredReceiver {
-    url: reqwest::Url,
+    url: String,
     secret: String,
     reach: Reach,
 }
@@ -139,7 +139,7 @@ impl Spool {
         let to = match &webhook.to {
             Addressee::Settings => None,
             Addressee::Hook(receiver) => Some(StoredReceiver {
-                url: receiver.url.clone(),
+                url: receiver.url.to_string(),
                 secret: receiver.secret.expose().to_owned(),
                 reach: receiver.reach,
             }),
@@ -210,13 +210,14 @@ impl Spool {
 fn load(path: &Path) -> io::Result<(Webhook, u64)> {
     let text = fs::read(path)?;
     let stored: Stored = serde_json::from_slice(&text).map_err(io::Error::other)?;
-    let to = stored.to.map_or(Addressee::Settings, |to| {
-        Addressee::Hook(Receiver {
-            url: to.url,
+    let to = match stored.to {
+        None => Addressee::Settings,
+        Some(to) => Addressee::Hook(Receiver {
+            url: to.url.parse().map_err(io::Error::other)?,
             secret: Secret::new(to.secret),
             reach: to.reach,
-        })
-    });
+        }),
+    };
     let webhook = Webhook { id: stored.id, to, body: stored.body };
     Ok((webhook, text.len() as u64))
 }
