@@ -17,6 +17,7 @@ pub mod pacer;
 pub mod pcm;
 pub mod resample;
 pub mod stretch;
+pub mod timeline;
 pub mod vad;
 pub mod wav;
 

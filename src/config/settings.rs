@@ -11,7 +11,7 @@ use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
-    RecordingBackend, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
+    RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
 };
 
 /// One declaration.
@@ -317,9 +317,13 @@ settings! {
     /// Recordings.
     recording: Recording {
         /// Where recordings go.
-        backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND", comes with "Recordings";
-        /// The first part of their keys; `recordings` in the data folder for files when absent.
-        prefix: Option<String> = "", "recording.prefix", "RECORDING_PREFIX", comes with "Recordings";
+        backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND";
+        /// The first part of their keys, `/`-separated names; for files a folder in the data folder.
+        prefix: String = "recordings", "recording.prefix", "RECORDING_PREFIX", check key_prefix;
+        /// Whether what is heard is left and what is played right, or both are mixed.
+        layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
+        /// How hard the encoder tries, 0 (cheap) to 10 (best).
+        complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
         /// The bucket.
         s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
@@ -425,6 +429,26 @@ fn location(value: &String) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("be a region such as global, eu or us-central1")
+    }
+}
+
+#[expect(clippy::ptr_arg, reason = "the rule of a setting of this type")]
+fn key_prefix(value: &String) -> Result<(), &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let name = |name: &str| !name.is_empty() && !name.starts_with('.') && name.bytes().all(fits);
+    if value.len() <= 256 && value.split('/').all(name) {
+        Ok(())
+    } else {
+        Err("be names of letters, digits, . _ - with / between them, none beginning with a dot")
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the rule of a setting")]
+fn up_to_ten(value: &u8) -> Result<(), &'static str> {
+    if *value <= 10 {
+        Ok(())
+    } else {
+        Err("be 0 to 10")
     }
 }
 
