@@ -17,12 +17,16 @@ use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
+use crate::providers::RecordingStore;
+use crate::providers::file::FileStore;
+use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
+use crate::webhooks::{WebhookSettings, Webhooks};
 
 /// How long sessions that must end may take for their last words and their close frame.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -49,6 +53,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The spool of webhooks.
+    #[error("data_dir: webhooks cannot be kept there: {0}")]
+    Webhooks(#[source] io::Error),
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
@@ -82,6 +89,21 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
             memory_bytes: cache.memory_bytes.0,
         }),
         per_provider: settings.limits.syntheses_per_provider,
+    }
+}
+
+/// Whatever keeps recordings.
+pub type Store = Arc<dyn RecordingStore>;
+
+/// Where recordings go by the settings; `None` where nothing is recorded.
+pub async fn recording_store(settings: &Settings, authorities: &Authorities) -> Option<Store> {
+    match settings.recording.backend {
+        RecordingBackend::Off => None,
+        RecordingBackend::File => Some(Arc::new(FileStore::new(settings.storage.data_dir.clone()))),
+        RecordingBackend::S3 => {
+            let store = S3Store::open(&settings.recording, authorities).await?;
+            Some(Arc::new(store))
+        }
     }
 }
 
@@ -201,6 +223,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings), &authorities);
+    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -209,6 +233,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        webhooks: Some(webhooks.clone()),
         closing: closing.clone(),
         settings: session_settings(settings),
     });
@@ -285,6 +310,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             closing.cancel();
             let _late = tokio::time::timeout(GOODBYE, work.wait()).await;
         }
+        let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
         handle.stop(work.is_empty()).await;
     });
     running.await?;

@@ -324,6 +324,8 @@ settings! {
         layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
         /// How hard the encoder tries, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
+        /// Days after which recordings are removed from the store; never when absent.
+        retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";
         /// The bucket.
         s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.

@@ -183,6 +183,24 @@ impl Drop for Present {
     }
 }
 
+/// So many recordings wait for the store, the oldest for so long.
+pub fn recordings_waiting(count: usize, oldest: Duration) {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    METRICS.recordings_waiting.set(count);
+    let oldest = i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX);
+    METRICS.recordings_oldest.set(oldest);
+}
+
+/// A recording is in the store.
+pub fn recording_stored() {
+    METRICS.recordings_stored.inc();
+}
+
+/// An attempt to store a recording has failed.
+pub fn recording_upload_failed() {
+    METRICS.recording_upload_failures.inc();
+}
+
 /// Why a webhook was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WebhookLoss {
@@ -303,6 +321,10 @@ struct Metrics {
     cache_misses: Counter,
     syntheses_waiting: Gauge,
     recognisers_busy: Gauge,
+    recordings_waiting: Gauge,
+    recordings_oldest: Gauge,
+    recordings_stored: Counter,
+    recording_upload_failures: Counter,
     webhooks_delivered: Counter,
     webhook_failures: Counter,
     webhooks_lost: Family<Loss, Counter>,
@@ -330,6 +352,10 @@ impl Metrics {
             cache_misses: Counter::default(),
             syntheses_waiting: Gauge::default(),
             recognisers_busy: Gauge::default(),
+            recordings_waiting: Gauge::default(),
+            recordings_oldest: Gauge::default(),
+            recordings_stored: Counter::default(),
+            recording_upload_failures: Counter::default(),
             webhooks_delivered: Counter::default(),
             webhook_failures: Counter::default(),
             webhooks_lost: Family::default(),
@@ -339,6 +365,7 @@ impl Metrics {
         };
         metrics.register_sessions();
         metrics.register_providers();
+        metrics.register_recordings();
         metrics.register_webhooks();
         metrics.register_http();
         metrics
@@ -426,6 +453,31 @@ impl Metrics {
             "recognisers_busy",
             "Local recognisers at work",
             self.recognisers_busy.clone(),
+        );
+    }
+
+    fn register_recordings(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "recordings_waiting",
+            "Recordings on this disk that wait for the store",
+            self.recordings_waiting.clone(),
+        );
+        registry.register_with_unit(
+            "recordings_waiting_oldest",
+            "How long the oldest of them has waited",
+            Unit::Seconds,
+            self.recordings_oldest.clone(),
+        );
+        registry.register(
+            "recordings_stored",
+            "Recordings that the store has taken",
+            self.recordings_stored.clone(),
+        );
+        registry.register(
+            "recording_upload_failures",
+            "Attempts to store a recording that failed",
+            self.recording_upload_failures.clone(),
         );
     }
 

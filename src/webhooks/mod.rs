@@ -171,26 +171,30 @@ impl Webhooks {
             return;
         }
         match serde_json::to_string(notice) {
-            Ok(body) => drop(self.post(Addressee::Settings, body).await),
+            Ok(body) => drop(self.post(notice.event_id(), Addressee::Settings, body).await),
             Err(error) => tracing::error!(%error, "a webhook cannot be written"),
         }
     }
 
     /// The same for whoever cannot wait; [`Self::finish`] waits instead.
     pub fn tell_later(&self, notice: Notice) {
-        if self.told {
+        // Sessions end, at the latest, with the threads that they live on.
+        if self.told
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let this = self.clone();
-            self.writing.spawn(async move { this.tell(&notice).await });
+            self.writing
+                .spawn_on(async move { this.tell(&notice).await }, &runtime);
         }
     }
 
     /// Sends `body` (JSON) to a receiver of its own, and gives the event's id once it is on disk.
     pub async fn send(&self, to: Receiver, body: String) -> Result<String, SpoolError> {
-        self.post(Addressee::Hook(to), body).await
+        self.post(uuid::Uuid::new_v4(), Addressee::Hook(to), body).await
     }
 
-    async fn post(&self, to: Addressee, body: String) -> Result<String, SpoolError> {
-        let id = uuid::Uuid::new_v4().to_string();
+    async fn post(&self, id: uuid::Uuid, to: Addressee, body: String) -> Result<String, SpoolError> {
+        let id = id.to_string();
         let webhook = Webhook { id: id.clone(), to, body };
         let spool = Arc::clone(&self.spool);
         let put = move || spool.put(&webhook, SystemTime::now());

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 /// The body of a webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -64,6 +65,26 @@ pub struct RecordingFile {
 }
 
 impl Notice {
+    /// The id of the event. What happens once to a recording has the same one however often it is told, also by another
+    /// process; everything else is told once and has a new one.
+    pub(super) fn event_id(&self) -> uuid::Uuid {
+        let (name, file) = match &self.event {
+            NoticeEvent::RecordingStored(file) => ("recording.stored", file),
+            NoticeEvent::RecordingFailed { file, .. } => ("recording.failed", file),
+            NoticeEvent::SessionEnded { .. } => return uuid::Uuid::new_v4(),
+        };
+        let mut hash = Sha256::new();
+        for part in [name, &self.stream_id, &file.key, &file.sha256] {
+            hash.update(part);
+            hash.update([0]);
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        let [first, _] = *digest.as_chunks::<16>().0 else {
+            return uuid::Uuid::new_v4();
+        };
+        uuid::Builder::from_custom_bytes(first).into_uuid()
+    }
+
     /// Something that happens now.
     pub fn now(stream_id: &str, tenant: Option<&str>, event: NoticeEvent) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -92,6 +113,10 @@ mod tests {
         };
         let failed = NoticeEvent::RecordingFailed { file, message: "taken".to_owned() };
         let notice = Notice { timestamp: 7, ..Notice::now("a", Some("acme"), failed) };
+        let later = Notice { timestamp: 8, ..notice.clone() };
+        assert_eq!(notice.event_id(), later.event_id());
+        let other = Notice { stream_id: "b".to_owned(), ..notice.clone() };
+        assert_ne!(notice.event_id(), other.event_id());
         assert_eq!(
             serde_json::to_value(notice).unwrap(),
             json!({

@@ -2,6 +2,7 @@
 //! they die, and carries out what [`state::Session`] decides. Sound goes past it: in through [`hearing`], out through
 //! [`player`], both on the thread that the session lives on for life.
 
+mod account;
 mod door;
 mod failure;
 mod hearing;
@@ -27,6 +28,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 pub use door::Door;
+use account::Account;
 use failure::Refusal;
 use hearing::{EarNews, Hearing};
 use loading::Clip;
@@ -47,6 +49,7 @@ use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
+use crate::webhooks::Webhooks;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
@@ -77,6 +80,8 @@ pub struct SessionServices {
     pub synthesizer: Arc<Synthesizer>,
     /// Who has which name.
     pub sessions: Addr<SessionRegistry>,
+    /// Who is told that a session has ended, if anybody is.
+    pub webhooks: Option<Webhooks>,
     /// Cancelled when sessions have to end because the server does.
     pub closing: CancellationToken,
     /// See there.
@@ -158,6 +163,7 @@ pub struct SessionActor {
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     /// Of which config and provider it was said what is ignored.
     ignored_told: Option<(u64, &'static str)>,
+    account: Account,
     _session: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,
     _work: TaskTrackerToken,
@@ -183,6 +189,7 @@ pub fn open(
         let now = Instant::now().into_std();
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
+            account: Account::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
             pass: caller.pass,
@@ -242,6 +249,7 @@ impl Drop for SessionActor {
             synthesiser.do_send(Dismiss);
         }
         self.writer.close(1011, "internal error");
+        self.account.ends(self.hearing.position());
     }
 }
 
@@ -292,6 +300,7 @@ impl SessionActor {
             Effect::Commit { config, vad } => {
                 self.hearing.commit(config, &vad);
                 self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                self.account.begins();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;
             }
@@ -329,6 +338,7 @@ impl SessionActor {
                 }
             }
             Effect::Speak(speak) => {
+                self.account.speaks(&speak.text);
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
                     self.refuse(ErrorCode::Overloaded, overloaded.to_string());
@@ -341,6 +351,7 @@ impl SessionActor {
             }
             Effect::Close { code, reason } => {
                 tracing::debug!(code, reason, "a session closes its socket");
+                self.account.closes(reason);
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -385,6 +396,9 @@ impl SessionActor {
         if let Err(refusal) = self.check(config, &wanted) {
             self.state.prepared(config, Err(refusal));
             return self.carry_out(context);
+        }
+        if self.name.is_none() {
+            self.account.asks(&stream_id);
         }
         let register = self.name.is_none().then(|| Register {
             stream_id,

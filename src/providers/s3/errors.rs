@@ -51,24 +51,32 @@ pub(super) fn no_bucket() -> StoreError {
 }
 
 /// An answer that has broken off.
-pub(super) fn away(error: &(dyn Error + 'static)) -> StoreError {
+pub(super) fn away(error: &dyn Error) -> StoreError {
     StoreError::Unavailable {
         retry_after: None,
         message: causes(error),
     }
 }
 
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
-}
-
 /// The default chain of AWS has found none.
 fn without_credentials(error: &(dyn Error + 'static)) -> bool {
-    chain(error).any(<dyn Error>::is::<CredentialsError>)
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<CredentialsError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// An error with its causes: the outermost says only that something did not work.
-fn causes(error: &(dyn Error + 'static)) -> String {
-    let texts: Vec<String> = chain(error).map(ToString::to_string).collect();
-    texts.join(": ")
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }

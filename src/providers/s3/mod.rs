@@ -26,7 +26,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 use super::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
-use crate::config::{HttpUrl, Recording};
+use crate::config::{HttpUrl, Recording, RecordingBackend};
 use crate::outgoing::Authorities;
 use errors::store_error;
 
@@ -58,6 +58,9 @@ pub fn problems(settings: &Recording) -> Vec<String> {
     let mut problems = Vec::new();
     if settings.s3_access_key.is_some() != settings.s3_secret_key.is_some() {
         problems.push("recording.s3_access_key, recording.s3_secret_key: one needs the other".to_owned());
+    }
+    if settings.backend == RecordingBackend::S3 && settings.s3_bucket.is_none() {
+        problems.push("recording.s3_bucket: is needed where recording.backend is s3".to_owned());
     }
     problems
 }

@@ -96,6 +96,7 @@ impl Stage {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
+            webhooks: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),
