@@ -40,7 +40,9 @@ impl Moto {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(child.stderr.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let address = lines
             .find_map(|line| Some(line.split_once("Running on http://")?.1.trim().to_owned()))
             .unwrap();
@@ -122,7 +124,9 @@ async fn carry(mut client: TcpStream, server: String, faults: Arc<Faults>) {
         .await;
         return;
     }
-    let Ok(mut upstream) = TcpStream::connect(server).await else { return };
+    let Ok(mut upstream) = TcpStream::connect(server).await else {
+        return;
+    };
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = upstream.split();
     let up = async {
@@ -158,13 +162,17 @@ fn settings(address: &str, more: &[(&str, &str)]) -> Settings {
         ("recording.s3_force_path_style", "true"),
     ];
     let flags = flags.iter().chain(more);
-    let flags: Vec<_> = flags.map(|&(key, text)| (key.to_owned(), text.to_owned())).collect();
+    let flags: Vec<_> = flags
+        .map(|&(key, text)| (key.to_owned(), text.to_owned()))
+        .collect();
     Config::load(&flags, None).unwrap().settings
 }
 
 async fn store(address: &str) -> S3Store {
     let settings = settings(address, &[]);
-    S3Store::open(&settings.recording, &Authorities::default()).await.unwrap()
+    S3Store::open(&settings.recording, &Authorities::default())
+        .await
+        .unwrap()
 }
 
 /// A file that is to be kept, with the place of its progress.
@@ -177,7 +185,9 @@ impl Source {
     fn of(size: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut random = fastrand::Rng::with_seed(size as u64);
-        let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(size).collect();
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+            .take(size)
+            .collect();
         std::fs::write(folder.path().join("audio.ogg"), &bytes).unwrap();
         Self { folder, bytes }
     }
@@ -209,7 +219,10 @@ async fn read(store: &S3Store, key: &str, range: Option<std::ops::Range<u64>>) -
 async fn what_is_kept_is_read_back_in_ranges_listed_never_overwritten_and_removed() {
     let moto = Moto::with_bucket().await;
     let store = store(&moto.address).await;
-    assert!(matches!(store.head("r/a/audio.ogg").await, Err(StoreError::NotFound)));
+    assert!(matches!(
+        store.head("r/a/audio.ogg").await,
+        Err(StoreError::NotFound)
+    ));
     let (small, large) = (Source::of(70_000), Source::of(17 * MIB + 5));
     for (source, name) in [(&small, "a"), (&large, "b")] {
         let key = format!("r/{name}/audio.ogg");
@@ -231,7 +244,10 @@ async fn what_is_kept_is_read_back_in_ranges_listed_never_overwritten_and_remove
     assert_eq!((page.names, page.more), (vec!["b".to_owned()], false));
     store.delete("r/a/audio.ogg").await.unwrap();
     store.delete("r/a/audio.ogg").await.unwrap();
-    assert!(matches!(store.get("r/a/audio.ogg", None).await.err(), Some(StoreError::NotFound)));
+    assert!(matches!(
+        store.get("r/a/audio.ogg", None).await.err(),
+        Some(StoreError::NotFound)
+    ));
 }
 
 #[actix_web::test]
@@ -252,8 +268,13 @@ async fn an_upload_that_was_cut_goes_on_with_what_is_missing() {
     let source = Source::of(25 * MIB);
     // Cut within the third part, for good.
     wire.faults.cut_after.store(18 * MIB as i64, SeqCst);
-    let cut = source.put(&store(&wire.address).await, "r/a/audio.ogg").await;
-    assert!(matches!(cut, Err(StoreError::Unavailable { .. })), "{cut:?}");
+    let cut = source
+        .put(&store(&wire.address).await, "r/a/audio.ogg")
+        .await;
+    assert!(
+        matches!(cut, Err(StoreError::Unavailable { .. })),
+        "{cut:?}"
+    );
     let progress = std::fs::read_to_string(source.folder.path().join("progress")).unwrap();
     assert!(!progress.contains("secret"), "{progress}");
     // The wire holds again, for less than the whole file; the store is one of another process.
@@ -272,14 +293,20 @@ async fn what_the_store_says_is_understood() {
 
     wire.faults.slow_down.store(1_000, SeqCst);
     let slow = source.put(&through, "r/a/x").await;
-    let Err(StoreError::Unavailable { retry_after: Some(wait), .. }) = slow else {
+    let Err(StoreError::Unavailable {
+        retry_after: Some(wait),
+        ..
+    }) = slow
+    else {
         panic!("{slow:?}");
     };
     assert_eq!(wait, Duration::from_secs(7));
     wire.faults.slow_down.store(0, SeqCst);
     source.put(&through, "r/a/x").await.unwrap();
 
-    let gone = moto.request(reqwest::Method::DELETE, &format!("{BUCKET}/r/a/x")).await;
+    let gone = moto
+        .request(reqwest::Method::DELETE, &format!("{BUCKET}/r/a/x"))
+        .await;
     assert!(gone.status().is_success());
     let gone = moto.request(reqwest::Method::DELETE, BUCKET).await;
     assert!(gone.status().is_success());
@@ -297,7 +324,10 @@ async fn what_the_store_says_is_understood() {
 
     drop(moto);
     let away = source.put(&through, "r/a/x").await;
-    assert!(matches!(away, Err(StoreError::Unavailable { .. })), "{away:?}");
+    assert!(
+        matches!(away, Err(StoreError::Unavailable { .. })),
+        "{away:?}"
+    );
 }
 
 #[actix_web::test]
@@ -307,7 +337,9 @@ async fn credentials_that_the_store_does_not_know_are_denied_and_not_shown() {
     let url = format!("http://{}/moto-api/reset-auth", moto.address);
     let strict = client().post(url).body("0").send().await.unwrap();
     assert!(strict.status().is_success());
-    let denied = Source::of(100).put(&store(&moto.address).await, "r/a/x").await;
+    let denied = Source::of(100)
+        .put(&store(&moto.address).await, "r/a/x")
+        .await;
     let Err(StoreError::Denied(message)) = denied else {
         panic!("{denied:?}");
     };

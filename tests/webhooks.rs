@@ -90,7 +90,10 @@ async fn a_webhook_that_is_refused_comes_again_under_the_same_id_until_it_is_tak
     assert_eq!(body["tts_characters"], 5);
     assert_eq!(body["reason"], "the client has gone");
     assert!(body["duration_ms"].as_u64().unwrap() > 0);
-    assert!(body["stt_seconds"].is_number() && body.get("tenant").is_none(), "{body}");
+    assert!(
+        body["stt_seconds"].is_number() && body.get("tenant").is_none(),
+        "{body}"
+    );
     let spool = server.data.path().join("webhooks");
     eventually("what was taken stays in the spool", || {
         std::fs::read_dir(&spool).unwrap().count() == 0
@@ -101,7 +104,11 @@ async fn a_webhook_that_is_refused_comes_again_under_the_same_id_until_it_is_tak
 #[actix_web::test]
 async fn a_webhook_survives_a_restart_while_its_receiver_is_away() {
     // A port at which nobody listens.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let url = format!("http://127.0.0.1:{port}/");
     let settings = settings(&url);
     let server = Server::start_with(&settings);
@@ -131,9 +138,15 @@ fn a_receiver_out_of_reach_or_without_a_good_secret_stops_the_start() {
     let secret = ["-s", "webhooks.secret=a secret of sixteen bytes"];
     let short = ["-s", "webhooks.secret=short"];
     for (arguments, part) in [
-        ([private, secret].concat(), "webhooks.url: must be a public address"),
+        (
+            [private, secret].concat(),
+            "webhooks.url: must be a public address",
+        ),
         ([insecure, secret].concat(), "webhooks.url: must be https"),
-        ([private, short].concat(), "webhooks.secret: must have 16 bytes"),
+        (
+            [private, short].concat(),
+            "webhooks.secret: must have 16 bytes",
+        ),
         (private.to_vec(), "one needs the other"),
     ] {
         let output = vivavoce([&["check"][..], &arguments].concat());

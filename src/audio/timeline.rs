@@ -200,12 +200,17 @@ impl Timeline {
             };
             self.waiting_frames -= samples.len();
             let quiet = is_quiet(&samples);
-            let too_late = if quiet { late_when_quiet } else { late_in_speech };
+            let too_late = if quiet {
+                late_when_quiet
+            } else {
+                late_in_speech
+            };
             if late >= too_late {
                 self.heard.silence(late as u64, self.max_ready());
             }
             let left_out = if quiet && late <= -early {
-                usize::try_from(late.unsigned_abs()).map_or(samples.len(), |early| early.min(samples.len()))
+                usize::try_from(late.unsigned_abs())
+                    .map_or(samples.len(), |early| early.min(samples.len()))
             } else {
                 0
             };
@@ -263,7 +268,8 @@ impl Side {
     fn silence(&mut self, frames: u64, limit: usize) {
         let len = self.ready.len();
         let frames = usize::try_from(frames).unwrap_or(usize::MAX);
-        self.ready.resize(len.saturating_add(frames).min(len.max(limit)), 0);
+        self.ready
+            .resize(len.saturating_add(frames).min(len.max(limit)), 0);
     }
 
     /// Returns how many samples found no place.
@@ -299,7 +305,12 @@ mod tests {
 
     /// The edges, in milliseconds, at which a side becomes loud.
     fn onsets(blocks: &[i16], side: usize) -> Vec<usize> {
-        let loud: Vec<_> = blocks.iter().skip(side).step_by(2).map(|s| *s > 5_000).collect();
+        let loud: Vec<_> = blocks
+            .iter()
+            .skip(side)
+            .step_by(2)
+            .map(|s| *s > 5_000)
+            .collect();
         let mut before = false;
         let mut onsets = Vec::new();
         for (frame, now) in loud.into_iter().enumerate() {
@@ -349,17 +360,26 @@ mod tests {
     }
 
     fn in_step(blocks: &[i16], seconds: u64, heard: impl Fn(u64) -> bool) {
-        let expected: Vec<_> = (0..seconds).filter(|n| heard(*n)).map(|n| n * 1_000).collect();
+        let expected: Vec<_> = (0..seconds)
+            .filter(|n| heard(*n))
+            .map(|n| n * 1_000)
+            .collect();
         let found = onsets(blocks, 0);
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (found, expected) in found.iter().zip(expected) {
-            assert!((*found as u64).abs_diff(expected) <= 20, "{found} instead of {expected}");
+            assert!(
+                (*found as u64).abs_diff(expected) <= 20,
+                "{found} instead of {expected}"
+            );
         }
         let played: Vec<_> = (0..seconds).map(|n| (n * 1_000 + 500) as usize).collect();
         let found = onsets(blocks, 1);
         assert_eq!(found.len(), played.len());
         for (found, expected) in found.iter().zip(played) {
-            assert!(found.abs_diff(expected) <= 1, "{found} instead of {expected}");
+            assert!(
+                found.abs_diff(expected) <= 1,
+                "{found} instead of {expected}"
+            );
         }
     }
 
@@ -380,7 +400,11 @@ mod tests {
             let jitter = random.u64(..40);
             let lost = chunk % 50 >= 6 && random.u32(..200) == 0;
             let stalled = (2_010..2_027).contains(&(chunk % 3_000));
-            let stall = if stalled { (2_027 - chunk % 3_000) * 20 } else { 0 };
+            let stall = if stalled {
+                (2_027 - chunk % 3_000) * 20
+            } else {
+                0
+            };
             (!lost && !pauses(chunk)).then_some(jitter.max(stall))
         });
         in_step(&blocks, 600, |second| !pauses(second * 50));
@@ -430,7 +454,11 @@ mod tests {
     fn both_sides_are_mixed_in_mono() {
         let mut timeline = Timeline::new(Layout::mono(RATE));
         timeline.hear(&loud(20 * MS), ms(20));
-        timeline.play(&Pcm::new(Layout::mono(RATE), vec![30_000; 20 * MS]), ms(0), ms(0));
+        timeline.play(
+            &Pcm::new(Layout::mono(RATE), vec![30_000; 20 * MS]),
+            ms(0),
+            ms(0),
+        );
         let mut blocks = Vec::new();
         assert_eq!(timeline.finish(ms(20), &mut blocks), 20 * MS as u64);
         assert!(blocks.iter().all(|sample| *sample == i16::MAX));

@@ -83,7 +83,9 @@ async fn opened(config: &Config) -> Result<server::Store, Failure> {
 async fn names(store: &server::Store, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut names: Vec<String> = Vec::new();
     loop {
-        let listing = store.list(prefix, names.last().map(String::as_str), PAGE).await?;
+        let listing = store
+            .list(prefix, names.last().map(String::as_str), PAGE)
+            .await?;
         let over = !listing.more || listing.names.is_empty();
         names.extend(listing.names);
         if over {
@@ -104,7 +106,10 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
         };
         let seconds = known.duration_ms as f64 / 1000.0;
         let tenant = known.tenant.as_deref().unwrap_or("-");
-        let text = format!("stored   {name}  {seconds:.1} s  {} bytes  {tenant}", known.size);
+        let text = format!(
+            "stored   {name}  {seconds:.1} s  {} bytes  {tenant}",
+            known.size
+        );
         let mut value = serde_json::to_value(&known).map_err(Failure::work)?;
         if let Some(fields) = value.as_object_mut() {
             fields.insert("state".to_owned(), "stored".into());
@@ -129,7 +134,9 @@ fn waiting(config: &Config) -> Result<Vec<(String, Option<String>)>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Failure::work(format!("{}: {error}", root.display()))),
     };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<_> = names.filter(|name| StreamId::parse(name).is_ok()).collect();
     names.sort_unstable();
     let with_reason = |name: String| {
@@ -155,17 +162,31 @@ async fn verify(config: &Config, wanted: &[String], output: Output) -> Result<()
             Err(_) => Err(Damage::Store(StoreError::NotFound)),
         };
         match result {
-            Ok(_) => line(&mut out, output, &json!({"stream_id": name, "good": true}), &format!("good     {name}")),
+            Ok(_) => line(
+                &mut out,
+                output,
+                &json!({"stream_id": name, "good": true}),
+                &format!("good     {name}"),
+            ),
             Err(damage) => {
                 damaged += 1;
-                let value = json!({"stream_id": name, "good": false, "message": damage.to_string()});
-                line(&mut out, output, &value, &format!("damaged  {name}  {damage}"));
+                let value =
+                    json!({"stream_id": name, "good": false, "message": damage.to_string()});
+                line(
+                    &mut out,
+                    output,
+                    &value,
+                    &format!("damaged  {name}  {damage}"),
+                );
             }
         }
     }
     let _ = out.flush();
     if damaged > 0 {
-        return Err(Failure::work(format!("{damaged} of {} are damaged", wanted.len())));
+        return Err(Failure::work(format!(
+            "{damaged} of {} are damaged",
+            wanted.len()
+        )));
     }
     Ok(())
 }
@@ -178,7 +199,8 @@ fn retry(config: &Config, output: Output) -> Result<(), Failure> {
         let root = journal::root(&config.settings.storage.data_dir);
         uploader::retry(&root).map_err(Failure::work)?
     };
-    let text = format!("{waiting} on this disk will be tried at once, {given_up} of them were given up");
+    let text =
+        format!("{waiting} on this disk will be tried at once, {given_up} of them were given up");
     let value = json!({"waiting": waiting, "given_up": given_up});
     line(&mut stdout().lock(), output, &value, &text);
     Ok(())

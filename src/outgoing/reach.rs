@@ -115,7 +115,12 @@ mod tests {
 
     #[test]
     fn only_addresses_of_the_public_internet_are_public() {
-        for address in ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "::ffff:1.1.1.1"] {
+        for address in [
+            "1.1.1.1",
+            "93.184.215.14",
+            "2606:4700::1111",
+            "::ffff:1.1.1.1",
+        ] {
             assert!(is_public(address.parse().unwrap()), "{address}");
         }
         for address in [
@@ -153,12 +158,23 @@ mod tests {
         let check = |url: &str, reach: Reach| reach.check(&url.parse().unwrap());
         let narrow = Reach::default();
         assert_eq!(check("https://hooks.example/a", narrow), Ok(()));
-        assert_eq!(check("http://hooks.example/a", narrow), Err(OutOfReach::Insecure));
+        assert_eq!(
+            check("http://hooks.example/a", narrow),
+            Err(OutOfReach::Insecure)
+        );
         // All of these are 127.0.0.1 to a URL parser.
-        for url in ["https://127.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://[::1]/"] {
+        for url in [
+            "https://127.0.0.1/",
+            "https://2130706433/",
+            "https://0x7f.1/",
+            "https://[::1]/",
+        ] {
             assert_eq!(check(url, narrow), Err(OutOfReach::Private), "{url}");
         }
-        let wide = Reach { insecure: true, private: true };
+        let wide = Reach {
+            insecure: true,
+            private: true,
+        };
         assert_eq!(check("http://127.0.0.1:9/", wide), Ok(()));
     }
 

@@ -1,8 +1,8 @@
 //! Finding recordings again: by name, page by page, always for somebody, who never learns of what is not theirs.
 
+use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Serialize;
-use futures_util::StreamExt;
 
 use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, key};
 use crate::actors::session::StreamId;
@@ -44,7 +44,9 @@ impl Recordings {
         }
         let journal = name.to_owned();
         // Asked first: a journal goes only when the store has everything.
-        let journal = self.in_journals(move |journals| journals.look_up(&journal)).await?;
+        let journal = self
+            .in_journals(move |journals| journals.look_up(&journal))
+            .await?;
         match self.metadata(name).await {
             Ok(metadata) if metadata.may_be_seen_by(access) => Ok(Found::Stored(metadata)),
             Ok(_) => Ok(Found::Nothing),
@@ -62,13 +64,17 @@ impl Recordings {
         metadata: &Metadata,
         range: Option<std::ops::Range<u64>>,
     ) -> Result<ByteStream, StoreError> {
-        self.store.get(&key(&self.prefix, &metadata.stream_id, AUDIO), range).await
+        self.store
+            .get(&key(&self.prefix, &metadata.stream_id, AUDIO), range)
+            .await
     }
 
     /// Removes a recording. What is known of it goes last, so that its owner can try again.
     pub async fn remove(&self, metadata: &Metadata) -> Result<(), StoreError> {
         for file in [AUDIO, TRANSCRIPT, METADATA] {
-            self.store.delete(&key(&self.prefix, &metadata.stream_id, file)).await?;
+            self.store
+                .delete(&key(&self.prefix, &metadata.stream_id, file))
+                .await?;
         }
         Ok(())
     }
@@ -120,5 +126,7 @@ pub async fn metadata(
     }
     let metadata = serde_json::from_slice::<Metadata>(&text).ok();
     // What is under our key but not of our making is nobody's recording.
-    metadata.filter(|metadata| metadata.stream_id == name).ok_or(StoreError::NotFound)
+    metadata
+        .filter(|metadata| metadata.stream_id == name)
+        .ok_or(StoreError::NotFound)
 }

@@ -66,7 +66,10 @@ pub async fn examine(
     }
     if size != metadata.size {
         let recorded = metadata.size;
-        return Err(Damage::Size { found: size, recorded });
+        return Err(Damage::Size {
+            found: size,
+            recorded,
+        });
     }
     let found = hex(&hash.finalize());
     if found != metadata.sha256 {

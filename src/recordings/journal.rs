@@ -81,7 +81,10 @@ impl Live {
 impl Journals {
     /// Those in this folder, which is made if there is none.
     pub fn open(root: PathBuf) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&root)?;
         for name in names(&root)? {
             if name.starts_with(GONE) {
                 fs::remove_dir_all(root.join(name))?;
@@ -167,7 +170,10 @@ impl Journals {
             remove(&folder)?;
             return Ok(None);
         };
-        let mut audio = OpenOptions::new().read(true).write(true).open(folder.join(AUDIO))?;
+        let mut audio = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(folder.join(AUDIO))?;
         let Some(repaired) = ogg::repair(&mut audio)? else {
             remove(&folder)?;
             return Ok(None);
@@ -238,7 +244,10 @@ impl Growing {
         if piece.is_empty() {
             return Ok(());
         }
-        let written = self.file.write_all(piece).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(piece)
+            .and_then(|()| self.file.sync_data());
         if written.is_ok() {
             self.len += piece.len() as u64;
         } else {
@@ -251,7 +260,11 @@ impl Growing {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
@@ -296,7 +309,13 @@ fn read_description(folder: &Path, name: &str) -> io::Result<Metadata> {
 
 /// Cuts off a line that has no end.
 fn end_lines(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
     let mut end = file.seek(SeekFrom::End(0))?;
     let mut piece = [0; 4096];
     while end > 0 {
@@ -317,7 +336,10 @@ fn end_lines(path: &Path) -> io::Result<()> {
 /// The SHA-256 of what is left to read.
 pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
-    io::copy(&mut io::BufReader::with_capacity(256 * 1024, reader), &mut hash)?;
+    io::copy(
+        &mut io::BufReader::with_capacity(256 * 1024, reader),
+        &mut hash,
+    )?;
     Ok(hash.finalize().into())
 }
 
@@ -388,8 +410,14 @@ mod tests {
             assert_eq!(finished.metadata.duration_ms, ms);
             let audio = fs::read(finished.file(AUDIO)).unwrap();
             assert_eq!(finished.metadata.size, audio.len() as u64);
-            assert_eq!(finished.metadata.sha256, hex(&sha256(&mut &audio[..]).unwrap()));
-            assert_eq!(fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(), "{}\n");
+            assert_eq!(
+                finished.metadata.sha256,
+                hex(&sha256(&mut &audio[..]).unwrap())
+            );
+            assert_eq!(
+                fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(),
+                "{}\n"
+            );
             assert_eq!(journals.finish(name).unwrap().unwrap(), finished);
             finished.remove().unwrap();
         }

@@ -7,7 +7,7 @@ pub mod examine;
 pub mod journal;
 mod metadata;
 pub mod retention;
-// mod transcript;
+mod transcript;
 mod upload;
 pub mod uploader;
 
@@ -25,7 +25,7 @@ use journal::{Journal, Journals};
 use uploader::Uploader;
 
 pub use metadata::{Metadata, Participant};
-// pub use transcript::Line;
+pub use transcript::Line;
 pub use upload::upload;
 
 /// The names of the files of a recording, in its journal and in the store.

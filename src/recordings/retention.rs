@@ -31,8 +31,13 @@ pub async fn run(
         };
         match swept {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "recordings were older than recording.retention_days and are removed"),
-            Err(error) => tracing::warn!(%error, "old recordings could not be removed and will be later"),
+            Ok(count) => tracing::info!(
+                count,
+                "recordings were older than recording.retention_days and are removed"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "old recordings could not be removed and will be later")
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
@@ -52,7 +57,10 @@ pub async fn sweep(
     loop {
         let listing = store.list(prefix, after.as_deref(), PAGE).await?;
         for name in &listing.names {
-            if ended(store, prefix, name).await?.is_some_and(|at| at < before) {
+            if ended(store, prefix, name)
+                .await?
+                .is_some_and(|at| at < before)
+            {
                 for file in [METADATA, TRANSCRIPT, AUDIO] {
                     store.delete(&key(prefix, name, file)).await?;
                 }
@@ -102,7 +110,11 @@ mod tests {
             "stream_id": name, "started_at": started_at, "duration_ms": 1_000, "size": 1, "sha256": "",
             "channels": 1, "participants": [], "complete": true,
         });
-        for (file, text) in [(AUDIO, "a"), (TRANSCRIPT, ""), (METADATA, &known.to_string())] {
+        for (file, text) in [
+            (AUDIO, "a"),
+            (TRANSCRIPT, ""),
+            (METADATA, &known.to_string()),
+        ] {
             std::fs::write(folder.join(file), text).unwrap();
         }
     }
@@ -118,7 +130,10 @@ mod tests {
         kept(folder.path(), "half", now - 3 * DAY);
         std::fs::remove_file(folder.path().join("r/half").join(METADATA)).unwrap();
         assert_eq!(sweep(&store, "r", now - 2 * DAY).await.unwrap(), 1);
-        assert_eq!(store.list("r", None, 9).await.unwrap().names, ["half", "young"]);
+        assert_eq!(
+            store.list("r", None, 9).await.unwrap().names,
+            ["half", "young"]
+        );
         let later = now + DAY / 2;
         assert_eq!(sweep(&store, "r", later).await.unwrap(), 2);
         assert_eq!(store.list("r", None, 9).await.unwrap().names, [""; 0]);

@@ -42,7 +42,11 @@ pub fn retry(journals: &Path) -> io::Result<usize> {
     for entry in fs::read_dir(journals)? {
         match fs::remove_file(entry?.path().join(GIVEN_UP)) {
             Ok(()) => given_up += 1,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) => {}
             Err(error) => return Err(error),
         }
     }
@@ -144,18 +148,23 @@ impl Uploader {
             let wanted = fs::remove_file(root.join(RETRY)).is_ok();
             let mut there = journals.ended()?;
             there.retain(|name| given_up(&root.join(name)).is_none());
-            let oldest = there.first().and_then(|name| fs::metadata(root.join(name)).ok()?.modified().ok());
+            let oldest = there
+                .first()
+                .and_then(|name| fs::metadata(root.join(name)).ok()?.modified().ok());
             Ok((there, oldest, wanted))
         });
         match looked.await {
             Ok((there, oldest, wanted)) => {
-                self.waiting.retain(|name, waiting| waiting.under_way || there.contains(name));
+                self.waiting
+                    .retain(|name, waiting| waiting.under_way || there.contains(name));
                 for (order, name) in there.into_iter().enumerate() {
                     self.waiting.entry(name).or_default().order = order;
                 }
                 if wanted {
                     self.outage = None;
-                    self.waiting.values_mut().for_each(|waiting| waiting.due = None);
+                    self.waiting
+                        .values_mut()
+                        .for_each(|waiting| waiting.due = None);
                 }
                 let age = oldest.and_then(|oldest| SystemTime::now().duration_since(oldest).ok());
                 metrics::recordings_waiting(self.waiting.len(), age.unwrap_or_default());
@@ -166,7 +175,11 @@ impl Uploader {
 
     /// The oldest that may be tried now.
     fn next(&mut self, now: Instant) -> Option<String> {
-        let under_way = self.waiting.values().filter(|waiting| waiting.under_way).count();
+        let under_way = self
+            .waiting
+            .values()
+            .filter(|waiting| waiting.under_way)
+            .count();
         let allowed = match &self.outage {
             Some(outage) if outage.until > now => 0,
             Some(_) => 1,
@@ -175,8 +188,12 @@ impl Uploader {
         if under_way >= allowed {
             return None;
         }
-        let ready = |waiting: &Waiting| !waiting.under_way && waiting.due.is_none_or(|due| due <= now);
-        let ready = self.waiting.iter_mut().filter(|(_, waiting)| ready(waiting));
+        let ready =
+            |waiting: &Waiting| !waiting.under_way && waiting.due.is_none_or(|due| due <= now);
+        let ready = self
+            .waiting
+            .iter_mut()
+            .filter(|(_, waiting)| ready(waiting));
         let (name, waiting) = ready.min_by_key(|(_, waiting)| waiting.order)?;
         waiting.under_way = true;
         Some(name.clone())
@@ -205,12 +222,20 @@ impl Uploader {
                 Ok(None) => (None, Ok(())),
                 Err(error) => (None, Err(StoreError::Io(error))),
             };
-            Ended { name, journal, kept }
+            Ended {
+                name,
+                journal,
+                kept,
+            }
         }
     }
 
     async fn ended(&mut self, ended: Ended) {
-        let Ended { name, journal, kept } = ended;
+        let Ended {
+            name,
+            journal,
+            kept,
+        } = ended;
         let failures = match self.waiting.get_mut(&name) {
             Some(waiting) => {
                 waiting.under_way = false;
@@ -269,7 +294,10 @@ impl Uploader {
 
     fn back(&mut self) {
         if self.outage.take().is_some() {
-            tracing::info!(store = self.store.slug(), "the store takes recordings again");
+            tracing::info!(
+                store = self.store.slug(),
+                "the store takes recordings again"
+            );
         }
     }
 
@@ -339,7 +367,8 @@ const fn is_outage(error: &StoreError) -> bool {
 }
 
 fn pause(failures: u32) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16)));
+    let doubled =
+        FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16)));
     doubled.min(LONGEST_PAUSE).mul_f64(1.0 - JITTER * jitter())
 }
 
@@ -371,7 +400,11 @@ mod tests {
         async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
             self.inner.head(key).await
         }
-        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<ByteStream, StoreError> {
+        async fn get(
+            &self,
+            key: &str,
+            range: Option<Range<u64>>,
+        ) -> Result<ByteStream, StoreError> {
             self.inner.get(key, range).await
         }
         async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError> {
@@ -384,7 +417,12 @@ mod tests {
         async fn delete(&self, key: &str) -> Result<(), StoreError> {
             self.inner.delete(key).await
         }
-        async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Listing, StoreError> {
+        async fn list(
+            &self,
+            prefix: &str,
+            after: Option<&str>,
+            limit: usize,
+        ) -> Result<Listing, StoreError> {
             self.inner.list(prefix, after, limit).await
         }
     }
@@ -406,7 +444,11 @@ mod tests {
                 "stream_id": "a", "started_at": 1, "duration_ms": 1, "size": 5, "sha256": "",
                 "channels": 1, "participants": [], "complete": true,
             });
-            for (file, text) in [(AUDIO, "sound"), (TRANSCRIPT, ""), (METADATA, &known.to_string())] {
+            for (file, text) in [
+                (AUDIO, "sound"),
+                (TRANSCRIPT, ""),
+                (METADATA, &known.to_string()),
+            ] {
                 fs::write(journal.join(file), text).unwrap();
             }
             let store = Arc::new(Moody {
@@ -461,7 +503,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_the_store_will_never_take_is_kept_here_until_somebody_says_retry() {
         let scene = Scene::with([StoreError::Exists]);
-        scene.until(|scene| given_up(&scene.journal()).is_some()).await;
+        scene
+            .until(|scene| given_up(&scene.journal()).is_some())
+            .await;
         tokio::time::sleep(LONGEST_PAUSE * 3).await;
         assert!(scene.journal().join(AUDIO).exists());
         assert_eq!(retry(&scene.folder.path().join("journals")).unwrap(), 1);
@@ -471,10 +515,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn somebody_who_says_retry_need_not_wait() {
         let scene = Scene::with(std::iter::repeat_with(away).take(12));
-        scene.until(|scene| scene.store.says.lock().unwrap().len() <= 1).await;
+        scene
+            .until(|scene| scene.store.says.lock().unwrap().len() <= 1)
+            .await;
         let asked = Instant::now();
         retry(&scene.folder.path().join("journals")).unwrap();
-        scene.until(|scene| scene.store.says.lock().unwrap().is_empty()).await;
+        scene
+            .until(|scene| scene.store.says.lock().unwrap().is_empty())
+            .await;
         retry(&scene.folder.path().join("journals")).unwrap();
         scene.until_stored().await;
         assert!(asked.elapsed() < LONGEST_PAUSE / 2);

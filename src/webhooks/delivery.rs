@@ -71,7 +71,10 @@ impl Postman {
             spool: Arc::clone(&spool),
             receiver: settings.receiver.clone(),
             anywhere: or_plain(client().build()).map_err(io::Error::other)?,
-            public_only: client().dns_resolver(PublicOnly).build().map_err(io::Error::other)?,
+            public_only: client()
+                .dns_resolver(PublicOnly)
+                .build()
+                .map_err(io::Error::other)?,
         };
         Ok(Self {
             spool,
@@ -121,7 +124,9 @@ impl Postman {
 
     async fn ended(&mut self, due: Due<Lane, (String, Slip)>, outcome: Outcome) {
         metrics::webhook_tried(outcome == Outcome::Delivered);
-        let over = self.queue.finished(due, outcome, Instant::now(), fastrand::f64());
+        let over = self
+            .queue
+            .finished(due, outcome, Instant::now(), fastrand::f64());
         for ((_, slip), delivered) in over {
             if !delivered {
                 metrics::webhook_lost(WebhookLoss::Receiver);
@@ -166,12 +171,22 @@ impl Round {
             tracing::warn!(host, event = id, %error, "a webhook's receiver is out of reach");
             return Outcome::Away;
         }
-        let client = if receiver.reach.private { &self.anywhere } else { &self.public_only };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let client = if receiver.reach.private {
+            &self.anywhere
+        } else {
+            &self.public_only
+        };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         let request = client
             .post(receiver.url.clone())
             .header(CONTENT_TYPE, "application/json")
-            .header("x-service-signature", sign(&receiver.secret, now, &id, &body))
+            .header(
+                "x-service-signature",
+                sign(&receiver.secret, now, &id, &body),
+            )
             .header("x-service-signature-version", VERSION)
             .header("x-service-timestamp", now)
             .header("x-service-event-id", &id)

@@ -121,7 +121,9 @@ pub fn problems(settings: &Settings) -> Vec<String> {
     }
     let short = |secret: &Secret| secret.expose().len() < MIN_SECRET_BYTES;
     if own.secret.as_ref().is_some_and(short) {
-        problems.push(format!("webhooks.secret: must have {MIN_SECRET_BYTES} bytes or more"));
+        problems.push(format!(
+            "webhooks.secret: must have {MIN_SECRET_BYTES} bytes or more"
+        ));
     }
     if let Some(HttpUrl(url)) = &own.url
         && let Err(error) = reach(settings).check(url)
@@ -171,7 +173,10 @@ impl Webhooks {
             return;
         }
         match serde_json::to_string(notice) {
-            Ok(body) => drop(self.post(notice.event_id(), Addressee::Settings, body).await),
+            Ok(body) => drop(
+                self.post(notice.event_id(), Addressee::Settings, body)
+                    .await,
+            ),
             Err(error) => tracing::error!(%error, "a webhook cannot be written"),
         }
     }
@@ -190,15 +195,27 @@ impl Webhooks {
 
     /// Sends `body` (JSON) to a receiver of its own, and gives the event's id once it is on disk.
     pub async fn send(&self, to: Receiver, body: String) -> Result<String, SpoolError> {
-        self.post(uuid::Uuid::new_v4(), Addressee::Hook(to), body).await
+        self.post(uuid::Uuid::new_v4(), Addressee::Hook(to), body)
+            .await
     }
 
-    async fn post(&self, id: uuid::Uuid, to: Addressee, body: String) -> Result<String, SpoolError> {
+    async fn post(
+        &self,
+        id: uuid::Uuid,
+        to: Addressee,
+        body: String,
+    ) -> Result<String, SpoolError> {
         let id = id.to_string();
-        let webhook = Webhook { id: id.clone(), to, body };
+        let webhook = Webhook {
+            id: id.clone(),
+            to,
+            body,
+        };
         let spool = Arc::clone(&self.spool);
         let put = move || spool.put(&webhook, SystemTime::now());
-        let put = tokio::task::spawn_blocking(put).await.map_err(io::Error::other)?;
+        let put = tokio::task::spawn_blocking(put)
+            .await
+            .map_err(io::Error::other)?;
         match put {
             Ok(slip) => {
                 // Whatever is not delivered before the process ends is found by the next.

@@ -87,7 +87,9 @@ impl Notice {
 
     /// Something that happens now.
     pub fn now(stream_id: &str, tenant: Option<&str>, event: NoticeEvent) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             stream_id: stream_id.to_owned(),
             tenant: tenant.map(str::to_owned),
@@ -111,11 +113,23 @@ mod tests {
             size: 9,
             sha256: "ab".to_owned(),
         };
-        let failed = NoticeEvent::RecordingFailed { file, message: "taken".to_owned() };
-        let notice = Notice { timestamp: 7, ..Notice::now("a", Some("acme"), failed) };
-        let later = Notice { timestamp: 8, ..notice.clone() };
+        let failed = NoticeEvent::RecordingFailed {
+            file,
+            message: "taken".to_owned(),
+        };
+        let notice = Notice {
+            timestamp: 7,
+            ..Notice::now("a", Some("acme"), failed)
+        };
+        let later = Notice {
+            timestamp: 8,
+            ..notice.clone()
+        };
         assert_eq!(notice.event_id(), later.event_id());
-        let other = Notice { stream_id: "b".to_owned(), ..notice.clone() };
+        let other = Notice {
+            stream_id: "b".to_owned(),
+            ..notice.clone()
+        };
         assert_ne!(notice.event_id(), other.event_id());
         assert_eq!(
             serde_json::to_value(notice).unwrap(),

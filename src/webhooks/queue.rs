@@ -68,12 +68,21 @@ pub(super) struct Queue<K, T> {
 impl<K: Clone + Eq + Hash, T> Queue<K, T> {
     /// Lanes in which nothing is tried again once it has waited for `patience`.
     pub(super) fn new(patience: Duration) -> Self {
-        Self { lanes: HashMap::new(), under_way: 0, serial: 0, patience }
+        Self {
+            lanes: HashMap::new(),
+            under_way: 0,
+            serial: 0,
+            patience,
+        }
     }
 
     /// Something new for a receiver.
     pub(super) fn add(&mut self, lane: K, item: T, now: Instant) {
-        let waiting = Waiting { item, attempts: 0, until: now + self.patience };
+        let waiting = Waiting {
+            item,
+            attempts: 0,
+            until: now + self.patience,
+        };
         self.wait(lane, waiting, now);
     }
 
@@ -89,7 +98,12 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
 
     /// How many wait or are under way.
     pub(super) fn len(&self) -> usize {
-        self.under_way + self.lanes.values().map(|lane| lane.waiting.len()).sum::<usize>()
+        self.under_way
+            + self
+                .lanes
+                .values()
+                .map(|lane| lane.waiting.len())
+                .sum::<usize>()
     }
 
     /// Takes what may be delivered now: of all receivers that have something due, the one that has waited longest.
@@ -103,10 +117,22 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
             (due.0 <= now).then_some((due, key, lane))
         });
         let (_, key, lane) = first.min_by_key(|(due, ..)| *due)?;
-        let (_, Waiting { item, attempts, until }) = lane.waiting.pop_first()?;
+        let (
+            _,
+            Waiting {
+                item,
+                attempts,
+                until,
+            },
+        ) = lane.waiting.pop_first()?;
         lane.under_way += 1;
         self.under_way += 1;
-        Some(Due { lane: key.clone(), item, attempts, until })
+        Some(Due {
+            lane: key.clone(),
+            item,
+            attempts,
+            until,
+        })
     }
 
     /// When [`Self::next`] has something that it does not have now, if nothing else happens.
@@ -115,7 +141,8 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
             return None;
         }
         let free = self.lanes.values().filter(|lane| lane.has_place());
-        free.filter_map(|lane| Some(lane.waiting.first_key_value()?.0.0)).min()
+        free.filter_map(|lane| Some(lane.waiting.first_key_value()?.0.0))
+            .min()
     }
 
     /// A delivery has ended. Gives what is over and why not: everything with `true` is delivered, the rest has waited
@@ -127,7 +154,12 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         now: Instant,
         chance: f64,
     ) -> Vec<(T, bool)> {
-        let Due { lane: key, item, attempts, until } = due;
+        let Due {
+            lane: key,
+            item,
+            attempts,
+            until,
+        } = due;
         self.under_way = self.under_way.saturating_sub(1);
         let mut over = Vec::new();
         if let Some(lane) = self.lanes.get_mut(&key) {
@@ -144,7 +176,11 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
             Some(_) if now >= until => over.push((item, false)),
             Some(asked) => {
                 let pause = pause(attempts, chance).max(asked.min(LONGEST_PAUSE));
-                let waiting = Waiting { item, attempts: attempts.saturating_add(1), until };
+                let waiting = Waiting {
+                    item,
+                    attempts: attempts.saturating_add(1),
+                    until,
+                };
                 self.wait(key.clone(), waiting, now + pause);
             }
         }
@@ -175,14 +211,18 @@ impl<T> Lane<T> {
             over.extend(late.into_values().map(|waiting| (waiting.item, false)));
         } else if was_away {
             let all = std::mem::take(&mut self.waiting).into_iter();
-            self.waiting = all.map(|((due, serial), one)| ((due.min(now), serial), one)).collect();
+            self.waiting = all
+                .map(|((due, serial), one)| ((due.min(now), serial), one))
+                .collect();
         }
     }
 }
 
 fn pause(attempts: u32, chance: f64) -> Duration {
     let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(attempts.min(16)));
-    pause.min(LONGEST_PAUSE).mul_f64(1.0 - JITTER * chance.clamp(0.0, 1.0))
+    pause
+        .min(LONGEST_PAUSE)
+        .mul_f64(1.0 - JITTER * chance.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -218,7 +258,10 @@ mod tests {
         let first = queue.next(now).unwrap();
         assert!(queue.finished(first, REFUSED, now, 0.0).is_empty());
         let second = queue.next(now).unwrap();
-        assert_eq!(queue.finished(second, Outcome::Delivered, now, 0.0), [(2, true)]);
+        assert_eq!(
+            queue.finished(second, Outcome::Delivered, now, 0.0),
+            [(2, true)]
+        );
         assert!(queue.next(now).is_none());
         let due = queue.next_due().unwrap();
         assert_eq!(due, now + FIRST_PAUSE);
@@ -275,7 +318,9 @@ mod tests {
             let mut queue = Queue::new(PATIENCE);
             queue.add("a", 1, now);
             let due = queue.next(now).unwrap();
-            let refused = Outcome::Refused { retry_after: Some(asked) };
+            let refused = Outcome::Refused {
+                retry_after: Some(asked),
+            };
             queue.finished(due, refused, now, 0.0);
             assert_eq!(queue.next_due(), Some(now + pause));
         }

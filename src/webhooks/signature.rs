@@ -16,7 +16,15 @@ pub(super) fn sign(secret: &Secret, timestamp: u64, event_id: &str, body: &str) 
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()) else {
         return String::new();
     };
-    for part in [VERSION, ":", &timestamp.to_string(), ":", event_id, ":", body] {
+    for part in [
+        VERSION,
+        ":",
+        &timestamp.to_string(),
+        ":",
+        event_id,
+        ":",
+        body,
+    ] {
         mac.update(part.as_bytes());
     }
     let mut signature = format!("{VERSION}=");

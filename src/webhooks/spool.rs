@@ -102,12 +102,18 @@ impl Held {
 impl Spool {
     /// Opens the folder, and gives what an earlier process has left in it, oldest first.
     pub(super) fn open(folder: PathBuf, bounds: Bounds) -> io::Result<(Self, Vec<Slip>)> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)?;
         let mut names = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if Path::new(&name).extension().is_some_and(|ending| ending == ENDING) {
+            if Path::new(&name)
+                .extension()
+                .is_some_and(|ending| ending == ENDING)
+            {
                 names.push(name);
             } else if name.starts_with(".tmp") {
                 // Nobody was told that this one was taken.
@@ -122,7 +128,11 @@ impl Spool {
             match load(&path) {
                 Ok((webhook, bytes)) => {
                     held.take(webhook.to.lane(), bytes);
-                    slips.push(Slip { to: webhook.to, file, bytes });
+                    slips.push(Slip {
+                        to: webhook.to,
+                        file,
+                        bytes,
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "a webhook on disk cannot be read and is left aside");
@@ -130,7 +140,11 @@ impl Spool {
                 }
             }
         }
-        let spool = Self { folder, bounds, held: Mutex::new(held) };
+        let spool = Self {
+            folder,
+            bounds,
+            held: Mutex::new(held),
+        };
         Ok((spool, slips))
     }
 
@@ -144,12 +158,20 @@ impl Spool {
                 reach: receiver.reach,
             }),
         };
-        let stored = Stored { id: webhook.id.clone(), to, body: webhook.body.clone() };
+        let stored = Stored {
+            id: webhook.id.clone(),
+            to,
+            body: webhook.body.clone(),
+        };
         let text = serde_json::to_vec(&stored).map_err(io::Error::other)?;
         let bytes = text.len() as u64;
         let file = self.reserve(webhook.to.lane(), bytes, now)?;
         match self.write(&file, &text) {
-            Ok(()) => Ok(Slip { to: webhook.to.clone(), file, bytes }),
+            Ok(()) => Ok(Slip {
+                to: webhook.to.clone(),
+                file,
+                bytes,
+            }),
             Err(error) => {
                 self.release(webhook.to.lane(), bytes);
                 Err(error.into())
@@ -199,10 +221,13 @@ impl Spool {
 
     /// The name appears when everything is on the disk. Such files are readable by this user only.
     fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".tmp").tempfile_in(&self.folder)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(".tmp")
+            .tempfile_in(&self.folder)?;
         file.write_all(text)?;
         file.as_file().sync_all()?;
-        file.persist_noclobber(self.folder.join(name)).map_err(|error| error.error)?;
+        file.persist_noclobber(self.folder.join(name))
+            .map_err(|error| error.error)?;
         File::open(&self.folder)?.sync_all()
     }
 }
@@ -218,7 +243,11 @@ fn load(path: &Path) -> io::Result<(Webhook, u64)> {
             reach: to.reach,
         }),
     };
-    let webhook = Webhook { id: stored.id, to, body: stored.body };
+    let webhook = Webhook {
+        id: stored.id,
+        to,
+        body: stored.body,
+    };
     Ok((webhook, text.len() as u64))
 }
 
@@ -235,7 +264,11 @@ mod tests {
     };
 
     fn webhook(id: &str) -> Webhook {
-        Webhook { id: id.to_owned(), to: Addressee::Settings, body: format!("{{\"n\":\"{id}\"}}") }
+        Webhook {
+            id: id.to_owned(),
+            to: Addressee::Settings,
+            body: format!("{{\"n\":\"{id}\"}}"),
+        }
     }
 
     fn hook() -> Addressee {
@@ -253,7 +286,10 @@ mod tests {
         let (spool, found) = Spool::open(path.clone(), BOUNDS).unwrap();
         assert!(found.is_empty());
         let now = SystemTime::now();
-        let to_hook = Webhook { to: hook(), ..webhook("b") };
+        let to_hook = Webhook {
+            to: hook(),
+            ..webhook("b")
+        };
         spool.put(&webhook("a"), now).unwrap();
         spool.put(&to_hook, now).unwrap();
         fs::write(path.join(".tmpabc"), "torn").unwrap();
@@ -263,7 +299,10 @@ mod tests {
         assert_eq!(read, [webhook("a"), to_hook]);
         for entry in fs::read_dir(&path).unwrap() {
             let entry = entry.unwrap();
-            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                entry.metadata().unwrap().permissions().mode() & 0o777,
+                0o600
+            );
             assert!(!entry.file_name().to_string_lossy().starts_with(".tmp"));
         }
         spool.remove(&found[0]).unwrap();
@@ -278,12 +317,21 @@ mod tests {
         let now = SystemTime::now();
         let first = spool.put(&webhook("a"), now).unwrap();
         spool.put(&webhook("b"), now).unwrap();
-        let large = Webhook { body: "x".repeat(10_000), ..webhook("c") };
+        let large = Webhook {
+            body: "x".repeat(10_000),
+            ..webhook("c")
+        };
         assert!(matches!(spool.put(&large, now), Err(SpoolError::Full)));
         spool.put(&webhook("c"), now).unwrap();
-        assert!(matches!(spool.put(&webhook("d"), now), Err(SpoolError::Full)));
+        assert!(matches!(
+            spool.put(&webhook("d"), now),
+            Err(SpoolError::Full)
+        ));
         // Another receiver has room of its own.
-        let other = Webhook { to: hook(), ..webhook("e") };
+        let other = Webhook {
+            to: hook(),
+            ..webhook("e")
+        };
         spool.put(&other, now).unwrap();
         assert!(matches!(spool.put(&other, now), Err(SpoolError::Full)));
         spool.remove(&first).unwrap();

@@ -27,8 +27,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
-pub use door::Door;
 use account::Account;
+pub use door::Door;
 use failure::Refusal;
 use hearing::{EarNews, Hearing};
 use loading::Clip;
@@ -49,10 +49,10 @@ use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
-use crate::webhooks::Webhooks;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
+use crate::webhooks::Webhooks;
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;

@@ -92,7 +92,8 @@ impl Truncate for std::fs::File {
 
 impl Truncate for io::Cursor<Vec<u8>> {
     fn truncate(&mut self, size: u64) -> io::Result<()> {
-        self.get_mut().truncate(usize::try_from(size).unwrap_or(usize::MAX));
+        self.get_mut()
+            .truncate(usize::try_from(size).unwrap_or(usize::MAX));
         Ok(())
     }
 }
@@ -147,7 +148,9 @@ fn granule(page: &[u8]) -> u64 {
 /// The page behind `before` with 20 ms of silence.
 fn silent_page(before: &[u8], granule: u64) -> Vec<u8> {
     let sequence = before.get(18..22).and_then(|bytes| bytes.try_into().ok());
-    let sequence = sequence.map_or(HEADER_PAGES, |bytes| u32::from_le_bytes(bytes).wrapping_add(1));
+    let sequence = sequence.map_or(HEADER_PAGES, |bytes| {
+        u32::from_le_bytes(bytes).wrapping_add(1)
+    });
     let mut page = Vec::with_capacity(HEADER + 1 + SILENCE.len());
     page.extend_from_slice(CAPTURE);
     page.extend_from_slice(&[0, 0]);
@@ -223,7 +226,10 @@ mod tests {
             // A second time nothing changes.
             let mut again = Cursor::new(bytes.clone());
             let was_ended = true;
-            let again_repaired = Repaired { was_ended, ..repaired };
+            let again_repaired = Repaired {
+                was_ended,
+                ..repaired
+            };
             assert_eq!(repair(&mut again).unwrap(), Some(again_repaired));
             assert_eq!(again.into_inner(), bytes);
         }

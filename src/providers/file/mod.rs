@@ -31,7 +31,8 @@ impl FileStore {
 
     /// The file of a key; `None` for what is no key.
     fn path(&self, key: &str) -> Result<PathBuf, StoreError> {
-        let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains('\0');
+        let is_name =
+            |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains('\0');
         if key.split('/').all(is_name) {
             Ok(self.root.join(key))
         } else {
@@ -77,7 +78,10 @@ impl RecordingStore for FileStore {
         let (source, hash) = (file.path.to_owned(), file.sha256);
         blocking(move || {
             let folder = path.parent().unwrap_or(Path::new("."));
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)?;
             match keep(&source, &path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     if sha256(&mut File::open(&path)?)? != hash {
@@ -121,7 +125,9 @@ impl RecordingStore for FileStore {
         let after = after.map(str::to_owned);
         blocking(move || {
             let entries = match fs::read_dir(folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Listing::default()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Listing::default());
+                }
                 entries => entries?,
             };
             // The first names in order, of however many there are, with one more to know whether there is more.
@@ -151,7 +157,11 @@ impl RecordingStore for FileStore {
 fn keep(source: &Path, path: &Path) -> io::Result<()> {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, Unsupported};
     match fs::hard_link(source, path) {
-        Err(error) if matches!(error.kind(), CrossesDevices | PermissionDenied | Unsupported) => {}
+        Err(error)
+            if matches!(
+                error.kind(),
+                CrossesDevices | PermissionDenied | Unsupported
+            ) => {}
         linked => return linked,
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -202,7 +212,12 @@ mod tests {
         bytes
     }
 
-    async fn put(store: &FileStore, folder: &Path, key: &str, bytes: &[u8]) -> Result<ObjectInfo, StoreError> {
+    async fn put(
+        store: &FileStore,
+        folder: &Path,
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<ObjectInfo, StoreError> {
         let path = folder.join("source");
         fs::write(&path, bytes).unwrap();
         let file = StoredFile {
@@ -221,18 +236,26 @@ mod tests {
     async fn what_is_kept_is_read_in_ranges_never_overwritten_and_listed_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let store = FileStore::new(folder.path().join("data"));
-        assert!(matches!(store.head("r/a/x").await, Err(StoreError::NotFound)));
+        assert!(matches!(
+            store.head("r/a/x").await,
+            Err(StoreError::NotFound)
+        ));
         assert_eq!(store.list("r", None, 9).await.unwrap(), Listing::default());
         let long: Vec<_> = (0..200_000_u32).map(|n| n as u8).collect();
         for name in ["c", "a", "b"] {
-            let kept = put(&store, folder.path(), &format!("r/{name}/x"), &long).await.unwrap();
+            let kept = put(&store, folder.path(), &format!("r/{name}/x"), &long)
+                .await
+                .unwrap();
             assert_eq!(kept.size, 200_000);
         }
         assert!(put(&store, folder.path(), "r/a/x", &long).await.is_ok());
         let other = put(&store, folder.path(), "r/a/x", b"other").await;
         assert!(matches!(other, Err(StoreError::Exists)), "{other:?}");
         assert_eq!(read(&store, "r/a/x", None).await, long);
-        assert_eq!(read(&store, "r/a/x", Some(65_530..65_540)).await, long[65_530..65_540]);
+        assert_eq!(
+            read(&store, "r/a/x", Some(65_530..65_540)).await,
+            long[65_530..65_540]
+        );
         let page = store.list("r", Some("a"), 1).await.unwrap();
         assert_eq!((page.names, page.more), (vec!["b".to_owned()], true));
         let page = store.list("r", Some("b"), 1).await.unwrap();
@@ -248,7 +271,10 @@ mod tests {
         fs::write(folder.path().join("secret"), "s").unwrap();
         let store = FileStore::new(folder.path().join("data"));
         for key in ["../secret", "/etc/passwd", "a//b", "a/../../secret", ""] {
-            assert!(matches!(store.head(key).await, Err(StoreError::NotFound)), "{key}");
+            assert!(
+                matches!(store.head(key).await, Err(StoreError::NotFound)),
+                "{key}"
+            );
         }
     }
 }

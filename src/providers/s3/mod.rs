@@ -57,7 +57,9 @@ pub struct S3Store {
 pub fn problems(settings: &Recording) -> Vec<String> {
     let mut problems = Vec::new();
     if settings.s3_access_key.is_some() != settings.s3_secret_key.is_some() {
-        problems.push("recording.s3_access_key, recording.s3_secret_key: one needs the other".to_owned());
+        problems.push(
+            "recording.s3_access_key, recording.s3_secret_key: one needs the other".to_owned(),
+        );
     }
     if settings.backend == RecordingBackend::S3 && settings.s3_bucket.is_none() {
         problems.push("recording.s3_bucket: is needed where recording.backend is s3".to_owned());
@@ -72,24 +74,33 @@ impl S3Store {
         let bucket = settings.s3_bucket.clone()?;
         let http = http_client(settings.s3_endpoint.as_ref(), authorities);
         let region = settings.s3_region.clone();
-        let elsewhere = settings.s3_endpoint.as_ref().map(|_| USUAL_REGION.to_owned());
+        let elsewhere = settings
+            .s3_endpoint
+            .as_ref()
+            .map(|_| USUAL_REGION.to_owned());
         let region = region.or(elsewhere).map(Region::new);
-        let keys = settings.s3_access_key.as_ref().zip(settings.s3_secret_key.as_ref());
+        let keys = settings
+            .s3_access_key
+            .as_ref()
+            .zip(settings.s3_secret_key.as_ref());
         let mut config = match (keys, region) {
             (Some((access, secret)), Some(region)) => {
-                let keys = Credentials::new(access.expose(), secret.expose(), None, None, "settings");
+                let keys =
+                    Credentials::new(access.expose(), secret.expose(), None, None, "settings");
                 aws_sdk_s3::Config::builder()
                     .behavior_version(BehaviorVersion::latest())
                     .region(region)
                     .credentials_provider(keys)
             }
             (keys, region) => {
-                let mut chain = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
+                let mut chain =
+                    aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
                 if let Some(region) = region {
                     chain = chain.region(region);
                 }
                 if let Some((access, secret)) = keys {
-                    let keys = Credentials::new(access.expose(), secret.expose(), None, None, "settings");
+                    let keys =
+                        Credentials::new(access.expose(), secret.expose(), None, None, "settings");
                     chain = chain.credentials_provider(keys);
                 }
                 aws_sdk_s3::config::Builder::from(&chain.load().await)
@@ -165,10 +176,19 @@ impl RecordingStore for S3Store {
     }
 
     async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
-        let asked = self.client.head_object().bucket(&self.bucket).key(key).send().await;
+        let asked = self
+            .client
+            .head_object()
+            .bucket(&self.bucket)
+            .key(key)
+            .send()
+            .await;
         match asked.map_err(store_error) {
             Ok(object) => Ok(ObjectInfo {
-                size: object.content_length().and_then(|size| size.try_into().ok()).unwrap_or(0),
+                size: object
+                    .content_length()
+                    .and_then(|size| size.try_into().ok())
+                    .unwrap_or(0),
                 modified: object
                     .last_modified()
                     .and_then(|at| SystemTime::try_from(*at).ok())
@@ -190,7 +210,11 @@ impl RecordingStore for S3Store {
             None => None,
         };
         let request = self.client.get_object().bucket(&self.bucket).key(key);
-        let object = request.set_range(wanted).send().await.map_err(store_error)?;
+        let object = request
+            .set_range(wanted)
+            .send()
+            .await
+            .map_err(store_error)?;
         let pieces = stream::unfold(object.body, |mut body| async move {
             let piece = body.next().await?;
             let piece = piece.map_err(|error| errors::away(&error));
@@ -233,8 +257,15 @@ impl RecordingStore for S3Store {
         loop {
             let wanted = (limit - listing.names.len()).min(PAGE);
             let request = self.client.list_objects_v2().bucket(&self.bucket);
-            let request = request.prefix(&folder).delimiter("/").set_start_after(after.take());
-            let page = request.max_keys(wanted as i32).send().await.map_err(store_error)?;
+            let request = request
+                .prefix(&folder)
+                .delimiter("/")
+                .set_start_after(after.take());
+            let page = request
+                .max_keys(wanted as i32)
+                .send()
+                .await
+                .map_err(store_error)?;
             let folders = page.common_prefixes().iter().filter_map(|one| one.prefix());
             let files = page.contents().iter().filter_map(|one| one.key());
             let mut names: Vec<_> = folders
@@ -285,7 +316,14 @@ mod tests {
     fn a_digest_is_read_as_it_is_written_and_nothing_else_is() {
         let bytes: [u8; 32] = std::array::from_fn(|index| (index * 7) as u8);
         assert_eq!(digest(&hex(&bytes)), Some(bytes));
-        for text in ["", "0", "zz", &"0".repeat(63), &"0".repeat(66), &"é".repeat(32)] {
+        for text in [
+            "",
+            "0",
+            "zz",
+            &"0".repeat(63),
+            &"0".repeat(66),
+            &"é".repeat(32),
+        ] {
             assert_eq!(digest(&text.to_owned()), None, "{text}");
         }
     }

@@ -28,6 +28,16 @@ struct Progress {
     sha256: String,
     part_bytes: u64,
     upload_id: String,
+    /// What was sent, for stores that do not list checksums.
+    parts: Vec<Sent>,
+}
+
+/// A part that the store has taken.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sent {
+    number: i32,
+    sha256: String,
+    e_tag: Option<String>,
 }
 
 /// One of the parts of a file.
@@ -62,7 +72,7 @@ impl S3Store {
     }
 
     async fn upload_in_parts(&self, key: &str, file: StoredFile<'_>) -> Result<(), StoreError> {
-        let (progress, there) = match self.resume(key, file).await? {
+        let (mut progress, there) = match self.resume(key, file).await? {
             Some(begun) => begun,
             None => (self.begin(key, file).await?, Vec::new()),
         };
@@ -70,10 +80,21 @@ impl S3Store {
         for piece in pieces(file.size, progress.part_bytes) {
             let body = read(file.path, piece.from, piece.bytes).await?;
             let checksum = STANDARD.encode(Sha256::digest(&body));
-            let known = there.iter().find(|part| is(part, piece, &checksum));
+            let known = there
+                .iter()
+                .find(|part| progress.has(part, piece, &checksum));
             let e_tag = match known.and_then(Part::e_tag) {
                 Some(e_tag) => Some(e_tag.to_owned()),
-                None => self.send(&progress, piece, &checksum, body).await?,
+                None => {
+                    let e_tag = self.send(&progress, piece, &checksum, body).await?;
+                    progress.parts.push(Sent {
+                        number: piece.number,
+                        sha256: checksum.clone(),
+                        e_tag: e_tag.clone(),
+                    });
+                    note(file.progress, &progress).await?;
+                    e_tag
+                }
             };
             let part = CompletedPart::builder()
                 .part_number(piece.number)
@@ -123,7 +144,11 @@ impl S3Store {
     }
 
     async fn begin(&self, key: &str, file: StoredFile<'_>) -> Result<Progress, StoreError> {
-        let request = self.client.create_multipart_upload().bucket(&self.bucket).key(key);
+        let request = self
+            .client
+            .create_multipart_upload()
+            .bucket(&self.bucket)
+            .key(key);
         let begun = request
             .content_type(file.content_type)
             .metadata(SHA256, hex(&file.sha256))
@@ -136,6 +161,7 @@ impl S3Store {
             sha256: hex(&file.sha256),
             part_bytes: part_bytes(file.size),
             upload_id: begun.upload_id().unwrap_or_default().to_owned(),
+            parts: Vec::new(),
         };
         note(file.progress, &progress).await?;
         Ok(progress)
@@ -148,7 +174,11 @@ impl S3Store {
         checksum: &str,
         body: Bytes,
     ) -> Result<Option<String>, StoreError> {
-        let request = self.client.upload_part().bucket(&self.bucket).key(&progress.key);
+        let request = self
+            .client
+            .upload_part()
+            .bucket(&self.bucket)
+            .key(&progress.key);
         let sent = request
             .upload_id(&progress.upload_id)
             .part_number(piece.number)
@@ -163,9 +193,14 @@ impl S3Store {
         progress: &Progress,
         parts: Vec<CompletedPart>,
     ) -> Result<(), StoreError> {
-        let parts = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+        let parts = CompletedMultipartUpload::builder()
+            .set_parts(Some(parts))
+            .build();
         let request = self.client.complete_multipart_upload();
-        let request = request.bucket(&self.bucket).key(&progress.key).upload_id(&progress.upload_id);
+        let request = request
+            .bucket(&self.bucket)
+            .key(&progress.key)
+            .upload_id(&progress.upload_id);
         let sent = request.if_none_match("*").multipart_upload(parts).send();
         let done = sent.await.map_err(lost);
         if matches!(done, Err(StoreError::Exists)) {
@@ -196,10 +231,21 @@ where
     }
 }
 
-fn is(part: &Part, piece: Piece, checksum: &str) -> bool {
-    part.part_number() == Some(piece.number)
-        && part.size().is_some_and(|size| size as u64 == piece.bytes)
-        && part.checksum_sha256() == Some(checksum)
+impl Progress {
+    /// Whether what the store lists is this piece of the file.
+    fn has(&self, part: &Part, piece: Piece, checksum: &str) -> bool {
+        let sent = |sent: &Sent| {
+            sent.number == piece.number
+                && sent.sha256 == checksum
+                && sent.e_tag.as_deref() == part.e_tag()
+        };
+        part.part_number() == Some(piece.number)
+            && part.size().is_some_and(|size| size as u64 == piece.bytes)
+            && match part.checksum_sha256() {
+                Some(listed) => listed == checksum,
+                None => self.parts.iter().any(sent),
+            }
+    }
 }
 
 fn part_bytes(size: u64) -> u64 {
@@ -225,7 +271,9 @@ async fn read(path: &Path, from: u64, bytes: u64) -> io::Result<Bytes> {
         File::open(path)?.read_exact_at(&mut piece, from)?;
         Ok(piece.into())
     };
-    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(read)
+        .await
+        .map_err(io::Error::other)?
 }
 
 /// There as a whole, or not at all.
@@ -239,7 +287,9 @@ async fn note(path: &Path, progress: &Progress) -> io::Result<()> {
         file.as_file().sync_all()?;
         file.persist(&path).map(drop).map_err(|error| error.error)
     };
-    tokio::task::spawn_blocking(write).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(write)
+        .await
+        .map_err(io::Error::other)?
 }
 
 #[cfg(test)]
