@@ -17,6 +17,7 @@ mod local_stt;
 mod local_tts;
 mod openapi;
 mod readme;
+mod recordings;
 mod routes;
 mod s3;
 mod session;

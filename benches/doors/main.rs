@@ -76,6 +76,7 @@ fn parts(settings: &Settings) -> Parts {
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         webhooks: None,
+        recordings: None,
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
     });

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix::prelude::*;
 use bytes::BytesMut;
@@ -17,12 +17,12 @@ use tracing::Instrument;
 
 use crate::audio::ogg::{OggError, OggOpusWriter, OpusHead};
 use crate::audio::opus::{
-    Application, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, has_rate,
+    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, has_rate,
 };
 use crate::audio::timeline::Timeline;
 use crate::audio::{Channels, Layout, Pcm, SampleRate};
 use crate::recordings::journal::Journal;
-use crate::recordings::{Line, RecordingSettings};
+use crate::recordings::{Line, Metadata, RecordingSettings};
 
 /// How often the task looks what is due.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ impl Tap {
     /// A clock that begins at `start`, with the least rate of Opus that holds both.
     pub fn new(heard: SampleRate, played: SampleRate, channels: Channels, start: Instant) -> Self {
         let wanted = heard.max(played);
-        let rates = [8_000, 12_000, 16_000, 24_000, 48_000];
+        let rates = [8_000_u64, 12_000, 16_000, 24_000, 48_000];
         let rate = rates.into_iter().filter_map(|hz| SampleRate::new(hz).ok());
         let rate = rate.filter(|rate| has_rate(*rate) && *rate >= wanted).min();
         let layout = Layout::new(rate.unwrap_or(SampleRate::HZ_48000), channels);
@@ -70,7 +70,9 @@ impl Tap {
     /// Sound that leaves now, for a listener who has `unplayed` to hear before it.
     pub fn play(&self, sound: &Pcm, unplayed: Duration) {
         let tapped = &mut *self.0.borrow_mut();
-        tapped.timeline.play(sound, tapped.start.elapsed(), unplayed);
+        tapped
+            .timeline
+            .play(sound, tapped.start.elapsed(), unplayed);
     }
 
     /// The last of what has left will not be heard.
@@ -89,7 +91,7 @@ impl Tap {
     }
 
     /// What was understood.
-    pub fn note_final(&self, result: &crate::actors::session::messages::SttResult) {
+    pub fn note_final(&self, result: &crate::actors::session::turn::SttResult) {
         self.note(|at_ms| Line::Heard { at_ms, result }.to_json());
     }
 
@@ -113,14 +115,13 @@ pub struct RecorderActor {
     tap: Tap,
     recording: Option<Recording>,
     ended: CancellationToken,
-    report: WeakRecipient<RecordingFailed>,
+    report: Recipient<RecordingFailed>,
 }
 
 /// What is written, and how.
 struct Recording {
     journal: Journal,
     settings: RecordingSettings,
-    tags: Vec<(&'static str, String)>,
     /// The server waits for it when it stops.
     work: TaskTrackerToken,
 }
@@ -131,14 +132,12 @@ impl RecorderActor {
         tap: Tap,
         journal: Journal,
         settings: RecordingSettings,
-        tags: Vec<(&'static str, String)>,
         work: TaskTrackerToken,
-        report: WeakRecipient<RecordingFailed>,
+        report: Recipient<RecordingFailed>,
     ) -> Self {
         let recording = Recording {
             journal,
             settings,
-            tags,
             work,
         };
         Self {
@@ -168,10 +167,8 @@ impl Actor for RecorderActor {
             };
             if let Some(problem) = problem {
                 tracing::warn!(%problem, "a recording has failed");
-                if let Some(session) = recorder.report.upgrade() {
-                    // One per life.
-                    session.do_send(RecordingFailed(problem));
-                }
+                // One per life.
+                recorder.report.do_send(RecordingFailed(problem));
             }
             context.stop();
         }));
@@ -206,15 +203,20 @@ enum RecordError {
 }
 
 /// Encodes what is due until the session ends, and then the rest.
-async fn record(tap: Tap, recording: Recording, ended: CancellationToken) -> Result<(), RecordError> {
+async fn record(
+    tap: Tap,
+    recording: Recording,
+    ended: CancellationToken,
+) -> Result<(), RecordError> {
     let Recording {
         journal,
         settings,
-        tags,
         work: _work,
     } = recording;
-    let mut pages = Pages::new(tap.layout(), settings, &tags)?;
+    let mut pages = Pages::new(tap.layout(), settings, &tags(journal.metadata()))?;
     let mut disk = Disk::new(journal);
+    pages.begin();
+    disk.write(&mut pages.bytes, String::new()).await?;
     let mut block = Vec::new();
     loop {
         let over = tokio::select! {
@@ -252,7 +254,7 @@ async fn record(tap: Tap, recording: Recording, ended: CancellationToken) -> Res
         let total = timeline.finish(tapped.start.elapsed(), &mut block);
         (block, total, std::mem::take(&mut tapped.lines))
     };
-    let frame = tap.layout().samples_in(crate::audio::opus::FRAME);
+    let frame = tap.layout().samples_in(FRAME);
     for (number, block) in rest.chunks(frame).enumerate() {
         pages.encode(block)?;
         if number % BLOCKS_AT_ONCE == 0 {
@@ -263,12 +265,29 @@ async fn record(tap: Tap, recording: Recording, ended: CancellationToken) -> Res
     disk.finish(&mut bytes, lines).await
 }
 
+/// What the comment header says.
+fn tags(metadata: &Metadata) -> Vec<(&'static str, String)> {
+    let providers = ["STT_PROVIDER", "TTS_PROVIDER"];
+    let providers = providers.into_iter().zip(&metadata.participants);
+    let providers = providers.filter_map(|(tag, known)| Some((tag, known.provider.clone()?)));
+    let start = SystemTime::UNIX_EPOCH + Duration::from_millis(metadata.started_at);
+    [
+        ("STREAM_ID", metadata.stream_id.clone()),
+        ("START", httpdate::fmt_http_date(start)),
+    ]
+    .into_iter()
+    .chain(providers)
+    .collect()
+}
+
 /// The encoder, and the pages that it has filled.
 struct Pages {
     encoder: OpusEncoder,
     writer: OggOpusWriter,
     packet: Vec<u8>,
     bytes: BytesMut,
+    /// Frames of the clock that were encoded.
+    encoded: u64,
 }
 
 impl Pages {
@@ -296,20 +315,30 @@ impl Pages {
             input_hz: layout.rate.hz(),
         };
         let vendor = concat!("vivavoce ", env!("CARGO_PKG_VERSION"));
-        let tags: Vec<_> = tags.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let tags: Vec<_> = tags
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
         let writer = OggOpusWriter::new(head, vendor, &tags, fastrand::u32(..), PAGE)?;
         Ok(Self {
             encoder,
             writer,
             packet: vec![0; MAX_FRAME_PACKET],
             bytes: BytesMut::new(),
+            encoded: 0,
         })
+    }
+
+    /// The headers, before there is any sound.
+    fn begin(&mut self) {
+        self.bytes.extend_from_slice(&self.writer.headers());
     }
 
     fn encode(&mut self, block: &[i16]) -> Result<(), RecordError> {
         let len = self.encoder.encode(block, &mut self.packet)?;
         let packet = self.packet.get(..len).unwrap_or_default();
         self.bytes.extend_from_slice(&self.writer.push(packet)?);
+        self.encoded += SampleRate::HZ_48000.frames_in(FRAME) as u64;
         Ok(())
     }
 
@@ -317,11 +346,14 @@ impl Pages {
     fn finish(mut self, frames: u64) -> Result<BytesMut, RecordError> {
         let layout = self.encoder.layout();
         let frames = frames * u64::from(SampleRate::HZ_48000.hz() / layout.rate.hz());
-        // The decoder lags behind by the pre-skip: what it holds back needs another block, and so does a stream without
-        // any.
-        let silence = vec![0; self.encoder.frame_samples()];
-        self.encode(&silence)?;
-        self.bytes.extend_from_slice(&self.writer.finish(Some(frames)));
+        // The decoder lags behind by the pre-skip: what it holds back may need another block. A stream has one at least.
+        let pre_skip = u64::from(self.encoder.pre_skip());
+        if frames + pre_skip > self.encoded || self.encoded == 0 {
+            let silence = vec![0; self.encoder.frame_samples()];
+            self.encode(&silence)?;
+        }
+        self.bytes
+            .extend_from_slice(&self.writer.finish(Some(frames)));
         Ok(self.bytes)
     }
 }
@@ -368,7 +400,7 @@ impl Disk {
     async fn finish(mut self, pages: &mut BytesMut, lines: String) -> Result<(), RecordError> {
         for last in [false, true] {
             if last {
-                self.write(pages, std::mem::take(&mut self.lines) + &lines).await?;
+                self.write(pages, lines.clone()).await?;
             }
             if let Some(writing) = self.writing.take() {
                 self.idle = Some(written(writing).await?);
@@ -379,5 +411,7 @@ impl Disk {
 }
 
 async fn written(writing: JoinHandle<io::Result<Journal>>) -> io::Result<Journal> {
-    writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    writing
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)))
 }

@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::format::{Channels, SampleRate};
 use super::opus::{OpusError, clock_frames};
 
-pub use repair::{Repaired, Truncate, repair};
+pub use repair::{Repaired, Truncate, repair, silent_stream};
 
 /// How much sound a page holds when nobody asked for anything else: RFC 7845 wants at most a second, listeners of a
 /// stream want less.
@@ -179,6 +179,11 @@ impl OggOpusWriter {
         writer.add(&write_tags(vendor, tags)?);
         writer.end_page(0, 0);
         Ok(writer)
+    }
+
+    /// The headers, if no packet has taken them yet.
+    pub fn headers(&mut self) -> Bytes {
+        self.output.split().freeze()
     }
 
     /// Adds one packet and returns the bytes that are complete now, often none.

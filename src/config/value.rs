@@ -149,7 +149,7 @@ impl SettingValue for bool {
 }
 
 impl SettingValue for u8 {
-    const SHAPE: &str = "a number";
+    const SHAPE: &'static str = "a whole number from 0 to 255";
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
     }

@@ -119,6 +119,7 @@ impl Journals {
         match opened {
             Ok((audio, transcript)) => Ok(Journal {
                 folder,
+                metadata: metadata.clone(),
                 audio: Growing::new(audio),
                 transcript: Growing::new(transcript),
                 _place: place,
@@ -159,7 +160,7 @@ impl Journals {
     }
 
     /// Finishes one that nobody writes any more: cuts off a torn end, ends the sound, and says what is known of it.
-    /// `None` where there is nothing to keep; the journal is then gone.
+    /// `None` where it had not even begun; it is then gone.
     pub fn finish(&self, stream_id: &str) -> io::Result<Option<FinishedJournal>> {
         let folder = self.root.join(stream_id);
         if let Ok(metadata) = read_description(&folder, METADATA) {
@@ -174,9 +175,19 @@ impl Journals {
             .read(true)
             .write(true)
             .open(folder.join(AUDIO))?;
-        let Some(repaired) = ogg::repair(&mut audio)? else {
-            remove(&folder)?;
-            return Ok(None);
+        let repaired = match ogg::repair(&mut audio)? {
+            Some(repaired) => repaired,
+            // Killed before the first page: what there is to keep is that nothing was heard.
+            None => {
+                audio.set_len(0)?;
+                audio.seek(SeekFrom::Start(0))?;
+                audio.write_all(&ogg::silent_stream().map_err(io::Error::other)?)?;
+                let silent = ogg::repair(&mut audio)?.ok_or(io::ErrorKind::InvalidData)?;
+                ogg::Repaired {
+                    was_ended: false,
+                    ..silent
+                }
+            }
         };
         audio.sync_data()?;
         end_lines(&folder.join(TRANSCRIPT))?;
@@ -195,6 +206,7 @@ impl Journals {
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
+    metadata: Metadata,
     audio: Growing,
     transcript: Growing,
     _place: Place,
@@ -215,6 +227,11 @@ impl Drop for Place {
 }
 
 impl Journal {
+    /// What is known at the start.
+    pub const fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
     /// Adds pages and lines, and returns when they would survive the end of the machine. After an error nothing of
     /// them is there.
     pub fn append(&mut self, pages: &[u8], lines: &str) -> io::Result<()> {
@@ -425,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_until_its_journal_is_gone_and_one_without_sound_is_not_kept() {
+    fn a_name_is_taken_until_its_journal_is_gone_and_one_without_sound_is_kept_as_silence() {
         let folder = tempfile::tempdir().unwrap();
         let journals = Journals::open(folder.path().to_owned()).unwrap();
         let journal = journals.begin(&metadata("a")).unwrap();
@@ -434,8 +451,16 @@ mod tests {
         assert!(journals.look_up("a").unwrap().is_some());
         journal.abandon().unwrap();
         drop(journals.begin(&metadata("a")).unwrap());
-        assert_eq!(journals.finish("a").unwrap(), None);
+        let finished = journals.finish("a").unwrap().unwrap();
+        assert_eq!(
+            (finished.metadata.duration_ms, finished.metadata.complete),
+            (20, false)
+        );
+        finished.remove().unwrap();
         assert!(journals.look_up("a").unwrap().is_none());
+        fs::create_dir(folder.path().join("b")).unwrap();
+        assert_eq!(journals.finish("b").unwrap(), None);
+        assert_eq!(journals.ended().unwrap(), [""; 0]);
     }
 
     #[test]

@@ -26,7 +26,6 @@ use uploader::Uploader;
 
 pub use metadata::{Metadata, Participant};
 pub use transcript::Line;
-pub use upload::upload;
 
 /// The names of the files of a recording, in its journal and in the store.
 pub const AUDIO: &str = "audio.ogg";
@@ -140,6 +139,11 @@ impl Recordings {
         let (store, webhooks) = (Arc::clone(&self.store), self.webhooks.clone());
         let uploader = Uploader::new(journals, store, self.prefix.clone(), webhooks);
         uploader.run(closing).await;
+    }
+
+    /// Removes what is older than `age` from the store, every hour until it is `closing`.
+    pub async fn forget(self: Arc<Self>, age: Duration, closing: CancellationToken) {
+        retention::run(Arc::clone(&self.store), self.prefix.clone(), age, closing).await;
     }
 
     async fn in_journals<T: Send + 'static>(

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::actors::session::messages::SttResult;
+use crate::actors::session::turn::SttResult;
 
 /// One line.
 #[derive(Debug, Serialize)]

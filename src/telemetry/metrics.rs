@@ -64,6 +64,8 @@ pub enum DropCause {
     Replay,
     /// More came in than could be decoded.
     Decoding,
+    /// More came in than could be recorded.
+    Recording,
 }
 
 impl EncodeLabelValue for DropCause {
@@ -72,6 +74,7 @@ impl EncodeLabelValue for DropCause {
             Self::Configuring => "configuring",
             Self::Replay => "replay",
             Self::Decoding => "decoding",
+            Self::Recording => "recording",
         })
     }
 }

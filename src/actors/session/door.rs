@@ -74,6 +74,9 @@ impl SocketHandler for Door {
         if let ClientMessage::Config(wanted) = &message {
             self.configs += 1;
             config = self.configs;
+            if wanted.recording {
+                self.hearing.expect_recorder();
+            }
             let listen = wanted.stt.as_ref();
             let listen = listen.map(|listen| (listen, self.accepted(listen)));
             if !self.hearing.expect(config, listen, &wanted.vad) {

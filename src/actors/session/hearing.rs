@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use super::messages::{ListenConfig, VadConfig};
+use crate::actors::recorder::Tap;
 use crate::actors::stt::feed::{self, Feed};
 use crate::audio::decode::{DecodeError, StreamDecoder};
 use crate::audio::vad::{self, Vad, VadEvent, VadSettings};
@@ -29,6 +31,8 @@ const CHUNKS_AT_ONCE: usize = 8;
 const MAX_WAITING_BYTES: usize = 2 << 20;
 /// News for the session that wait at most; beyond it they are lost, and counted.
 const MAX_NEWS: usize = 256;
+/// Sound that waits for its recorder at most, for a config may take a while.
+const MAX_EARLY: Duration = Duration::from_secs(10);
 /// Configs that wait to be carried out at most.
 pub const MAX_EARS: usize = 8;
 
@@ -71,6 +75,45 @@ struct State {
     /// Whether its deafness was told since the last config.
     told_deaf: bool,
     position: Duration,
+    recorded: Recorded,
+}
+
+/// What becomes of sound beside being heard.
+#[derive(Default)]
+enum Recorded {
+    #[default]
+    Nowhere,
+    /// It waits for the recorder that a config has asked for.
+    Early {
+        since: Instant,
+        sound: VecDeque<(Pcm, Instant)>,
+        length: Duration,
+    },
+    /// It is recorded.
+    By(Tap),
+}
+
+impl Recorded {
+    fn hear(&mut self, sound: &Pcm) {
+        match self {
+            Self::Nowhere => {}
+            Self::Early {
+                sound: early,
+                length,
+                ..
+            } => {
+                *length += sound.duration();
+                early.push_back((sound.clone(), Instant::now()));
+                while *length > MAX_EARLY
+                    && let Some((oldest, _)) = early.pop_front()
+                {
+                    *length -= oldest.duration();
+                    metrics::audio_dropped(DropCause::Recording, oldest.duration());
+                }
+            }
+            Self::By(tap) => tap.hear(sound, Instant::now()),
+        }
+    }
 }
 
 struct Slot {
@@ -131,6 +174,39 @@ impl Hearing {
             self.break_off(&former);
         }
         true
+    }
+
+    /// A config asks for a recording: from now on what is heard is kept for it.
+    pub fn expect_recorder(&self) {
+        let state = &mut *self.0.state.borrow_mut();
+        if matches!(state.recorded, Recorded::Nowhere) {
+            state.recorded = Recorded::Early {
+                since: Instant::now(),
+                sound: VecDeque::new(),
+                length: Duration::ZERO,
+            };
+        }
+    }
+
+    /// The recorder is there; `make` is told since when there is sound for it.
+    pub fn record(&self, make: impl FnOnce(Instant) -> Tap) -> Tap {
+        let state = &mut *self.0.state.borrow_mut();
+        let before = std::mem::take(&mut state.recorded);
+        let (since, sound) = match before {
+            Recorded::Early { since, sound, .. } => (since, sound),
+            Recorded::Nowhere | Recorded::By(_) => (Instant::now(), VecDeque::new()),
+        };
+        let tap = make(since);
+        for (sound, at) in sound {
+            tap.hear(&sound, at);
+        }
+        state.recorded = Recorded::By(tap.clone());
+        tap
+    }
+
+    /// Nothing is recorded, or nothing any more.
+    pub fn record_nothing(&self) {
+        self.0.state.borrow_mut().recorded = Recorded::Nowhere;
     }
 
     /// The recogniser of this feed has heard everything, as soon as what waits for it is decoded.
@@ -259,7 +335,8 @@ impl Hearing {
 
     /// Whether all of it was decoded; the rest comes with the next bytes, or with none.
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) -> bool {
-        ear.borrow_mut().hear(bytes, |news| self.tell(news))
+        let record = |sound: &Pcm| self.0.state.borrow_mut().recorded.hear(sound);
+        ear.borrow_mut().hear(bytes, record, |news| self.tell(news))
     }
 
     /// How much sound was dropped because more came than can be decoded.
@@ -449,7 +526,12 @@ impl Ear {
     }
 
     /// Decodes some of it; false when there is more.
-    fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) -> bool {
+    fn hear(
+        &mut self,
+        bytes: &[u8],
+        mut record: impl FnMut(&Pcm),
+        mut tell: impl FnMut(EarNews),
+    ) -> bool {
         let mut chunks = self.decoder.push(bytes);
         for _ in 0..CHUNKS_AT_ONCE {
             let Some(chunk) = chunks.next() else {
@@ -457,6 +539,7 @@ impl Ear {
             };
             match chunk {
                 Ok(sound) => {
+                    record(&sound);
                     let (rate, vad) = (&mut self.rate, self.vad.as_mut());
                     listen(rate, vad, &self.feed, sound, &mut tell);
                 }

@@ -10,6 +10,7 @@ mod loading;
 pub mod messages;
 pub mod playback;
 pub mod player;
+mod recording;
 mod schema;
 mod state;
 #[cfg(test)]
@@ -35,10 +36,12 @@ use loading::Clip;
 pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
+use recording::Recording;
 pub use schema::socket_schema;
 use state::{Command, Effect, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
 
+use super::recorder::RecordingFailed;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::start_in_span;
 use super::stt::feed::Feed;
@@ -49,6 +52,8 @@ use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
+use crate::recordings::Recordings;
+use crate::recordings::journal::Journal;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
@@ -82,6 +87,8 @@ pub struct SessionServices {
     pub sessions: Addr<SessionRegistry>,
     /// Who is told that a session has ended, if anybody is.
     pub webhooks: Option<Webhooks>,
+    /// Where recordings go; `None` where nothing is recorded.
+    pub recordings: Option<Arc<Recordings>>,
     /// Cancelled when sessions have to end because the server does.
     pub closing: CancellationToken,
     /// See there.
@@ -157,6 +164,9 @@ pub struct SessionActor {
     name: Option<Registration>,
     /// Of the config that is being carried out.
     name_asked_for: Option<Registration>,
+    recording: Option<Recording>,
+    /// Of the config that is being carried out.
+    journal_asked_for: Option<Journal>,
     unconfigured: Option<(OwnedSemaphorePermit, Option<AddressPlace>)>,
     /// Messages that were looked at.
     messages: usize,
@@ -166,7 +176,7 @@ pub struct SessionActor {
     account: Account,
     _session: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,
-    _work: TaskTrackerToken,
+    work: TaskTrackerToken,
     _open: OpenSession,
     trace: SessionTrace,
 }
@@ -201,13 +211,15 @@ pub fn open(
             synthesiser: None,
             name: None,
             name_asked_for: None,
+            recording: None,
+            journal_asked_for: None,
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
             ignored_told: None,
             _session: places.session,
             _of_tenant: places.of_tenant,
-            _work: places.work,
+            work: places.work,
             _open: metrics::session_opened(),
             trace,
         }
@@ -248,6 +260,7 @@ impl Drop for SessionActor {
         if let Some(synthesiser) = &self.synthesiser {
             synthesiser.do_send(Dismiss);
         }
+        self.discard_journal();
         self.writer.close(1011, "internal error");
         self.account.ends(self.hearing.position());
     }
@@ -297,8 +310,13 @@ impl SessionActor {
                 stream_id,
                 wanted,
             } => self.prepare(config, stream_id, *wanted, context),
-            Effect::Commit { config, vad } => {
+            Effect::Commit {
+                config,
+                vad,
+                recording,
+            } => {
                 self.hearing.commit(config, &vad);
+                self.record(recording, context);
                 self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
                 self.account.begins();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
@@ -307,6 +325,7 @@ impl SessionActor {
             Effect::Discard { config } => {
                 self.hearing.discard(config);
                 self.name_asked_for = None;
+                self.discard_journal();
             }
             Effect::StartStt {
                 life,
@@ -368,6 +387,12 @@ impl SessionActor {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
             }
+            ServerMessage::SttResult(result) => {
+                if let Some(recording) = &self.recording {
+                    recording.tap.note_final(result);
+                }
+                self.writer.event(text);
+            }
             ServerMessage::VadEvent(event) => {
                 match (event.event, event.reason) {
                     (VoiceEventKind::SpeechStart, _) => self.trace.turn_goes_on(),
@@ -400,6 +425,7 @@ impl SessionActor {
         if self.name.is_none() {
             self.account.asks(&stream_id);
         }
+        let begin = self.begin_recording(&stream_id, &wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
             access: self.access.clone(),
@@ -435,17 +461,24 @@ impl SessionActor {
                 }
                 _ => None,
             };
-            Ok((name, Prepared { clip, is_heard }))
+            let journal = begin.await?;
+            Ok((name, journal, Prepared { clip, is_heard }))
         };
         context.spawn(
             prepare
                 .into_actor(self)
                 .map(move |outcome, session, context| {
-                    let prepared = outcome.map(|(name, prepared)| {
+                    let prepared = outcome.map(|(name, journal, prepared)| {
                         session.name_asked_for = name;
+                        session.journal_asked_for = journal;
                         prepared
                     });
                     session.state.prepared(config, prepared);
+                    // A config that was given up meanwhile.
+                    if !session.state.is_carrying_out(config) && !session.state.is_in_force(config)
+                    {
+                        session.discard_journal();
+                    }
                     session.carry_out(context);
                 }),
         );
@@ -563,6 +596,11 @@ impl SessionActor {
         let Some(speech) = speech else { return };
         let lead = self.services.settings.lead;
         let player = Player::new(self.writer.clone(), speech.format, lead);
+        player.set_recorder(
+            self.recording
+                .as_ref()
+                .map(|recording| recording.tap.clone()),
+        );
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
@@ -676,6 +714,20 @@ impl Handler<EndSession> for SessionActor {
         let moment = self.moment();
         self.state.end(order.code, order.reason, moment);
         self.carry_out(context);
+    }
+}
+
+impl Handler<RecordingFailed> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, RecordingFailed(problem): RecordingFailed, context: &mut Context<Self>) {
+        if self.recording.take().is_some() {
+            self.tap(None);
+            let store = self.services.recordings.as_ref();
+            let store = store.map_or("off", |recordings| recordings.store().slug());
+            self.state.recording_failed(store, problem);
+            self.carry_out(context);
+        }
     }
 }
 

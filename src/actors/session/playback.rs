@@ -147,6 +147,8 @@ pub struct Event {
     pub utterance: UtteranceKey,
     /// The client's name for it.
     pub id: Option<String>,
+    /// What was heard of its text, once it has ended.
+    pub text: String,
     /// What happened.
     pub kind: EventKind,
 }
@@ -425,6 +427,11 @@ impl<S: Sound> PlaybackQueue<S> {
         running.is_some()
     }
 
+    /// How much has left that the listener has not heard.
+    pub fn unplayed_sound(&self, now: Instant) -> Duration {
+        self.pacer.unplayed(now)
+    }
+
     /// Whether the listener hears something now, by the paced clock.
     pub fn is_playing(&self, now: Instant) -> bool {
         !self.pacer.unplayed(now).is_zero()
@@ -632,6 +639,7 @@ impl<S: Sound> PlaybackQueue<S> {
             return Some(Event {
                 utterance,
                 id,
+                text: String::new(),
                 kind,
             });
         }
@@ -641,10 +649,14 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         let ended = self.utterances.pop_front()?;
         let played = ended.left;
+        let text = match &ended.stage {
+            Stage::Cut { heard_text } => heard_text.clone(),
+            _ => ended.heard_text(),
+        };
         let kind = match ended.stage {
             Stage::Failed => EventKind::Failed {
                 played,
-                heard_text: ended.heard_text(),
+                heard_text: text.clone(),
             },
             Stage::Cut { heard_text } => EventKind::Interrupted { played, heard_text },
             Stage::Done | Stage::Waiting | Stage::Running => {
@@ -654,6 +666,7 @@ impl<S: Sound> PlaybackQueue<S> {
         Some(Event {
             utterance: ended.key,
             id: ended.id,
+            text,
             kind,
         })
     }
@@ -704,6 +717,7 @@ impl<S: Sound> PlaybackQueue<S> {
             return Some(Output::Event(Event {
                 utterance,
                 id: sender.id.clone(),
+                text: String::new(),
                 kind: EventKind::Started,
             }));
         }

@@ -18,10 +18,12 @@ use super::messages::ServerMessage;
 use super::playback::{
     Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
+use crate::actors::recorder::Tap;
 use crate::actors::tts::Synthesize;
 use crate::audio::encode::{EncodeError, Encoded, StreamEncoder};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm};
 use crate::http::socket::{Audio, AudioRefused, SocketWriter};
+use crate::recordings::Line;
 use crate::telemetry::metrics;
 
 /// What leaves in one piece.
@@ -63,6 +65,7 @@ struct State {
     /// What the task last waited for.
     due: Option<Instant>,
     closed: bool,
+    recorder: Option<Tap>,
 }
 
 /// Sound that waits to leave, and since when.
@@ -111,6 +114,7 @@ impl Player {
                 tag: 0,
                 due: None,
                 closed: false,
+                recorder: None,
             }),
             wake: Notify::new(),
             room: Notify::new(),
@@ -129,10 +133,14 @@ impl Player {
         self.0.format
     }
 
+    /// What leaves from now on is recorded by this; `None` records nothing.
+    pub fn set_recorder(&self, recorder: Option<Tap>) {
+        self.0.state.borrow_mut().recorder = recorder;
+    }
+
     /// Queues an utterance or a part of one.
     pub fn speak(&self, speak: Speak) -> Result<(), Overloaded> {
-        let now = Instant::now().into_std();
-        let cut = self.0.state.borrow_mut().queue.speak(speak, now)?.1;
+        let cut = self.cutting(|queue, now| Ok(queue.speak(speak, now)?.1))?;
         self.call_back(cut);
         self.tell_ends();
         self.changed();
@@ -141,7 +149,7 @@ impl Player {
 
     /// Cuts what may be cut. When this returns nothing of it leaves any more.
     pub fn clear(&self) {
-        let cut = self.0.state.borrow_mut().queue.clear(now());
+        let cut = self.cutting(PlaybackQueue::clear);
         self.call_back(cut);
         self.tell_ends();
         self.changed();
@@ -154,13 +162,14 @@ impl Player {
         while state.encoding.is_none()
             && let Some(event) = state.queue.next_end(now())
         {
+            state.note(&event);
             self.0.writer.event(message(event).to_json());
         }
     }
 
     /// Cuts everything and tells it; nothing leaves after that.
     pub fn stop(&self) {
-        let cut = {
+        {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
@@ -169,8 +178,8 @@ impl Player {
             state.cuts += 1;
             state.encoder = None;
             state.encoding = None;
-            state.queue.stop(now())
-        };
+        }
+        let cut = self.cutting(PlaybackQueue::stop);
         self.call_back(cut);
         while let Step::Tell(event) = self.next_step() {
             self.0.writer.event(message(event).to_json());
@@ -281,6 +290,22 @@ impl Player {
         self.0.wake.notify_one();
     }
 
+    /// Does what may cut sound that has left and was not heard; the recorder hears of it.
+    fn cutting<T>(
+        &self,
+        cut: impl FnOnce(&mut PlaybackQueue<Chunk>, std::time::Instant) -> T,
+    ) -> T {
+        let state = &mut *self.0.state.borrow_mut();
+        let now = now();
+        let before = state.queue.unplayed_sound(now);
+        let outcome = cut(&mut state.queue, now);
+        let unheard = before.saturating_sub(state.queue.unplayed_sound(now));
+        if let Some(recorder) = state.recorder.as_ref().filter(|_| !unheard.is_zero()) {
+            recorder.cut(unheard);
+        }
+        outcome
+    }
+
     /// Sound from this utterance on is not wanted any more, as far as it can still be had back.
     fn call_back(&self, from: Option<UtteranceKey>) {
         let Some(from) = from else { return };
@@ -359,10 +384,14 @@ impl Player {
                     let mut samples = sound.sound.into_samples();
                     state.mix_loading(&mut samples);
                     let sound = Pcm::new(self.layout(), samples);
+                    state.record(&sound, now);
                     let utterance = Some(utterance);
                     return Step::Leave { utterance, sound };
                 }
-                Output::Event(event) => return Step::Tell(event),
+                Output::Event(event) => {
+                    state.note(&event);
+                    return Step::Tell(event);
+                }
                 Output::Command(command) => {
                     if let Command::Cancel { .. } = command {
                         // Whoever waits to bring sound of it need not wait any longer.
@@ -388,6 +417,7 @@ impl Player {
                 state.mix_loading(&mut samples);
                 let sound = Pcm::new(self.layout(), samples);
                 state.queue.fill(now, sound.duration());
+                state.record(&sound, now);
                 let utterance = None;
                 return Step::Leave { utterance, sound };
             }
@@ -487,6 +517,20 @@ impl Player {
 }
 
 impl State {
+    /// Sound has just left.
+    fn record(&self, sound: &Pcm, now: std::time::Instant) {
+        if let Some(recorder) = &self.recorder {
+            let unplayed = self.queue.unplayed_sound(now);
+            recorder.play(sound, unplayed.saturating_sub(sound.duration()));
+        }
+    }
+
+    fn note(&self, event: &Event) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(|at_ms| line(event, at_ms).to_json());
+        }
+    }
+
     fn is_loading(&self) -> bool {
         let both = self.loading.iter().chain(&self.fading);
         both.into_iter().any(LoadingSound::is_heard)
@@ -535,6 +579,22 @@ fn now() -> std::time::Instant {
 fn timestamp() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn line(event: &Event, at_ms: u64) -> Line<'_> {
+    let id = event.id.as_deref();
+    let played = match &event.kind {
+        EventKind::Started => return Line::Begins { at_ms, id },
+        EventKind::Complete { duration } => duration,
+        EventKind::Interrupted { played, .. } | EventKind::Failed { played, .. } => played,
+    };
+    Line::Said {
+        at_ms,
+        id,
+        text: &event.text,
+        played_ms: played.as_millis() as u64,
+        whole: matches!(event.kind, EventKind::Complete { .. }),
+    }
 }
 
 fn message(event: Event) -> ServerMessage {

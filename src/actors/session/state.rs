@@ -17,6 +17,7 @@ use crate::actors::stt::{SttNews, SttReport};
 use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
 use crate::actors::tts::{TtsNews, TtsReport};
 use crate::audio::vad::VadEvent;
+use crate::audio::{Layout, SampleRate};
 use crate::json::Misfit;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
@@ -75,6 +76,8 @@ pub enum Effect {
         config: u64,
         /// Its voice activity detection.
         vad: VadConfig,
+        /// Whether it is recorded, and the rates of what is heard and of what is played then.
+        recording: Option<(SampleRate, SampleRate)>,
     },
     /// The config will not be carried out.
     Discard {
@@ -285,6 +288,12 @@ impl Session {
             .is_some_and(|known| known.config == config)
     }
 
+    /// Whether this config is being carried out.
+    pub fn is_carrying_out(&self, config: u64) -> bool {
+        let known = self.under_way.as_ref();
+        known.is_some_and(|known| known.config == config)
+    }
+
     /// Takes a message; while a config is carried out it waits.
     pub fn message(&mut self, command: Command) {
         if self.ending.is_some() || self.ended {
@@ -357,9 +366,9 @@ impl Session {
                 ErrorCode::RtcNotConfigured,
                 "rtc: this server has no rooms",
             )),
-            _ if wanted.recording => Some(Refusal::new(
+            _ if wanted.recording && wanted.stt.is_none() => Some(Refusal::new(
                 ErrorCode::RecordingUnavailable,
-                "recording: this server does not record",
+                "recording: without audio there is nothing to record",
             )),
             _ => None,
         };
@@ -451,6 +460,7 @@ impl Session {
             stt: listen,
             tts: speech,
             vad,
+            recording,
             ..
         } = *wanted;
         let before = self.in_force.take();
@@ -468,7 +478,18 @@ impl Session {
                 ..Child::new(life, provider, restarts)
             });
         }
-        self.effects.push(Effect::Commit { config, vad });
+        let rate =
+            |layout: Option<Layout>| layout.map_or(SampleRate::HZ_48000, |layout| layout.rate);
+        let rates = || {
+            let heard = listen.as_ref().map(|listen| listen.format.layout);
+            let played = speech.as_ref().map(|speech| speech.format.layout);
+            (rate(heard), rate(played))
+        };
+        self.effects.push(Effect::Commit {
+            config,
+            vad,
+            recording: recording.then(rates),
+        });
         let settings = vad.turn_settings();
         match (&mut self.turns, &listen) {
             (Some(turns), Some(_)) => turns.set(settings),
@@ -523,6 +544,11 @@ impl Session {
             self.backlog_bytes -= command.bytes;
             self.carry_out(command);
         }
+    }
+
+    /// The recording has stopped before its end.
+    pub fn recording_failed(&mut self, store: &str, problem: String) {
+        self.provider_event("recording", "failed", store.to_owned(), problem);
     }
 
     /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.

@@ -97,6 +97,7 @@ impl Stage {
             providers,
             sessions: SessionRegistry::default().start(),
             webhooks: None,
+            recordings: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),
