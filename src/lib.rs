@@ -18,3 +18,4 @@ pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;
 pub mod telemetry;
+pub mod webhooks;

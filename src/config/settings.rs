@@ -330,18 +330,34 @@ settings! {
         layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
         /// How hard the encoder tries, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
+        /// Days after which recordings are removed from the store; never when absent.
+        retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";
         /// The bucket.
-        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET", comes with "Recordings";
+        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
-        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION", comes with "Recordings";
+        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION";
         /// Its address, for other clouds than Amazon's.
-        s3_endpoint: Option<String> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT", comes with "Recordings";
+        s3_endpoint: Option<HttpUrl> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT";
         /// Access key; the default chain of AWS when absent.
-        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY", comes with "Recordings";
+        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY";
         /// Secret key.
-        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY", comes with "Recordings";
+        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY";
         /// Whether the bucket is in the path instead of the host name.
-        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE", comes with "Recordings";
+        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE";
+    }
+
+    /// Who is told what happens.
+    webhooks: Webhooks {
+        /// Where the server posts what happens to recordings and sessions; nowhere when absent.
+        url: Option<HttpUrl> = "", "webhooks.url", "WEBHOOKS_URL";
+        /// Signs what is posted; 16 bytes or more.
+        secret: Option<Secret> = "", "webhooks.secret", "WEBHOOKS_SECRET";
+        /// Whether the receiver may be without TLS.
+        allow_insecure: bool = "false", "webhooks.allow_insecure", "WEBHOOKS_ALLOW_INSECURE";
+        /// Whether the receiver may have a loopback, link-local or private address.
+        allow_private: bool = "false", "webhooks.allow_private", "WEBHOOKS_ALLOW_PRIVATE";
+        /// Seconds for which the server tries to deliver each, counted anew when it starts.
+        retry_seconds: Duration = "600", "webhooks.retry_seconds", "WEBHOOKS_RETRY_SECONDS";
     }
 
     /// The telephone.

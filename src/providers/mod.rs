@@ -14,6 +14,7 @@ pub mod google;
 pub mod local;
 pub mod null;
 pub mod parameters;
+pub mod s3;
 mod store;
 mod table;
 pub mod transport;

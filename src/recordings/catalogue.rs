@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, key};
 use crate::actors::session::StreamId;
 use crate::auth::Access;
-use crate::providers::{ByteStream, StoreError};
+use crate::providers::{ByteStream, RecordingStore, StoreError};
 
 /// Recordings that are looked at for one page at most, whoever they belong to.
 const LOOKED_AT: usize = 1_000;
@@ -106,22 +106,27 @@ impl Recordings {
     }
 
     async fn metadata(&self, name: &str) -> Result<Metadata, StoreError> {
-        let mut pieces = self
-            .store
-            .get(&key(&self.prefix, name, METADATA), None)
-            .await?;
-        let mut text = Vec::new();
-        while let Some(piece) = pieces.next().await {
-            text.extend_from_slice(&piece?);
-            if text.len() > MAX_METADATA {
-                break;
-            }
-        }
-        let metadata = serde_json::from_slice::<Metadata>(&text);
-        // What is under our key but not of our making is nobody's recording.
-        metadata
-            .ok()
-            .filter(|metadata| metadata.stream_id == name)
-            .ok_or(StoreError::NotFound)
+        metadata(self.store.as_ref(), &self.prefix, name).await
     }
+}
+
+/// What the store knows of a recording, whoever it belongs to.
+pub async fn metadata(
+    store: &dyn RecordingStore,
+    prefix: &str,
+    name: &str,
+) -> Result<Metadata, StoreError> {
+    let mut pieces = store.get(&key(prefix, name, METADATA), None).await?;
+    let mut text = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        text.extend_from_slice(&piece?);
+        if text.len() > MAX_METADATA {
+            break;
+        }
+    }
+    let metadata = serde_json::from_slice::<Metadata>(&text).ok();
+    // What is under our key but not of our making is nobody's recording.
+    metadata
+        .filter(|metadata| metadata.stream_id == name)
+        .ok_or(StoreError::NotFound)
 }

@@ -94,6 +94,11 @@ impl Journals {
         Ok(Self { root, live })
     }
 
+    /// The folder that they are in.
+    pub fn folder(&self) -> &Path {
+        &self.root
+    }
+
     /// Begins one. [`io::ErrorKind::AlreadyExists`] where there is one of this name.
     pub fn begin(&self, metadata: &Metadata) -> io::Result<Journal> {
         let name = metadata.stream_id.clone();

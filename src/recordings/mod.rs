@@ -3,23 +3,29 @@
 //! store keeps things is [`crate::providers::RecordingStore`]'s matter.
 
 pub mod catalogue;
+pub mod examine;
 pub mod journal;
 mod metadata;
+pub mod retention;
 mod transcript;
 mod upload;
+pub mod uploader;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::audio::Channels;
 use crate::providers::{RecordingStore, StoreError};
+use crate::webhooks::Webhooks;
 use journal::{Journal, Journals};
+use uploader::Uploader;
 
 pub use metadata::{Metadata, Participant};
 pub use transcript::Line;
-pub use upload::upload;
 
 /// The names of the files of a recording, in its journal and in the store.
 pub const AUDIO: &str = "audio.ogg";
@@ -28,8 +34,6 @@ pub const TRANSCRIPT: &str = "transcript.jsonl";
 /// What is known of it. It is written last: what has one is complete.
 pub const METADATA: &str = "metadata.json";
 
-/// After so long what could not be kept is tried again.
-const RETRY: Duration = Duration::from_secs(5);
 /// How long a store is asked whether it has a recording of a name.
 const QUESTION: Duration = Duration::from_secs(3);
 
@@ -53,6 +57,7 @@ pub struct Recordings {
     prefix: String,
     journals: Journals,
     settings: RecordingSettings,
+    webhooks: Option<Webhooks>,
 }
 
 /// Why a recording did not begin.
@@ -79,6 +84,7 @@ impl Recordings {
             prefix,
             journals: Journals::open(journal::root(data_dir))?,
             settings,
+            webhooks: None,
         })
     }
 
@@ -120,31 +126,24 @@ impl Recordings {
         }
     }
 
-    /// Brings what is finished into the store, what a former process has left first, for as long as the server runs.
-    pub async fn run(self: Arc<Self>) {
-        loop {
-            if let Err(error) = self.keep_ended().await {
-                tracing::warn!(%error, "a recording waits in its journal");
-            }
-            let _either = tokio::time::timeout(RETRY, self.journals.ends()).await;
-        }
+    /// The same, telling this one what becomes of them.
+    pub fn telling(mut self, webhooks: Webhooks) -> Self {
+        self.webhooks = Some(webhooks);
+        self
     }
 
-    /// Keeps whatever has ended, and goes on with the next where one cannot be kept.
-    pub async fn keep_ended(&self) -> Result<(), StoreError> {
-        let mut outcome = Ok(());
-        for name in self.in_journals(|journals| journals.ended()).await? {
-            let kept = match self
-                .in_journals(move |journals| journals.finish(&name))
-                .await
-            {
-                Ok(Some(finished)) => upload(self.store.as_ref(), &self.prefix, &finished).await,
-                Ok(None) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
-            outcome = outcome.and(kept);
-        }
-        outcome
+    /// Brings what is finished into the store, what a former process has left first: until it is `closing` and then as
+    /// long as the store takes what there is.
+    pub async fn run(self: Arc<Self>, closing: CancellationToken) {
+        let journals = self.journals.clone();
+        let (store, webhooks) = (Arc::clone(&self.store), self.webhooks.clone());
+        let uploader = Uploader::new(journals, store, self.prefix.clone(), webhooks);
+        uploader.run(closing).await;
+    }
+
+    /// Removes what is older than `age` from the store, every hour until it is `closing`.
+    pub async fn forget(self: Arc<Self>, age: Duration, closing: CancellationToken) {
+        retention::run(Arc::clone(&self.store), self.prefix.clone(), age, closing).await;
     }
 
     async fn in_journals<T: Send + 'static>(

@@ -2,6 +2,7 @@
 //! they die, and carries out what [`state::Session`] decides. Sound goes past it: in through [`hearing`], out through
 //! [`player`], both on the thread that the session lives on for life.
 
+mod account;
 mod door;
 mod ear;
 mod failure;
@@ -31,6 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
+use account::Account;
 pub use door::Door;
 use failure::Refusal;
 use hearing::{EarNews, Hearing};
@@ -61,6 +63,7 @@ use crate::recordings::journal::Journal;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
+use crate::webhooks::Webhooks;
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;
@@ -91,6 +94,8 @@ pub struct SessionServices {
     pub synthesizer: Arc<Synthesizer>,
     /// Who has which name.
     pub sessions: Addr<SessionRegistry>,
+    /// Who is told that a session has ended, if anybody is.
+    pub webhooks: Option<Webhooks>,
     /// Where recordings go; `None` where nothing is recorded.
     pub recordings: Option<Arc<Recordings>>,
     /// Cancelled when sessions have to end because the server does.
@@ -180,6 +185,7 @@ pub struct SessionActor {
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     /// Of which config and provider it was said what is ignored.
     ignored_told: Option<(u64, &'static str)>,
+    account: Account,
     _session: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,
     work: TaskTrackerToken,
@@ -205,6 +211,7 @@ pub fn open(
         let now = Instant::now().into_std();
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
+            account: Account::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
             pass: caller.pass,
@@ -269,6 +276,7 @@ impl Drop for SessionActor {
         }
         self.discard_journal();
         self.writer.close(1011, "internal error");
+        self.account.ends(self.hearing.position());
     }
 }
 
@@ -337,6 +345,7 @@ impl SessionActor {
                 self.former_feeds
                     .extend(former.map(|feed| (replaced, feed)));
                 self.forget_former_feeds();
+                self.account.begins();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;
             }
@@ -372,6 +381,7 @@ impl SessionActor {
                 }
             }
             Effect::Speak(speak) => {
+                self.account.speaks(&speak.text);
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
                     self.refuse(ErrorCode::Overloaded, overloaded.to_string());
@@ -394,6 +404,7 @@ impl SessionActor {
             }
             Effect::Close { code, reason } => {
                 tracing::debug!(code, reason, "a session closes its socket");
+                self.account.closes(reason);
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -454,6 +465,9 @@ impl SessionActor {
             }
         };
         let patience = self.patience(&wanted);
+        if self.name.is_none() {
+            self.account.asks(&stream_id);
+        }
         let begin = self.begin_recording(&stream_id, &wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,

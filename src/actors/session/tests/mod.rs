@@ -98,6 +98,7 @@ impl Stage {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
+            webhooks: None,
             recordings: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
