@@ -278,14 +278,15 @@ impl Ear {
     }
 
     /// The next recogniser will not hear: the former one goes on, with what the next was to hear.
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn take_back(&mut self, tell: &mut impl FnMut(EarNews)) {
         let Some(handover) = self.ear.handover.take() else {
             return;
         };
         self.listen = handover.listen;
         if let Stage::Made { former } = handover.stage {
-            let kept = self.give_away();
-            self.ear.hear_at(former.layout(), &mut |_| {});
+            let layout = self.ear.rate.accepted;
+            self.ear.hear_at(former.layout(), tell);
+            let kept = Pcm::new(layout, self.ear.feed.give_away());
             self.ear.feed = former;
             let kept = Resampler::convert(kept, self.ear.rate.accepted.rate);
             // Voice activity detection has heard it already.

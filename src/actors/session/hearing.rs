@@ -374,7 +374,7 @@ impl Hearing {
             (gone.filter(|gone| !heard(gone)), back, taken_back)
         };
         if let Some(ear) = taken_back {
-            ear.borrow_mut().take_back();
+            ear.borrow_mut().take_back(&mut |news| self.tell(news));
         }
         if let (Some(gone), Some(back)) = (gone, back)
             && !Rc::ptr_eq(&gone, &back)
