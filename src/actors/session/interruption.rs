@@ -14,6 +14,8 @@
 //! | the client clears, replaces or configures | resumed | `cleared` |
 //! | what was said has come to its end | resumed | `ended` |
 //!
+//! Speech lasts as long as its sound does: where that is late, the window is waited for once more.
+//!
 //! What was let pass may still turn out to be words, because recognisers are late: two of them confirm it without a
 //! window. One is not enough then, for there are recognisers that hear a word in every cough.
 
@@ -124,6 +126,8 @@ struct Suspicion {
     speech: Speech,
     understood: Understood,
     deadline: Instant,
+    /// Whether it was waited for sound that is late.
+    patient: bool,
 }
 
 /// The decider of one session.
@@ -181,6 +185,7 @@ impl Interruption {
                     self.suspicion = Some(Suspicion {
                         speech,
                         understood: Understood::Nothing,
+                        patient: false,
                         deadline: moment.now + self.window,
                     });
                     let (state, reason) =
@@ -274,19 +279,25 @@ impl Interruption {
         if !playing {
             return self.abandon(InterruptionReason::Ended, moment.heard);
         }
-        let due = self
-            .suspicion
-            .as_ref()
-            .filter(|open| open.deadline <= moment.now);
-        let Some(open) = due else {
+        let window = self.window;
+        let due = self.suspicion.as_mut();
+        let Some(open) = due.filter(|open| open.deadline <= moment.now) else {
             return Vec::new();
         };
+        // Speech has lasted as long as its sound has come; what the network holds up is waited for once.
+        let lasted = moment.heard.as_secs_f64() - open.speech.at;
+        let is_long = lasted + 0.001 >= window.as_secs_f64();
+        let is_open = open.understood == Understood::Nothing && self.speaking && !is_long;
+        if is_open && !std::mem::replace(&mut open.patient, true) {
+            open.deadline = moment.now + window;
+            return Vec::new();
+        }
         match open.understood {
             Understood::OneWord | Understood::Words => {
                 self.confirm(InterruptionReason::Words, moment)
             }
             Understood::Backchannel => self.resume(InterruptionReason::Backchannel, moment),
-            Understood::Nothing if self.speaking => {
+            Understood::Nothing if self.speaking && is_long => {
                 self.confirm(InterruptionReason::Speech, moment)
             }
             Understood::Nothing => self.resume(InterruptionReason::TooShort, moment),

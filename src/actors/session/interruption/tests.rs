@@ -271,6 +271,21 @@ fn words_that_were_said_before_playback_interrupt_nothing() {
 }
 
 #[test]
+fn sound_that_is_late_is_waited_for_once() {
+    let mut stage = Stage::new("en");
+    stage.hears(0, &Voice);
+    // Of its sound only 200 ms have come.
+    let late = |at| Moment {
+        heard: Duration::from_millis(200),
+        ..stage.moment(at)
+    };
+    let (first, second) = (late(600), late(1_200));
+    assert_eq!(stage.decider.tick(first, true), []);
+    let resumed = resumed(InterruptionReason::TooShort, Duration::from_millis(200));
+    assert_eq!(stage.decider.tick(second, true), resumed);
+}
+
+#[test]
 fn what_ends_or_is_cleared_by_the_client_is_not_decided() {
     let mut stage = Stage::new("en");
     stage.hears(0, &Voice);
