@@ -496,7 +496,7 @@ impl TurnDetector {
         let held = match self.voice {
             Voice::Speech => true,
             Voice::Pause { .. } => turn.text.is_empty(),
-            Voice::Silence { since } => turn.voiced && !turn.text.is_empty() && turn.reach < since,
+            Voice::Silence { .. } => false,
         };
         if held || !turn.partial.is_empty() {
             self.events.push(TurnEvent::Finalize);
@@ -585,7 +585,15 @@ impl TurnDetector {
 
     fn await_final(&self, turn: &mut Turn, reason: TurnEndReason, moment: Moment) {
         turn.ending = Some(reason);
-        turn.deadline = moment.now.checked_add(self.settings.final_patience);
+        let patience = match reason {
+            // It is overdue already.
+            TurnEndReason::Timeout => self.settings.final_patience,
+            _ => self
+                .settings
+                .final_patience
+                .max(self.settings.speech_final_timeout),
+        };
+        turn.deadline = moment.now.checked_add(patience);
         turn.heard_before = moment.heard;
     }
 
