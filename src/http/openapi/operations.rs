@@ -283,7 +283,7 @@ fn recordings() -> Vec<Operation> {
             .summary("The caller's recordings")
             .protected()
             .says("In the order of their names. A page may be short and still have others behind it: `next` says so.")
-            .parameter(query("limit", integer(), "How many at most, 1 to 500; 50 when absent.", 50))
+            .parameter(query("limit", integer().minimum(Some(1)).maximum(Some(500)), "How many at most, 1 to 500; 50 when absent.", 50))
             .parameter(query("after", string(), "The `next` of the page before.", "my-session"))
             .answers(200, json_of::<Page>("The recordings."))
             .refuses(400, &[Code::InvalidRequest])
