@@ -1,6 +1,8 @@
 //! Whom the server believes about other servers when it connects to them over TLS: the system's authorities, and those
 //! of a file for networks that have their own. What is said over such a connection is the business of whoever opens it.
 
+pub mod reach;
+
 use std::io;
 use std::path::{Path, PathBuf};
 

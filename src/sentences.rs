@@ -1,8 +1,6 @@
 //! Cuts text that comes as it is written into pieces that can be spoken one after the other: sentences, and parts of
 //! sentences where one is very long. Every character of the text comes out again, in order.
 
-use std::time::Duration;
-
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
@@ -196,25 +194,6 @@ fn ends_clause(c: char, after: &str) -> bool {
     }
 }
 
-/// What of a text was not said when its sound ended after `heard`: from the first word on that was not complete. `words`
-/// are those that the voice has told, in order, with where each begins. `None` where they do not tell.
-pub fn unsaid<'a>(text: &'a str, words: &[(&str, Duration)], heard: Duration) -> Option<&'a str> {
-    // A word is complete where the next one has begun.
-    let complete = words
-        .iter()
-        .skip(1)
-        .take_while(|(_, start)| *start <= heard);
-    let mut rest = text;
-    for (word, _) in words.iter().take(complete.count()) {
-        let at = rest.find(*word)?;
-        rest = &rest[at + word.len()..];
-    }
-    // Without a word there is nothing to go by; marks behind the last complete word were said with it.
-    words.first()?;
-    let rest = rest.trim_start_matches(|c: char| !c.is_alphanumeric());
-    (!rest.is_empty()).then_some(rest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,22 +299,5 @@ mod tests {
                 prop_assert!((1..=MAX_CHARS).contains(&piece.chars().count()));
             }
         }
-    }
-
-    #[test]
-    fn what_was_not_said_begins_with_the_first_incomplete_word() {
-        let ms = Duration::from_millis;
-        let words = [("one", ms(0)), ("two", ms(400)), ("three", ms(900))];
-        let text = "One, one two; (three) four.";
-        let text = &text[5..];
-        assert_eq!(
-            unsaid(text, &words, ms(100)),
-            Some("one two; (three) four.")
-        );
-        assert_eq!(unsaid(text, &words, ms(400)), Some("two; (three) four."));
-        assert_eq!(unsaid(text, &words, ms(900)), Some("three) four."));
-        assert_eq!(unsaid(text, &words, ms(9000)), Some("three) four."));
-        assert_eq!(unsaid(text, &[], ms(100)), None);
-        assert_eq!(unsaid("other words", &words, ms(900)), None);
     }
 }

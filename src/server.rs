@@ -17,13 +17,19 @@ use tokio_util::task::TaskTracker;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
+use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
+use crate::providers::RecordingStore;
+use crate::providers::file::FileStore;
+use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
+use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
+use crate::webhooks::{WebhookSettings, Webhooks};
 
 /// How long sessions that must end may take for their last words and their close frame.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -42,6 +48,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The folder for recordings.
+    #[error("data_dir: the journals of recordings cannot be kept there: {0}")]
+    Recordings(#[source] io::Error),
     /// The address cannot be listened on.
     #[error("server.host, server.port: {address}: {source}")]
     Listen {
@@ -58,6 +67,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The spool of webhooks.
+    #[error("data_dir: webhooks cannot be kept there: {0}")]
+    Webhooks(#[source] io::Error),
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
@@ -92,6 +104,42 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
         }),
         per_provider: settings.limits.syntheses_per_provider,
     }
+}
+
+/// Whatever keeps recordings.
+pub type Store = Arc<dyn RecordingStore>;
+
+/// Where recordings go by the settings; `None` where nothing is recorded.
+pub async fn recording_store(settings: &Settings, authorities: &Authorities) -> Option<Store> {
+    match settings.recording.backend {
+        RecordingBackend::Off => None,
+        RecordingBackend::File => Some(Arc::new(FileStore::new(settings.storage.data_dir.clone()))),
+        RecordingBackend::S3 => {
+            let store = S3Store::open(&settings.recording, authorities).await?;
+            Some(Arc::new(store))
+        }
+    }
+}
+
+/// The recordings that the settings ask for; `None` where nothing is recorded.
+pub async fn recordings(
+    settings: &Settings,
+    authorities: &Authorities,
+) -> Result<Option<Recordings>, ServerError> {
+    let Some(store) = recording_store(settings, authorities).await else {
+        return Ok(None);
+    };
+    let wanted = &settings.recording;
+    let how = RecordingSettings {
+        channels: match wanted.layout {
+            RecordingLayout::Stereo => Channels::Stereo,
+            RecordingLayout::Mono => Channels::Mono,
+        },
+        complexity: wanted.complexity,
+    };
+    let data_dir = &settings.storage.data_dir;
+    let recordings = Recordings::open(store, wanted.prefix.clone(), data_dir, how);
+    recordings.map(Some).map_err(ServerError::Recordings)
 }
 
 /// How sessions behave, from the settings.
@@ -210,6 +258,10 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings), &authorities);
+    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let recordings = recordings(settings, &authorities).await?;
+    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -218,6 +270,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        webhooks: Some(webhooks.clone()),
+        recordings: recordings.clone(),
         closing: closing.clone(),
         settings: session_settings(settings),
     });
@@ -230,9 +284,19 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         sessions,
+        recordings: recordings.clone(),
         outbound_address: settings.sip.outbound_address.clone(),
         draining: draining.clone(),
         work: work.clone(),
+    });
+
+    let storing = CancellationToken::new();
+    let uploads = recordings.map(|recordings| {
+        if let Some(days) = settings.recording.retention_days {
+            let age = Duration::from_hours(24) * days.get();
+            actix_web::rt::spawn(recordings.clone().forget(age, storing.clone()));
+        }
+        actix_web::rt::spawn(recordings.run(storing.clone()))
     });
 
     // Signals are caught before anything is announced, so that an early one is not lost.
@@ -302,6 +366,14 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
     }
+    storing.cancel();
+    // What is not kept or told by then is kept and told by the next server over this data folder.
+    if let Some(uploads) = uploads
+        && tokio::time::timeout(GOODBYE, uploads).await.is_err()
+    {
+        tracing::warn!("recordings wait in their journals");
+    }
+    let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
     tracing::info!("stopped");
     Ok(())
 }

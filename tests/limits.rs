@@ -382,7 +382,7 @@ async fn every_answer_has_an_id_the_callers_own_where_it_sent_a_good_one() {
         ("/", 200),
         ("/nothing", 404),
         ("/ws", 400),
-        ("/recording/x", 503),
+        ("/recording/x", 404),
     ] {
         let url = format!("{}{path}", server.url);
         let answer = client().get(&url).send().await.unwrap();

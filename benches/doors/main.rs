@@ -75,6 +75,8 @@ fn parts(settings: &Settings) -> Parts {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        webhooks: None,
+        recordings: None,
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
     });

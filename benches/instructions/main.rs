@@ -7,14 +7,18 @@
 mod vowel;
 
 use std::hint::black_box;
+use std::time::Instant;
 
+use vivavoce::actors::session::turn::{Moment, TurnDetector, TurnSettings};
 use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
+use vivavoce::audio::denoise::Denoiser;
 use vivavoce::audio::encode::StreamEncoder;
 use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
-use vivavoce::audio::vad::{Vad, VadSettings};
+use vivavoce::audio::vad::{RATE, Vad, VadEvent, VadSettings};
 use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+use vivavoce::providers::{SttEvent, Transcript};
 
 const FRAMES: usize = 50;
 
@@ -86,6 +90,9 @@ fn main() {
         "mulaw-compress-8k" => compress(Law::Mu, narrow, count),
         "alaw-compress-8k" => compress(Law::A, narrow, count),
         "vad-16k" => vad(wide, count),
+        "denoise-16k" => denoise(wide, count),
+        "denoise-48k" => denoise(full, count),
+        "turns" => turns(count),
         other => panic!("no scenario {other:?}"),
     }
 }
@@ -164,5 +171,57 @@ fn vad(layout: Layout, count: usize) {
     let mut vad = Vad::new(VadSettings::default());
     for frame in sound(layout).iter().cycle().take(count) {
         black_box(vad.push(frame.samples()));
+    }
+}
+
+fn denoise(layout: Layout, count: usize) {
+    let mut denoiser = Denoiser::new(layout.rate);
+    let mut clean = Vec::new();
+    for frame in sound(layout).iter().cycle().take(count) {
+        clean.clear();
+        denoiser.push(frame.samples(), &mut clean);
+        black_box(&clean);
+    }
+}
+
+/// A talker who pauses in every second, ends a turn in every fourth, and is understood word by word.
+fn turns(count: usize) {
+    let mut turns = TurnDetector::new(TurnSettings::default());
+    let begin = Instant::now();
+    let heard = |text: &str| Transcript {
+        text: text.to_owned(),
+        ..Transcript::default()
+    };
+    for frame in 0..count as u64 {
+        let heard_so_far = FRAME * (frame as u32 + 1);
+        let moment = Moment {
+            now: begin + heard_so_far,
+            heard: heard_so_far,
+        };
+        let at = RATE.frames_in(heard_so_far) as u64;
+        let event = match frame % 200 {
+            0 => Some(VadEvent::SpeechStart { at }),
+            150 => Some(VadEvent::SilenceBegan { at }),
+            175 => Some(VadEvent::SpeechEnd { at: at - 8_000 }),
+            n if n < 150 && n % 50 == 40 => Some(VadEvent::SilenceBegan { at }),
+            n if n < 150 && n % 50 == 0 => Some(VadEvent::SpeechResumed { at }),
+            _ => None,
+        };
+        if let Some(event) = event {
+            black_box(turns.vad(event, moment));
+        }
+        match frame % 200 {
+            165 => drop(black_box(
+                turns.stt(SttEvent::Final(heard("one two")), moment),
+            )),
+            n if n < 150 && n % 15 == 14 => {
+                let words = if n % 2 == 0 { "one" } else { "one two" };
+                black_box(turns.stt(SttEvent::Partial(heard(words)), moment));
+            }
+            _ => {}
+        }
+        if turns.next_deadline().is_some_and(|due| due <= moment.now) {
+            black_box(turns.tick(moment));
+        }
     }
 }

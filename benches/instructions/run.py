@@ -37,6 +37,9 @@ SCENARIOS = [
     ("mulaw-compress-8k", "µ-law compress, 8 kHz", None),
     ("alaw-compress-8k", "A-law compress, 8 kHz", None),
     ("vad-16k", "Vad, 16 kHz", None),
+    ("denoise-16k", "Denoiser, 16 kHz", None),
+    ("denoise-48k", "Denoiser, 48 kHz", None),
+    ("turns", "TurnDetector", None),
 ]
 
 

@@ -1,5 +1,6 @@
 //! Who decides: actors that own a piece of state each and are messaged by the HTTP handlers.
 
+pub mod recorder;
 pub mod registry;
 pub mod session;
 pub mod stt;

@@ -20,7 +20,7 @@ use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use crate::auth::TenantId;
 use crate::providers::{ErrorKind, ProviderError};
 use crate::sentences;
-use crate::synthesis::{SpeechConfig, SpokenWord, SynthesisError, Synthesizer};
+use crate::synthesis::{Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer};
 
 /// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -28,6 +28,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// Text that is synthesised at once, about two minutes of speech: what is made ahead of a listener who interrupts is
 /// thrown away, and has to be kept until then.
 const PORTION_BYTES: usize = 2_000;
+
+/// Changes that wait for their utterance at most: there are no more utterances that wait.
+const MAX_CHANGES: usize = 65;
 
 /// A command of the playback queue.
 #[derive(Debug, Message)]
@@ -64,9 +67,21 @@ pub enum TtsNews {
     Stopped,
 }
 
+/// What is queued from this utterance on is said in another way. The format stays.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ChangeVoice {
+    /// The first one.
+    pub from: UtteranceKey,
+    /// How it is said.
+    pub speech: SpeechConfig,
+}
+
 /// The actor.
 pub struct TtsActor {
     voice: Rc<Voice>,
+    /// What says the utterances from a key on instead, the latest last.
+    changes: VecDeque<(UtteranceKey, Rc<Voice>)>,
     job: Option<Job>,
     life: u32,
     report: Recipient<TtsReport>,
@@ -86,6 +101,28 @@ struct Voice {
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
     /// may have been called off.
     away: Cell<bool>,
+}
+
+impl Voice {
+    fn new(
+        synthesizer: Arc<Synthesizer>,
+        config: SpeechConfig,
+        tenant: Option<TenantId>,
+        player: Player,
+    ) -> Self {
+        let format = AudioFormat {
+            encoding: Encoding::Linear16,
+            layout: player.layout(),
+        };
+        Self {
+            synthesizer,
+            choices: SpeechConfig { format, ..config }.choices(),
+            choice: Cell::new(0),
+            tenant,
+            player,
+            away: Cell::new(false),
+        }
+    }
 }
 
 /// The utterance in hand.
@@ -161,20 +198,10 @@ impl TtsActor {
         player: Player,
         (life, report): (u32, Recipient<TtsReport>),
     ) -> Self {
-        let format = AudioFormat {
-            encoding: Encoding::Linear16,
-            layout: player.layout(),
-        };
-        let choices = SpeechConfig { format, ..config }.choices();
+        let voice = Voice::new(synthesizer, config, tenant, player);
         Self {
-            voice: Rc::new(Voice {
-                synthesizer,
-                choices,
-                choice: Cell::new(0),
-                tenant,
-                player,
-                away: Cell::new(false),
-            }),
+            voice: Rc::new(voice),
+            changes: VecDeque::new(),
             job: None,
             life,
             report,
@@ -182,12 +209,21 @@ impl TtsActor {
         }
     }
 
+    /// Who says an utterance. Whoever said those before it is not needed any more: they come in order.
+    fn voice_of(&mut self, utterance: UtteranceKey) -> Rc<Voice> {
+        while let Some((_, voice)) = self.changes.pop_front_if(|(from, _)| *from <= utterance) {
+            self.voice = voice;
+        }
+        Rc::clone(&self.voice)
+    }
+
     fn begin(&mut self, utterance: UtteranceKey, ctx: &mut Context<Self>) -> Rc<Text> {
         let text = Rc::new(Text::default());
+        let voice = self.voice_of(utterance);
         let say = Say {
-            voice: Rc::clone(&self.voice),
+            framer: Framer::new(voice.player.layout()),
+            voice,
             utterance,
-            framer: Framer::new(self.voice.player.layout()),
             report: self.report.clone(),
             life: self.life,
         };
@@ -243,6 +279,24 @@ impl Handler<Dismiss> for TtsActor {
     }
 }
 
+impl Handler<ChangeVoice> for TtsActor {
+    type Result = ();
+
+    fn handle(&mut self, ChangeVoice { from, speech }: ChangeVoice, _: &mut Context<Self>) {
+        let before = &self.voice;
+        let (synthesizer, player) = (Arc::clone(&before.synthesizer), before.player.clone());
+        let voice = Voice::new(synthesizer, speech, before.tenant.clone(), player);
+        // Of two changes before the same utterance the later one counts.
+        self.changes.retain(|(known, _)| *known != from);
+        self.changes.push_back((from, Rc::new(voice)));
+        if self.changes.len() > MAX_CHANGES
+            && let Some((_, voice)) = self.changes.pop_front()
+        {
+            self.voice = voice;
+        }
+    }
+}
+
 impl Handler<Lost> for TtsActor {
     type Result = ();
 
@@ -294,16 +348,19 @@ struct Say {
 
 impl Say {
     async fn run(mut self, text: Rc<Text>) {
+        // Where the portion begins in the utterance's text.
+        let mut at = 0;
         loop {
             let (piece, last) = text.next().await;
             for portion in sentences::portions(&piece, PORTION_BYTES) {
                 // Between sentences there may be nothing but white space.
                 if !portion.trim().is_empty()
-                    && let Err(error) = self.say_patiently(portion).await
+                    && let Err(error) = self.say_patiently(portion, at).await
                 {
                     self.tell(TtsNews::Failed(error)).await;
                     return self.voice.player.failed(self.utterance);
                 }
+                at += portion.len();
             }
             if last {
                 break;
@@ -317,13 +374,15 @@ impl Say {
 
     /// Says a piece; a fallback says what of it the provider leaves unsaid, and where there is none a provider that fails
     /// before its first sound is asked again a few times.
-    async fn say_patiently(&mut self, text: &str) -> Result<(), SynthesisError> {
+    async fn say_patiently(&mut self, text: &str, at: usize) -> Result<(), SynthesisError> {
         let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
         let mut fallbacks = self.voice.choices.len() - 1;
-        let mut left = text.to_owned();
+        // Up to where it was said.
+        let mut said = 0;
         loop {
             let begun = self.framer.taken;
-            let Err(Cut { error, words }) = self.say(&left).await else {
+            let left = text.get(said..).unwrap_or_default();
+            let Err(Cut { error, words }) = self.say(left, at + said).await else {
                 if self.voice.away.replace(false) {
                     self.tell(TtsNews::Recovered).await;
                 }
@@ -333,16 +392,17 @@ impl Say {
             if fallbacks > 0 && matches!(error, SynthesisError::Provider { .. }) {
                 fallbacks -= 1;
                 let heard = self.framer.duration_of(self.framer.taken - begun);
-                let rest = (!silent).then(|| self.unsaid(&left, &words, heard));
                 self.fall_back(error.clone()).await;
-                match rest {
-                    None => continue,
-                    Some(Some(rest)) => {
-                        left = rest;
+                if silent {
+                    continue;
+                }
+                match first_unsaid(&words, heard) {
+                    Some(unsaid) => {
+                        said += unsaid;
                         continue;
                     }
                     // Where the provider tells no words the next utterance is the fallback's first.
-                    Some(None) => return Err(error),
+                    None => return Err(error),
                 }
             }
             let now = tokio::time::Instant::now();
@@ -371,35 +431,45 @@ impl Say {
         self.tell(TtsNews::Switched { to, error }).await;
     }
 
-    /// What of a text was not said when its sound ended after `heard`.
-    fn unsaid(&self, text: &str, words: &[SpokenWord], heard: Duration) -> Option<String> {
-        let config = &self.voice.choices[self.voice.choice.get()];
-        let spoken = config.spoken(text).ok()?;
-        let places: Vec<_> = words
-            .iter()
-            .map(|word| (word.word.as_str(), word.start))
-            .collect();
-        sentences::unsaid(&spoken, &places, heard).map(str::to_owned)
-    }
-
-    async fn say(&mut self, text: &str) -> Result<(), Cut> {
+    /// Says a text that stands there in the utterance's.
+    async fn say(&mut self, text: &str, at: usize) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
         let config = voice.choices[voice.choice.get()].clone();
         let tenant = voice.tenant.as_ref();
+        let mut told = ToldWords {
+            spoken: config.spoken(text).map_err(SynthesisError::from)?,
+            places: Vec::new(),
+            told: 0,
+        };
         let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
+        let begun = self.framer.duration_of(self.framer.taken);
+        let player = &voice.player;
+        player.begin_text(self.utterance, at..at + text.len(), begun);
         while let Some(sound) = speech.next().await {
-            let mut sound = sound.map_err(|error| Cut {
-                error,
-                words: speech.words(),
-            })?;
+            // Places are known before the sound is heard that they are for.
+            for (byte, start) in told.more(&speech) {
+                player.word(self.utterance, at + byte, start);
+            }
+            let mut sound = match sound {
+                Ok(sound) => sound,
+                Err(error) => {
+                    let words = told.places;
+                    return Err(Cut { error, words });
+                }
+            };
             // Long sound that is there at once is taken piece by piece, so that others have their turn.
             while !sound.is_empty() {
                 let piece = sound.split_to(sound.len().min(self.framer.chunk_bytes()));
                 if let Some(chunk) = self.framer.push(&piece) {
-                    voice.player.sound(self.utterance, chunk).await;
+                    player.sound(self.utterance, chunk).await;
                 }
             }
         }
+        for (byte, start) in told.more(&speech) {
+            player.word(self.utterance, at + byte, start);
+        }
+        let end = self.framer.duration_of(self.framer.taken);
+        player.end_text(self.utterance, end);
         Ok(())
     }
 
@@ -413,8 +483,38 @@ impl Say {
 /// Speech that has ended too early.
 struct Cut {
     error: SynthesisError,
-    /// What is known of the places of its words.
-    words: Vec<SpokenWord>,
+    /// What is known of its words: each one's byte of the text, and where it begins in the sound.
+    words: Vec<(usize, Duration)>,
+}
+
+/// The words that a voice tells while it says a text, and where they are in it.
+struct ToldWords {
+    spoken: SpokenText,
+    /// Those that were found.
+    places: Vec<(usize, Duration)>,
+    /// How many the voice has told.
+    told: usize,
+}
+
+impl ToldWords {
+    /// Those that were told since this was asked.
+    fn more(&mut self, speech: &Speech) -> Vec<(usize, Duration)> {
+        let more = speech.words(self.told);
+        self.told += more.len();
+        let place = |word: &SpokenWord| Some((self.spoken.find(&word.word)?, word.start));
+        let found: Vec<_> = more.iter().filter_map(place).collect();
+        self.places.extend_from_slice(&found);
+        found
+    }
+}
+
+/// The byte of a text where its first word begins that was not said when the sound ended after `heard`. `None` where
+/// its voice does not tell.
+fn first_unsaid(words: &[(usize, Duration)], heard: Duration) -> Option<usize> {
+    // A word is complete where the next one has begun.
+    let begun = words.iter().take_while(|(_, start)| *start <= heard);
+    let last = begun.count().saturating_sub(1);
+    words.get(last).map(|(byte, _)| *byte)
 }
 
 impl From<SynthesisError> for Cut {

@@ -5,6 +5,7 @@ pub mod bus;
 pub mod companding;
 pub mod convert;
 pub mod decode;
+pub mod denoise;
 pub mod encode;
 pub mod format;
 pub mod linear16;
@@ -17,6 +18,7 @@ pub mod pacer;
 pub mod pcm;
 pub mod resample;
 pub mod stretch;
+pub mod timeline;
 pub mod vad;
 pub mod wav;
 

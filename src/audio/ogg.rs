@@ -1,6 +1,8 @@
 //! Ogg/Opus (RFC 3533, RFC 7845): packets into pages and pages into packets, as pure structs that see bytes and never
 //! a file. Times are frames at 48 kHz, the clock of Opus; coding the packets is [`super::opus`]'s.
 
+mod repair;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -9,6 +11,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::format::{Channels, SampleRate};
 use super::opus::{OpusError, clock_frames};
+
+pub use repair::{Repaired, Truncate, repair, silent_stream};
 
 /// How much sound a page holds when nobody asked for anything else: RFC 7845 wants at most a second, listeners of a
 /// stream want less.
@@ -175,6 +179,11 @@ impl OggOpusWriter {
         writer.add(&write_tags(vendor, tags)?);
         writer.end_page(0, 0);
         Ok(writer)
+    }
+
+    /// The headers, if no packet has taken them yet.
+    pub fn headers(&mut self) -> Bytes {
+        self.output.split().freeze()
     }
 
     /// Adds one packet and returns the bytes that are complete now, often none.

@@ -5,6 +5,7 @@ mod check;
 mod emulate;
 mod openapi;
 mod print_config;
+mod recordings;
 mod say;
 mod serve;
 mod stt_worker;
@@ -64,6 +65,8 @@ enum Command {
     Say(say::Arguments),
     /// Writes down what is said in an audio file
     Transcribe(transcribe::Arguments),
+    /// Lists and checks what was recorded, and has stored what still waits
+    Recordings(recordings::Arguments),
     /// Measures the server under load
     Bench(bench::Arguments),
     /// Runs the vendors' servers on this machine, for development and tests without a key
@@ -132,6 +135,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
         Command::Emulate(arguments) => emulate::run(config, &arguments),
         Command::Openapi(arguments) => {

@@ -13,13 +13,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use settings::{
-    Auth, Cache, Limits, Log, Providers, Server, Setting, Settings, Shutdown, Storage, TABLE,
+    Auth, Cache, Limits, Log, Providers, Recording, Server, Setting, Settings, Shutdown, Storage,
+    TABLE,
 };
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
-    RtcMode, Secret, SocketAuth,
+    RecordingLayout, RtcMode, Secret, SocketAuth,
 };
 
 /// The file that is read from the current folder when no other is named.
@@ -183,6 +184,8 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     if server.tls_cert.is_some() != server.tls_key.is_some() {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
+    problems.extend(crate::webhooks::problems(settings));
+    problems.extend(crate::providers::s3::problems(&settings.recording));
     problems
 }
 

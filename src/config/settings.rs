@@ -11,7 +11,7 @@ use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
-    RecordingBackend, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
+    RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
 };
 
 /// One declaration.
@@ -323,21 +323,41 @@ settings! {
     /// Recordings.
     recording: Recording {
         /// Where recordings go.
-        backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND", comes with "Recordings";
-        /// The first part of their keys; `recordings` in the data folder for files when absent.
-        prefix: Option<String> = "", "recording.prefix", "RECORDING_PREFIX", comes with "Recordings";
+        backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND";
+        /// The first part of their keys, `/`-separated names; for files a folder in the data folder.
+        prefix: String = "recordings", "recording.prefix", "RECORDING_PREFIX", check key_prefix;
+        /// Whether what is heard is left and what is played right, or both are mixed.
+        layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
+        /// How hard the encoder tries, 0 (cheap) to 10 (best).
+        complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
+        /// Days after which recordings are removed from the store; never when absent.
+        retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";
         /// The bucket.
-        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET", comes with "Recordings";
+        s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
-        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION", comes with "Recordings";
+        s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION";
         /// Its address, for other clouds than Amazon's.
-        s3_endpoint: Option<String> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT", comes with "Recordings";
+        s3_endpoint: Option<HttpUrl> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT";
         /// Access key; the default chain of AWS when absent.
-        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY", comes with "Recordings";
+        s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY";
         /// Secret key.
-        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY", comes with "Recordings";
+        s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY";
         /// Whether the bucket is in the path instead of the host name.
-        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE", comes with "Recordings";
+        s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE";
+    }
+
+    /// Who is told what happens.
+    webhooks: Webhooks {
+        /// Where the server posts what happens to recordings and sessions; nowhere when absent.
+        url: Option<HttpUrl> = "", "webhooks.url", "WEBHOOKS_URL";
+        /// Signs what is posted; 16 bytes or more.
+        secret: Option<Secret> = "", "webhooks.secret", "WEBHOOKS_SECRET";
+        /// Whether the receiver may be without TLS.
+        allow_insecure: bool = "false", "webhooks.allow_insecure", "WEBHOOKS_ALLOW_INSECURE";
+        /// Whether the receiver may have a loopback, link-local or private address.
+        allow_private: bool = "false", "webhooks.allow_private", "WEBHOOKS_ALLOW_PRIVATE";
+        /// Seconds for which the server tries to deliver each, counted anew when it starts.
+        retry_seconds: Duration = "600", "webhooks.retry_seconds", "WEBHOOKS_RETRY_SECONDS";
     }
 
     /// The telephone.
@@ -417,6 +437,26 @@ fn location(value: &String) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("be a region such as global, eu or us-central1")
+    }
+}
+
+#[expect(clippy::ptr_arg, reason = "the rule of a setting of this type")]
+fn key_prefix(value: &String) -> Result<(), &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let name = |name: &str| !name.is_empty() && !name.starts_with('.') && name.bytes().all(fits);
+    if value.len() <= 256 && value.split('/').all(name) {
+        Ok(())
+    } else {
+        Err("be names of letters, digits, . _ - with / between them, none beginning with a dot")
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the rule of a setting")]
+fn up_to_ten(value: &u8) -> Result<(), &'static str> {
+    if *value <= 10 {
+        Ok(())
+    } else {
+        Err("be 0 to 10")
     }
 }
 

@@ -148,6 +148,13 @@ impl SettingValue for bool {
     }
 }
 
+impl SettingValue for u8 {
+    const SHAPE: &'static str = "a whole number from 0 to 255";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 impl SettingValue for u16 {
     const SHAPE: &'static str = "a port number from 0 to 65535";
     fn parse(text: &str) -> Option<Self> {
@@ -355,6 +362,16 @@ words! {
         /// Nowhere: recordings are refused.
         Off = "off",
     } "file, s3 or off"
+}
+
+words! {
+    /// How the two sides of a recording lie in it.
+    RecordingLayout {
+        /// Left heard, right played.
+        Stereo = "stereo",
+        /// Both mixed.
+        Mono = "mono",
+    } "stereo or mono"
 }
 
 words! {

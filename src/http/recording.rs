@@ -1,26 +1,248 @@
-//! `/recording/{stream_id}` and `/recordings`: what was said, as it is kept. There is no store behind it yet, and every
-//! valid request is told so.
+//! `/recording/{stream_id}` and `/recordings`: what was said, as it is kept. Whoever may not see a recording is told what
+//! they would be told if there were none.
 
-use actix_web::{HttpResponse, web};
+use std::ops::Range;
+use std::time::Duration;
+
+use actix_web::http::header::{
+    self, ContentDisposition, ContentRange, ContentRangeSpec, DispositionParam, DispositionType,
+    ETag, EntityTag, Header, IfMatch, IfNoneMatch, IfRange,
+};
+use actix_web::http::{Method, StatusCode};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::error::{ApiError, Code};
+use super::state::AppState;
 use crate::auth::Access;
+use crate::providers::StoreError;
+use crate::recordings::catalogue::{Found, Page};
+use crate::recordings::{Metadata, Recordings};
 
-/// Gives a recording.
-pub async fn download(_: Access, stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
-    check(&stream_id)?;
-    Err(unavailable())
+/// When to ask again for a recording that is not finished.
+const NOT_YET: Duration = Duration::from_secs(5);
+/// When to ask again where the store is away and does not say.
+const AWAY: Duration = Duration::from_secs(10);
+/// Recordings of one page.
+const LIMIT: usize = 50;
+const MAX_LIMIT: usize = 500;
+
+/// Answer of `DELETE /recording/{stream_id}`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Deleted {
+    #[schemars(extend("const" = "deleted"))]
+    status: &'static str,
+    stream_id: String,
+}
+
+/// Query of `GET /recordings`.
+#[derive(Debug, Deserialize)]
+pub struct Wanted {
+    limit: Option<usize>,
+    after: Option<String>,
+}
+
+/// Gives a recording, or a part of it.
+pub async fn download(
+    access: Access,
+    state: web::Data<AppState>,
+    stream_id: web::Path<String>,
+    request: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let recordings = recordings(&state, &stream_id)?;
+    let metadata = find(recordings, &stream_id, &access).await?;
+    // The content is what it is for ever: its hash is its tag.
+    let tag = EntityTag::new_strong(metadata.sha256.clone());
+    if let Some(response) = precondition(&request, &tag) {
+        return Ok(response);
+    }
+    let (status, part) = match range(&request, &tag, metadata.size) {
+        Asked::All => (StatusCode::OK, 0..metadata.size),
+        Asked::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
+        Asked::Nothing => return Ok(unsatisfiable(metadata.size)),
+    };
+    let mut response = HttpResponse::build(status);
+    response
+        .content_type("audio/ogg")
+        .insert_header(ETag(tag))
+        .insert_header((header::ACCEPT_RANGES, "bytes"))
+        .insert_header((header::CACHE_CONTROL, "private, no-cache"))
+        .insert_header(ContentDisposition {
+            disposition: DispositionType::Attachment,
+            parameters: vec![DispositionParam::Filename(format!(
+                "{}.ogg",
+                metadata.stream_id
+            ))],
+        });
+    if status == StatusCode::PARTIAL_CONTENT {
+        response.insert_header(ContentRange(ContentRangeSpec::Bytes {
+            range: Some((part.start, part.end - 1)),
+            instance_length: Some(metadata.size),
+        }));
+    }
+    response.no_chunking(part.end - part.start);
+    if request.method() == Method::HEAD || part.is_empty() {
+        let nothing = futures_util::stream::empty::<Result<web::Bytes, actix_web::Error>>();
+        let body = actix_web::body::SizedStream::new(part.end - part.start, nothing);
+        return Ok(response.body(body));
+    }
+    let length = part.end - part.start;
+    let sound = recordings.sound(&metadata, Some(part)).await;
+    // What was there a moment ago may have been deleted.
+    let sound = sound.map_err(|error| failed(&error))?;
+    let sound = sound.map(|piece| {
+        piece.map_err(|error| {
+            tracing::warn!(%error, "a recording could not be read to its end");
+            actix_web::error::ErrorInternalServerError("the recording cannot be read")
+        })
+    });
+    Ok(response.body(actix_web::body::SizedStream::new(length, sound)))
 }
 
 /// Deletes a recording.
-pub async fn delete(_: Access, stream_id: web::Path<String>) -> Result<HttpResponse, ApiError> {
-    check(&stream_id)?;
-    Err(unavailable())
+pub async fn delete(
+    access: Access,
+    state: web::Data<AppState>,
+    stream_id: web::Path<String>,
+) -> Result<web::Json<Deleted>, ApiError> {
+    let recordings = recordings(&state, &stream_id)?;
+    let metadata = find(recordings, &stream_id, &access).await?;
+    let removed = recordings.remove(&metadata).await;
+    removed.map_err(|error| failed(&error))?;
+    Ok(web::Json(Deleted {
+        status: "deleted",
+        stream_id: metadata.stream_id,
+    }))
 }
 
-/// Lists recordings.
-pub async fn list(_: Access) -> Result<HttpResponse, ApiError> {
-    Err(unavailable())
+/// Lists recordings in the order of their names.
+pub async fn list(
+    access: Access,
+    state: web::Data<AppState>,
+    wanted: web::Query<Wanted>,
+) -> Result<web::Json<Page>, ApiError> {
+    let recordings = state.recordings.as_ref().ok_or_else(unavailable)?;
+    let limit = wanted.limit.unwrap_or(LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        let problem = format!("limit: must be 1 to {MAX_LIMIT}");
+        return Err(ApiError::new(Code::InvalidRequest, problem));
+    }
+    let page = recordings
+        .page(&access, wanted.after.as_deref(), limit)
+        .await;
+    page.map(web::Json).map_err(|error| failed(&error))
+}
+
+fn recordings<'a>(state: &'a AppState, stream_id: &str) -> Result<&'a Recordings, ApiError> {
+    check(stream_id)?;
+    state.recordings.as_deref().ok_or_else(unavailable)
+}
+
+async fn find(
+    recordings: &Recordings,
+    stream_id: &str,
+    access: &Access,
+) -> Result<Metadata, ApiError> {
+    match recordings.find(stream_id, access).await {
+        Ok(Found::Stored(metadata)) => Ok(metadata),
+        Ok(Found::NotYet) => {
+            let message = "stream_id: this recording is not finished yet";
+            Err(ApiError::new(Code::RecordingNotFound, message).retry_after(NOT_YET))
+        }
+        Ok(Found::Nothing) => Err(not_found()),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// What a client asks for that has an older copy, or wants none.
+fn precondition(request: &HttpRequest, tag: &EntityTag) -> Option<HttpResponse> {
+    let strong = |known: &EntityTag| known.strong_eq(tag);
+    let matches = match request.get_header::<IfMatch>() {
+        Some(IfMatch::Items(tags)) if request.headers().contains_key(header::IF_MATCH) => {
+            tags.iter().any(strong)
+        }
+        _ => true,
+    };
+    if !matches {
+        return Some(HttpResponse::PreconditionFailed().finish());
+    }
+    if !request.headers().contains_key(header::IF_NONE_MATCH) {
+        return None;
+    }
+    let known = match IfNoneMatch::parse(request) {
+        Ok(IfNoneMatch::Any) => true,
+        Ok(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
+        Err(_) => false,
+    };
+    known.then(|| {
+        let mut response = HttpResponse::NotModified();
+        response.insert_header(ETag(tag.clone())).finish()
+    })
+}
+
+/// How much of a recording is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    All,
+    Part(Range<u64>),
+    Nothing,
+}
+
+/// One range of bytes is given; several, or what is none, are answered with all of it (RFC 9110, section 14.2).
+fn range(request: &HttpRequest, tag: &EntityTag, size: u64) -> Asked {
+    let Some(text) = request.headers().get(header::RANGE) else {
+        return Asked::All;
+    };
+    if request.headers().contains_key(header::IF_RANGE) {
+        let same = matches!(IfRange::parse(request), Ok(IfRange::EntityTag(known)) if known.strong_eq(tag));
+        if !same {
+            return Asked::All;
+        }
+    }
+    let text = text.to_str().ok();
+    text.map_or(Asked::All, |text| part(text, size))
+}
+
+fn part(text: &str, size: u64) -> Asked {
+    let text = text.trim();
+    let is_bytes = text
+        .get(..6)
+        .is_some_and(|unit| unit.eq_ignore_ascii_case("bytes="));
+    let Some((first, last)) = text
+        .get(6..)
+        .filter(|_| is_bytes)
+        .and_then(|text| text.split_once('-'))
+    else {
+        return Asked::All;
+    };
+    // A number that does not fit lies behind any end.
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().unwrap_or(u64::MAX))
+    };
+    let (first, last) = (first.trim(), last.trim());
+    let part = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Some(first), None) if last.is_empty() => first..size,
+        (None, Some(suffix)) if first.is_empty() => size.saturating_sub(suffix)..size,
+        _ => return Asked::All,
+    };
+    if part.start >= part.end {
+        Asked::Nothing
+    } else {
+        Asked::Part(part)
+    }
+}
+
+fn unsatisfiable(size: u64) -> HttpResponse {
+    HttpResponse::RangeNotSatisfiable()
+        .insert_header(ContentRange(ContentRangeSpec::Bytes {
+            range: None,
+            instance_length: Some(size),
+        }))
+        .finish()
 }
 
 /// Exactly the specified checks: any other name may be that of a recording, or of none.
@@ -34,9 +256,61 @@ fn check(stream_id: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
+fn not_found() -> ApiError {
+    ApiError::new(
+        Code::RecordingNotFound,
+        "stream_id: there is no such recording",
+    )
+}
+
 fn unavailable() -> ApiError {
     ApiError::new(
         Code::RecordingUnavailable,
         "this server keeps no recordings",
     )
+}
+
+fn failed(error: &StoreError) -> ApiError {
+    if let StoreError::NotFound = error {
+        return not_found();
+    }
+    tracing::warn!(%error, "the store of recordings failed");
+    match error {
+        StoreError::Unavailable { retry_after, .. } => {
+            let message = "the store of recordings is away";
+            let patience = retry_after.unwrap_or(AWAY);
+            ApiError::new(Code::RecordingUnavailable, message).retry_after(patience)
+        }
+        _ => ApiError::new(Code::StorageError, "the store of recordings failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_the_standard() {
+        for (text, asked) in [
+            ("bytes=0-0", Asked::Part(0..1)),
+            ("bytes=90-", Asked::Part(90..100)),
+            ("bytes=90-1000", Asked::Part(90..100)),
+            ("bytes=-10", Asked::Part(90..100)),
+            ("bytes=-1000", Asked::Part(0..100)),
+            ("Bytes= 1 - 2", Asked::Part(1..3)),
+            ("bytes=100-", Asked::Nothing),
+            ("bytes=-0", Asked::Nothing),
+            ("bytes=99999999999999999999-", Asked::Nothing),
+            ("bytes=5-99999999999999999999", Asked::Part(5..100)),
+            ("bytes=5-4", Asked::All),
+            ("bytes=0-1,5-6", Asked::All),
+            ("bytes=-", Asked::All),
+            ("bytes=a-b", Asked::All),
+            ("bytes", Asked::All),
+            ("lines=1-2", Asked::All),
+        ] {
+            assert_eq!(part(text, 100), asked, "{text}");
+        }
+        assert_eq!(part("bytes=0-", 0), Asked::Nothing);
+    }
 }

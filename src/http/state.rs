@@ -12,6 +12,7 @@ use super::error::{ApiError, Code};
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::auth::Authenticator;
+use crate::recordings::Recordings;
 use crate::synthesis::Synthesizer;
 
 /// Shared by all workers.
@@ -24,6 +25,8 @@ pub struct AppState {
     pub voices: Addr<VoiceRegistry>,
     /// Knows the sessions.
     pub sessions: Addr<SessionRegistry>,
+    /// Knows the recordings; `None` where nothing is recorded.
+    pub recordings: Option<Arc<Recordings>>,
     /// Where calls go when a request does not say.
     pub outbound_address: Option<String>,
     /// Cancelled when the server begins to stop.

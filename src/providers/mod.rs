@@ -9,10 +9,13 @@ pub mod deepgram;
 #[cfg(test)]
 mod document;
 pub mod elevenlabs;
+pub mod file;
 pub mod google;
 pub mod local;
 pub mod null;
 pub mod parameters;
+pub mod s3;
+mod store;
 mod table;
 pub mod transport;
 
@@ -29,6 +32,7 @@ use tokio::sync::mpsc;
 
 pub use credential::{Credential, CredentialField, OwnCredential};
 use parameters::Parameter;
+pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use table::ProviderTable;
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
@@ -252,6 +256,33 @@ impl fmt::Debug for SttStream {
     }
 }
 
+/// How long after somebody has stopped speaking a recogniser's final comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FinalDelay {
+    /// Half of all finals are there by then.
+    pub median: Duration,
+    /// Nineteen of twenty are.
+    pub p95: Duration,
+}
+
+impl FinalDelay {
+    /// Of whom nothing is known.
+    pub const UNKNOWN: Self = Self::of_ms(900, 1_200);
+
+    /// Measured milliseconds.
+    pub const fn of_ms(median: u64, p95: u64) -> Self {
+        Self {
+            median: Duration::from_millis(median),
+            p95: Duration::from_millis(p95),
+        }
+    }
+
+    /// How long a final is worth waiting for: half as long again as nearly all of them take.
+    pub fn patience(self) -> Duration {
+        self.p95 + self.p95 / 2
+    }
+}
+
 /// A streaming recogniser.
 #[async_trait]
 pub trait SpeechToText: Send + Sync {
@@ -266,6 +297,10 @@ pub trait SpeechToText: Send + Sync {
     /// What becomes of each field of `stt_config`; empty where all are honoured.
     fn parameters(&self) -> &'static [Parameter] {
         &[]
+    }
+    /// How long its finals take, as measured: what the end of a turn waits for.
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::UNKNOWN
     }
     /// Opens a stream: connected, and what was asked for not refused so far.
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError>;

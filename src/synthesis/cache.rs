@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::request::CacheKey;
 
 /// First bytes of an entry's file: what it is, and the version of its shape.
-const MAGIC: &[u8; 8] = b"VVSPEEC1";
+const MAGIC: &[u8; 8] = b"VVSPEEC2";
 /// Magic, creation time in Unix seconds, SHA-256 of the body.
 const HEADER: usize = 8 + 8 + 32;
 /// What an entry costs beside its sound, so that many tiny entries are bounded too.

@@ -150,6 +150,11 @@ impl Flight {
         });
     }
 
+    /// The words that were told so far.
+    pub(super) fn words(&self) -> Vec<SpokenWord> {
+        self.state.borrow().words.clone()
+    }
+
     /// Everything so far.
     pub(super) fn chunks(&self) -> Vec<Bytes> {
         self.state.borrow().chunks.clone()
@@ -184,9 +189,10 @@ impl FlightReader {
         }
     }
 
-    /// The words whose places are known by now; none where the provider tells none.
-    pub fn words(&self) -> Vec<SpokenWord> {
-        self.state.borrow().words.clone()
+    /// The words whose places are known by now, behind the first so many; none where the provider tells none.
+    pub fn words(&self, known: usize) -> Vec<SpokenWord> {
+        let state = self.state.borrow();
+        state.words.get(known..).unwrap_or_default().to_vec()
     }
 
     /// All chunks of a complete synthesis.

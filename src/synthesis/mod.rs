@@ -4,8 +4,10 @@
 
 mod cache;
 mod flight;
+mod kept;
 mod pronunciation;
 mod request;
+mod spoken;
 
 use std::io;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ pub use cache::CacheSettings;
 use flight::{Budget, Flight};
 pub use flight::{FlightReader, SpokenWord};
 pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
+pub use spoken::SpokenText;
 
 /// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
 const CONVERTED_AT_ONCE: usize = 4096;
@@ -117,7 +120,7 @@ pub struct Speech {
 
 #[derive(Debug)]
 enum Sound {
-    Kept(Bytes),
+    Kept(Vec<SpokenWord>, Bytes),
     Coming(FlightReader),
 }
 
@@ -125,24 +128,24 @@ impl Speech {
     /// All of it, in pieces; waits for the end of the synthesis.
     pub async fn whole(self) -> Result<Vec<Bytes>, SynthesisError> {
         match self.sound {
-            Sound::Kept(sound) => Ok(vec![sound]),
+            Sound::Kept(_, sound) => Ok(vec![sound]),
             Sound::Coming(reader) => reader.whole().await,
         }
     }
 
-    /// The words whose places are known by now. Speech from the cache knows none.
-    pub fn words(&self) -> Vec<SpokenWord> {
+    /// The words whose places are known by now, behind the first so many.
+    pub fn words(&self, known: usize) -> Vec<SpokenWord> {
         match &self.sound {
-            Sound::Kept(_) => Vec::new(),
-            Sound::Coming(reader) => reader.words(),
+            Sound::Kept(words, _) => words.get(known..).unwrap_or_default().to_vec(),
+            Sound::Coming(reader) => reader.words(known),
         }
     }
 
     /// The next piece as soon as it is there; `None` at the end of complete speech.
     pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
         match &mut self.sound {
-            Sound::Kept(sound) if sound.is_empty() => None,
-            Sound::Kept(sound) => Some(Ok(std::mem::take(sound))),
+            Sound::Kept(_, sound) if sound.is_empty() => None,
+            Sound::Kept(_, sound) => Some(Ok(std::mem::take(sound))),
             Sound::Coming(reader) => reader.next().await,
         }
     }
@@ -191,17 +194,17 @@ impl Synthesizer {
                 tenant: tenant.map(TenantId::as_str),
             },
         );
-        let kept = self.kept(key).await;
+        let kept = self.kept(key).await.and_then(kept::unpack);
         if self.cache.is_some() {
             metrics::cache_asked(kept.is_some());
         }
-        if let Some(sound) = kept {
+        if let Some((words, sound)) = kept {
             return Ok(Speech {
                 cached: true,
-                sound: Sound::Kept(sound),
+                sound: Sound::Kept(words, sound),
             });
         }
-        let spoken = config.spoken(text)?;
+        let spoken = config.spoken(text)?.text;
         Ok(Speech {
             cached: false,
             sound: Sound::Coming(self.join_or_start(key, (provider, credential), config, spoken)),
@@ -476,7 +479,8 @@ impl UnderWay {
         let (Some(key), Some(cache)) = (self.key, &self.synthesizer.cache) else {
             return;
         };
-        let chunks = self.flight.chunks();
+        let mut chunks = self.flight.chunks();
+        chunks.insert(0, kept::pack(&self.flight.words()));
         let now = SystemTime::now();
         cache.keep_in_memory(key, &chunks, now);
         let synthesizer = Arc::clone(&self.synthesizer);

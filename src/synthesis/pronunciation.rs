@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::spoken::SpokenText;
+
 /// One override, as it stands on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 pub struct Pronunciation {
@@ -19,25 +21,27 @@ pub struct Pronunciation {
 }
 
 /// The text with every override applied; `None` where that is longer than `most` bytes.
-pub fn apply(text: &str, pronunciations: &[Pronunciation], most: usize) -> Option<String> {
+pub fn apply(text: &str, pronunciations: &[Pronunciation], most: usize) -> Option<SpokenText> {
+    let mut said = SpokenText::default();
     if pronunciations.is_empty() {
-        return Some(text.to_owned());
+        said.keep(text);
+        return Some(said);
     }
     let table = Table::new(pronunciations);
     let text = Folded::new(text);
-    let mut said = String::with_capacity(text.text.len());
     let mut at = 0;
     for (index, &start) in text.boundaries.iter().enumerate() {
         if start < at || start == text.text.len() {
             continue;
         }
-        let (end, piece) = table.longest_at(&text, start).unwrap_or_else(|| {
-            let next = text.boundaries[index + 1];
-            (next, &text.text[start..next])
-        });
-        said.push_str(piece);
-        at = end;
-        if said.len() > most {
+        if let Some((end, piece)) = table.longest_at(&text, start) {
+            said.replace(piece, start..end);
+            at = end;
+        } else {
+            at = text.boundaries[index + 1];
+            said.keep(&text.text[start..at]);
+        }
+        if said.text.len() > most {
             return None;
         }
     }
@@ -160,7 +164,7 @@ mod tests {
             ("die STRASSE, die Straße", "die STRASSE, die street"),
             ("", ""),
         ] {
-            assert_eq!(apply(text, &table, 1_000).unwrap(), said);
+            assert_eq!(apply(text, &table, 1_000).unwrap().text, said);
         }
     }
 
@@ -168,7 +172,7 @@ mod tests {
     fn a_dollar_sign_or_bracket_is_literal() {
         let table = entries(&[("$1", "one dollar"), ("(x)", "$0")]);
         let said = apply("a.b $1 (x)", &table, 1_000).unwrap();
-        assert_eq!(said, "a.b one dollar $0");
+        assert_eq!(said.text, "a.b one dollar $0");
     }
 
     #[test]
@@ -187,7 +191,7 @@ mod tests {
         #[test]
         fn a_word_that_does_not_occur_changes_nothing(text in "[a-p İß]{0,60}") {
             let table = entries(&[("xyz", "never"), ("zzz", "never")]);
-            prop_assert_eq!(apply(&text, &table, 1_000).unwrap(), text);
+            prop_assert_eq!(apply(&text, &table, 1_000).unwrap().text, text);
         }
     }
 }

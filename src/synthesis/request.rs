@@ -8,6 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::pronunciation::{self, Pronunciation};
+use super::spoken::SpokenText;
 use crate::audio::format::{AudioFormat, Encoding};
 use crate::providers::OwnCredential;
 
@@ -57,6 +58,9 @@ pub struct TtsConfig {
     /// Seconds that the whole synthesis may take.
     #[schemars(range(min = 1, max = 600), extend("default" = 60))]
     request_timeout: Option<u64>,
+    /// Whether a session tells of each word when its playback begins (`tts_progress`).
+    #[schemars(extend("default" = false))]
+    progress: Option<bool>,
     /// How words are said.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
@@ -102,6 +106,8 @@ pub struct SpeechConfig {
     pub connection_timeout: Duration,
     /// How long the whole synthesis may take.
     pub request_timeout: Duration,
+    /// Whether a session tells of each word.
+    pub progress: bool,
     /// Applied to every text.
     pub pronunciations: Vec<Pronunciation>,
     /// Who speaks when the provider fails, in this order.
@@ -149,9 +155,56 @@ impl TtsConfig {
                 10,
             )?,
             request_timeout: timeout("tts_config.request_timeout", self.request_timeout, 60)?,
+            progress: self.progress.unwrap_or(false),
             pronunciations: check_pronunciations(self.pronunciations.unwrap_or_default())?,
             fallback: check_fallback(self.fallback.unwrap_or_default())?,
         })
+    }
+}
+
+impl TtsConfig {
+    /// The same where what is not given stays as it is. A model, a voice and a credential are their provider's, and go
+    /// with it. The format of what leaves cannot change.
+    pub fn check_over(mut self, known: &SpeechConfig) -> Result<SpeechConfig, InvalidField> {
+        let fixed = "cannot change while the session runs: send config";
+        let format = known.format;
+        self.audio_format
+            .get_or_insert_with(|| format.encoding.name().to_owned());
+        self.sample_rate
+            .get_or_insert(format.layout.rate.hz().into());
+        self.provider.get_or_insert_with(|| known.provider.clone());
+        self.speaking_rate.get_or_insert(known.speaking_rate);
+        self.connection_timeout
+            .get_or_insert(known.connection_timeout.as_secs());
+        self.request_timeout
+            .get_or_insert(known.request_timeout.as_secs());
+        self.pronunciations
+            .get_or_insert_with(|| known.pronunciations.clone());
+        let (model, voice) = (self.model.is_none(), self.voice_id.is_none());
+        let (auth, fallback) = (self.auth.is_none(), self.fallback.is_none());
+        self.model.get_or_insert_default();
+        let mut checked = self.check()?;
+        if checked.format.encoding != format.encoding {
+            return Err(invalid("tts_config.audio_format", fixed));
+        }
+        if checked.format != format {
+            return Err(invalid("tts_config.sample_rate", fixed));
+        }
+        if checked.provider == known.provider {
+            if model {
+                checked.model.clone_from(&known.model);
+            }
+            if voice {
+                checked.voice_id.clone_from(&known.voice_id);
+            }
+            if auth {
+                checked.auth = known.auth.clone();
+            }
+        }
+        if fallback {
+            checked.fallback.clone_from(&known.fallback);
+        }
+        Ok(checked)
     }
 }
 
@@ -230,7 +283,7 @@ impl SpeechConfig {
     }
 
     /// The text as the provider is to say it.
-    pub fn spoken(&self, text: &str) -> Result<String, InvalidField> {
+    pub fn spoken(&self, text: &str) -> Result<SpokenText, InvalidField> {
         pronunciation::apply(text, &self.pronunciations, MAX_SPOKEN_BYTES).ok_or_else(|| {
             let problem =
                 format!("with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes");

@@ -64,6 +64,8 @@ pub enum DropCause {
     Replay,
     /// More came in than could be decoded.
     Decoding,
+    /// More came in than could be recorded.
+    Recording,
 }
 
 impl EncodeLabelValue for DropCause {
@@ -72,6 +74,7 @@ impl EncodeLabelValue for DropCause {
             Self::Configuring => "configuring",
             Self::Replay => "replay",
             Self::Decoding => "decoding",
+            Self::Recording => "recording",
         })
     }
 }
@@ -188,6 +191,63 @@ impl Drop for Present {
     }
 }
 
+/// So many recordings wait for the store, the oldest for so long.
+pub fn recordings_waiting(count: usize, oldest: Duration) {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    METRICS.recordings_waiting.set(count);
+    let oldest = i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX);
+    METRICS.recordings_oldest.set(oldest);
+}
+
+/// A recording is in the store.
+pub fn recording_stored() {
+    METRICS.recordings_stored.inc();
+}
+
+/// An attempt to store a recording has failed.
+pub fn recording_upload_failed() {
+    METRICS.recording_upload_failures.inc();
+}
+
+/// Why a webhook was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WebhookLoss {
+    /// It could not be kept: the spool or the disk was full.
+    Spool,
+    /// Its receiver was away for too long.
+    Receiver,
+}
+
+impl EncodeLabelValue for WebhookLoss {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Spool => "spool",
+            Self::Receiver => "receiver",
+        })
+    }
+}
+
+/// A webhook was lost.
+pub fn webhook_lost(cause: WebhookLoss) {
+    METRICS.webhooks_lost.get_or_create(&Loss { cause }).inc();
+}
+
+/// A webhook was posted, and taken or not.
+pub fn webhook_tried(delivered: bool) {
+    let counter = if delivered {
+        &METRICS.webhooks_delivered
+    } else {
+        &METRICS.webhook_failures
+    };
+    counter.inc();
+}
+
+/// So many webhooks wait for their receivers.
+pub fn webhooks_waiting(count: usize) {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    METRICS.webhooks_waiting.set(count);
+}
+
 /// A request that was answered. Its route is a pattern, never a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Answered {
@@ -217,6 +277,11 @@ pub fn page() -> Result<String, fmt::Error> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Cause {
     cause: DropCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Loss {
+    cause: WebhookLoss,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -265,6 +330,14 @@ struct Metrics {
     cache_misses: Counter,
     syntheses_waiting: Gauge,
     recognisers_busy: Gauge,
+    recordings_waiting: Gauge,
+    recordings_oldest: Gauge,
+    recordings_stored: Counter,
+    recording_upload_failures: Counter,
+    webhooks_delivered: Counter,
+    webhook_failures: Counter,
+    webhooks_lost: Family<Loss, Counter>,
+    webhooks_waiting: Gauge,
     http_requests: Family<Answered, Counter>,
     http_request_durations: Family<Route, Durations>,
 }
@@ -289,11 +362,21 @@ impl Metrics {
             cache_misses: Counter::default(),
             syntheses_waiting: Gauge::default(),
             recognisers_busy: Gauge::default(),
+            recordings_waiting: Gauge::default(),
+            recordings_oldest: Gauge::default(),
+            recordings_stored: Counter::default(),
+            recording_upload_failures: Counter::default(),
+            webhooks_delivered: Counter::default(),
+            webhook_failures: Counter::default(),
+            webhooks_lost: Family::default(),
+            webhooks_waiting: Gauge::default(),
             http_requests: Family::default(),
             http_request_durations: Family::new_with_constructor(durations),
         };
         metrics.register_sessions();
         metrics.register_providers();
+        metrics.register_recordings();
+        metrics.register_webhooks();
         metrics.register_http();
         metrics
     }
@@ -385,6 +468,55 @@ impl Metrics {
             "recognisers_busy",
             "Local recognisers at work",
             self.recognisers_busy.clone(),
+        );
+    }
+
+    fn register_recordings(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "recordings_waiting",
+            "Recordings on this disk that wait for the store",
+            self.recordings_waiting.clone(),
+        );
+        registry.register_with_unit(
+            "recordings_waiting_oldest",
+            "How long the oldest of them has waited",
+            Unit::Seconds,
+            self.recordings_oldest.clone(),
+        );
+        registry.register(
+            "recordings_stored",
+            "Recordings that the store has taken",
+            self.recordings_stored.clone(),
+        );
+        registry.register(
+            "recording_upload_failures",
+            "Attempts to store a recording that failed",
+            self.recording_upload_failures.clone(),
+        );
+    }
+
+    fn register_webhooks(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "webhooks_delivered",
+            "Webhooks that their receivers have taken",
+            self.webhooks_delivered.clone(),
+        );
+        registry.register(
+            "webhook_failures",
+            "Attempts to deliver a webhook that failed",
+            self.webhook_failures.clone(),
+        );
+        registry.register(
+            "webhooks_lost",
+            "Webhooks that were given up",
+            self.webhooks_lost.clone(),
+        );
+        registry.register(
+            "webhooks_waiting",
+            "Webhooks that wait for their receivers",
+            self.webhooks_waiting.clone(),
         );
     }
 

@@ -260,7 +260,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 27] = [
         "event",
         ["500 RTC_NOT_CONFIGURED"; 6],
     ),
-    ("GET", "/recordings", "asked", NO_RECORDINGS),
+    ("GET", "/recordings", "asked", locked("200")),
     ("GET", "/recording/{stream_id}", "asked", NO_RECORDINGS),
     ("DELETE", "/recording/{stream_id}", "asked", NO_RECORDINGS),
     (
@@ -282,7 +282,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 27] = [
 
 const NO_HANDSHAKE: &str = "400 INVALID_REQUEST";
 const NO_ROOMS: Cells = locked("500 RTC_NOT_CONFIGURED");
-const NO_RECORDINGS: Cells = locked("503 RECORDING_UNAVAILABLE");
+const NO_RECORDINGS: Cells = locked("404 RECORDING_NOT_FOUND");
 
 /// Beside the document: what is not there is not there for anybody.
 const ELSEWHERE: [(&str, &str, Cells); 2] = [

@@ -23,7 +23,7 @@ use service::{AuthService, Reply, Seen, ok};
 pub const HOUSE: &str = "house-0123456789-0123456789-012345";
 /// Of tenant `a`.
 pub const OF_A: &str = "of-a-0123456789-0123456789-0123456";
-const OF_B: &str = "of-b-0123456789-0123456789-0123456";
+pub const OF_B: &str = "of-b-0123456789-0123456789-0123456";
 
 /// The secrets of the tenants `a` and `b`, as the server takes them.
 pub fn tenants() -> String {
@@ -31,7 +31,7 @@ pub fn tenants() -> String {
 }
 
 /// A server with these secrets.
-fn with_secrets(more: &[(&str, &str)]) -> Server {
+pub fn with_secrets(more: &[(&str, &str)]) -> Server {
     let tenants = tenants();
     let mut environment = vec![
         ("AUTH_REQUIRED", "true"),

@@ -132,6 +132,13 @@ impl Server {
         std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
     }
 
+    /// Kills it where it stands, and gives its data folder to a next server.
+    pub fn kill(mut self) -> tempfile::TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
+    }
+
     /// Children of the server whose program has this name.
     pub fn children(&self, name: &str) -> Vec<u32> {
         children_of(self.pid(), name)

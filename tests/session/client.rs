@@ -160,6 +160,12 @@ impl Session {
         Self::connect_to(&socket_url(server)).await
     }
 
+    /// A socket of whoever has this token.
+    pub async fn connect_as(server: &Server, token: Option<&str>) -> Self {
+        let token = token.map_or(String::new(), |token| format!("?api_key={token}"));
+        Self::connect_to(&(socket_url(server) + &token)).await
+    }
+
     async fn connect_to(url: &str) -> Self {
         let address = url.trim_start_matches("ws://").split('/').next().unwrap();
         let stream = TcpStream::connect(address).await.unwrap();

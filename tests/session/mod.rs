@@ -4,6 +4,7 @@
 pub mod client;
 mod endurance;
 mod hearing;
+mod interruption;
 mod loading;
 mod protocol;
 pub mod sound;

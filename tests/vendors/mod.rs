@@ -30,10 +30,12 @@ mod elevenlabs;
 mod endurance;
 mod faults;
 mod google;
+mod heard;
 mod rows;
 mod secrets;
 mod secured;
 mod streamed;
+mod updates;
 
 /// The providers of a server that talks to these emulators in place of all vendors, with keys of its own.
 pub fn all_providers(emulators: &Emulators) -> ProviderTable {

@@ -50,18 +50,18 @@ impl Door {
         self.writer
             .error(ServerMessage::refusal(code, message).to_json());
     }
+}
 
-    /// What the sound behind a config becomes for its recogniser.
-    fn accepted(&self, listen: &ListenConfig) -> AudioFormat {
-        let offered = AudioFormat {
-            encoding: Encoding::Linear16,
-            layout: listen.format.layout,
-        };
-        // The config of a provider that there is not is refused, and its sound with it.
-        self.providers
-            .speech_to_text(&listen.provider)
-            .map_or(offered, |provider| provider.accepts().nearest(offered))
-    }
+/// What the sound behind a config becomes for its recogniser.
+pub(super) fn accepted(providers: &ProviderTable, listen: &ListenConfig) -> AudioFormat {
+    let offered = AudioFormat {
+        encoding: Encoding::Linear16,
+        layout: listen.format.layout,
+    };
+    // The config of a provider that there is not is refused, and its sound with it.
+    providers
+        .speech_to_text(&listen.provider)
+        .map_or(offered, |provider| provider.accepts().nearest(offered))
 }
 
 impl SocketHandler for Door {
@@ -71,11 +71,17 @@ impl SocketHandler for Door {
             Err(misfit) => return self.refuse(ErrorCode::InvalidMessage, misfit.to_string()),
         };
         let mut config = 0;
-        if let ClientMessage::Config(wanted) = &message {
+        if let ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) = message {
             self.configs += 1;
             config = self.configs;
+        }
+        // An update leaves the format of the sound behind it as it is.
+        if let ClientMessage::Config(wanted) = &message {
+            if wanted.recording {
+                self.hearing.expect_recorder();
+            }
             let listen = wanted.stt.as_ref();
-            let listen = listen.map(|listen| (listen, self.accepted(listen)));
+            let listen = listen.map(|listen| (listen, accepted(&self.providers, listen)));
             if !self.hearing.expect(config, listen, &wanted.vad) {
                 let message = "too many configs wait to be carried out";
                 return self.refuse(ErrorCode::Overloaded, message);

@@ -3,7 +3,8 @@
 //! are decoded bit by bit in a task of their own, so that one client does not hold up another.
 //!
 //! An [`Ear`] hears one format. A `config` that changes the format brings a new ear with the very message behind it,
-//! before it is known whether the config can be carried out: until then the sound is kept.
+//! before it is known whether the config can be carried out: until then the sound is kept. Where the format stays, a
+//! new recogniser takes the place of the former one within the ear.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,30 +13,29 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
+use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
-use crate::actors::stt::feed::{self, Feed};
-use crate::audio::decode::{DecodeError, StreamDecoder};
-use crate::audio::vad::{self, Vad, VadEvent, VadSettings};
-use crate::audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+use crate::actors::recorder::Tap;
+use crate::actors::stt::feed::Feed;
+use crate::audio::vad::VadEvent;
+use crate::audio::{AudioFormat, Layout, Pcm};
 use crate::telemetry::metrics::{self, DropCause};
 
-/// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of sound.
-const SLICE: usize = 4 << 10;
-const OGG_SLICE: usize = 256;
-/// Chunks of decoded sound after which others have their turn: a page of Ogg may hold half a minute.
-const CHUNKS_AT_ONCE: usize = 8;
 /// Bytes that wait to be decoded at most: two of the longest messages.
 const MAX_WAITING_BYTES: usize = 2 << 20;
 /// News for the session that wait at most; beyond it they are lost, and counted.
 const MAX_NEWS: usize = 256;
+/// Sound that waits for its recorder at most, for a config may take a while.
+const MAX_EARLY: Duration = Duration::from_secs(10);
 /// Configs that wait to be carried out at most.
 pub const MAX_EARS: usize = 8;
 
 /// What the session hears of its ear.
 #[derive(Debug)]
 pub enum EarNews {
-    /// Voice activity, its position in samples of [`vad::RATE`] since the session began.
+    /// Voice activity, its position in samples of [`RATE`](crate::audio::vad::RATE) since the session began.
     Voice(VadEvent),
     /// What the client sends is not what it announced. Told once per ear.
     Undecodable(String),
@@ -71,6 +71,45 @@ struct State {
     /// Whether its deafness was told since the last config.
     told_deaf: bool,
     position: Duration,
+    recorded: Recorded,
+}
+
+/// What becomes of sound beside being heard.
+#[derive(Default)]
+enum Recorded {
+    #[default]
+    Nowhere,
+    /// It waits for the recorder that a config has asked for.
+    Early {
+        since: Instant,
+        sound: VecDeque<(Pcm, Instant)>,
+        length: Duration,
+    },
+    /// It is recorded.
+    By(Tap),
+}
+
+impl Recorded {
+    fn hear(&mut self, sound: &Pcm) {
+        match self {
+            Self::Nowhere => {}
+            Self::Early {
+                sound: early,
+                length,
+                ..
+            } => {
+                *length += sound.duration();
+                early.push_back((sound.clone(), Instant::now()));
+                while *length > MAX_EARLY
+                    && let Some((oldest, _)) = early.pop_front()
+                {
+                    *length -= oldest.duration();
+                    metrics::audio_dropped(DropCause::Recording, oldest.duration());
+                }
+            }
+            Self::By(tap) => tap.hear(sound, Instant::now()),
+        }
+    }
 }
 
 struct Slot {
@@ -78,6 +117,8 @@ struct Slot {
     config: u64,
     /// `None` hears nothing.
     ear: Option<Rc<RefCell<Ear>>>,
+    /// Whether its recogniser takes the place of another in the same ear.
+    hands_over: bool,
 }
 
 impl Hearing {
@@ -112,7 +153,7 @@ impl Hearing {
         state.position = state.position(last.as_ref()) + waiting;
         let former = last.clone();
         let ear = listen.and_then(|(listen, accepted)| match last {
-            Some(last) if last.borrow().listen == *listen => Some(last),
+            Some(last) if *last.borrow().listen() == *listen => Some(last),
             _ => {
                 let start = state.position;
                 let ear = Ear::new(listen.clone(), accepted, vad, start);
@@ -125,7 +166,11 @@ impl Hearing {
             same || state.is_behind(former)
         };
         let breaks_off = former.filter(|former| !goes_on(former));
-        state.ears.push_back(Slot { config, ear });
+        state.ears.push_back(Slot {
+            config,
+            ear,
+            hands_over: false,
+        });
         drop(state);
         if let Some(former) = breaks_off {
             self.break_off(&former);
@@ -133,19 +178,144 @@ impl Hearing {
         true
     }
 
-    /// The recogniser of this feed has heard everything, as soon as what waits for it is decoded.
+    /// A config asks for a recording: from now on what is heard is kept for it.
+    pub fn expect_recorder(&self) {
+        let state = &mut *self.0.state.borrow_mut();
+        if matches!(state.recorded, Recorded::Nowhere) {
+            state.recorded = Recorded::Early {
+                since: Instant::now(),
+                sound: VecDeque::new(),
+                length: Duration::ZERO,
+            };
+        }
+    }
+
+    /// The recorder is there; `make` is told since when there is sound for it.
+    pub fn record(&self, make: impl FnOnce(Instant) -> Tap) -> Tap {
+        let state = &mut *self.0.state.borrow_mut();
+        let before = std::mem::take(&mut state.recorded);
+        let (since, sound) = match before {
+            Recorded::Early { since, sound, .. } => (since, sound),
+            Recorded::Nowhere | Recorded::By(_) => (Instant::now(), VecDeque::new()),
+        };
+        let tap = make(since);
+        for (sound, at) in sound {
+            tap.hear(&sound, at);
+        }
+        state.recorded = Recorded::By(tap.clone());
+        tap
+    }
+
+    /// Nothing is recorded, or nothing any more.
+    pub fn record_nothing(&self) {
+        self.0.state.borrow_mut().recorded = Recorded::Nowhere;
+    }
+
+    /// A config that leaves the format as it is has its place behind the one in force.
+    pub fn follow(&self, config: u64) {
+        let mut state = self.0.state.borrow_mut();
+        let ear = state.ears.front().and_then(|slot| slot.ear.clone());
+        let place = state.ears.len().min(1);
+        let slot = Slot {
+            config,
+            ear,
+            hands_over: false,
+        };
+        state.ears.insert(place, slot);
+    }
+
+    /// The recogniser of this config takes the place of the one in force in the same ear, at the next lull.
+    pub fn hand_over(&self, config: u64, listen: &ListenConfig, accepted: AudioFormat) {
+        let ear = {
+            let mut state = self.0.state.borrow_mut();
+            let slot = state.ears.iter_mut().find(|slot| slot.config == config);
+            slot.and_then(|slot| {
+                slot.hands_over = true;
+                slot.ear.clone()
+            })
+        };
+        if let Some(ear) = ear {
+            let listen = listen.clone();
+            ear.borrow_mut()
+                .hand_over(listen, accepted, &mut |news| self.tell(news));
+        }
+    }
+
+    /// The next lull has been waited for long enough.
+    pub fn make_handover(&self, config: u64) {
+        let ear = {
+            let state = self.0.state.borrow();
+            let slot = state.ears.iter().find(|slot| slot.config == config);
+            slot.and_then(|slot| slot.ear.clone())
+        };
+        if let Some(ear) = ear {
+            ear.borrow_mut().make_handover(&mut |news| self.tell(news));
+        }
+    }
+
+    /// The recogniser of this feed has heard everything, as soon as what waits for it is decoded or the next one has
+    /// taken its place.
     pub fn end(&self, feed: &Feed) {
+        self.hand_over_to(feed);
+        let (waiting, ear, is_heard) = {
+            let state = self.0.state.borrow();
+            let of_feed = |ear: &&Rc<RefCell<Ear>>| ear.borrow().feed().is(feed);
+            let waiting = state.waiting.iter().map(|(ear, _)| ear).find(of_feed);
+            let mut ears = state.ears.iter().filter_map(|slot| slot.ear.as_ref());
+            let ear = waiting.or_else(|| ears.find(of_feed)).cloned();
+            let last = state.ears.back().and_then(|slot| slot.ear.as_ref());
+            let is_heard = match (&ear, last) {
+                (Some(ear), Some(last)) => Rc::ptr_eq(ear, last),
+                _ => false,
+            };
+            (waiting.is_some(), ear, is_heard)
+        };
+        let Some(ear) = ear else { return feed.end() };
+        let ear = &mut *ear.borrow_mut();
+        if ear.ends_with_handover(feed) {
+            if !waiting && !is_heard {
+                ear.make_handover(&mut |news| self.tell(news));
+            }
+        } else if waiting {
+            ear.ends = true;
+        } else {
+            ear.finish(&mut |news| self.tell(news));
+            feed.end();
+        }
+    }
+
+    /// Whoever hears this feed next hears it from now on.
+    fn hand_over_to(&self, feed: &Feed) {
+        let next = {
+            let state = self.0.state.borrow();
+            let mut ears = state.ears.iter().filter_map(|slot| slot.ear.as_ref());
+            let waits_for = |ear: &&Rc<RefCell<Ear>>| {
+                let ear = ear.borrow();
+                ear.newest().0.is(feed) && !ear.feed().is(feed)
+            };
+            ears.find(waits_for).cloned()
+        };
+        if let Some(ear) = next {
+            ear.borrow_mut().make_handover(&mut |news| self.tell(news));
+        }
+    }
+
+    /// The recogniser of this feed, and whoever is about to take its place, shall make final what was heard.
+    pub fn finalize(&self) {
         let state = self.0.state.borrow();
-        let mut waiting = state.waiting.iter().map(|(ear, _)| ear);
-        match waiting.find(|ear| ear.borrow().feed.is(feed)) {
-            Some(ear) => ear.borrow_mut().ends = true,
-            None => feed.end(),
+        if let Some(Slot { ear: Some(ear), .. }) = state.ears.front() {
+            let ear = ear.borrow();
+            let (newest, _) = ear.newest();
+            ear.feed().finalize();
+            if !newest.is(ear.feed()) {
+                newest.finalize();
+            }
         }
     }
 
     /// What the voice was doing goes on elsewhere, or not: here nothing more is heard of it.
     fn break_off(&self, ear: &Rc<RefCell<Ear>>) {
-        let paused = ear.borrow_mut().vad.as_mut().and_then(EarVad::break_off);
+        let paused = ear.borrow_mut().break_off();
         if let Some(paused) = paused {
             self.tell(paused);
         }
@@ -155,50 +325,64 @@ impl Hearing {
     pub fn feed(&self, config: u64) -> Option<(Feed, Layout)> {
         let state = self.0.state.borrow();
         let slot = state.ears.iter().find(|slot| slot.config == config)?;
-        let ear = slot.ear.as_ref()?.borrow();
-        Some((ear.feed.clone(), ear.rate.accepted))
+        Some(slot.ear.as_ref()?.borrow().newest())
     }
 
     /// The config is in force: what was before it is not heard any more.
     pub fn commit(&self, config: u64, vad: &VadConfig) {
-        let mut state = self.0.state.borrow_mut();
-        while state.ears.front().is_some_and(|slot| slot.config != config) {
-            state.ears.pop_front();
-        }
-        if let Some(Slot { ear: Some(ear), .. }) = state.ears.front() {
-            let mut ear = ear.borrow_mut();
-            ear.feed.limit(feed::LIMIT);
-            if let Some(paused) = ear.set_vad(vad) {
-                self.tell(paused);
+        let (gone, ear) = {
+            let mut state = self.0.state.borrow_mut();
+            let mut gone = Vec::new();
+            while let Some(slot) = state.ears.pop_front_if(|slot| slot.config != config) {
+                gone.extend(slot.ear);
             }
+            let heard = |ear: &Rc<RefCell<Ear>>| {
+                let mut others = state.ears.iter().filter_map(|slot| slot.ear.as_ref());
+                state.is_behind(ear) || others.any(|other| Rc::ptr_eq(other, ear))
+            };
+            gone.retain(|ear| !heard(ear));
+            (gone, state.ears.front().and_then(|slot| slot.ear.clone()))
+        };
+        let mut tell = |news| self.tell(news);
+        for ear in gone {
+            ear.borrow_mut().finish(&mut tell);
+        }
+        if let Some(ear) = ear {
+            let mut ear = ear.borrow_mut();
+            ear.commit();
+            ear.set_vad(vad, &mut tell);
         }
     }
 
     /// The config could not be carried out: what came behind it is for the one in force, as what comes now is.
     pub fn discard(&self, config: u64) {
-        let (gone, back) = {
+        let (gone, back, taken_back) = {
             let mut state = self.0.state.borrow_mut();
             state.told_deaf = false;
             let asked = state.ears.iter().position(|slot| slot.config == config);
             let before = asked.and_then(|index| index.checked_sub(1));
             let back = before.and_then(|before| state.ears[before].ear.clone());
-            let gone = asked.and_then(|index| state.ears.remove(index)?.ear);
+            let slot = asked.and_then(|index| state.ears.remove(index));
+            let hands_over = slot.as_ref().is_some_and(|slot| slot.hands_over);
+            let gone = slot.and_then(|slot| slot.ear);
+            let taken_back = gone.clone().filter(|_| hands_over);
             // A config behind it may have left the ear as it is.
             let heard = |ear: &Rc<RefCell<Ear>>| {
                 let mut others = state.ears.iter().filter_map(|slot| slot.ear.as_ref());
                 others.any(|other| Rc::ptr_eq(other, ear))
             };
-            (gone.filter(|gone| !heard(gone)), back)
+            (gone.filter(|gone| !heard(gone)), back, taken_back)
         };
+        if let Some(ear) = taken_back {
+            ear.borrow_mut().take_back(&mut |news| self.tell(news));
+        }
         if let (Some(gone), Some(back)) = (gone, back)
             && !Rc::ptr_eq(&gone, &back)
         {
-            let gone = gone.borrow();
-            let sound = Pcm::new(gone.rate.accepted, gone.feed.give_away());
-            let Ear {
-                rate, vad, feed, ..
-            } = &mut *back.borrow_mut();
-            listen(rate, vad.as_mut(), feed, sound, &mut |news| self.tell(news));
+            gone.borrow_mut().finish(&mut |news| self.tell(news));
+            let sound = gone.borrow().give_away();
+            back.borrow_mut()
+                .take_over(sound, &mut |news| self.tell(news));
         }
     }
 
@@ -259,7 +443,8 @@ impl Hearing {
 
     /// Whether all of it was decoded; the rest comes with the next bytes, or with none.
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) -> bool {
-        ear.borrow_mut().hear(bytes, |news| self.tell(news))
+        let record = |sound: &Pcm| self.0.state.borrow_mut().recorded.hear(sound);
+        ear.borrow_mut().hear(bytes, record, |news| self.tell(news))
     }
 
     /// How much sound was dropped because more came than can be decoded.
@@ -277,8 +462,11 @@ impl Hearing {
             let last = state.ears.back().and_then(|slot| slot.ear.as_ref());
             last.is_some_and(|last| Rc::ptr_eq(last, ear))
         };
+        if !is_heard {
+            ear.borrow_mut().finish(&mut |news| self.tell(news));
+        }
         if ear.borrow().ends {
-            ear.borrow().feed.end();
+            ear.borrow().feed().end();
         }
         if !is_heard {
             self.break_off(ear);
@@ -294,7 +482,7 @@ impl Hearing {
 
 impl State {
     fn position(&self, last: Option<&Rc<RefCell<Ear>>>) -> Duration {
-        last.map_or(self.position, |ear| ear.borrow().feed.position())
+        last.map_or(self.position, |ear| ear.borrow().feed().position())
     }
 
     /// Returns the ears whose oldest sound had to be dropped.
@@ -342,199 +530,5 @@ impl State {
             self.waiting.pop_front();
         }
         Some((ear, slice))
-    }
-}
-
-/// Hears one format.
-struct Ear {
-    listen: ListenConfig,
-    decoder: StreamDecoder,
-    rate: RecogniserRate,
-    vad: Option<EarVad>,
-    vad_config: VadConfig,
-    feed: Feed,
-    /// Whether the feed ends with what waits to be decoded.
-    ends: bool,
-    failed: bool,
-}
-
-/// Brings sound to what the recogniser takes.
-struct RecogniserRate {
-    accepted: Layout,
-    resampler: Option<Resampler>,
-    resampled: Vec<i16>,
-}
-
-/// Voice activity detection of an ear, which hears what the recogniser hears.
-struct EarVad {
-    vad: Vad,
-    resampler: Resampler,
-    /// The first sample that it heard, in the session's audio.
-    start: u64,
-    resampled: Vec<i16>,
-}
-
-impl Ear {
-    fn new(
-        listen: ListenConfig,
-        accepted: AudioFormat,
-        vad: &VadConfig,
-        start: Duration,
-    ) -> Result<Self, DecodeError> {
-        let decoder = StreamDecoder::new(listen.format)?;
-        let accepted = Layout::mono(accepted.layout.rate);
-        let feed = Feed::new(accepted, start);
-        let mut ear = Self {
-            listen,
-            decoder,
-            rate: RecogniserRate {
-                accepted,
-                resampler: None,
-                resampled: Vec::new(),
-            },
-            vad: None,
-            vad_config: VadConfig {
-                enabled: false,
-                ..*vad
-            },
-            feed,
-            ends: false,
-            failed: false,
-        };
-        ear.set_vad(vad);
-        Ok(ear)
-    }
-
-    /// Whether these bytes are better decoded bit by bit than in the reading task.
-    fn takes_long(&self, bytes: &[u8]) -> bool {
-        self.listen.format.encoding == Encoding::OggOpus || bytes.len() > self.slice()
-    }
-
-    fn slice(&self) -> usize {
-        match self.listen.format.encoding {
-            Encoding::OggOpus => OGG_SLICE,
-            // One message is one packet.
-            Encoding::Opus => usize::MAX,
-            _ => SLICE,
-        }
-    }
-
-    /// About how long so many bytes last; nought where only decoding could tell.
-    fn duration_of(&self, bytes: usize) -> Duration {
-        let layout = self.listen.format.layout;
-        let frame = match self.listen.format.encoding {
-            Encoding::Linear16 => 2 * layout.channels.count(),
-            Encoding::Mulaw | Encoding::Alaw => layout.channels.count(),
-            _ => return Duration::ZERO,
-        };
-        layout.rate.duration_of(bytes / frame)
-    }
-
-    /// Listens for voice activity in this way from now on. Returns what becomes of speech that was heard in another.
-    fn set_vad(&mut self, config: &VadConfig) -> Option<EarNews> {
-        if *config == self.vad_config {
-            return None;
-        }
-        let paused = self.vad.as_mut().and_then(EarVad::break_off);
-        self.vad_config = *config;
-        let settings: VadSettings = config.turn_settings().vad();
-        let start = vad::RATE.frames_in(self.feed.position()) as u64;
-        self.vad = config.enabled.then(|| EarVad {
-            vad: voice_activity(settings),
-            resampler: Resampler::new(self.rate.accepted, vad::RATE),
-            start,
-            resampled: Vec::new(),
-        });
-        paused
-    }
-
-    /// Decodes some of it; false when there is more.
-    fn hear(&mut self, bytes: &[u8], mut tell: impl FnMut(EarNews)) -> bool {
-        let mut chunks = self.decoder.push(bytes);
-        for _ in 0..CHUNKS_AT_ONCE {
-            let Some(chunk) = chunks.next() else {
-                return true;
-            };
-            match chunk {
-                Ok(sound) => {
-                    let (rate, vad) = (&mut self.rate, self.vad.as_mut());
-                    listen(rate, vad, &self.feed, sound, &mut tell);
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.failed, true) {
-                        tell(EarNews::Undecodable(error.to_string()));
-                    }
-                }
-            }
-        }
-        false
-    }
-}
-
-#[cfg(not(test))]
-fn voice_activity(settings: VadSettings) -> Vad {
-    Vad::new(settings)
-}
-
-/// In tests what is loud is speech.
-#[cfg(test)]
-fn voice_activity(settings: VadSettings) -> Vad {
-    Vad::with_score(settings, Box::new(super::tests::loudness))
-}
-
-/// Gives sound to voice activity detection and to the recogniser.
-fn listen(
-    rate: &mut RecogniserRate,
-    vad: Option<&mut EarVad>,
-    feed: &Feed,
-    sound: Pcm,
-    tell: &mut impl FnMut(EarNews),
-) {
-    let sound = sound.into_mono();
-    let samples = rate.bring(&sound);
-    let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
-    feed.push(samples, speech);
-}
-
-impl RecogniserRate {
-    /// A stream with a header may have another rate than was announced, or change it.
-    fn bring<'a>(&'a mut self, sound: &'a Pcm) -> &'a [i16] {
-        if sound.layout() == self.accepted {
-            return sound.samples();
-        }
-        let known = self
-            .resampler
-            .take()
-            .filter(|resampler| resampler.input_layout() == sound.layout());
-        let new = || Resampler::new(sound.layout(), self.accepted.rate);
-        let resampler = self.resampler.insert(known.unwrap_or_else(new));
-        self.resampled.clear();
-        resampler.push(sound.samples(), &mut self.resampled);
-        &self.resampled
-    }
-}
-
-impl EarVad {
-    /// Ends speech that is heard here no further, as a pause: whoever hears it go on says that it has resumed.
-    fn break_off(&mut self) -> Option<EarNews> {
-        let speech = self.vad.is_active() && !self.vad.is_pause();
-        self.vad.interrupt();
-        let at = self.vad.position();
-        speech.then(|| EarNews::Voice(VadEvent::SilenceBegan { at }.later(self.start)))
-    }
-
-    /// Tells what the voice does; true while there is speech, or a pause that is not over.
-    fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(EarNews)) -> bool {
-        let samples = if self.resampler.input_layout() == self.resampler.output_layout() {
-            samples
-        } else {
-            self.resampled.clear();
-            self.resampler.push(samples, &mut self.resampled);
-            &self.resampled
-        };
-        for event in self.vad.push(samples) {
-            tell(EarNews::Voice(event.later(self.start)));
-        }
-        self.vad.is_active()
     }
 }

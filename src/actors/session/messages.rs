@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::interruption::{InterruptionEvent, InterruptionMode};
 use super::playback::Speak;
 use super::turn::{SttResult, TurnSettings, VoiceEvent};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
@@ -70,6 +71,8 @@ impl StreamId {
 pub enum ClientMessage {
     /// Begins a session, or changes it.
     Config(Box<SessionConfig>),
+    /// Changes a part of it while it runs.
+    UpdateConfig(Box<ConfigUpdate>),
     /// Says a text.
     Speak(Speak),
     /// Stops what is being said.
@@ -123,6 +126,77 @@ pub struct SessionConfig {
     pub rtc: Option<RoomConfig>,
     /// Whether a recording was asked for.
     pub recording: bool,
+}
+
+/// `update_config`: what is not given stays as it is, so that it can be checked only with what is in force.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "UpdateConfig")]
+pub struct ConfigUpdate {
+    /// How to listen from now on. The format of what the client sends cannot change.
+    #[schemars(schema_with = "part_of::<WireStt>")]
+    stt_config: Option<WireStt>,
+    /// How to speak from the next utterance on. The format of what leaves cannot change.
+    #[schemars(schema_with = "part_of::<TtsConfig>")]
+    tts_config: Option<TtsConfig>,
+    /// Voice activity and turns.
+    #[schemars(schema_with = "part_of::<WireVad>")]
+    vad: Option<WireVad>,
+}
+
+/// The schema of a part of `config` in an update: nothing is required, and what is not given has no default.
+fn part_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut part = T::json_schema(generator);
+    part.remove("required");
+    part.insert("type".to_owned(), json!(["object", "null"]));
+    if let Some(Value::Object(fields)) = part.get_mut("properties") {
+        for field in fields.values_mut().filter_map(Value::as_object_mut) {
+            field.remove("default");
+            if field.get("type") == Some(&json!("string")) {
+                field.insert("type".to_owned(), json!(["string", "null"]));
+            }
+        }
+    }
+    part
+}
+
+/// What a session has in force of the parts that an update may change.
+#[derive(Debug, Clone, Copy)]
+pub struct Changeable<'a> {
+    /// How it listens.
+    pub stt: Option<&'a ListenConfig>,
+    /// How it speaks.
+    pub tts: Option<&'a SpeechConfig>,
+    /// Voice activity and turns.
+    pub vad: &'a VadConfig,
+}
+
+impl ConfigUpdate {
+    /// The whole config after the update. Without sound there is nothing to change but `vad`: `None`.
+    pub fn over(self, known: Changeable<'_>) -> Result<Option<SessionConfig>, Misfit> {
+        let stt = match (self.stt_config, known.stt) {
+            (None, known) => known.cloned(),
+            (Some(_), None) => return Ok(None),
+            (Some(update), Some(known)) => Some(update.check_over(known)?),
+        };
+        let tts = match (self.tts_config, known.tts) {
+            (None, known) => known.cloned(),
+            (Some(_), None) => return Ok(None),
+            (Some(update), Some(known)) => {
+                let checked = update.check_over(known);
+                Some(checked.map_err(|invalid| misfit(invalid.field, invalid.problem))?)
+            }
+        };
+        let vad = self.vad.map(|update| update.check_over(known.vad));
+        Ok(Some(SessionConfig {
+            stream_id: None,
+            stt,
+            tts,
+            loading_audio: None,
+            vad: vad.unwrap_or(Ok(*known.vad))?,
+            rtc: None,
+            recording: false,
+        }))
+    }
 }
 
 /// `stt_config`, checked.
@@ -250,6 +324,10 @@ pub struct VadConfig {
     pub max_turn_ms: u32,
     /// Whether noise is suppressed.
     pub noise_suppression: bool,
+    /// What playback does when somebody speaks over it.
+    pub interruption: InterruptionMode,
+    /// How long it may take to decide whether that is an interruption.
+    pub interruption_window_ms: u32,
 }
 
 impl Default for VadConfig {
@@ -262,6 +340,8 @@ impl Default for VadConfig {
             speech_final_timeout_ms: 1800,
             max_turn_ms: 0,
             noise_suppression: false,
+            interruption: InterruptionMode::Off,
+            interruption_window_ms: 600,
         }
     }
 }
@@ -277,6 +357,7 @@ impl VadConfig {
             min_speech: ms(self.min_speech_ms),
             speech_final_timeout: ms(self.speech_final_timeout_ms),
             max_turn: (self.max_turn_ms > 0).then(|| ms(self.max_turn_ms)),
+            ..TurnSettings::default()
         }
     }
 }
@@ -376,7 +457,7 @@ fn needs_both_unless_silent(schema: &mut Schema) {
 }
 
 /// How to listen.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "SttConfig")]
 struct WireStt {
     /// Slug of the provider, for example `local`.
@@ -420,7 +501,7 @@ struct WireStt {
 }
 
 /// Voice activity and turns.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "VadConfig")]
 struct WireVad {
     /// Whether voice activity is looked for.
@@ -447,6 +528,13 @@ struct WireVad {
     /// Whether noise is suppressed.
     #[schemars(extend("default" = false))]
     noise_suppression: Option<bool>,
+    /// What playback does when somebody speaks over it, until it is decided whether that is an interruption. Needs
+    /// `enabled`.
+    #[schemars(extend("default" = "off"))]
+    interruption: Option<InterruptionMode>,
+    /// How long that may take.
+    #[schemars(range(min = 100, max = 10_000), extend("default" = 600))]
+    interruption_window_ms: Option<u32>,
 }
 
 /// The room that a session joins.
@@ -486,8 +574,9 @@ struct Bare {}
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of what a client may send, by `type`.
-pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 7] = [
+pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 8] = [
     ("config", WireConfig::json_schema),
+    ("update_config", ConfigUpdate::json_schema),
     ("speak", WireSpeak::json_schema),
     ("clear", Bare::json_schema),
     ("loading_start", Bare::json_schema),
@@ -504,6 +593,7 @@ impl ClientMessage {
             Some("config") => Ok(Self::Config(Box::new(
                 json::parse::<WireConfig>(text)?.check()?,
             ))),
+            Some("update_config") => Ok(Self::UpdateConfig(json::parse(text)?)),
             Some("speak") => Ok(Self::Speak(json::parse::<WireSpeak>(text)?.check()?)),
             Some("clear") => Ok(Self::Clear),
             Some("loading_start") => Ok(Self::LoadingStart),
@@ -629,6 +719,57 @@ impl WireStt {
     }
 }
 
+impl WireStt {
+    /// The same where what is not given stays as it is. A model and a credential are their provider's, and go with it.
+    fn check_over(mut self, known: &ListenConfig) -> Result<ListenConfig, Misfit> {
+        let fixed = |place: &str| {
+            let problem = "cannot change while the session runs: send config";
+            Err(misfit(place, problem))
+        };
+        let format = known.format;
+        let sample_rate = self
+            .sample_rate
+            .get_or_insert(format.layout.rate.hz().into());
+        if *sample_rate != u64::from(format.layout.rate.hz()) {
+            return fixed("stt_config.sample_rate");
+        }
+        let channels = self
+            .channels
+            .get_or_insert(format.layout.channels.count() as u64);
+        if *channels != format.layout.channels.count() as u64 {
+            return fixed("stt_config.channels");
+        }
+        let encoding = self
+            .encoding
+            .get_or_insert(format.encoding.name().to_owned());
+        if encoding != format.encoding.name() {
+            return fixed("stt_config.encoding");
+        }
+        self.provider.get_or_insert_with(|| known.provider.clone());
+        self.language.get_or_insert_with(|| known.language.clone());
+        self.punctuation.get_or_insert(known.punctuation);
+        self.keyterms.get_or_insert_with(|| known.keyterms.clone());
+        self.languages
+            .get_or_insert_with(|| known.languages.clone());
+        self.diarize.get_or_insert(known.diarize);
+        let (model, auth) = (self.model.is_none(), self.auth.is_none());
+        let fallback = self.fallback.is_none();
+        let mut checked = self.check()?;
+        if checked.provider == known.provider {
+            if model {
+                checked.model.clone_from(&known.model);
+            }
+            if auth {
+                checked.auth = known.auth.clone();
+            }
+        }
+        if fallback {
+            checked.fallback.clone_from(&known.fallback);
+        }
+        Ok(checked)
+    }
+}
+
 fn fallbacks(wanted: Option<Vec<WireStt>>) -> Result<Vec<ListenConfig>, Misfit> {
     let wanted = wanted.unwrap_or_default();
     if wanted.len() > MAX_FALLBACKS {
@@ -702,7 +843,11 @@ impl WireVad {
     const LONGEST_MS: u32 = 3_600_000;
 
     fn check(self) -> Result<VadConfig, Misfit> {
-        let default = VadConfig::default();
+        self.check_over(&VadConfig::default())
+    }
+
+    /// The same where what is not given stays as it is.
+    fn check_over(self, default: &VadConfig) -> Result<VadConfig, Misfit> {
         let threshold = self.threshold.unwrap_or(default.threshold);
         if !(0.0..=1.0).contains(&threshold) {
             return Err(misfit("vad.threshold", "must be from 0 to 1"));
@@ -711,8 +856,13 @@ impl WireVad {
             ms @ 0..=Self::LONGEST_MS => Ok(ms),
             _ => Err(misfit(place, "must be at most 3600000")),
         };
+        let enabled = self.enabled.unwrap_or(default.enabled);
+        let interruption = self.interruption.unwrap_or(default.interruption);
+        if interruption != InterruptionMode::Off && !enabled {
+            return Err(misfit("vad.interruption", "needs vad.enabled"));
+        }
         Ok(VadConfig {
-            enabled: self.enabled.unwrap_or(default.enabled),
+            enabled,
             threshold,
             silence_ms: time(self.silence_ms, default.silence_ms, "vad.silence_ms")?,
             min_speech_ms: time(
@@ -730,6 +880,15 @@ impl WireVad {
                 ms => ms,
             },
             noise_suppression: self.noise_suppression.unwrap_or(default.noise_suppression),
+            interruption,
+            interruption_window_ms: match self.interruption_window_ms {
+                None => default.interruption_window_ms,
+                Some(ms @ 100..=10_000) => ms,
+                Some(_) => {
+                    let problem = "must be from 100 to 10000";
+                    return Err(misfit("vad.interruption_window_ms", problem));
+                }
+            },
         })
     }
 }
@@ -747,12 +906,27 @@ pub enum ServerMessage {
     SttResult(SttResult),
     /// What the voice does.
     VadEvent(VoiceEvent),
+    /// Whether somebody who speaks over playback interrupts it.
+    Interruption(InterruptionEvent),
     /// The first sound of an utterance leaves.
     TtsStarted {
         /// Of its `speak`.
         id: Option<String>,
         /// Unix time.
         timestamp: u64,
+    },
+    /// The listener begins to hear a word of an utterance: `tts_config.progress`.
+    TtsProgress {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// The number of the word in the utterance, from 0.
+        word_index: u64,
+        /// The word as it was sent, with the marks that belong to it.
+        text: String,
+        /// Where the word begins in the utterance's sound.
+        played_ms: u64,
+        /// Whether that was estimated from the sound, as the voice does not tell it.
+        estimated: bool,
     },
     /// The last sample of an utterance has been played out.
     TtsPlaybackComplete {
@@ -968,6 +1142,18 @@ mod tests {
             ),
             (config(json!({"vad": {"threshold": 1.5}})), "vad.threshold"),
             (config(json!({"vad": {"silence_ms": -1}})), "vad.silence_ms"),
+            (
+                config(json!({"vad": {"enabled": false, "interruption": "duck"}})),
+                "vad.interruption",
+            ),
+            (
+                config(json!({"vad": {"interruption": "shout"}})),
+                "vad.interruption",
+            ),
+            (
+                config(json!({"vad": {"interruption_window_ms": 99}})),
+                "vad.interruption_window_ms",
+            ),
             (
                 config(json!({"vad": {"max_turn_ms": 4_000_000_000u32}})),
                 "vad.max_turn_ms",

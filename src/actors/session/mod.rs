@@ -2,15 +2,21 @@
 //! they die, and carries out what [`state::Session`] decides. Sound goes past it: in through [`hearing`], out through
 //! [`player`], both on the thread that the session lives on for life.
 
+mod account;
 mod door;
+mod ear;
 mod failure;
+mod gain;
 mod hearing;
+mod interruption;
 mod loading;
 pub mod messages;
 pub mod playback;
 pub mod player;
+mod recording;
 mod schema;
 mod state;
+mod succession;
 #[cfg(test)]
 mod tests;
 pub mod turn;
@@ -26,6 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
+use account::Account;
 pub use door::Door;
 use failure::Refusal;
 use hearing::{EarNews, Hearing};
@@ -33,29 +40,39 @@ use loading::Clip;
 pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
 use player::Player;
+use recording::Recording;
 pub use schema::socket_schema;
-use state::{Command, Effect, Prepared, Session};
+use state::{Command, Effect, Prepared, Session, SoundOf};
 use turn::{Moment, VoiceEventKind};
 
+use super::recorder::RecordingFailed;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
-use super::tts::{Dismiss, TtsActor, TtsReport};
+use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use crate::audio::{AudioFormat, Encoding};
 use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
-use crate::providers::{Credential, ProviderTable, SpeechToText, SttRequest, parameters};
+use crate::providers::{
+    Credential, FinalDelay, ProviderTable, SpeechToText, SttRequest, parameters,
+};
+use crate::recordings::Recordings;
+use crate::recordings::journal::Journal;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
+use crate::webhooks::Webhooks;
 
 /// Messages of a client that wait to be looked at: more than come in one read.
 const MAILBOX: usize = 2048;
 
 /// Messages that are looked at before others have their turn.
 const BURST: usize = 32;
+
+/// How long a recogniser that takes another's place waits for a lull.
+const LULL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a message waits for a client that has many events to read yet.
 const EVENT_PATIENCE: Duration = Duration::from_millis(100);
@@ -77,6 +94,10 @@ pub struct SessionServices {
     pub synthesizer: Arc<Synthesizer>,
     /// Who has which name.
     pub sessions: Addr<SessionRegistry>,
+    /// Who is told that a session has ended, if anybody is.
+    pub webhooks: Option<Webhooks>,
+    /// Where recordings go; `None` where nothing is recorded.
+    pub recordings: Option<Arc<Recordings>>,
     /// Cancelled when sessions have to end because the server does.
     pub closing: CancellationToken,
     /// See there.
@@ -144,23 +165,30 @@ pub struct SessionActor {
     hearing: Hearing,
     /// The one in force, the one that is being opened, and those that finish.
     recognisers: Vec<Recogniser>,
-    /// Of the config in force.
+    /// Of the config in force, and which that is.
     feed: Option<Feed>,
+    in_force: u64,
+    /// Of configs that were replaced, as long as somebody finishes hearing them.
+    former_feeds: Vec<(u64, Feed)>,
     /// The output in force.
     output: Option<Player>,
     synthesiser: Option<Addr<TtsActor>>,
     name: Option<Registration>,
     /// Of the config that is being carried out.
     name_asked_for: Option<Registration>,
+    recording: Option<Recording>,
+    /// Of the config that is being carried out.
+    journal_asked_for: Option<Journal>,
     unconfigured: Option<(OwnedSemaphorePermit, Option<AddressPlace>)>,
     /// Messages that were looked at.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     /// Of which config and provider it was said what is ignored.
     ignored_told: Option<(u64, &'static str)>,
+    account: Account,
     _session: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,
-    _work: TaskTrackerToken,
+    work: TaskTrackerToken,
     _open: OpenSession,
     trace: SessionTrace,
 }
@@ -183,6 +211,7 @@ pub fn open(
         let now = Instant::now().into_std();
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
+            account: Account::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
             pass: caller.pass,
@@ -190,17 +219,21 @@ pub fn open(
             hearing,
             recognisers: Vec::new(),
             feed: None,
+            in_force: 0,
+            former_feeds: Vec::new(),
             output: None,
             synthesiser: None,
             name: None,
             name_asked_for: None,
+            recording: None,
+            journal_asked_for: None,
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
             ignored_told: None,
             _session: places.session,
             _of_tenant: places.of_tenant,
-            _work: places.work,
+            work: places.work,
             _open: metrics::session_opened(),
             trace,
         }
@@ -241,7 +274,9 @@ impl Drop for SessionActor {
         if let Some(synthesiser) = &self.synthesiser {
             synthesiser.do_send(Dismiss);
         }
+        self.discard_journal();
         self.writer.close(1011, "internal error");
+        self.account.ends(self.hearing.position());
     }
 }
 
@@ -251,6 +286,12 @@ impl SessionActor {
             now: Instant::now().into_std(),
             heard: self.hearing.position(),
         }
+    }
+
+    /// Tells the state what the output does.
+    fn look_at_output(&mut self, moment: Moment) {
+        let is_interruptible = self.output.as_ref().is_some_and(Player::is_interruptible);
+        self.state.plays(is_interruptible, moment.heard);
     }
 
     /// Does what the state has decided.
@@ -274,6 +315,7 @@ impl SessionActor {
             let alarm = context.spawn(alarm.into_actor(self).map(|(), session, context| {
                 session.alarm = None;
                 let moment = session.moment();
+                session.look_at_output(moment);
                 session.state.tick(moment);
                 session.carry_out(context);
             }));
@@ -288,16 +330,29 @@ impl SessionActor {
                 config,
                 stream_id,
                 wanted,
-            } => self.prepare(config, stream_id, *wanted, context),
-            Effect::Commit { config, vad } => {
+                sound,
+            } => self.prepare(config, stream_id, *wanted, sound, context),
+            Effect::Commit {
+                config,
+                vad,
+                recording,
+            } => {
                 self.hearing.commit(config, &vad);
-                self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                self.record(recording, context);
+                let feed = self.hearing.feed(config).map(|(feed, _)| feed);
+                let former = std::mem::replace(&mut self.feed, feed);
+                let replaced = std::mem::replace(&mut self.in_force, config);
+                self.former_feeds
+                    .extend(former.map(|feed| (replaced, feed)));
+                self.forget_former_feeds();
+                self.account.begins();
                 self.name = self.name.take().or_else(|| self.name_asked_for.take());
                 self.unconfigured = None;
             }
             Effect::Discard { config } => {
                 self.hearing.discard(config);
                 self.name_asked_for = None;
+                self.discard_journal();
             }
             Effect::StartStt {
                 life,
@@ -310,12 +365,9 @@ impl SessionActor {
                     self.hearing.end(&ending.feed);
                 }
             }
-            Effect::Finalize => {
-                if let Some(feed) = &self.feed {
-                    feed.finalize();
-                }
-            }
+            Effect::Finalize => self.hearing.finalize(),
             Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
+            Effect::ChangeVoice(speech) => self.change_voice(*speech),
             Effect::StartTts { life, speech } => self.start_synthesiser(life, *speech, context),
             Effect::TtsLost => self.synthesiser_lost(),
             Effect::SetClip(clip) => {
@@ -329,6 +381,7 @@ impl SessionActor {
                 }
             }
             Effect::Speak(speak) => {
+                self.account.speaks(&speak.text);
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
                     self.refuse(ErrorCode::Overloaded, overloaded.to_string());
@@ -339,8 +392,19 @@ impl SessionActor {
                     player.clear();
                 }
             }
+            Effect::Yield(mode) => {
+                if let Some(player) = &self.output {
+                    player.yields(mode);
+                }
+            }
+            Effect::Resume => {
+                if let Some(player) = &self.output {
+                    player.resumes();
+                }
+            }
             Effect::Close { code, reason } => {
                 tracing::debug!(code, reason, "a session closes its socket");
+                self.account.closes(reason);
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -356,6 +420,12 @@ impl SessionActor {
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
+            }
+            ServerMessage::SttResult(result) => {
+                if let Some(recording) = &self.recording {
+                    recording.tap.note_final(result);
+                }
+                self.writer.event(text);
             }
             ServerMessage::VadEvent(event) => {
                 match (event.event, event.reason) {
@@ -380,12 +450,25 @@ impl SessionActor {
         config: u64,
         stream_id: StreamId,
         wanted: SessionConfig,
+        sound: SoundOf,
         context: &mut Context<Self>,
     ) {
-        if let Err(refusal) = self.check(config, &wanted) {
-            self.state.prepared(config, Err(refusal));
-            return self.carry_out(context);
+        let checked = self
+            .check(&wanted)
+            .and_then(|()| self.find_sound(config, &wanted, sound, context));
+        let is_heard = match checked {
+            Ok(is_heard) => is_heard,
+            Err(refusal) => {
+                let now = self.moment().now;
+                self.state.prepared(config, Err(refusal), now);
+                return self.carry_out(context);
+            }
+        };
+        let patience = self.patience(&wanted);
+        if self.name.is_none() {
+            self.account.asks(&stream_id);
         }
+        let begin = self.begin_recording(&stream_id, &wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
             access: self.access.clone(),
@@ -393,11 +476,6 @@ impl SessionActor {
         });
         let sessions = self.services.sessions.clone();
         let rate = wanted.tts.as_ref().map(|tts| tts.format);
-        let heard = self.hearing.feed(config);
-        let is_heard = match (&heard, &self.feed) {
-            (Some((feed, _)), Some(in_force)) => feed.is(in_force),
-            _ => false,
-        };
         let prepare = async move {
             let name = match register {
                 None => None,
@@ -421,34 +499,43 @@ impl SessionActor {
                 }
                 _ => None,
             };
-            Ok((name, Prepared { clip, is_heard }))
+            let journal = begin.await?;
+            let prepared = Prepared {
+                clip,
+                is_heard,
+                patience,
+            };
+            Ok((name, journal, prepared))
         };
         context.spawn(
             prepare
                 .into_actor(self)
                 .map(move |outcome, session, context| {
-                    let prepared = outcome.map(|(name, prepared)| {
+                    let prepared = outcome.map(|(name, journal, prepared)| {
                         session.name_asked_for = name;
+                        session.journal_asked_for = journal;
                         prepared
                     });
-                    session.state.prepared(config, prepared);
+                    let now = session.moment().now;
+                    session.state.prepared(config, prepared, now);
+                    // A config that was given up meanwhile.
+                    if !session.state.is_carrying_out(config) && !session.state.is_in_force(config)
+                    {
+                        session.discard_journal();
+                    }
                     session.carry_out(context);
                 }),
         );
     }
 
     /// What can be said of a config at once.
-    fn check(&self, config: u64, wanted: &SessionConfig) -> Result<(), Refusal> {
+    fn check(&self, wanted: &SessionConfig) -> Result<(), Refusal> {
         let providers = &self.services.providers;
         if let Some(listen) = &wanted.stt {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {
                 let field = format!("stt_config.fallback[{index}]");
                 check_recogniser(providers, fallback, &field)?;
-            }
-            if self.hearing.feed(config).is_none() {
-                let problem = "stt_config: this format cannot be decoded";
-                return Err(Refusal::new(ErrorCode::Internal, problem));
             }
         }
         if let Some(speech) = &wanted.tts {
@@ -460,6 +547,69 @@ impl SessionActor {
         Ok(())
     }
 
+    /// Finds the sound for a config's recogniser. Whether the recogniser in force hears it already.
+    fn find_sound(
+        &self,
+        config: u64,
+        wanted: &SessionConfig,
+        sound: SoundOf,
+        context: &mut Context<Self>,
+    ) -> Result<bool, Refusal> {
+        let Some(listen) = &wanted.stt else {
+            if matches!(sound, SoundOf::Session { .. }) {
+                self.hearing.follow(config);
+            }
+            return Ok(false);
+        };
+        let (SoundOf::Message { anew } | SoundOf::Session { anew }) = sound;
+        if matches!(sound, SoundOf::Session { .. }) {
+            self.hearing.follow(config);
+        }
+        let Some((feed, layout)) = self.hearing.feed(config) else {
+            let problem = "stt_config: this format cannot be decoded";
+            return Err(Refusal::new(ErrorCode::Internal, problem));
+        };
+        let is_heard = self.feed.as_ref().is_some_and(|known| known.is(&feed));
+        let accepted = door::accepted(&self.services.providers, listen);
+        // A recogniser that was given up leaves its feed to the next, who hears what is kept.
+        if !is_heard || (!anew && layout.rate == accepted.layout.rate) {
+            return Ok(is_heard);
+        }
+        self.hearing.hand_over(config, listen, accepted);
+        context.run_later(LULL_PATIENCE, move |session, _| {
+            session.hearing.make_handover(config);
+        });
+        Ok(false)
+    }
+
+    /// How long each recogniser of a config may take over a final.
+    fn patience(&self, wanted: &SessionConfig) -> Vec<Duration> {
+        let Some(listen) = &wanted.stt else {
+            return Vec::new();
+        };
+        let choices = (0..listen.choices()).map(|number| listen.choice(number).provider);
+        let known = choices.map(|slug| self.services.providers.speech_to_text(&slug));
+        known
+            .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
+            .map(FinalDelay::patience)
+            .collect()
+    }
+
+    /// The feed of a config, also of one that was replaced and is still heard.
+    fn feed_of(&self, config: u64) -> Option<Feed> {
+        let mut former = self.former_feeds.iter();
+        if let Some((_, feed)) = former.find(|(known, _)| *known == config) {
+            return Some(feed.clone());
+        }
+        self.hearing.feed(config).map(|(feed, _)| feed)
+    }
+
+    fn forget_former_feeds(&mut self) {
+        let state = &self.state;
+        self.former_feeds
+            .retain(|(config, _)| state.needs_sound_of(*config));
+    }
+
     fn start_recogniser(
         &mut self,
         life: u32,
@@ -468,10 +618,11 @@ impl SessionActor {
         context: &mut Context<Self>,
     ) {
         let provider = self.services.providers.speech_to_text(&listen.provider);
-        let (Some(provider), Some((feed, layout))) = (provider, self.hearing.feed(config)) else {
-            // Both were there when the config was checked, and stay as long as it is in force.
+        let (Some(provider), Some(feed)) = (provider, self.feed_of(config)) else {
+            // Both were there when the config was checked, and stay as long as it is heard.
             return;
         };
+        let layout = feed.layout();
         if self.feed.is_some() && self.state.is_in_force(config) {
             metrics::stt_restarted();
         }
@@ -549,6 +700,12 @@ impl SessionActor {
         let Some(speech) = speech else { return };
         let lead = self.services.settings.lead;
         let player = Player::new(self.writer.clone(), speech.format, lead);
+        player.tell_words(speech.progress);
+        player.set_recorder(
+            self.recording
+                .as_ref()
+                .map(|recording| recording.tap.clone()),
+        );
         // The clip comes behind it, and goes on where the one before was heard.
         player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
@@ -573,6 +730,16 @@ impl SessionActor {
         let actor = TtsActor::new(synthesizer, speech, tenant, player, report);
         let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
+    }
+
+    /// What is queued so far is said as it was to be.
+    fn change_voice(&self, speech: SpeechConfig) {
+        if let (Some(player), Some(synthesiser)) = (&self.output, &self.synthesiser) {
+            player.tell_words(speech.progress);
+            let from = player.next_utterance();
+            // At most one for each message of the client.
+            synthesiser.do_send(ChangeVoice { from, speech });
+        }
     }
 
     fn synthesiser_lost(&mut self) {
@@ -630,6 +797,8 @@ impl Handler<FromClient> for SessionActor {
     type Result = ();
 
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.look_at_output(moment);
         self.state.message(command);
         self.carry_out(context);
         self.messages += 1;
@@ -665,6 +834,20 @@ impl Handler<EndSession> for SessionActor {
     }
 }
 
+impl Handler<RecordingFailed> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, RecordingFailed(problem): RecordingFailed, context: &mut Context<Self>) {
+        if self.recording.take().is_some() {
+            self.tap(None);
+            let store = self.services.recordings.as_ref();
+            let store = store.map_or("off", |recordings| recordings.store().slug());
+            self.state.recording_failed(store, problem);
+            self.carry_out(context);
+        }
+    }
+}
+
 impl Handler<SttReport> for SessionActor {
     type Result = ();
 
@@ -676,8 +859,10 @@ impl Handler<SttReport> for SessionActor {
             self.recognisers.retain(|known| known.life != life);
         }
         let moment = self.moment();
+        self.look_at_output(moment);
         self.state.stt(report, lost, moment);
         self.carry_out(context);
+        self.forget_former_feeds();
     }
 }
 
@@ -694,6 +879,7 @@ impl Handler<TtsReport> for SessionActor {
 impl StreamHandler<EarNews> for SessionActor {
     fn handle(&mut self, news: EarNews, context: &mut Context<Self>) {
         let moment = self.moment();
+        self.look_at_output(moment);
         self.state.ear(news, moment);
         self.carry_out(context);
     }

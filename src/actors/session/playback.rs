@@ -25,14 +25,18 @@
 mod script;
 #[cfg(test)]
 mod tests;
+mod timeline;
+mod words;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::audio::encode::Encoded;
 use crate::audio::pacer::{LEAD, Pacer};
 use crate::audio::pcm::Pcm;
 use script::Script;
+use timeline::Timeline;
 
 /// Utterances that may wait, and utterances that may be on their way to the listener.
 pub const MAX_UTTERANCES: usize = 64;
@@ -45,6 +49,11 @@ pub const MAX_SOUND: Duration = Duration::from_secs(5);
 pub trait Sound {
     /// How long it lasts when it is played; zero for a header.
     fn duration(&self) -> Duration;
+
+    /// The mean magnitude of each 10 ms of it, where it can be known.
+    fn loudness(&self) -> Vec<u16> {
+        Vec::new()
+    }
 }
 
 impl Sound for Encoded {
@@ -140,13 +149,16 @@ pub enum Command {
     },
 }
 
-/// What became of an utterance: started at most once, and exactly one of the others, which is the last of it.
+/// What became of an utterance: started at most once, then its words where they are wanted,
+/// and exactly one of the others, which is the last of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The utterance.
     pub utterance: UtteranceKey,
     /// The client's name for it.
     pub id: Option<String>,
+    /// What was heard of its text, once it has ended.
+    pub text: String,
     /// What happened.
     pub kind: EventKind,
 }
@@ -160,6 +172,17 @@ pub enum EventKind {
     Complete {
         /// All of its sound.
         duration: Duration,
+    },
+    /// The listener begins to hear a word of it.
+    Progress {
+        /// Its number in the utterance, from nought.
+        word_index: usize,
+        /// The word as the client wrote it, with the marks that belong to it.
+        text: String,
+        /// Where it begins in the utterance's sound.
+        played: Duration,
+        /// Whether that was estimated: the voice has not told it.
+        estimated: bool,
     },
     /// It was cut off, perhaps before it began.
     Interrupted {
@@ -194,6 +217,9 @@ struct Utterance<S> {
     id: Option<String>,
     protected: bool,
     script: Script,
+    timeline: Timeline,
+    /// Where the next word begins that the client is to be told of.
+    next_word: Option<Duration>,
     stage: Stage,
     /// Sound that waits to leave.
     sound: VecDeque<S>,
@@ -220,9 +246,25 @@ impl<S> Utterance<S> {
         matches!(self.stage, Stage::Failed | Stage::Cut { .. })
     }
 
-    fn heard_text(&self) -> String {
-        let finished = self.stage == Stage::Done;
-        self.script.heard(self.left, self.synthesised, finished)
+    fn heard_text(&mut self) -> String {
+        let text = self.script.text();
+        let heard = self.timeline.heard(text, self.left, self.synthesised);
+        heard.to_owned()
+    }
+
+    /// The next word to tell of, as soon as `played` of the sound was played.
+    fn progress(&mut self, played: Duration) -> Option<EventKind> {
+        let text = self.script.text();
+        let next = self.timeline.next_word(text, self.synthesised);
+        self.next_word = next.as_ref().map(|(_, word)| word.start);
+        let (word_index, word) = next.filter(|(_, word)| word.start <= played)?;
+        self.timeline.tell();
+        Some(EventKind::Progress {
+            word_index,
+            text: text.get(word.text).unwrap_or_default().to_owned(),
+            played: word.start,
+            estimated: word.estimated,
+        })
     }
 }
 
@@ -249,6 +291,10 @@ pub struct PlaybackQueue<S> {
     /// Synthesised sound that waits to leave.
     waiting: Duration,
     held: bool,
+    /// Whether what may be cut waits as well: somebody may want to interrupt it.
+    paused: bool,
+    /// Whether the client wants to know of each word.
+    tells_words: bool,
     next_key: u64,
 }
 
@@ -264,8 +310,15 @@ impl<S: Sound> PlaybackQueue<S> {
             cancel: None,
             waiting: Duration::ZERO,
             held: false,
+            paused: false,
+            tells_words: false,
             next_key: 0,
         }
+    }
+
+    /// Whether it tells from now on of each word when the listener begins to hear it.
+    pub const fn tell_words(&mut self, tells: bool) {
+        self.tells_words = tells;
     }
 
     /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to,
@@ -308,6 +361,34 @@ impl<S: Sound> PlaybackQueue<S> {
         self.held = held;
     }
 
+    /// What the next utterance will be.
+    pub const fn next_key(&self) -> UtteranceKey {
+        UtteranceKey(self.next_key)
+    }
+
+    /// While it is paused no sound leaves that may be cut.
+    pub const fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Whether it is paused.
+    pub const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether something is being said that [`clear`](Self::clear) would cut.
+    pub fn is_interruptible(&self, now: Instant) -> bool {
+        let front = self.utterances.front();
+        front.is_some_and(|front| front.started && !front.protected && !front.holds_up())
+            && self.spared(now) == 0
+    }
+
+    /// Whether this utterance may not be cut.
+    pub fn is_protected(&self, utterance: UtteranceKey) -> bool {
+        let known = self.utterances.iter().find(|u| u.key == utterance);
+        known.is_some_and(|utterance| utterance.protected)
+    }
+
     /// Whether synthesised sound is taken.
     pub fn wants_sound(&self) -> bool {
         self.waiting < MAX_SOUND
@@ -325,9 +406,31 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         let duration = sound.duration();
         running.synthesised += duration;
+        running.timeline.sound(&sound.loudness());
         running.sound.push_back(sound);
         self.waiting += duration;
         Ok(())
+    }
+
+    /// The sound from `at` on says these bytes of the utterance's text.
+    pub fn begin_text(&mut self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
+        if let Some(running) = self.running(utterance) {
+            running.timeline.begin(text, at);
+        }
+    }
+
+    /// The voice tells that the word at this byte of the utterance's text begins so long after what was last begun.
+    pub fn word(&mut self, utterance: UtteranceKey, byte: usize, start: Duration) {
+        if let Some(running) = self.running(utterance) {
+            running.timeline.word(byte, start);
+        }
+    }
+
+    /// The sound up to `at` says all of the text that was last begun.
+    pub fn end_text(&mut self, utterance: UtteranceKey, at: Duration) {
+        if let Some(running) = self.running(utterance) {
+            running.timeline.end(running.script.text(), at);
+        }
     }
 
     /// Synthesis has brought all sound of an utterance. Before it had all of the text that is a failure.
@@ -372,9 +475,15 @@ impl<S: Sound> PlaybackQueue<S> {
             .map(|_| self.unplayed(0, now));
         let sound = self
             .sender()
+            .filter(|sender| !self.must_wait(*sender))
             .and_then(|sender| self.utterances[sender].sound.front())
             .map(|sound| self.pacer.wait(now, sound.duration()));
-        end.into_iter().chain(sound).min().map(|wait| now + wait)
+        let words = self.utterances.iter().enumerate();
+        let word = words
+            .filter_map(|(index, utterance)| self.until_played(index, utterance.next_word?, now))
+            .min();
+        let waits = end.into_iter().chain(sound).chain(word);
+        waits.min().map(|wait| now + wait)
     }
 
     /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may. It
@@ -423,6 +532,11 @@ impl<S: Sound> PlaybackQueue<S> {
             self.failed(running);
         }
         running.is_some()
+    }
+
+    /// How much has left that the listener has not heard.
+    pub fn unplayed_sound(&self, now: Instant) -> Duration {
+        self.pacer.unplayed(now)
     }
 
     /// Whether the listener hears something now, by the paced clock.
@@ -488,6 +602,8 @@ impl<S: Sound> PlaybackQueue<S> {
             id,
             protected,
             script: Script::default(),
+            timeline: Timeline::default(),
+            next_word: None,
             stage: Stage::Waiting,
             sound: VecDeque::new(),
             synthesised: Duration::ZERO,
@@ -531,6 +647,24 @@ impl<S: Sound> PlaybackQueue<S> {
             unplayed -= of_stretch;
         }
         its
+    }
+
+    /// How long until the listener hears this place of an utterance's sound; `None` before it has left.
+    fn until_played(&self, index: usize, place: Duration, now: Instant) -> Option<Duration> {
+        let utterance = &self.utterances[index];
+        let mut behind = utterance.left.checked_sub(place)?;
+        let mut unplayed = self.pacer.unplayed(now);
+        for stretch in self.on_air.iter().rev() {
+            if stretch.utterance != Some(utterance.key) {
+                unplayed = unplayed.saturating_sub(stretch.duration);
+            } else if behind > stretch.duration {
+                behind -= stretch.duration;
+                unplayed = unplayed.saturating_sub(stretch.duration);
+            } else {
+                return Some(unplayed.saturating_sub(behind));
+            }
+        }
+        Some(Duration::ZERO)
     }
 
     fn leave(&mut self, now: Instant, utterance: Option<UtteranceKey>, duration: Duration) {
@@ -593,6 +727,8 @@ impl<S: Sound> PlaybackQueue<S> {
             let heard_text = utterance.heard_text();
             utterance.stage = Stage::Cut { heard_text };
             utterance.script = Script::default();
+            utterance.timeline = Timeline::default();
+            utterance.next_word = None;
         }
         if let Some(key) = called_back {
             self.call_back(now, key, is_heard);
@@ -624,7 +760,32 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// The end of a blank utterance, or of the first one when it was heard. [`poll`](Self::poll) tells it, too.
+    /// The next word that the listener hears.
+    fn next_progress(&mut self, now: Instant) -> Option<Event> {
+        if !self.tells_words {
+            return None;
+        }
+        for index in 0..self.utterances.len() {
+            let unplayed = self.unplayed(index, now);
+            let utterance = &mut self.utterances[index];
+            if !utterance.started {
+                break;
+            }
+            let played = utterance.left.saturating_sub(unplayed);
+            if let Some(kind) = utterance.progress(played) {
+                return Some(Event {
+                    utterance: utterance.key,
+                    id: utterance.id.clone(),
+                    text: String::new(),
+                    kind,
+                });
+            }
+        }
+        None
+    }
+
+    /// The words that were heard, the end of a blank utterance, or of the first one when it was heard.
+    /// [`poll`](Self::poll) tells it, too.
     pub fn next_end(&mut self, now: Instant) -> Option<Event> {
         if let Some((utterance, id)) = self.blank.pop_front() {
             let duration = Duration::ZERO;
@@ -632,19 +793,27 @@ impl<S: Sound> PlaybackQueue<S> {
             return Some(Event {
                 utterance,
                 id,
+                text: String::new(),
                 kind,
             });
+        }
+        if let Some(progress) = self.next_progress(now) {
+            return Some(progress);
         }
         let front = self.utterances.front()?;
         if !front.has_left() || !self.unplayed(0, now).is_zero() {
             return None;
         }
-        let ended = self.utterances.pop_front()?;
+        let mut ended = self.utterances.pop_front()?;
         let played = ended.left;
+        let text = match &ended.stage {
+            Stage::Cut { heard_text } => heard_text.clone(),
+            _ => ended.heard_text(),
+        };
         let kind = match ended.stage {
             Stage::Failed => EventKind::Failed {
                 played,
-                heard_text: ended.heard_text(),
+                heard_text: text.clone(),
             },
             Stage::Cut { heard_text } => EventKind::Interrupted { played, heard_text },
             Stage::Done | Stage::Waiting | Stage::Running => {
@@ -654,6 +823,7 @@ impl<S: Sound> PlaybackQueue<S> {
         Some(Event {
             utterance: ended.key,
             id: ended.id,
+            text,
             kind,
         })
     }
@@ -692,8 +862,13 @@ impl<S: Sound> PlaybackQueue<S> {
         (!self.utterances[index].has_left()).then_some(index)
     }
 
+    /// Whether this one, whose turn it is, has to wait.
+    fn must_wait(&self, sender: usize) -> bool {
+        self.paused && !self.utterances[sender].protected
+    }
+
     fn next_sound(&mut self, now: Instant) -> Option<Output<S>> {
-        let index = self.sender()?;
+        let index = self.sender().filter(|sender| !self.must_wait(*sender))?;
         let sender = &mut self.utterances[index];
         let duration = sender.sound.front()?.duration();
         if !self.pacer.wait(now, duration).is_zero() {
@@ -704,6 +879,7 @@ impl<S: Sound> PlaybackQueue<S> {
             return Some(Output::Event(Event {
                 utterance,
                 id: sender.id.clone(),
+                text: String::new(),
                 kind: EventKind::Started,
             }));
         }

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,15 +14,19 @@ use actix::prelude::SendError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::gain::Gain;
+use super::interruption::InterruptionMode;
 use super::loading::{Clip, LoadingSound};
 use super::messages::ServerMessage;
 use super::playback::{
     Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
+use crate::actors::recorder::Tap;
 use crate::actors::tts::Synthesize;
 use crate::audio::encode::{EncodeError, Encoded, StreamEncoder};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm};
 use crate::http::socket::{Audio, AudioRefused, SocketWriter};
+use crate::recordings::Line;
 use crate::telemetry::metrics;
 
 /// What leaves in one piece.
@@ -58,11 +63,14 @@ struct State {
     encoding: Option<UtteranceKey>,
     /// Counts what was called back, so that an encoder that was waited for knows whether its sound is still wanted.
     cuts: u64,
+    /// How loud speech is that may be cut.
+    gain: Gain,
     /// The greatest tag that has left.
     tag: u64,
     /// What the task last waited for.
     due: Option<Instant>,
     closed: bool,
+    recorder: Option<Tap>,
 }
 
 /// Sound that waits to leave, and since when.
@@ -76,6 +84,21 @@ impl super::playback::Sound for Chunk {
     fn duration(&self) -> Duration {
         self.sound.duration()
     }
+
+    fn loudness(&self) -> Vec<u16> {
+        let samples = self.sound.samples();
+        let halves = samples.split_at(samples.len() / 2);
+        [halves.0, halves.1].map(mean_magnitude).into()
+    }
+}
+
+/// Nought for no samples.
+fn mean_magnitude(samples: &[i16]) -> u16 {
+    let sum: u64 = samples
+        .iter()
+        .map(|sample| u64::from(sample.unsigned_abs()))
+        .sum();
+    (sum / (samples.len() as u64).max(1)) as u16
 }
 
 /// What the task does next.
@@ -108,9 +131,11 @@ impl Player {
                 encoder: None,
                 encoding: None,
                 cuts: 0,
+                gain: Gain::FULL,
                 tag: 0,
                 due: None,
                 closed: false,
+                recorder: None,
             }),
             wake: Notify::new(),
             room: Notify::new(),
@@ -129,21 +154,66 @@ impl Player {
         self.0.format
     }
 
+    /// What leaves from now on is recorded by this; `None` records nothing.
+    pub fn set_recorder(&self, recorder: Option<Tap>) {
+        self.0.state.borrow_mut().recorder = recorder;
+    }
+
     /// Queues an utterance or a part of one.
     pub fn speak(&self, speak: Speak) -> Result<(), Overloaded> {
-        let now = Instant::now().into_std();
-        let cut = self.0.state.borrow_mut().queue.speak(speak, now)?.1;
+        let replace = speak.replace;
+        let cut = self.cutting(|queue, now| Ok(queue.speak(speak, now)?.1))?;
+        if replace {
+            self.0.state.borrow_mut().begin_anew();
+        }
         self.call_back(cut);
         self.tell_ends();
         self.changed();
         Ok(())
     }
 
+    /// The first utterance that was not queued yet.
+    pub fn next_utterance(&self) -> UtteranceKey {
+        self.0.state.borrow().queue.next_key()
+    }
+
     /// Cuts what may be cut. When this returns nothing of it leaves any more.
     pub fn clear(&self) {
-        let cut = self.0.state.borrow_mut().queue.clear(now());
+        self.0.state.borrow_mut().begin_anew();
+        let cut = self.cutting(PlaybackQueue::clear);
         self.call_back(cut);
         self.tell_ends();
+        self.changed();
+    }
+
+    /// Whether something is being said that may be cut.
+    pub fn is_interruptible(&self) -> bool {
+        self.0.state.borrow().queue.is_interruptible(now())
+    }
+
+    /// What may be cut yields to somebody who speaks. What has left already cannot.
+    pub fn yields(&self, mode: InterruptionMode) {
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            match mode {
+                InterruptionMode::Off => {}
+                InterruptionMode::Duck => state.gain.duck(),
+                InterruptionMode::Pause => state.queue.pause(true),
+            }
+        }
+        self.changed();
+    }
+
+    /// It goes on as it was, with the sample that comes next.
+    pub fn resumes(&self) {
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            if state.queue.is_paused() {
+                state.queue.pause(false);
+                state.gain = Gain::SILENT;
+            }
+            state.gain.rise();
+        }
         self.changed();
     }
 
@@ -154,13 +224,24 @@ impl Player {
         while state.encoding.is_none()
             && let Some(event) = state.queue.next_end(now())
         {
-            self.0.writer.event(message(event).to_json());
+            state.note(&event);
+            self.tell(event);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        let is_progress = matches!(event.kind, EventKind::Progress { .. });
+        let text = message(event).to_json();
+        if is_progress {
+            self.0.writer.latest("tts_progress", text);
+        } else {
+            self.0.writer.event(text);
         }
     }
 
     /// Cuts everything and tells it; nothing leaves after that.
     pub fn stop(&self) {
-        let cut = {
+        {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
@@ -169,11 +250,11 @@ impl Player {
             state.cuts += 1;
             state.encoder = None;
             state.encoding = None;
-            state.queue.stop(now())
-        };
+        }
+        let cut = self.cutting(PlaybackQueue::stop);
         self.call_back(cut);
         while let Step::Tell(event) = self.next_step() {
-            self.0.writer.event(message(event).to_json());
+            self.tell(event);
         }
         self.changed();
     }
@@ -243,6 +324,31 @@ impl Player {
         }
     }
 
+    /// See [`PlaybackQueue::tell_words`].
+    pub fn tell_words(&self, tells: bool) {
+        self.0.state.borrow_mut().queue.tell_words(tells);
+    }
+
+    /// See [`PlaybackQueue::begin_text`].
+    pub fn begin_text(&self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
+        self.0
+            .state
+            .borrow_mut()
+            .queue
+            .begin_text(utterance, text, at);
+    }
+
+    /// See [`PlaybackQueue::word`]. Told before the sound that it is in.
+    pub fn word(&self, utterance: UtteranceKey, byte: usize, start: Duration) {
+        self.0.state.borrow_mut().queue.word(utterance, byte, start);
+    }
+
+    /// See [`PlaybackQueue::end_text`].
+    pub fn end_text(&self, utterance: UtteranceKey, at: Duration) {
+        self.0.state.borrow_mut().queue.end_text(utterance, at);
+        self.changed();
+    }
+
     /// Synthesis has brought everything.
     pub fn done(&self, utterance: UtteranceKey) {
         self.0.state.borrow_mut().queue.done(utterance);
@@ -281,6 +387,22 @@ impl Player {
         self.0.wake.notify_one();
     }
 
+    /// Does what may cut sound that has left and was not heard; the recorder hears of it.
+    fn cutting<T>(
+        &self,
+        cut: impl FnOnce(&mut PlaybackQueue<Chunk>, std::time::Instant) -> T,
+    ) -> T {
+        let state = &mut *self.0.state.borrow_mut();
+        let now = now();
+        let before = state.queue.unplayed_sound(now);
+        let outcome = cut(&mut state.queue, now);
+        let unheard = before.saturating_sub(state.queue.unplayed_sound(now));
+        if let Some(recorder) = state.recorder.as_ref().filter(|_| !unheard.is_zero()) {
+            recorder.cut(unheard);
+        }
+        outcome
+    }
+
     /// Sound from this utterance on is not wanted any more, as far as it can still be had back.
     fn call_back(&self, from: Option<UtteranceKey>) {
         let Some(from) = from else { return };
@@ -299,7 +421,7 @@ impl Player {
         loop {
             match self.next_step() {
                 Step::Leave { utterance, sound } => self.leave(utterance, &sound).await,
-                Step::Tell(event) => self.0.writer.event(message(event).to_json()),
+                Step::Tell(event) => self.tell(event),
                 Step::FinishStream => self.finish_stream().await,
                 Step::Wait { until, room } => {
                     steps = 0;
@@ -357,12 +479,19 @@ impl Player {
                     }
                     metrics::output_delay(state.lateness(&sound, instant));
                     let mut samples = sound.sound.into_samples();
+                    if !state.queue.is_protected(utterance) {
+                        state.gain.apply(&mut samples, self.layout());
+                    }
                     state.mix_loading(&mut samples);
                     let sound = Pcm::new(self.layout(), samples);
+                    state.record(&sound, now);
                     let utterance = Some(utterance);
                     return Step::Leave { utterance, sound };
                 }
-                Output::Event(event) => return Step::Tell(event),
+                Output::Event(event) => {
+                    state.note(&event);
+                    return Step::Tell(event);
+                }
                 Output::Command(command) => {
                     if let Command::Cancel { .. } = command {
                         // Whoever waits to bring sound of it need not wait any longer.
@@ -388,6 +517,7 @@ impl Player {
                 state.mix_loading(&mut samples);
                 let sound = Pcm::new(self.layout(), samples);
                 state.queue.fill(now, sound.duration());
+                state.record(&sound, now);
                 let utterance = None;
                 return Step::Leave { utterance, sound };
             }
@@ -487,6 +617,29 @@ impl Player {
 }
 
 impl State {
+    /// What is said from now on has nothing to do with what yielded.
+    const fn begin_anew(&mut self) {
+        self.queue.pause(false);
+        self.gain = Gain::FULL;
+    }
+
+    /// Sound has just left.
+    fn record(&self, sound: &Pcm, now: std::time::Instant) {
+        if let Some(recorder) = &self.recorder {
+            let unplayed = self.queue.unplayed_sound(now);
+            recorder.play(sound, unplayed.saturating_sub(sound.duration()));
+        }
+    }
+
+    fn note(&self, event: &Event) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(|at_ms| {
+                let line = line(event, at_ms);
+                line.map_or_else(String::new, |line| line.to_json())
+            });
+        }
+    }
+
     fn is_loading(&self) -> bool {
         let both = self.loading.iter().chain(&self.fading);
         both.into_iter().any(LoadingSound::is_heard)
@@ -537,11 +690,40 @@ fn timestamp() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
+fn line(event: &Event, at_ms: u64) -> Option<Line<'_>> {
+    let id = event.id.as_deref();
+    let played = match &event.kind {
+        EventKind::Progress { .. } => return None,
+        EventKind::Started => return Some(Line::Begins { at_ms, id }),
+        EventKind::Complete { duration } => duration,
+        EventKind::Interrupted { played, .. } | EventKind::Failed { played, .. } => played,
+    };
+    Some(Line::Said {
+        at_ms,
+        id,
+        text: &event.text,
+        played_ms: played.as_millis() as u64,
+        whole: matches!(event.kind, EventKind::Complete { .. }),
+    })
+}
+
 fn message(event: Event) -> ServerMessage {
     let Event { id, kind, .. } = event;
     let timestamp = timestamp();
     match kind {
         EventKind::Started => ServerMessage::TtsStarted { id, timestamp },
+        EventKind::Progress {
+            word_index,
+            text,
+            played,
+            estimated,
+        } => ServerMessage::TtsProgress {
+            id,
+            word_index: word_index as u64,
+            text,
+            played_ms: played.as_millis() as u64,
+            estimated,
+        },
         EventKind::Complete { duration } => ServerMessage::TtsPlaybackComplete {
             timestamp,
             id,

@@ -101,7 +101,7 @@ mod tests {
                 },
                 "tts_config": {
                     "provider": "local", "model": "", "voice_id": "v", "audio_format": "linear16",
-                    "sample_rate": 24000, "speaking_rate": 1.0, "auth": {}, "connection_timeout": 10,
+                    "sample_rate": 24000, "speaking_rate": 1.0, "auth": {}, "progress": false, "connection_timeout": 10,
                     "request_timeout": 60, "pronunciations": [{"word": "a", "pronunciation": "b"}],
                 },
                 "loading_audio": {
@@ -110,11 +110,28 @@ mod tests {
                 "vad": {
                     "enabled": true, "threshold": 0.5, "silence_ms": 500, "min_speech_ms": 100,
                     "speech_final_timeout_ms": 1800, "max_turn_ms": 0, "noise_suppression": false,
+                    "interruption": "duck", "interruption_window_ms": 600,
                 },
                 "rtc": {
                     "room_name": "r", "enable_recording": false, "service_participant_identity": "i",
                     "service_participant_name": "n", "listen_participants": ["a"], "stt_mode": "mixed",
                     "delete_room": "auto", "empty_timeout_seconds": 20,
+                },
+            }),
+            json!({
+                "type": "update_config",
+                "stt_config": {
+                    "provider": "local", "language": "en-US", "sample_rate": 16000, "channels": 1,
+                    "punctuation": true, "encoding": "linear16", "model": "", "auth": {},
+                },
+                "tts_config": {
+                    "provider": "local", "model": "", "voice_id": "v", "audio_format": "linear16",
+                    "sample_rate": 24000, "speaking_rate": 1.0, "auth": {}, "connection_timeout": 10,
+                    "request_timeout": 60, "pronunciations": [{"word": "a", "pronunciation": "b"}],
+                },
+                "vad": {
+                    "enabled": true, "threshold": 0.5, "silence_ms": 500, "min_speech_ms": 100,
+                    "speech_final_timeout_ms": 1800, "max_turn_ms": 0, "noise_suppression": false,
                 },
             }),
             json!({"type": "speak", "text": "x", "flush": true, "allow_interruption": true, "replace": false, "id": "1"}),

@@ -7,16 +7,20 @@ use std::time::{Duration, Instant};
 
 use super::failure::{Refusal, of_provider, of_synthesis};
 use super::hearing::EarNews;
+use super::interruption::{Interruption, InterruptionMode, InterruptionReason, Step};
 use super::loading::Clip;
 use super::messages::{
-    ClientMessage, ErrorCode, ListenConfig, ServerMessage, SessionConfig, StreamId, VadConfig,
+    Changeable, ClientMessage, ConfigUpdate, ErrorCode, ListenConfig, ServerMessage, SessionConfig,
+    StreamId, VadConfig,
 };
 use super::playback::Speak;
+use super::succession::{Former, Succession};
 use super::turn::{Moment, TurnDetector, TurnEvent};
 use crate::actors::stt::{SttNews, SttReport};
 use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
 use crate::actors::tts::{TtsNews, TtsReport};
 use crate::audio::vad::VadEvent;
+use crate::audio::{Layout, SampleRate};
 use crate::json::Misfit;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
@@ -53,6 +57,8 @@ pub struct Prepared {
     pub clip: Option<Result<Clip, Misfit>>,
     /// Whether its sound comes where that of the config in force comes: its recogniser hears it already.
     pub is_heard: bool,
+    /// How long each of the recognisers that it names may take over a final.
+    pub patience: Vec<Duration>,
 }
 
 /// What is to be done.
@@ -68,6 +74,8 @@ pub enum Effect {
         stream_id: StreamId,
         /// All of it.
         wanted: Box<SessionConfig>,
+        /// What becomes of the sound.
+        sound: SoundOf,
     },
     /// The input of this config is in force.
     Commit {
@@ -75,6 +83,8 @@ pub enum Effect {
         config: u64,
         /// Its voice activity detection.
         vad: VadConfig,
+        /// Whether it is recorded, and the rates of what is heard and of what is played then.
+        recording: Option<(SampleRate, SampleRate)>,
     },
     /// The config will not be carried out.
     Discard {
@@ -99,6 +109,8 @@ pub enum Effect {
     Finalize,
     /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
     SetOutput(Option<Box<SpeechConfig>>),
+    /// Say what is queued from now on with this config.
+    ChangeVoice(Box<SpeechConfig>),
     /// Start a synthesiser for the output.
     StartTts {
         /// Names it in its reports.
@@ -116,6 +128,10 @@ pub enum Effect {
     Speak(Speak),
     /// Cut speech.
     Clear,
+    /// Let speech yield to somebody who may want to interrupt it.
+    Yield(InterruptionMode),
+    /// Let it go on as it was.
+    Resume,
     /// Close the socket.
     Close {
         /// With this code.
@@ -125,9 +141,26 @@ pub enum Effect {
     },
 }
 
+/// Where the sound for a config's recogniser comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SoundOf {
+    /// What came behind the message.
+    Message {
+        /// It is to be heard in another way than by the config in force, though its format may be the same.
+        anew: bool,
+    },
+    /// What comes where that of the config in force comes, from a lull on.
+    Session {
+        /// See there.
+        anew: bool,
+    },
+}
+
 /// A child that is made anew when it dies.
 #[derive(Debug)]
 struct Child {
+    /// Its first life, which is its place in the order of recognisers.
+    seat: u32,
     life: u32,
     provider: String,
     restarts: Restarts,
@@ -152,6 +185,7 @@ struct Child {
 impl Child {
     const fn new(life: u32, provider: String, restarts: Restarts) -> Self {
         Self {
+            seat: life,
             life,
             provider,
             restarts,
@@ -206,7 +240,10 @@ struct UnderWay {
     config: u64,
     stream_id: StreamId,
     wanted: Box<SessionConfig>,
+    /// It changes a part of what is in force, which then goes on.
+    is_update: bool,
     clip: Option<Clip>,
+    patience: Vec<Duration>,
     /// The recogniser that is being opened.
     stt: Option<u32>,
     /// Which of those that were asked for.
@@ -219,7 +256,11 @@ struct InForce {
     config: u64,
     stt: Option<ListenConfig>,
     tts: Option<SpeechConfig>,
+    vad: VadConfig,
     clip: Option<Clip>,
+    /// How long each recogniser that may hear takes over a final.
+    patience: Vec<Duration>,
+    recording: bool,
 }
 
 #[derive(Debug)]
@@ -241,8 +282,15 @@ pub struct Session {
     backlog: VecDeque<Command>,
     backlog_bytes: usize,
     stt: Option<Child>,
+    /// Those that were replaced and finish.
+    succession: Succession,
     tts: Option<Child>,
     turns: Option<TurnDetector>,
+    interruption: Interruption,
+    /// Whether something is being said that may be cut.
+    playing: bool,
+    /// How much sound the session has heard.
+    heard: Duration,
     /// What was heard before the first config was in force.
     early: Vec<(VadEvent, Moment)>,
     lives: u32,
@@ -263,8 +311,12 @@ impl Session {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             stt: None,
+            succession: Succession::default(),
             tts: None,
             turns: None,
+            interruption: Interruption::default(),
+            playing: false,
+            heard: Duration::ZERO,
             early: Vec::new(),
             lives: 0,
             ending: None,
@@ -283,6 +335,12 @@ impl Session {
         self.in_force
             .as_ref()
             .is_some_and(|known| known.config == config)
+    }
+
+    /// Whether this config is being carried out.
+    pub fn is_carrying_out(&self, config: u64) -> bool {
+        let known = self.under_way.as_ref();
+        known.is_some_and(|known| known.config == config)
     }
 
     /// Takes a message; while a config is carried out it waits.
@@ -312,6 +370,9 @@ impl Session {
             ClientMessage::Config(wanted) => {
                 return self.configure(command.config, wanted);
             }
+            ClientMessage::UpdateConfig(update) => {
+                return self.update(command.config, *update);
+            }
             message => message,
         };
         let Some(in_force) = &self.in_force else {
@@ -320,7 +381,7 @@ impl Session {
         let speaks = in_force.tts.is_some();
         let loads = in_force.clip.is_some();
         let effect = match message {
-            ClientMessage::Config(_) => return,
+            ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) => return,
             ClientMessage::SendMessage(_) | ClientMessage::SipTransfer(_) => {
                 return self.refuse(ErrorCode::RtcNotConfigured, "the session is in no room");
             }
@@ -333,8 +394,16 @@ impl Session {
             ClientMessage::Speak(_) if self.tts.as_ref().is_some_and(|tts| tts.failed) => {
                 return self.refuse(ErrorCode::TtsFailed, MUTE);
             }
-            ClientMessage::Speak(speak) => Effect::Speak(speak),
-            ClientMessage::Clear => Effect::Clear,
+            ClientMessage::Speak(speak) => {
+                if speak.replace {
+                    self.is_not_interrupted(InterruptionReason::Cleared);
+                }
+                Effect::Speak(speak)
+            }
+            ClientMessage::Clear => {
+                self.is_not_interrupted(InterruptionReason::Cleared);
+                Effect::Clear
+            }
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !loads => {
                 return self.refuse(
                     ErrorCode::LoadingUnavailable,
@@ -357,9 +426,9 @@ impl Session {
                 ErrorCode::RtcNotConfigured,
                 "rtc: this server has no rooms",
             )),
-            _ if wanted.recording => Some(Refusal::new(
+            _ if wanted.recording && wanted.stt.is_none() => Some(Refusal::new(
                 ErrorCode::RecordingUnavailable,
-                "recording: this server does not record",
+                "recording: without audio there is nothing to record",
             )),
             _ => None,
         };
@@ -370,19 +439,64 @@ impl Session {
         let stream_id = has
             .or_else(|| wanted.stream_id.clone())
             .unwrap_or_else(StreamId::random);
+        self.prepare(config, stream_id, wanted, false);
+    }
+
+    /// Finds out whether a config can be carried out.
+    fn prepare(
+        &mut self,
+        config: u64,
+        stream_id: StreamId,
+        wanted: Box<SessionConfig>,
+        is_update: bool,
+    ) {
+        let known = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
+        // After one that was given up the next hears everything that is kept.
+        let is_deaf = self.stt.as_ref().is_none_or(|stt| stt.failed);
+        let anew = known.is_some() && known != wanted.stt.as_ref() && !is_deaf;
+        let sound = match is_update {
+            true => SoundOf::Session { anew },
+            false => SoundOf::Message { anew },
+        };
         self.effects.push(Effect::Prepare {
             config,
             stream_id: stream_id.clone(),
             wanted: wanted.clone(),
+            sound,
         });
         self.under_way = Some(UnderWay {
             config,
             stream_id,
             wanted,
+            is_update,
             clip: None,
+            patience: Vec::new(),
             stt: None,
             choice: 0,
         });
+    }
+
+    fn update(&mut self, config: u64, update: ConfigUpdate) {
+        let (Some(known), Some(stream_id)) = (&self.in_force, &self.stream_id) else {
+            return self.refuse(ErrorCode::NotConfigured, "send config first");
+        };
+        let (stream_id, recording) = (stream_id.clone(), known.recording);
+        let changeable = Changeable {
+            stt: known.stt.as_ref(),
+            tts: known.tts.as_ref(),
+            vad: &known.vad,
+        };
+        match update.over(changeable) {
+            Ok(Some(mut wanted)) => {
+                wanted.recording = recording;
+                self.prepare(config, stream_id, Box::new(wanted), true);
+            }
+            Ok(None) => self.refuse(
+                ErrorCode::AudioDisabled,
+                "the session was configured with audio: false",
+            ),
+            Err(misfit) => self.refuse(ErrorCode::InvalidMessage, misfit.to_string()),
+        }
     }
 
     fn config_failed(&mut self, config: u64, refusal: Refusal) {
@@ -393,17 +507,22 @@ impl Session {
     }
 
     /// Takes what was found out about a config.
-    pub fn prepared(&mut self, config: u64, prepared: Result<Prepared, Refusal>) {
+    pub fn prepared(&mut self, config: u64, prepared: Result<Prepared, Refusal>, now: Instant) {
         let Some(under_way) = self.under_way.as_mut().filter(|u| u.config == config) else {
             return;
         };
-        let Prepared { clip, is_heard } = match prepared {
+        let Prepared {
+            clip,
+            is_heard,
+            patience,
+        } = match prepared {
             Ok(prepared) => prepared,
             Err(refusal) => {
                 self.config_failed(config, refusal);
                 return self.carry_on();
             }
         };
+        under_way.patience = patience;
         let bad_clip = match clip {
             Some(Ok(clip)) => {
                 under_way.clip = Some(clip);
@@ -430,12 +549,12 @@ impl Session {
             self.refuse(ErrorCode::InvalidLoadingAudio, misfit.to_string());
         }
         if !opens {
-            self.commit();
+            self.commit(now);
         }
     }
 
     /// Everything that a config needs is there.
-    fn commit(&mut self) {
+    fn commit(&mut self, now: Instant) {
         let Some(under_way) = self.under_way.take() else {
             return;
         };
@@ -443,7 +562,9 @@ impl Session {
             config,
             stream_id,
             wanted,
+            is_update,
             clip,
+            patience,
             stt,
             choice,
         } = under_way;
@@ -451,13 +572,28 @@ impl Session {
             stt: listen,
             tts: speech,
             vad,
+            recording,
             ..
         } = *wanted;
         let before = self.in_force.take();
+        let rate =
+            |layout: Option<Layout>| layout.map_or(SampleRate::HZ_48000, |layout| layout.rate);
+        let rates = || {
+            let heard = listen.as_ref().map(|listen| listen.format.layout);
+            let played = speech.as_ref().map(|speech| speech.format.layout);
+            (rate(heard), rate(played))
+        };
+        self.effects.push(Effect::Commit {
+            config,
+            vad,
+            recording: recording.then(rates),
+        });
         if (stt.is_some() || listen.is_none())
             && let Some(old) = self.stt.take()
+            && let Some(before) = &before
+            && let Some(heard) = &before.stt
         {
-            self.effects.push(Effect::EndStt { life: old.life });
+            self.retire(&old, before.config, heard, now);
         }
         if let (Some(life), Some(listen)) = (stt, &listen) {
             let restarts = Restarts::new(RestartPolicy::RECOGNISER);
@@ -468,30 +604,31 @@ impl Session {
                 ..Child::new(life, provider, restarts)
             });
         }
-        self.effects.push(Effect::Commit { config, vad });
-        let settings = vad.turn_settings();
-        match (&mut self.turns, &listen) {
-            (Some(turns), Some(_)) => turns.set(settings),
-            (turns, Some(_)) => *turns = Some(TurnDetector::new(settings)),
-            (_, None) => {}
-        }
+        let languages = listen.iter().flat_map(|listen| {
+            let others = listen.languages.iter().map(String::as_str);
+            std::iter::once(listen.language.as_str()).chain(others)
+        });
+        let steps = self.interruption.configure(&vad, languages, self.heard);
+        self.interrupted(steps);
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
-        let clip = clip.filter(|_| speech.is_some());
-        let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
-        if spoke != speech || is_mute {
-            self.effects
-                .push(Effect::SetOutput(speech.clone().map(Box::new)));
-            self.tts = speech.as_ref().map(|speech| self.new_tts(speech));
-        }
-        if spoke != speech || is_mute || had_clip != clip {
+        let clip = match is_update {
+            true => had_clip.clone(),
+            false => clip.filter(|_| speech.is_some()),
+        };
+        let new_output = self.speak_with(spoke.as_ref(), speech.as_ref(), is_update);
+        if new_output || had_clip != clip {
             self.effects.push(Effect::SetClip(clip.clone()));
         }
         self.in_force = Some(InForce {
             config,
             stt: listen,
             tts: speech,
+            vad,
             clip,
+            patience,
+            recording,
         });
+        self.set_turns();
         self.config_due = None;
         self.stream_id = Some(stream_id.clone());
         self.tell(ServerMessage::Ready { stream_id });
@@ -499,6 +636,71 @@ impl Session {
             self.ear(EarNews::Voice(event), moment);
         }
         self.carry_on();
+    }
+
+    /// A recogniser that is replaced finishes what it has heard. One that is between two lives needs another for it.
+    fn retire(&mut self, old: &Child, config: u64, listen: &ListenConfig, now: Instant) {
+        let listen = listen.choice(old.choice);
+        let mut life = old.life;
+        if old.restart_at.is_some() && !old.failed {
+            self.lives += 1;
+            life = self.lives;
+            self.effects.push(Effect::StartStt {
+                life,
+                config,
+                listen: listen.clone(),
+            });
+        }
+        self.effects.push(Effect::EndStt { life });
+        if !old.failed {
+            self.succession
+                .retire((old.seat, life), config, listen, now);
+        }
+    }
+
+    /// Speaks in another way from now on, where it is another; true where there is another output for it. An update lets
+    /// what is queued be said as it would have been.
+    fn speak_with(
+        &mut self,
+        spoke: Option<&SpeechConfig>,
+        speech: Option<&SpeechConfig>,
+        is_update: bool,
+    ) -> bool {
+        let is_mute = self.tts.as_ref().is_some_and(|tts| tts.failed);
+        if spoke == speech && !is_mute {
+            return false;
+        }
+        match (speech, &mut self.tts) {
+            (Some(speech), Some(tts)) if is_update && !is_mute => {
+                tts.provider.clone_from(&speech.provider);
+                let speech = Box::new(speech.clone());
+                self.effects.push(Effect::ChangeVoice(speech));
+                false
+            }
+            _ => {
+                self.is_not_interrupted(InterruptionReason::Cleared);
+                let output = speech.cloned().map(Box::new);
+                self.effects.push(Effect::SetOutput(output));
+                self.tts = speech.map(|speech| self.new_tts(speech));
+                true
+            }
+        }
+    }
+
+    /// When a turn is over depends on the config and on who hears.
+    fn set_turns(&mut self) {
+        let Some(known) = self.in_force.as_ref().filter(|known| known.stt.is_some()) else {
+            return;
+        };
+        let choice = self.stt.as_ref().map_or(0, |stt| stt.choice);
+        let mut settings = known.vad.turn_settings();
+        if let Some(patience) = known.patience.get(choice) {
+            settings.final_patience = *patience;
+        }
+        match &mut self.turns {
+            Some(turns) => turns.set(settings),
+            turns => *turns = Some(TurnDetector::new(settings)),
+        }
     }
 
     fn new_tts(&mut self, speech: &SpeechConfig) -> Child {
@@ -525,6 +727,34 @@ impl Session {
         }
     }
 
+    /// Takes whether something is being said that may be cut, and how much sound the session has heard.
+    pub const fn plays(&mut self, playing: bool, heard: Duration) {
+        self.playing = playing;
+        self.heard = heard;
+    }
+
+    /// Whether somebody wants to interrupt is not the question any more.
+    fn is_not_interrupted(&mut self, reason: InterruptionReason) {
+        let steps = self.interruption.abandon(reason, self.heard);
+        self.interrupted(steps);
+    }
+
+    fn interrupted(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Yield(mode) => self.effects.push(Effect::Yield(mode)),
+                Step::Resume => self.effects.push(Effect::Resume),
+                Step::Cut => self.effects.push(Effect::Clear),
+                Step::Tell(event) => self.tell(ServerMessage::Interruption(event)),
+            }
+        }
+    }
+
+    /// The recording has stopped before its end.
+    pub fn recording_failed(&mut self, store: &str, problem: String) {
+        self.provider_event("recording", "failed", store.to_owned(), problem);
+    }
+
     /// Takes what a recogniser says. `lost` is how much sound was dropped so far because there was none.
     pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
         let SttReport { life, news } = report;
@@ -532,7 +762,7 @@ impl Session {
         if let Some(under_way) = opening {
             let config = under_way.config;
             match news {
-                SttNews::Opened => self.commit(),
+                SttNews::Opened => self.commit(moment.now),
                 SttNews::Heard(_) => {}
                 SttNews::Stopped(outcome) => {
                     let error = outcome.err().unwrap_or_else(ended_early);
@@ -548,7 +778,45 @@ impl Session {
         match news {
             SttNews::Heard(event) => self.heard(life, event, moment),
             SttNews::Opened => self.recovered(life, lost, moment),
+            SttNews::Stopped(outcome) if self.succession.seat_of(life).is_some() => {
+                self.former_stopped(life, outcome, moment);
+            }
             SttNews::Stopped(outcome) => self.stt_stopped(life, outcome, moment),
+        }
+    }
+
+    /// Who was replaced has said its last, or needs another life for it.
+    fn former_stopped(&mut self, life: u32, outcome: Result<(), ProviderError>, moment: Moment) {
+        let next = self.lives + 1;
+        if outcome.is_err()
+            && let Some(former) = self.succession.revive(life, next)
+        {
+            let (config, listen) = (former.config, former.listen.clone());
+            self.lives = next;
+            self.effects.push(Effect::StartStt {
+                life: next,
+                config,
+                listen,
+            });
+            return self.effects.push(Effect::EndStt { life: next });
+        }
+        let former = self.succession.ended(life);
+        if let (Some(former), Err(error)) = (former, outcome) {
+            self.last_words_lost(former, error.message);
+        }
+        self.tell_waiting(moment);
+        self.close_when_heard(moment);
+    }
+
+    fn last_words_lost(&mut self, former: Former, why: String) {
+        self.provider_event("stt", "failed", former.listen.provider, why);
+    }
+
+    /// Tells what has waited for former recognisers.
+    fn tell_waiting(&mut self, moment: Moment) {
+        for (event, heard) in self.succession.due() {
+            let now = moment.now;
+            self.understood(event, Moment { now, heard });
         }
     }
 
@@ -576,18 +844,32 @@ impl Session {
     }
 
     fn heard(&mut self, life: u32, event: SttEvent, moment: Moment) {
-        if let Some(stt) = self.stt.as_mut().filter(|stt| stt.life == life) {
-            stt.works = true;
+        let current = self.stt.as_mut().filter(|stt| stt.life == life);
+        let seat = match current {
+            Some(stt) => {
+                stt.works = true;
+                if matches!(&event, SttEvent::Final(heard) if !heard.text.is_empty()) {
+                    stt.restarts.forgive(moment.now.into());
+                }
+                stt.seat
+            }
+            // That it has heard the end of its sound is no end of a turn.
+            None if matches!(event, SttEvent::EndOfSpeech) => return,
+            None => self.succession.seat_of(life).unwrap_or_default(),
+        };
+        if let Some(event) = self.succession.take(seat, event, moment.heard) {
+            self.understood(event, moment);
         }
+        self.tell_waiting(moment);
+    }
+
+    fn understood(&mut self, event: SttEvent, moment: Moment) {
         if let SttEvent::UtteranceLost(error) = &event {
             let refusal = of_provider(error, ErrorCode::SttFailed);
             self.refuse(refusal.code, refusal.message);
         }
-        if let (SttEvent::Final(heard), Some(stt)) = (&event, &mut self.stt)
-            && !heard.text.is_empty()
-        {
-            stt.restarts.forgive(moment.now.into());
-        }
+        let steps = self.interruption.stt(&event, moment, self.playing);
+        self.interrupted(steps);
         if let Some(turns) = &mut self.turns {
             let events = turns.stt(event, moment);
             self.turned(events);
@@ -645,7 +927,7 @@ impl Session {
         };
         if self.ending.is_some() {
             self.stt = None;
-            return self.close(moment);
+            return self.close_when_heard(moment);
         }
         let error = outcome.err().unwrap_or_else(ended_early);
         let listen = self.in_force.as_ref().and_then(|known| known.stt.as_ref());
@@ -673,6 +955,7 @@ impl Session {
         if std::mem::replace(&mut stt.choice, next) != next {
             stt.provider = listen.choice(next).provider;
             let provider = stt.provider.clone();
+            self.set_turns();
             self.provider_event("stt", "switched", provider, error.to_string());
         } else if !was_away {
             let provider = stt.provider.clone();
@@ -739,6 +1022,8 @@ impl Session {
                 if let Some(turns) = &mut self.turns {
                     let events = turns.vad(event, moment);
                     self.turned(events);
+                    let steps = self.interruption.vad(event, moment, self.playing);
+                    self.interrupted(steps);
                 } else if self.early.len() < MAX_EARLY {
                     self.early.push((event, moment));
                 }
@@ -755,14 +1040,15 @@ impl Session {
         let config = self.config_due.filter(|_| self.under_way.is_none());
         let restart = |child: &Option<Child>| child.as_ref().and_then(|child| child.restart_at);
         let turn = self.turns.as_ref().and_then(TurnDetector::next_deadline);
+        let interruption = self.interruption.next_deadline();
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         if self.ended {
             return None;
         }
-        [config, restart(&self.stt), restart(&self.tts), turn, ending]
-            .into_iter()
-            .flatten()
-            .min()
+        let former = self.succession.deadline();
+        let children = [restart(&self.stt), restart(&self.tts)];
+        let others = [config, former, turn, interruption, ending];
+        children.into_iter().chain(others).flatten().min()
     }
 
     /// Lets time pass.
@@ -789,6 +1075,13 @@ impl Session {
             let events = turns.tick(moment);
             self.turned(events);
         }
+        for former in self.succession.give_up(moment.now) {
+            let why = "what was said last before the change could not be made final in time";
+            self.last_words_lost(former, why.to_owned());
+            self.tell_waiting(moment);
+        }
+        let steps = self.interruption.tick(moment, self.playing);
+        self.interrupted(steps);
         self.restart(moment.now);
     }
 
@@ -835,13 +1128,29 @@ impl Session {
             reason,
             deadline: moment.now + LAST_WORDS,
         });
+        self.is_not_interrupted(InterruptionReason::Ended);
         self.effects.push(Effect::SetOutput(None));
         match &self.stt {
             Some(stt) if stt.restart_at.is_none() && !stt.failed => {
                 let life = stt.life;
                 self.effects.push(Effect::EndStt { life });
             }
-            _ => self.close(moment),
+            _ => {
+                self.stt = None;
+                self.close_when_heard(moment);
+            }
+        }
+    }
+
+    /// Whether somebody still hears the sound of this config.
+    pub fn needs_sound_of(&self, config: u64) -> bool {
+        self.succession.needs(config)
+    }
+
+    /// Closes a session that ends, once everybody has said their last.
+    fn close_when_heard(&mut self, moment: Moment) {
+        if self.ending.is_some() && self.stt.is_none() && self.succession.is_over() {
+            self.close(moment);
         }
     }
 
@@ -859,6 +1168,8 @@ impl Session {
     }
 
     fn close(&mut self, moment: Moment) {
+        self.succession.end();
+        self.tell_waiting(moment);
         if let Some(turns) = &mut self.turns {
             let events = turns.end(moment);
             self.turned(events);

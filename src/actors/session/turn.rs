@@ -10,9 +10,12 @@
 //! |---|---|
 //! | `provider` | the recogniser says so and owes no final. If it still owes one, the final is waited for |
 //! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it |
-//! | `timeout` | nothing new was said or understood for `speech_final_timeout_ms`; whatever is heard sets it back |
+//! | `timeout` | nothing new was said or understood for `speech_final_timeout_ms`; whatever is heard sets it back. After a pause that has lasted, already when the recogniser's final is overdue |
 //! | `max_turn` | the turn is longer than `max_turn_ms`, speech or not; or its text is longer than 64 KiB |
 //! | `session_end` | [`TurnDetector::end`] |
+//!
+//! A recogniser that still owes a final when a turn is to end is asked for it, and given the time that its finals take
+//! ([`TurnSettings::final_patience`]): the turn ends with all of its text, or without what never comes.
 //!
 //! Finals are told when they come and are never held back: the end is usually found later, and then the result that
 //! says so has an empty `transcript` (nothing is said twice) beside the `turn_transcript`. Only finals make text. One that
@@ -25,7 +28,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::audio::vad::{RATE, VadEvent, VadSettings};
-use crate::providers::{SttEvent, Transcript, Word};
+use crate::providers::{FinalDelay, SttEvent, Transcript, Word};
 
 /// How far before a pause the last word may end and still be the last one before it: recognisers and voice activity
 /// detection do not agree to the frame.
@@ -50,6 +53,9 @@ pub struct TurnSettings {
     pub speech_final_timeout: Duration,
     /// How long a turn may last; `None` is for ever.
     pub max_turn: Option<Duration>,
+    /// How long after the last speech the recogniser's final is waited for, before it is asked for, and again after that:
+    /// [`FinalDelay::patience`](crate::providers::FinalDelay::patience) of whoever hears.
+    pub final_patience: Duration,
 }
 
 impl Default for TurnSettings {
@@ -61,6 +67,7 @@ impl Default for TurnSettings {
             min_speech: Duration::from_millis(100),
             speech_final_timeout: Duration::from_millis(1_800),
             max_turn: None,
+            final_patience: FinalDelay::UNKNOWN.patience(),
         }
     }
 }
@@ -282,6 +289,7 @@ impl TurnDetector {
                     let since = position(at);
                     self.voice = Voice::Silence { since };
                     self.end_if_silent(moment);
+                    self.expect_final(moment);
                 }
             }
         }
@@ -468,6 +476,21 @@ impl TurnDetector {
         }
     }
 
+    /// Silence has lasted, and the final is not there: it is waited for as long as it may take this recogniser.
+    fn expect_final(&mut self, moment: Moment) {
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.ending.is_none()) else {
+            return;
+        };
+        // Of what it has made nothing it may still make something: for that there is the time-out.
+        let understood = !turn.text.is_empty() || !turn.partial.is_empty();
+        if let (true, Voice::Silence { since }) = (turn.voiced && understood, self.voice) {
+            let waited = moment.heard.saturating_sub(since);
+            let left = self.settings.final_patience.saturating_sub(waited);
+            let overdue = moment.now.checked_add(left);
+            turn.deadline = turn.deadline.into_iter().chain(overdue).min();
+        }
+    }
+
     /// Ends a turn whose time is up: at once, or with the final of what the recogniser must still be holding.
     fn end_with_all_text(&mut self, mut turn: Turn, reason: TurnEndReason, moment: Moment) {
         let held = match self.voice {
@@ -562,7 +585,15 @@ impl TurnDetector {
 
     fn await_final(&self, turn: &mut Turn, reason: TurnEndReason, moment: Moment) {
         turn.ending = Some(reason);
-        turn.deadline = moment.now.checked_add(self.settings.speech_final_timeout);
+        let patience = match reason {
+            // It is overdue already.
+            TurnEndReason::Timeout => self.settings.final_patience,
+            _ => self
+                .settings
+                .final_patience
+                .max(self.settings.speech_final_timeout),
+        };
+        turn.deadline = moment.now.checked_add(patience);
         turn.heard_before = moment.heard;
     }
 
@@ -1397,7 +1428,8 @@ mod tests {
         fn a_recogniser_that_says_nothing_at_all_leaves_no_turn_open() {
             let mut scene = Scene::usual();
             scene.speech(1_000).partial("hello").silence(10_000);
-            assert_eq!(scene.ends(), [(2_850 + 1_800, Timeout)]);
+            // Overdue since the last speech, and as long again.
+            assert_eq!(scene.ends(), [(2_800 + 1_800, Timeout)]);
             assert_eq!(scene.turns.next_deadline(), None);
         }
     }

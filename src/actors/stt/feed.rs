@@ -112,6 +112,11 @@ impl Feed {
         }))
     }
 
+    /// Says where the first sample is in the session's audio, before there is one.
+    pub fn begin(&self, start: Duration) {
+        self.0.backlog.borrow_mut().start = start;
+    }
+
     /// What its sound is.
     pub fn layout(&self) -> Layout {
         Layout::mono(self.0.backlog.borrow().rate)

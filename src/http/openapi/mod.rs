@@ -17,9 +17,10 @@ use utoipa::openapi::tag::Tag;
 use utoipa::openapi::{Components, OpenApi};
 
 use super::pieces::Pieces;
-use super::{error, health, rtc, sessions, sip, speak};
+use super::{error, health, recording, rtc, sessions, sip, speak};
 use crate::actors::session::socket_schema;
 use crate::providers::Voice;
+use crate::recordings::catalogue::Page;
 
 /// Where the schemas of bodies are kept in the document.
 const SCHEMAS: &str = "/components/schemas";
@@ -41,7 +42,7 @@ const TAGS: [(&str, &str); 6] = [
     ),
     (
         "Recordings",
-        "What was said, as it is kept. This server keeps none yet: valid requests are answered 503 `RECORDING_UNAVAILABLE`.",
+        "What was said, as it is kept. A server with `RECORDING_BACKEND=off` answers 503 `RECORDING_UNAVAILABLE`.",
     ),
     (
         "Telephone",
@@ -155,6 +156,7 @@ fn schemas() -> Map<String, Value> {
     let mut written = settings().for_serialize().into_generator();
     add::<(error::Body<'_>, health::Health, Voice)>(&mut written);
     add::<(sessions::SessionList, sessions::Ended)>(&mut written);
+    add::<(Page, recording::Deleted)>(&mut written);
     add::<(
         rtc::TokenAnswer,
         rtc::RoomList,

@@ -21,8 +21,9 @@ use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 
 use crate::http::error::{Body, Code};
 use crate::http::health::Health;
-use crate::http::{rtc, sessions, sip, speak};
+use crate::http::{recording, rtc, sessions, sip, speak};
 use crate::providers::Voice;
+use crate::recordings::catalogue::Page;
 use crate::telemetry::metrics;
 
 /// One method of one path.
@@ -45,7 +46,7 @@ pub(super) struct Operation {
     examples: Vec<Example>,
 }
 
-/// A request, and how a server without rooms, recordings and telephone answers it.
+/// A request, and how a server without rooms, telephone and any recording answers it.
 #[derive(Clone)]
 struct Example {
     name: &'static str,
@@ -281,29 +282,39 @@ fn recordings() -> Vec<Operation> {
         get("/recordings", "listRecordings", "Recordings")
             .summary("The caller's recordings")
             .protected()
-            .answers(200, media("The recordings. Their fields come with the recorder.", &[JSON]))
+            .says("In the order of their names. A page may be short and still have others behind it: `next` says so.")
+            .parameter(query("limit", integer().minimum(Some(1)).maximum(Some(500)), "How many at most, 1 to 500; 50 when absent.", 50))
+            .parameter(query("after", string(), "The `next` of the page before.", "my-session"))
+            .answers(200, json_of::<Page>("The recordings."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
-            .example("asked", Value::Null, 503),
+            .example("asked", Value::Null, 200),
         get("/recording/{stream_id}", "getRecording", "Recordings")
             .summary("What was said in a session")
             .says("A recording that is not finished is not found yet; `Retry-After` says when to ask again.")
             .protected()
             .parameter(stream_id())
-            .answers(200, recording("The recording."))
-            .answers(206, recording("The part of it that `Range` names."))
+            .answers(200, sound_of_recording("The recording."))
+            .answers(206, sound_of_recording("The part of it that `Range` names."))
             .refuses(400, &[Code::InvalidRequest])
+            .answers(304, plain("It has not changed since `If-None-Match`."))
+            .answers(412, plain("It is not the one of `If-Match`."))
+            .answers(416, plain("There is nothing where `Range` points; `Content-Range` says how long it is."))
             .refuses(404, &[Code::RecordingNotFound])
+            .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
-            .example("asked", Value::Null, 503),
+            .example("asked", Value::Null, 404),
         delete("/recording/{stream_id}", "deleteRecording", "Recordings")
             .summary("Deletes a recording")
             .protected()
             .parameter(stream_id())
-            .answers(200, media("It is gone. The fields come with the recorder.", &[JSON]))
+            .answers(200, json_of::<recording::Deleted>("It is gone."))
             .refuses(400, &[Code::InvalidRequest])
             .refuses(404, &[Code::RecordingNotFound])
+            .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
-            .example("asked", Value::Null, 503),
+            .example("asked", Value::Null, 404),
     ]
 }
 
@@ -691,7 +702,7 @@ fn sound() -> Response {
     response
 }
 
-fn recording(says: &str) -> Response {
+fn sound_of_recording(says: &str) -> Response {
     let mut response = media(says, &["audio/ogg"]);
     let headers = [
         (

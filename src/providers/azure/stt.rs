@@ -17,16 +17,19 @@ use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::hearing::{self, Act, Flow, Protocol};
 use crate::providers::transport::websocket::Received;
 use crate::providers::{
-    Accepts, CredentialField, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest,
-    SttStream, Transcript, Word,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
+    SttRequest, SttStream, Transcript, Word,
 };
 
 /// The sound of one message.
 const CHUNK: Duration = Duration::from_millis(100);
 /// The longest sound that is kept for the next turn: longer than Azure's longest phrase.
 const KEPT: Duration = Duration::from_secs(30);
-/// What is kept while nobody has been heard: a word that Azure has not noticed yet.
+/// How long sound is kept while nobody has been heard: a word that Azure has not noticed yet. By the clock and not by its
+/// length, for after a drop much is sent at once.
 const KEPT_OF_SILENCE: Duration = Duration::from_secs(5);
+/// How exactly.
+const MARKS: Duration = Duration::from_secs(1);
 /// How long the last words of a turn may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// A connection is not left without a message for longer; Azure bears 300 s.
@@ -58,6 +61,10 @@ const PARAMETERS: &[Parameter] = &[
 impl SpeechToText for Azure {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(1016, 1_345)
     }
 
     fn accepts(&self) -> Accepts {
@@ -268,7 +275,7 @@ impl Recognition {
         let header = riff_header(self.format);
         act.out
             .binary(self.origin.audio(&id, Some("audio/x-wav"), &header));
-        self.sound.sent = self.sound.start;
+        self.sound.rewind();
         self.turn = Some(Turn {
             id,
             start: self.sound.start,
@@ -414,14 +421,12 @@ impl Protocol for Recognition {
     fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
         self.sound.push(audio);
         self.advance(act);
-        let most = match self.unfinished {
-            Unfinished::Silence => KEPT_OF_SILENCE,
-            Unfinished::Speech | Unfinished::Partial => KEPT,
-        };
-        self.sound.keep(
-            self.bytes_in(most.as_secs_f64()),
-            self.bytes_in(KEPT.as_secs_f64()),
-        );
+        let unnoticed = self.sound.sent_before(act.now);
+        if self.unfinished == Unfinished::Silence {
+            self.sound.forget(unnoticed);
+        }
+        let most = self.bytes_in(KEPT.as_secs_f64());
+        self.sound.keep(most);
     }
 
     fn finalize(&mut self, act: &mut Act<'_>) {
@@ -502,6 +507,8 @@ struct Sound {
     len: u64,
     /// Up to here the present turn was sent it.
     sent: u64,
+    /// How far that was at some times of the last [`KEPT_OF_SILENCE`].
+    marks: VecDeque<(Instant, u64)>,
 }
 
 impl Sound {
@@ -544,10 +551,28 @@ impl Sound {
         self.sent = self.sent.max(self.start);
     }
 
-    /// Keeps so many bytes of what was sent, and so many in all.
-    fn keep(&mut self, sent: u64, all: u64) {
-        let until = self.end().saturating_sub(all);
-        self.forget(until.max(self.sent.saturating_sub(sent)));
+    /// Up to where the present turn had been sent it so long ago that speech would have been noticed.
+    fn sent_before(&mut self, now: Instant) -> u64 {
+        let is_old = |mark: &mut (Instant, u64)| mark.0 + KEPT_OF_SILENCE <= now;
+        let mut until = self.start;
+        while let Some((_, sent)) = self.marks.pop_front_if(is_old) {
+            until = until.max(sent);
+        }
+        if self.marks.back().is_none_or(|(at, _)| *at + MARKS <= now) {
+            self.marks.push_back((now, self.sent));
+        }
+        until
+    }
+
+    /// The next turn hears it from the beginning.
+    fn rewind(&mut self) {
+        self.sent = self.start;
+        self.marks.clear();
+    }
+
+    /// Keeps so many bytes.
+    fn keep(&mut self, bytes: u64) {
+        self.forget(self.end().saturating_sub(bytes));
     }
 }
 

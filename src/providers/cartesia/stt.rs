@@ -15,8 +15,8 @@ use crate::providers::parameters::{Parameter, converted, ignored, own};
 use crate::providers::transport::websocket::Socket;
 use crate::providers::transport::{Permits, hearing};
 use crate::providers::{
-    Accepts, Credential, CredentialField, ErrorKind, ProviderError, SpeechToText, SttRequest,
-    SttStream,
+    Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
+    SttRequest, SttStream,
 };
 
 /// How long connecting may take.
@@ -69,6 +69,10 @@ impl Ink {
 impl SpeechToText for Ink {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(299, 328)
     }
 
     fn accepts(&self) -> Accepts {

@@ -9,7 +9,7 @@ use crate::audio::format::Encoding;
 use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::{Permits, hearing};
 use crate::providers::{
-    Accepts, CredentialField, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, CredentialField, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 
 /// How long a free permit, and then the connection, are waited for.
@@ -46,6 +46,10 @@ impl DeepgramStt {
 impl SpeechToText for DeepgramStt {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(247, 298)
     }
 
     fn accepts(&self) -> Accepts {

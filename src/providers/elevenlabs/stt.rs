@@ -13,7 +13,8 @@ use crate::providers::parameters::{Parameter, converted, ignored, own};
 use crate::providers::transport::websocket::Handshake;
 use crate::providers::transport::{Permits, Transport, hearing};
 use crate::providers::{
-    Accepts, CredentialField, ErrorKind, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
+    SttStream,
 };
 
 /// What is listened with where nothing is said.
@@ -104,6 +105,10 @@ fn language_code(tag: &str) -> Option<String> {
 impl SpeechToText for Stt {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(281, 348)
     }
 
     fn accepts(&self) -> Accepts {

@@ -30,8 +30,8 @@ use crate::audio::format::{AudioFormat, Encoding};
 use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::{Permit, Permits};
 use crate::providers::{
-    Accepts, AudioSink, CredentialField, ErrorKind, ProviderError, SpeechToText, SttEvent,
-    SttInput, SttRequest, SttStream, Transcript, Word,
+    Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
+    SttEvent, SttInput, SttRequest, SttStream, Transcript, Word,
 };
 
 /// Chunks of sound that may wait for the driver.
@@ -128,6 +128,10 @@ impl GoogleStt {
 impl SpeechToText for GoogleStt {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(878, 1_155)
     }
 
     fn accepts(&self) -> Accepts {

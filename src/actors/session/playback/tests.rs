@@ -212,6 +212,9 @@ impl Stage {
         if std::mem::take(&mut known.running) {
             known.failed = !known.text_ended;
             known.synthesised = Some(self.now);
+            let brought = self.queue.utterances.iter().find(|u| u.key == key);
+            let brought = brought.map_or(Duration::ZERO, |u| u.synthesised);
+            self.queue.end_text(key, brought);
         }
         self.queue.done(key);
         self.drain();
@@ -335,6 +338,8 @@ impl Stage {
                 assert!(known.cut.is_none() && !std::mem::replace(&mut known.started, true));
                 return;
             }
+            // Not asked for here.
+            EventKind::Progress { .. } => unreachable!("{event:?}"),
             EventKind::Complete { duration } => {
                 assert!(known.cut.is_none() && !known.failed);
                 assert_eq!((*duration, known.left.len()), (played, known.brought));
@@ -385,6 +390,11 @@ impl Stage {
         };
         let known = self.known.get_mut(&key).unwrap();
         assert!(known.running && !known.text_ended);
+        let begin = known.text.len();
+        let brought = self.queue.utterances.iter().find(|u| u.key == key);
+        let brought = brought.map_or(Duration::ZERO, |u| u.synthesised);
+        self.queue
+            .begin_text(key, begin..begin + text.len(), brought);
         known.text.push_str(&text);
         known.text_ended = last;
     }
@@ -558,7 +568,7 @@ proptest! {
             };
             let whole = known.left.len() == known.brought;
             let as_promised = match kind {
-                EventKind::Started => false,
+                EventKind::Started | EventKind::Progress { .. } => false,
                 // Cut: the rest is lost. Else: samples in are samples out.
                 EventKind::Interrupted { .. } => known.cut.is_some(),
                 EventKind::Complete { .. } => whole && !known.failed && known.cut.is_none(),

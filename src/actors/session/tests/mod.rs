@@ -10,12 +10,14 @@ mod complaint_04_the_first_words_are_heard;
 mod complaint_05_the_last_words_are_heard;
 mod complaint_08_memory_is_bounded;
 mod complaint_10_no_gaps_at_a_constant_rate;
+mod complaint_20_the_transcript_has_no_word_that_nobody_heard;
 mod promise_a_config_changes_only_what_it_says;
 mod promise_a_failing_part_ends_nothing_but_itself;
 mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
 mod promise_a_session_ends_with_its_token;
 mod promise_a_session_leaves_nothing_behind;
+mod promise_an_update_loses_nothing;
 mod recogniser;
 mod synthesiser;
 
@@ -96,6 +98,8 @@ impl Stage {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
+            webhooks: None,
+            recordings: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),

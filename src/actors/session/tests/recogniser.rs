@@ -12,8 +12,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::audio::{Encoding, linear16};
 use crate::providers::{
-    Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
-    SttStream, Transcript,
+    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttInput,
+    SttRequest, SttStream, Transcript,
 };
 
 /// How a stream opens; without a script at once.
@@ -29,6 +29,7 @@ type Said = Option<Result<SttEvent, ProviderError>>;
 
 pub struct Recogniser {
     slug: &'static str,
+    final_delay: Mutex<FinalDelay>,
     openings: Mutex<VecDeque<Opening>>,
     streams: watch::Sender<Vec<Arc<Stream>>>,
 }
@@ -57,9 +58,15 @@ impl Recogniser {
     pub fn new(slug: &'static str) -> Self {
         Self {
             slug,
+            final_delay: Mutex::new(FinalDelay::UNKNOWN),
             openings: Mutex::default(),
             streams: watch::Sender::default(),
         }
+    }
+
+    /// How long its finals are known to take.
+    pub fn finals_take(&self, delay: FinalDelay) {
+        *self.final_delay.lock().unwrap() = delay;
     }
 
     /// How the next streams open.
@@ -99,6 +106,10 @@ impl SpeechToText for Recogniser {
             stereo: false,
             stream_limit: None,
         }
+    }
+
+    fn final_delay(&self) -> FinalDelay {
+        *self.final_delay.lock().unwrap()
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {

@@ -20,7 +20,7 @@ use super::SLUG;
 use crate::audio::vad::RATE;
 use crate::audio::{AudioFormat, Encoding};
 use crate::providers::{
-    Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 use pool::{PoolSettings, WorkerPool};
 use session::Session;
@@ -63,6 +63,11 @@ impl Pocketsphinx {
 impl SpeechToText for Pocketsphinx {
     fn slug(&self) -> &'static str {
         SLUG
+    }
+
+    /// Half a second of it is the pause that it waits for (`benches/RESULTS.md`).
+    fn final_delay(&self) -> FinalDelay {
+        FinalDelay::of_ms(780, 940)
     }
 
     fn accepts(&self) -> Accepts {

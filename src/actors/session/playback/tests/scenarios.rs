@@ -36,7 +36,7 @@ fn complaint_2_after_an_interruption_the_next_words_are_heard_at_once() {
     stage.pass(ms(400));
     assert_eq!(
         stage.end(first),
-        Some((ms(1_000), &interrupted(ms(1_000), "I could")))
+        Some((ms(1_000), &interrupted(ms(1_000), "I")))
     );
     assert_eq!(stage.end(next), Some((ms(1_400), &complete(ms(400)))));
 }

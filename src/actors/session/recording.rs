@@ -1,0 +1,132 @@
+//! What a session has to do with its recording: beginning its journal with the config that asks for it, starting its
+//! recorder when that config is in force, and ending it with the session or with a config that asks for none.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use actix::prelude::*;
+
+use super::failure::Refusal;
+use super::messages::{ErrorCode, SessionConfig, StreamId};
+use super::{Player, SessionActor};
+use crate::actors::recorder::{RecorderActor, StopRecording, Tap};
+use crate::actors::start_in_span;
+use crate::audio::SampleRate;
+use crate::recordings::journal::Journal;
+use crate::recordings::{self, BeginError, Metadata, Participant};
+
+/// A recording that goes on.
+pub(super) struct Recording {
+    pub(super) tap: Tap,
+    actor: Addr<RecorderActor>,
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.actor.do_send(StopRecording);
+    }
+}
+
+impl SessionActor {
+    /// Begins the journal that a config asks for, unless there is one.
+    pub(super) fn begin_recording(
+        &self,
+        stream_id: &StreamId,
+        wanted: &SessionConfig,
+    ) -> impl Future<Output = Result<Option<Journal>, Refusal>> + use<> {
+        let begins = wanted.recording && self.recording.is_none();
+        let recordings = self.services.recordings.clone();
+        let metadata = begins.then(|| self.metadata(stream_id, wanted));
+        async move {
+            let Some(metadata) = metadata else {
+                return Ok(None);
+            };
+            let Some(recordings) = recordings else {
+                let problem = "recording: this server does not record";
+                return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
+            };
+            let begun = recordings.begin(metadata).await;
+            begun.map(Some).map_err(|error| {
+                let code = match &error {
+                    BeginError::Exists => ErrorCode::StreamIdInUse,
+                    BeginError::Journal(_) => ErrorCode::RecordingUnavailable,
+                };
+                Refusal::new(code, error.to_string())
+            })
+        }
+    }
+
+    fn metadata(&self, stream_id: &StreamId, wanted: &SessionConfig) -> Metadata {
+        let participant = |identity: &str, provider: Option<&String>| Participant {
+            identity: identity.to_owned(),
+            provider: provider.cloned(),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Metadata {
+            stream_id: stream_id.as_str().to_owned(),
+            tenant: self
+                .access
+                .tenant()
+                .map(|tenant| tenant.as_str().to_owned()),
+            started_at: now.map_or(0, |now| now.as_millis() as u64),
+            duration_ms: 0,
+            size: 0,
+            sha256: String::new(),
+            channels: 0,
+            participants: vec![
+                participant("client", wanted.stt.as_ref().map(|stt| &stt.provider)),
+                participant("agent", wanted.tts.as_ref().map(|tts| &tts.provider)),
+            ],
+            complete: false,
+        }
+    }
+
+    /// The config in force wants a recording, or none.
+    pub(super) fn record(
+        &mut self,
+        wanted: Option<(SampleRate, SampleRate)>,
+        context: &Context<Self>,
+    ) {
+        let journal = self.journal_asked_for.take();
+        let Some((heard, played)) = wanted else {
+            self.recording = None;
+            return self.tap(None);
+        };
+        let (Some(journal), Some(recordings)) = (journal, self.services.recordings.as_ref()) else {
+            // It goes on.
+            return;
+        };
+        let settings = recordings.settings();
+        let tap = self
+            .hearing
+            .record(|since| Tap::new(heard, played, settings.channels, since));
+        let report = context.address().recipient();
+        let work = self.work.clone();
+        let recorder = RecorderActor::new(tap.clone(), journal, settings, work, report);
+        let actor = start_in_span(move |_| recorder);
+        self.recording = Some(Recording {
+            tap: tap.clone(),
+            actor,
+        });
+        self.tap(Some(&tap));
+    }
+
+    /// What leaves is recorded by this.
+    pub(super) fn tap(&self, tap: Option<&Tap>) {
+        if tap.is_none() {
+            self.hearing.record_nothing();
+        }
+        if let Some(player) = &self.output {
+            Player::set_recorder(player, tap.cloned());
+        }
+    }
+
+    /// The config that asked for a journal was refused.
+    pub(super) fn discard_journal(&mut self) {
+        if let Some(journal) = self.journal_asked_for.take() {
+            recordings::abandon(journal);
+        }
+        if self.recording.is_none() {
+            self.hearing.record_nothing();
+        }
+    }
+}

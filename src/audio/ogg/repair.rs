@@ -1,0 +1,262 @@
+//! What a writer that died has left of a stream: where its last whole page ends, and how to end the stream there.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use super::{CAPTURE, CRC_AT, END, HEADER, OggError, OggOpusWriter, OpusHead, crc};
+use crate::audio::format::{Channels, SampleRate};
+use crate::audio::opus::FRAME;
+
+/// A packet of 20 ms of silence (RFC 6716, section 3.1: CELT, full band, one frame), which any decoder takes.
+const SILENCE: [u8; 3] = [0xF8, 0xFF, 0xFE];
+/// Frames at 48 kHz in it.
+const SILENCE_FRAMES: u64 = 960;
+/// The greatest page (RFC 3533, section 6).
+const MAX_PAGE: usize = HEADER + 255 + 255 * 255;
+/// Pages that hold no sound: identification and comments.
+const HEADER_PAGES: u32 = 2;
+
+/// What was found in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repaired {
+    /// Bytes that are left.
+    pub size: u64,
+    /// Frames at 48 kHz that are heard.
+    pub frames: u64,
+    /// Its channels.
+    pub channels: u8,
+    /// Whether its writer had ended it.
+    pub was_ended: bool,
+}
+
+/// The last whole page.
+struct Last {
+    at: u64,
+    page: Vec<u8>,
+}
+
+/// Cuts off a torn end, and ends the stream with the last whole page. `None` where not even the headers are whole.
+/// Reads it once, with a page of it in memory.
+pub fn repair(file: &mut (impl Read + Write + Seek + Truncate)) -> io::Result<Option<Repaired>> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut reader = io::BufReader::with_capacity(64 * 1024, &mut *file);
+    let (mut end, mut pages) = (0_u64, 0_u32);
+    let (mut head, mut last) = (None, None);
+    while let Some(page) = whole_page(&mut reader)? {
+        if pages == 0 {
+            head = body(&page).and_then(|body| OpusHead::read(body).ok());
+        }
+        pages += 1;
+        let at = end;
+        end += page.len() as u64;
+        last = Some(Last { at, page });
+    }
+    let (Some(head), Some(mut last)) = (head, last) else {
+        return Ok(None);
+    };
+    if pages < HEADER_PAGES {
+        return Ok(None);
+    }
+    file.truncate(end)?;
+    if pages == HEADER_PAGES {
+        // A stream ends with a page of sound.
+        last = Last {
+            at: end,
+            page: silent_page(&last.page, SILENCE_FRAMES),
+        };
+    }
+    let mut was_ended = false;
+    if let Some(flags) = last.page.get_mut(5) {
+        was_ended = *flags & END != 0;
+        *flags |= END;
+    }
+    seal(&mut last.page);
+    file.seek(SeekFrom::Start(last.at))?;
+    file.write_all(&last.page)?;
+    Ok(Some(Repaired {
+        size: last.at + last.page.len() as u64,
+        frames: granule(&last.page).saturating_sub(head.pre_skip.into()),
+        channels: head.channels.count() as u8,
+        was_ended,
+    }))
+}
+
+/// A stream of 20 ms of silence, for one of which not even the headers are left.
+pub fn silent_stream() -> Result<Vec<u8>, OggError> {
+    let head = OpusHead {
+        channels: Channels::Mono,
+        pre_skip: 0,
+        input_hz: SampleRate::HZ_48000.hz(),
+    };
+    let mut writer = OggOpusWriter::new(head, "vivavoce", &[], 0, FRAME)?;
+    let mut bytes = writer.push(&SILENCE)?.to_vec();
+    bytes.extend_from_slice(&writer.finish(None));
+    Ok(bytes)
+}
+
+/// Something whose end can be cut off.
+pub trait Truncate {
+    /// Leaves so many bytes.
+    fn truncate(&mut self, size: u64) -> io::Result<()>;
+}
+
+impl Truncate for std::fs::File {
+    fn truncate(&mut self, size: u64) -> io::Result<()> {
+        self.set_len(size)
+    }
+}
+
+impl Truncate for io::Cursor<Vec<u8>> {
+    fn truncate(&mut self, size: u64) -> io::Result<()> {
+        self.get_mut()
+            .truncate(usize::try_from(size).unwrap_or(usize::MAX));
+        Ok(())
+    }
+}
+
+/// The next page, if it is there as it was written.
+fn whole_page(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut page = Vec::new();
+    if !read_more(reader, &mut page, HEADER)? || !page.starts_with(CAPTURE) {
+        return Ok(None);
+    }
+    let segments = page.last().copied().map_or(0, usize::from);
+    if !read_more(reader, &mut page, segments)? {
+        return Ok(None);
+    }
+    let lacing = page.get(HEADER..).unwrap_or_default();
+    let body = lacing.iter().map(|&value| usize::from(value)).sum();
+    if !read_more(reader, &mut page, body)? || page.len() > MAX_PAGE {
+        return Ok(None);
+    }
+    let mut sealed = page.clone();
+    seal(&mut sealed);
+    Ok((sealed == page).then_some(page))
+}
+
+/// Whether so many more bytes were there.
+fn read_more(reader: &mut impl Read, page: &mut Vec<u8>, more: usize) -> io::Result<bool> {
+    let read = reader.take(more as u64).read_to_end(page)?;
+    Ok(read == more)
+}
+
+fn seal(page: &mut [u8]) {
+    if let Some(field) = page.get_mut(CRC_AT) {
+        field.fill(0);
+    }
+    let sum = crc(0, page).to_le_bytes();
+    if let Some(field) = page.get_mut(CRC_AT) {
+        field.copy_from_slice(&sum);
+    }
+}
+
+fn body(page: &[u8]) -> Option<&[u8]> {
+    let segments = page.get(HEADER - 1).copied().map(usize::from)?;
+    let body = page.get(HEADER + segments..)?;
+    body.starts_with(OpusHead::MAGIC).then_some(body)
+}
+
+fn granule(page: &[u8]) -> u64 {
+    let field = page.get(6..14).and_then(|bytes| bytes.try_into().ok());
+    field.map_or(0, u64::from_le_bytes)
+}
+
+/// The page behind `before` with 20 ms of silence.
+fn silent_page(before: &[u8], granule: u64) -> Vec<u8> {
+    let sequence = before.get(18..22).and_then(|bytes| bytes.try_into().ok());
+    let sequence = sequence.map_or(HEADER_PAGES, |bytes| {
+        u32::from_le_bytes(bytes).wrapping_add(1)
+    });
+    let mut page = Vec::with_capacity(HEADER + 1 + SILENCE.len());
+    page.extend_from_slice(CAPTURE);
+    page.extend_from_slice(&[0, 0]);
+    page.extend_from_slice(&granule.to_le_bytes());
+    page.extend_from_slice(before.get(14..18).unwrap_or(&[0; 4]));
+    page.extend_from_slice(&sequence.to_le_bytes());
+    page.extend_from_slice(&[0; 4]);
+    page.extend_from_slice(&[1, SILENCE.len() as u8]);
+    page.extend_from_slice(&SILENCE);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::time::Duration;
+
+    use super::super::{OggItem, OggOpusReader};
+    use super::*;
+
+    const PRE_SKIP: u16 = 312;
+
+    fn stream(packets: u8) -> Vec<u8> {
+        let head = OpusHead {
+            channels: Channels::Stereo,
+            pre_skip: PRE_SKIP,
+            input_hz: 24_000,
+        };
+        let page = Duration::from_millis(100);
+        let mut writer = OggOpusWriter::new(head, "vivavoce", &[("A", "b")], 7, page).unwrap();
+        let mut bytes = Vec::new();
+        for n in 0..packets {
+            bytes.extend_from_slice(&writer.push(&[31 << 3, n, 1, 2]).unwrap());
+        }
+        // Never ended: the packets of the last page are lost with the process.
+        bytes
+    }
+
+    fn heard(bytes: &[u8]) -> (u64, u64) {
+        let mut reader = OggOpusReader::new();
+        reader.push(bytes);
+        let mut frames = 0;
+        while let Some(item) = reader.next_item().unwrap() {
+            if let OggItem::Packet(packet) = item {
+                frames += u64::from(packet.heard.end - packet.heard.start);
+            }
+        }
+        reader.finish().unwrap();
+        (frames, reader.lost_pages())
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_off_at_any_byte_ends_with_its_last_whole_page() {
+        let whole = stream(40);
+        let headers = stream(1).len();
+        let mut least = 0;
+        for len in 0..=whole.len() {
+            let mut file = Cursor::new(whole[..len].to_vec());
+            let repaired = repair(&mut file).unwrap();
+            let bytes = file.into_inner();
+            assert_eq!(repaired.is_some(), len >= headers, "{len}");
+            let Some(repaired) = repaired else { continue };
+            assert_eq!(repaired.size, bytes.len() as u64);
+            assert_eq!(repaired.channels, 2);
+            assert_eq!(heard(&bytes), (repaired.frames, 0), "{len}");
+            assert!(repaired.frames >= least);
+            least = repaired.frames;
+            // A second time nothing changes.
+            let mut again = Cursor::new(bytes.clone());
+            let was_ended = true;
+            let again_repaired = Repaired {
+                was_ended,
+                ..repaired
+            };
+            assert_eq!(repair(&mut again).unwrap(), Some(again_repaired));
+            assert_eq!(again.into_inner(), bytes);
+        }
+        assert!(least >= 30 * 960);
+    }
+
+    #[test]
+    fn a_stream_with_a_wrong_byte_ends_before_it() {
+        let whole = stream(40);
+        for at in (200..whole.len()).step_by(7) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x40;
+            let mut file = Cursor::new(bytes);
+            let repaired = repair(&mut file).unwrap().unwrap();
+            let bytes = file.into_inner();
+            assert!(at as u64 >= repaired.size || bytes[at] == whole[at] || repaired.frames <= 960);
+            assert_eq!(heard(&bytes), (repaired.frames, 0));
+        }
+    }
+}

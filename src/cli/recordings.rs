@@ -1,0 +1,207 @@
+//! `vivavoce recordings`: what a server with these settings has recorded, whether it is whole, and what still waits for
+//! the store. Works beside a running server.
+
+use std::io::{BufWriter, Write, stdout};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Failure, runtime};
+use crate::actors::session::StreamId;
+use crate::config::Config;
+use crate::outgoing::Authorities;
+use crate::providers::StoreError;
+use crate::recordings::examine::{Damage, examine};
+use crate::recordings::{catalogue, journal, uploader};
+use crate::server;
+
+/// Names that are asked for at once.
+const PAGE: usize = 1_000;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce recordings list\n  \
+    vivavoce recordings verify                 every recording in the store\n  \
+    vivavoce recordings verify call-17 --json  one of them, for programs\n  \
+    vivavoce recordings retry                  after the bucket or its credentials are right again\n\n\
+    The store is that of the settings (recording.*). Exit status: 0 all is well, 1 something is damaged or the store\n\
+    cannot be asked, 2 wrong use or settings.")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists what is in the store, and what waits for it
+    List(Output),
+    /// Reads recordings from the store and checks their size, SHA-256, Ogg/Opus structure and duration
+    Verify {
+        /// Only these; all when none is named
+        stream_ids: Vec<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Has what waits for the store tried at once, also what was given up; the server does it, now or when it starts
+    Retry(Output),
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+struct Output {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.action {
+        Action::List(output) => runtime()?.block_on(list(config, *output)),
+        Action::Verify { stream_ids, output } => {
+            runtime()?.block_on(verify(config, stream_ids, *output))
+        }
+        Action::Retry(output) => retry(config, *output),
+    }
+}
+
+/// Whoever reads may have seen enough: a closed pipe is no failure.
+fn line(out: &mut impl Write, output: Output, value: &Value, text: &str) {
+    let _ = if output.json {
+        writeln!(out, "{value}")
+    } else {
+        writeln!(out, "{text}")
+    };
+}
+
+async fn opened(config: &Config) -> Result<server::Store, Failure> {
+    let ca_file = config.settings.outgoing.ca_file.as_deref();
+    let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
+    let store = server::recording_store(&config.settings, &authorities).await;
+    store.ok_or_else(|| Failure::usage("recording.backend: is off: there are no recordings"))
+}
+
+/// All names in the store.
+async fn names(store: &server::Store, prefix: &str) -> Result<Vec<String>, StoreError> {
+    let mut names: Vec<String> = Vec::new();
+    loop {
+        let listing = store
+            .list(prefix, names.last().map(String::as_str), PAGE)
+            .await?;
+        let over = !listing.more || listing.names.is_empty();
+        names.extend(listing.names);
+        if over {
+            return Ok(names);
+        }
+    }
+}
+
+async fn list(config: &Config, output: Output) -> Result<(), Failure> {
+    let store = opened(config).await?;
+    let prefix = &config.settings.recording.prefix;
+    let mut out = BufWriter::new(stdout().lock());
+    for name in names(&store, prefix).await.map_err(Failure::work)? {
+        let known = match catalogue::metadata(&*store, prefix, &name).await {
+            Ok(known) => known,
+            Err(StoreError::NotFound) => continue,
+            Err(error) => return Err(Failure::work(error)),
+        };
+        let seconds = known.duration_ms as f64 / 1000.0;
+        let tenant = known.tenant.as_deref().unwrap_or("-");
+        let text = format!(
+            "stored   {name}  {seconds:.1} s  {} bytes  {tenant}",
+            known.size
+        );
+        let mut value = serde_json::to_value(&known).map_err(Failure::work)?;
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("state".to_owned(), "stored".into());
+        }
+        line(&mut out, output, &value, &text);
+    }
+    for (name, why) in waiting(config)? {
+        let state = if why.is_some() { "given_up" } else { "waiting" };
+        let text = format!("{state:8} {name}  {}", why.as_deref().unwrap_or_default());
+        let value = json!({"stream_id": name, "state": state, "message": why});
+        line(&mut out, output, &value, text.trim_end());
+    }
+    let _ = out.flush();
+    Ok(())
+}
+
+/// The journals on this disk, live ones too, each with why it was given up, if it was.
+fn waiting(config: &Config) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let root = journal::root(&config.settings.storage.data_dir);
+    let entries = match std::fs::read_dir(&root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::work(format!("{}: {error}", root.display()))),
+    };
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| StreamId::parse(name).is_ok()).collect();
+    names.sort_unstable();
+    let with_reason = |name: String| {
+        let why = uploader::given_up(&root.join(&name));
+        (name, why)
+    };
+    Ok(names.into_iter().map(with_reason).collect())
+}
+
+async fn verify(config: &Config, wanted: &[String], output: Output) -> Result<(), Failure> {
+    let store = opened(config).await?;
+    let prefix = &config.settings.recording.prefix;
+    let wanted = if wanted.is_empty() {
+        names(&store, prefix).await.map_err(Failure::work)?
+    } else {
+        wanted.to_vec()
+    };
+    let mut out = BufWriter::new(stdout().lock());
+    let mut damaged = 0;
+    for name in &wanted {
+        let result = match StreamId::parse(name) {
+            Ok(_) => examine(&*store, prefix, name).await,
+            Err(_) => Err(Damage::Store(StoreError::NotFound)),
+        };
+        match result {
+            Ok(_) => line(
+                &mut out,
+                output,
+                &json!({"stream_id": name, "good": true}),
+                &format!("good     {name}"),
+            ),
+            Err(damage) => {
+                damaged += 1;
+                let value =
+                    json!({"stream_id": name, "good": false, "message": damage.to_string()});
+                line(
+                    &mut out,
+                    output,
+                    &value,
+                    &format!("damaged  {name}  {damage}"),
+                );
+            }
+        }
+    }
+    let _ = out.flush();
+    if damaged > 0 {
+        return Err(Failure::work(format!(
+            "{damaged} of {} are damaged",
+            wanted.len()
+        )));
+    }
+    Ok(())
+}
+
+fn retry(config: &Config, output: Output) -> Result<(), Failure> {
+    let waiting = waiting(config)?.len();
+    let given_up = if waiting == 0 {
+        0
+    } else {
+        let root = journal::root(&config.settings.storage.data_dir);
+        uploader::retry(&root).map_err(Failure::work)?
+    };
+    let text =
+        format!("{waiting} on this disk will be tried at once, {given_up} of them were given up");
+    let value = json!({"waiting": waiting, "given_up": given_up});
+    line(&mut stdout().lock(), output, &value, &text);
+    Ok(())
+}

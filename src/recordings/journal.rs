@@ -1,0 +1,474 @@
+//! Journals: a folder per recording, written while the session goes on and gone when the store has everything. What a
+//! process that died has left is found again at the next start, and ended where its last whole page ends.
+//!
+//! `{root}/{stream_id}/` holds `session.json` (what is known at the start), `audio.ogg`, `transcript.jsonl`, and, once
+//! it is finished, `metadata.json`; whoever brings it to the store notes its progress beside them. Everything here
+//! waits for the disk.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use super::{AUDIO, METADATA, Metadata, TRANSCRIPT};
+use crate::audio::ogg;
+
+/// Where all journals are, below the data folder.
+pub const FOLDER: &str = "recordings/.journal";
+/// What is known at the start.
+const SESSION: &str = "session.json";
+/// What the folder of a journal is called while it is being removed.
+const GONE: &str = ".gone-";
+/// No description of ours is longer.
+const MAX_DESCRIPTION: u64 = 64 * 1024;
+
+/// A journal that is finished: nothing in it changes any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinishedJournal {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What `metadata.json` says.
+    pub metadata: Metadata,
+}
+
+impl FinishedJournal {
+    /// One of its files.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Where a store notes how far it has got with one of its files.
+    pub fn progress_of(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.progress"))
+    }
+
+    /// Removes it, all or nothing.
+    pub fn remove(&self) -> io::Result<()> {
+        remove(&self.folder)
+    }
+}
+
+/// The folder of the journals.
+pub fn root(data_dir: &Path) -> PathBuf {
+    data_dir.join(FOLDER)
+}
+
+/// All journals of one server. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Journals {
+    root: PathBuf,
+    live: Arc<Live>,
+}
+
+/// Those that are being written.
+#[derive(Debug, Default)]
+struct Live {
+    names: Mutex<HashSet<String>>,
+    ended: Notify,
+}
+
+impl Live {
+    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Journals {
+    /// Those in this folder, which is made if there is none.
+    pub fn open(root: PathBuf) -> io::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&root)?;
+        for name in names(&root)? {
+            if name.starts_with(GONE) {
+                fs::remove_dir_all(root.join(name))?;
+            }
+        }
+        let live = Arc::default();
+        Ok(Self { root, live })
+    }
+
+    /// The folder that they are in.
+    pub fn folder(&self) -> &Path {
+        &self.root
+    }
+
+    /// Begins one. [`io::ErrorKind::AlreadyExists`] where there is one of this name.
+    pub fn begin(&self, metadata: &Metadata) -> io::Result<Journal> {
+        let name = metadata.stream_id.clone();
+        let folder = self.root.join(&name);
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        self.live.names().insert(name.clone());
+        let place = Place {
+            live: Arc::clone(&self.live),
+            name,
+        };
+        let opened = write_description(&folder, SESSION, metadata).and_then(|()| {
+            let audio = create(&folder.join(AUDIO))?;
+            let transcript = create(&folder.join(TRANSCRIPT))?;
+            sync_folder(&folder)?;
+            sync_folder(&self.root)?;
+            Ok((audio, transcript))
+        });
+        match opened {
+            Ok((audio, transcript)) => Ok(Journal {
+                folder,
+                metadata: metadata.clone(),
+                audio: Growing::new(audio),
+                transcript: Growing::new(transcript),
+                _place: place,
+            }),
+            Err(error) => {
+                let _left_for_the_next_start = remove(&folder);
+                Err(error)
+            }
+        }
+    }
+
+    /// What is known of a journal, live or not.
+    pub fn look_up(&self, stream_id: &str) -> io::Result<Option<Metadata>> {
+        match read_description(&self.root.join(stream_id), SESSION) {
+            Ok(metadata) => Ok(Some(metadata)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names of those that nobody writes any more, oldest first.
+    pub fn ended(&self) -> io::Result<Vec<String>> {
+        let mut ended = Vec::new();
+        for name in names(&self.root)? {
+            if name.starts_with('.') || self.live.names().contains(&name) {
+                continue;
+            }
+            let known = fs::metadata(self.root.join(&name)).and_then(|known| known.modified());
+            ended.push((known.ok(), name));
+        }
+        ended.sort();
+        Ok(ended.into_iter().map(|(_, name)| name).collect())
+    }
+
+    /// Waits until another one has ended.
+    pub async fn ends(&self) {
+        self.live.ended.notified().await;
+    }
+
+    /// Finishes one that nobody writes any more: cuts off a torn end, ends the sound, and says what is known of it.
+    /// `None` where it had not even begun; it is then gone.
+    pub fn finish(&self, stream_id: &str) -> io::Result<Option<FinishedJournal>> {
+        let folder = self.root.join(stream_id);
+        if let Ok(metadata) = read_description(&folder, METADATA) {
+            return Ok(Some(FinishedJournal { folder, metadata }));
+        }
+        let Ok(mut metadata) = read_description(&folder, SESSION) else {
+            // Somebody died before there was anything.
+            remove(&folder)?;
+            return Ok(None);
+        };
+        let mut audio = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(folder.join(AUDIO))?;
+        let repaired = match ogg::repair(&mut audio)? {
+            Some(repaired) => repaired,
+            // Killed before the first page: what there is to keep is that nothing was heard.
+            None => {
+                audio.set_len(0)?;
+                audio.seek(SeekFrom::Start(0))?;
+                audio.write_all(&ogg::silent_stream().map_err(io::Error::other)?)?;
+                let silent = ogg::repair(&mut audio)?.ok_or(io::ErrorKind::InvalidData)?;
+                ogg::Repaired {
+                    was_ended: false,
+                    ..silent
+                }
+            }
+        };
+        audio.sync_data()?;
+        end_lines(&folder.join(TRANSCRIPT))?;
+        metadata.size = repaired.size;
+        metadata.duration_ms = repaired.frames / 48;
+        metadata.channels = repaired.channels;
+        metadata.complete = repaired.was_ended;
+        audio.seek(SeekFrom::Start(0))?;
+        metadata.sha256 = hex(&sha256(&mut audio)?);
+        write_description(&folder, METADATA, &metadata)?;
+        Ok(Some(FinishedJournal { folder, metadata }))
+    }
+}
+
+/// One that is being written. Whatever happens to it, what it holds is finished once it is dropped.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    metadata: Metadata,
+    audio: Growing,
+    transcript: Growing,
+    _place: Place,
+}
+
+/// Its place among those that are being written.
+#[derive(Debug)]
+struct Place {
+    live: Arc<Live>,
+    name: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.live.names().remove(&self.name);
+        self.live.ended.notify_one();
+    }
+}
+
+impl Journal {
+    /// What is known at the start.
+    pub const fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Adds pages and lines, and returns when they would survive the end of the machine. After an error nothing of
+    /// them is there.
+    pub fn append(&mut self, pages: &[u8], lines: &str) -> io::Result<()> {
+        self.audio.append(pages)?;
+        self.transcript.append(lines.as_bytes())
+    }
+
+    /// Nobody wants it: the config that asked for it was refused.
+    pub fn abandon(self) -> io::Result<()> {
+        remove(&self.folder)
+    }
+}
+
+/// A file that grows by whole pieces.
+#[derive(Debug)]
+struct Growing {
+    file: File,
+    len: u64,
+}
+
+impl Growing {
+    const fn new(file: File) -> Self {
+        Self { file, len: 0 }
+    }
+
+    fn append(&mut self, piece: &[u8]) -> io::Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let written = self
+            .file
+            .write_all(piece)
+            .and_then(|()| self.file.sync_data());
+        if written.is_ok() {
+            self.len += piece.len() as u64;
+        } else {
+            // What is torn would be found at the end as well.
+            let _ = self.file.set_len(self.len);
+            let _ = self.file.seek(SeekFrom::Start(self.len));
+        }
+        written
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        // Whatever has another name is not ours.
+        names.extend(entry?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
+        return Ok(());
+    };
+    let gone = folder.with_file_name(format!("{GONE}{name}"));
+    fs::rename(folder, &gone)?;
+    fs::remove_dir_all(gone)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn write_description(folder: &Path, name: &str, metadata: &Metadata) -> io::Result<()> {
+    let unfinished = folder.join(format!("{name}.new"));
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&unfinished)?;
+    file.write_all(&serde_json::to_vec_pretty(metadata)?)?;
+    file.sync_all()?;
+    fs::rename(unfinished, folder.join(name))?;
+    sync_folder(folder)
+}
+
+fn read_description(folder: &Path, name: &str) -> io::Result<Metadata> {
+    let mut text = Vec::new();
+    let file = File::open(folder.join(name))?;
+    file.take(MAX_DESCRIPTION).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Cuts off a line that has no end.
+fn end_lines(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let mut piece = [0; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(piece.len() as u64);
+        let piece = &mut piece[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(piece)?;
+        if let Some(newline) = piece.iter().rposition(|&byte| byte == b'\n') {
+            end = start + newline as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    file.set_len(end)?;
+    file.sync_data()
+}
+
+/// The SHA-256 of what is left to read.
+pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
+    let mut hash = Sha256::new();
+    io::copy(
+        &mut io::BufReader::with_capacity(256 * 1024, reader),
+        &mut hash,
+    )?;
+    Ok(hash.finalize().into())
+}
+
+/// In lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audio::Channels;
+    use crate::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
+
+    fn metadata(name: &str) -> Metadata {
+        Metadata {
+            stream_id: name.to_owned(),
+            tenant: None,
+            started_at: 1,
+            duration_ms: 0,
+            size: 0,
+            sha256: String::new(),
+            channels: 1,
+            participants: Vec::new(),
+            complete: false,
+        }
+    }
+
+    fn writer() -> OggOpusWriter {
+        let head = OpusHead {
+            channels: Channels::Mono,
+            pre_skip: 312,
+            input_hz: 16_000,
+        };
+        OggOpusWriter::new(head, "vivavoce", &[], 1, PAGE_TIME).unwrap()
+    }
+
+    fn pages(writer: &mut OggOpusWriter, packets: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..packets {
+            bytes.extend_from_slice(&writer.push(&[31 << 3, 1, 2]).unwrap());
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_was_ended_is_complete_and_what_was_not_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = Journals::open(folder.path().join("j")).unwrap();
+        for (name, ends) in [("a", true), ("b", false)] {
+            let mut journal = journals.begin(&metadata(name)).unwrap();
+            let mut writer = writer();
+            let pages = pages(&mut writer, 101);
+            journal.append(&pages, "{}\n").unwrap();
+            if ends {
+                journal.append(&writer.finish(None), "{\"half\"").unwrap();
+            }
+            assert!(!journals.ended().unwrap().contains(&name.to_owned()));
+        }
+        assert_eq!(journals.ended().unwrap(), ["a", "b"]);
+        for (name, ms) in [("a", 2_013), ("b", 1_993)] {
+            let finished = journals.finish(name).unwrap().unwrap();
+            assert_eq!(finished.metadata.complete, name == "a");
+            assert_eq!(finished.metadata.duration_ms, ms);
+            let audio = fs::read(finished.file(AUDIO)).unwrap();
+            assert_eq!(finished.metadata.size, audio.len() as u64);
+            assert_eq!(
+                finished.metadata.sha256,
+                hex(&sha256(&mut &audio[..]).unwrap())
+            );
+            assert_eq!(
+                fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(),
+                "{}\n"
+            );
+            assert_eq!(journals.finish(name).unwrap().unwrap(), finished);
+            finished.remove().unwrap();
+        }
+        assert_eq!(journals.ended().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_is_taken_until_its_journal_is_gone_and_one_without_sound_is_kept_as_silence() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = Journals::open(folder.path().to_owned()).unwrap();
+        let journal = journals.begin(&metadata("a")).unwrap();
+        let again = journals.begin(&metadata("a")).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert!(journals.look_up("a").unwrap().is_some());
+        journal.abandon().unwrap();
+        drop(journals.begin(&metadata("a")).unwrap());
+        let finished = journals.finish("a").unwrap().unwrap();
+        assert_eq!(
+            (finished.metadata.duration_ms, finished.metadata.complete),
+            (20, false)
+        );
+        finished.remove().unwrap();
+        assert!(journals.look_up("a").unwrap().is_none());
+        fs::create_dir(folder.path().join("b")).unwrap();
+        assert_eq!(journals.finish("b").unwrap(), None);
+        assert_eq!(journals.ended().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_dying_process_was_removing_is_removed_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(".gone-a")).unwrap();
+        let journals = Journals::open(folder.path().to_owned()).unwrap();
+        assert_eq!(names(folder.path()).unwrap(), [""; 0]);
+        assert_eq!(journals.ended().unwrap(), [""; 0]);
+    }
+}

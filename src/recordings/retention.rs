@@ -1,0 +1,141 @@
+//! Removes recordings that are older than the settings want them to be (`recording.retention_days`). What is known of a
+//! recording goes first, so that nobody finds one that is half gone; what a sweep that was cut off has left is found by
+//! the age of its sound.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use super::catalogue::metadata;
+use super::{AUDIO, METADATA, TRANSCRIPT, key};
+use crate::providers::{RecordingStore, StoreError};
+
+/// Between two sweeps.
+const PAUSE: Duration = Duration::from_hours(1);
+/// Names that are asked for at once.
+const PAGE: usize = 1_000;
+
+/// Sweeps until it is `closing`, at once and then every hour.
+pub async fn run(
+    store: Arc<dyn RecordingStore>,
+    prefix: String,
+    age: Duration,
+    closing: CancellationToken,
+) {
+    loop {
+        let before = SystemTime::now().checked_sub(age).unwrap_or(UNIX_EPOCH);
+        let swept = tokio::select! {
+            swept = sweep(&*store, &prefix, before) => swept,
+            () = closing.cancelled() => return,
+        };
+        match swept {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(
+                count,
+                "recordings were older than recording.retention_days and are removed"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "old recordings could not be removed and will be later")
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = closing.cancelled() => return,
+        }
+    }
+}
+
+/// Removes what had ended before that moment, and says how many those were.
+pub async fn sweep(
+    store: &dyn RecordingStore,
+    prefix: &str,
+    before: SystemTime,
+) -> Result<usize, StoreError> {
+    let mut removed = 0;
+    let mut after = None;
+    loop {
+        let listing = store.list(prefix, after.as_deref(), PAGE).await?;
+        for name in &listing.names {
+            if ended(store, prefix, name)
+                .await?
+                .is_some_and(|at| at < before)
+            {
+                for file in [METADATA, TRANSCRIPT, AUDIO] {
+                    store.delete(&key(prefix, name, file)).await?;
+                }
+                removed += 1;
+            }
+        }
+        after = listing.names.last().cloned();
+        if !listing.more || after.is_none() {
+            return Ok(removed);
+        }
+    }
+}
+
+/// When it ended; `None` where that cannot be said of what is there.
+async fn ended(
+    store: &dyn RecordingStore,
+    prefix: &str,
+    name: &str,
+) -> Result<Option<SystemTime>, StoreError> {
+    match metadata(store, prefix, name).await {
+        Ok(known) => {
+            let ms = known.started_at.saturating_add(known.duration_ms);
+            Ok(UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
+        }
+        // Half removed, or on its way into the store, and then it is young.
+        Err(StoreError::NotFound) => match store.head(&key(prefix, name, AUDIO)).await {
+            Ok(sound) => Ok(Some(sound.modified)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::file::FileStore;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn kept(folder: &std::path::Path, name: &str, started: SystemTime) {
+        let folder = folder.join("r").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let started_at = started.duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let known = serde_json::json!({
+            "stream_id": name, "started_at": started_at, "duration_ms": 1_000, "size": 1, "sha256": "",
+            "channels": 1, "participants": [], "complete": true,
+        });
+        for (file, text) in [
+            (AUDIO, "a"),
+            (TRANSCRIPT, ""),
+            (METADATA, &known.to_string()),
+        ] {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_old_goes_and_the_rest_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = FileStore::new(folder.path().to_owned());
+        let now = SystemTime::now();
+        kept(folder.path(), "old", now - 3 * DAY);
+        kept(folder.path(), "young", now - DAY);
+        // A sweep that was cut off, and a recording that is on its way.
+        kept(folder.path(), "half", now - 3 * DAY);
+        std::fs::remove_file(folder.path().join("r/half").join(METADATA)).unwrap();
+        assert_eq!(sweep(&store, "r", now - 2 * DAY).await.unwrap(), 1);
+        assert_eq!(
+            store.list("r", None, 9).await.unwrap().names,
+            ["half", "young"]
+        );
+        let later = now + DAY / 2;
+        assert_eq!(sweep(&store, "r", later).await.unwrap(), 2);
+        assert_eq!(store.list("r", None, 9).await.unwrap().names, [""; 0]);
+    }
+}

@@ -1,0 +1,239 @@
+//! Signed webhooks: what happened, told to whoever wants to know, at least once (protocol, sections 4 and 7). Each is on
+//! disk before anybody relies on it ([`spool`]), and is delivered until its receiver has it or has been away too long
+//! ([`queue`], [`delivery`]). What there is to tell is for others to say.
+
+mod delivery;
+mod notice;
+mod queue;
+mod signature;
+mod spool;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use reqwest::Url;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{HttpUrl, Secret, Settings};
+use crate::outgoing::Authorities;
+use crate::outgoing::reach::Reach;
+use crate::telemetry::metrics;
+use delivery::Postman;
+pub use notice::{Notice, NoticeEvent, RecordingFile};
+pub use spool::SpoolError;
+use spool::{Bounds, Slip, Spool, Webhook};
+
+/// The shortest secret that signs.
+pub const MIN_SECRET_BYTES: usize = 16;
+/// Where they wait, below the data folder.
+const FOLDER: &str = "webhooks";
+const BOUNDS: Bounds = Bounds {
+    count: 10_000,
+    count_of_one: 8_000,
+    bytes: 64 << 20,
+};
+
+/// Who gets a webhook: where, with whose signature, and how far away that may be.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Receiver {
+    /// Where to post.
+    pub url: Url,
+    /// What signs.
+    pub secret: Secret,
+    /// Which addresses it may have.
+    pub reach: Reach,
+}
+
+impl fmt::Debug for Receiver {
+    /// A URL may hold a secret in its path or query.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({})", self.url.host_str().unwrap_or_default())
+    }
+}
+
+/// Where a webhook goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Addressee {
+    /// To the receiver that the settings name when it is delivered.
+    Settings,
+    /// To one of its own.
+    Hook(Receiver),
+}
+
+/// What is delivered one behind the other: everything for one URL; `None` is that of the settings.
+type Lane = Option<Url>;
+
+impl Addressee {
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Settings => None,
+            Self::Hook(receiver) => Some(receiver.url.clone()),
+        }
+    }
+}
+
+/// What the settings say about webhooks.
+#[derive(Debug, Clone)]
+pub struct WebhookSettings {
+    /// Where they wait.
+    pub folder: PathBuf,
+    /// Who is told about recordings and sessions, if anybody.
+    pub receiver: Option<Receiver>,
+    /// How long each is tried, counted anew when the server starts.
+    pub patience: Duration,
+}
+
+impl WebhookSettings {
+    /// From the settings of the server.
+    pub fn new(settings: &Settings) -> Self {
+        let own = &settings.webhooks;
+        let receiver = own.url.clone().zip(own.secret.clone());
+        Self {
+            folder: settings.storage.data_dir.join(FOLDER),
+            receiver: receiver.map(|(HttpUrl(url), secret)| Receiver {
+                url,
+                secret,
+                reach: reach(settings),
+            }),
+            patience: own.retry_seconds,
+        }
+    }
+}
+
+const fn reach(settings: &Settings) -> Reach {
+    Reach {
+        insecure: settings.webhooks.allow_insecure,
+        private: settings.webhooks.allow_private,
+    }
+}
+
+/// What is wrong with the settings of webhooks.
+pub fn problems(settings: &Settings) -> Vec<String> {
+    let own = &settings.webhooks;
+    let mut problems = Vec::new();
+    if own.url.is_some() != own.secret.is_some() {
+        problems.push("webhooks.url, webhooks.secret: one needs the other".to_owned());
+    }
+    let short = |secret: &Secret| secret.expose().len() < MIN_SECRET_BYTES;
+    if own.secret.as_ref().is_some_and(short) {
+        problems.push(format!(
+            "webhooks.secret: must have {MIN_SECRET_BYTES} bytes or more"
+        ));
+    }
+    if let Some(HttpUrl(url)) = &own.url
+        && let Err(error) = reach(settings).check(url)
+    {
+        let allow = "unless webhooks.allow_insecure, webhooks.allow_private say otherwise";
+        problems.push(format!("webhooks.url: {error}, {allow}"));
+    }
+    problems
+}
+
+/// Where webhooks are handed in. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    spool: Arc<Spool>,
+    /// Whether the settings name a receiver.
+    told: bool,
+    /// As many as the spool may hold, so that a slip always has room.
+    slips: mpsc::Sender<(String, Slip)>,
+    /// Webhooks on their way to the disk.
+    writing: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Webhooks {
+    /// Opens the spool and begins to deliver what an earlier process has left in it. Blocks for as long as that takes to
+    /// read; must be called in a runtime.
+    pub fn open(settings: &WebhookSettings, authorities: &Authorities) -> io::Result<Self> {
+        let (spool, found) = Spool::open(settings.folder.clone(), BOUNDS)?;
+        let spool = Arc::new(spool);
+        let (slips, receiver) = mpsc::channel(BOUNDS.count);
+        let closing = CancellationToken::new();
+        let postman = Postman::new(Arc::clone(&spool), settings, authorities)?;
+        tokio::spawn(postman.run(found, receiver, closing.clone()));
+        Ok(Self {
+            spool,
+            told: settings.receiver.is_some(),
+            slips,
+            writing: TaskTracker::new(),
+            closing,
+        })
+    }
+
+    /// Tells the receiver of the settings, if there is one. When this returns it will be told, whatever happens to the
+    /// process. A full spool or disk is logged and counted here; there is nobody else whom it could be told.
+    pub async fn tell(&self, notice: &Notice) {
+        if !self.told {
+            return;
+        }
+        match serde_json::to_string(notice) {
+            Ok(body) => drop(
+                self.post(notice.event_id(), Addressee::Settings, body)
+                    .await,
+            ),
+            Err(error) => tracing::error!(%error, "a webhook cannot be written"),
+        }
+    }
+
+    /// The same for whoever cannot wait; [`Self::finish`] waits instead.
+    pub fn tell_later(&self, notice: Notice) {
+        // Sessions end, at the latest, with the threads that they live on.
+        if self.told
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let this = self.clone();
+            self.writing
+                .spawn_on(async move { this.tell(&notice).await }, &runtime);
+        }
+    }
+
+    /// Sends `body` (JSON) to a receiver of its own, and gives the event's id once it is on disk.
+    pub async fn send(&self, to: Receiver, body: String) -> Result<String, SpoolError> {
+        self.post(uuid::Uuid::new_v4(), Addressee::Hook(to), body)
+            .await
+    }
+
+    async fn post(
+        &self,
+        id: uuid::Uuid,
+        to: Addressee,
+        body: String,
+    ) -> Result<String, SpoolError> {
+        let id = id.to_string();
+        let webhook = Webhook {
+            id: id.clone(),
+            to,
+            body,
+        };
+        let spool = Arc::clone(&self.spool);
+        let put = move || spool.put(&webhook, SystemTime::now());
+        let put = tokio::task::spawn_blocking(put)
+            .await
+            .map_err(io::Error::other)?;
+        match put {
+            Ok(slip) => {
+                // Whatever is not delivered before the process ends is found by the next.
+                let _ = self.slips.send((id.clone(), slip)).await;
+                Ok(id)
+            }
+            Err(error) => {
+                metrics::webhook_lost(metrics::WebhookLoss::Spool);
+                tracing::error!(%error, "a webhook cannot be kept and is lost");
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until everything that was handed in is on disk, and delivers nothing from then on.
+    pub async fn finish(&self) {
+        self.writing.close();
+        self.writing.wait().await;
+        self.closing.cancel();
+    }
+}

@@ -1,0 +1,142 @@
+//! What the server tells the receiver of its settings (protocol, section 7).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+/// The body of a webhook.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Notice {
+    /// The session that it is about.
+    pub stream_id: String,
+    /// Whose session it was; absent where it had no tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// When it happened, Unix time in milliseconds.
+    pub timestamp: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: NoticeEvent,
+}
+
+/// What happened, by its name in `event`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "event")]
+pub enum NoticeEvent {
+    /// A recording is in the store, whole.
+    #[serde(rename = "recording.stored")]
+    RecordingStored(RecordingFile),
+    /// A recording will never be in the store.
+    #[serde(rename = "recording.failed")]
+    RecordingFailed {
+        /// What was to be stored.
+        #[serde(flatten)]
+        file: RecordingFile,
+        /// Why it could not be, for people.
+        message: String,
+    },
+    /// A session has ended.
+    #[serde(rename = "session.ended")]
+    SessionEnded {
+        /// Why, for people.
+        reason: String,
+        /// From its first config to its end, in milliseconds.
+        duration_ms: u64,
+        /// Seconds of sound that were recognised.
+        stt_seconds: f64,
+        /// Characters of text that were given to a synthesiser.
+        tts_characters: u64,
+    },
+}
+
+/// The sound of a recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RecordingFile {
+    /// Its key in the store.
+    pub key: String,
+    /// How long it lasts, in milliseconds.
+    pub duration_ms: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Notice {
+    /// The id of the event. What happens once to a recording has the same one however often it is told, also by another
+    /// process; everything else is told once and has a new one.
+    pub(super) fn event_id(&self) -> uuid::Uuid {
+        let (name, file) = match &self.event {
+            NoticeEvent::RecordingStored(file) => ("recording.stored", file),
+            NoticeEvent::RecordingFailed { file, .. } => ("recording.failed", file),
+            NoticeEvent::SessionEnded { .. } => return uuid::Uuid::new_v4(),
+        };
+        let mut hash = Sha256::new();
+        for part in [name, &self.stream_id, &file.key, &file.sha256] {
+            hash.update(part);
+            hash.update([0]);
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        let [first, _] = *digest.as_chunks::<16>().0 else {
+            return uuid::Uuid::new_v4();
+        };
+        uuid::Builder::from_custom_bytes(first).into_uuid()
+    }
+
+    /// Something that happens now.
+    pub fn now(stream_id: &str, tenant: Option<&str>, event: NoticeEvent) -> Self {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            stream_id: stream_id.to_owned(),
+            tenant: tenant.map(str::to_owned),
+            timestamp: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            event,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_flat_and_names_its_event() {
+        let file = RecordingFile {
+            key: "recordings/a/audio.ogg".to_owned(),
+            duration_ms: 1_500,
+            size: 9,
+            sha256: "ab".to_owned(),
+        };
+        let failed = NoticeEvent::RecordingFailed {
+            file,
+            message: "taken".to_owned(),
+        };
+        let notice = Notice {
+            timestamp: 7,
+            ..Notice::now("a", Some("acme"), failed)
+        };
+        let later = Notice {
+            timestamp: 8,
+            ..notice.clone()
+        };
+        assert_eq!(notice.event_id(), later.event_id());
+        let other = Notice {
+            stream_id: "b".to_owned(),
+            ..notice.clone()
+        };
+        assert_ne!(notice.event_id(), other.event_id());
+        assert_eq!(
+            serde_json::to_value(notice).unwrap(),
+            json!({
+                "event": "recording.failed", "stream_id": "a", "tenant": "acme", "timestamp": 7,
+                "key": "recordings/a/audio.ogg", "duration_ms": 1500, "size": 9, "sha256": "ab", "message": "taken",
+            })
+        );
+    }
+}

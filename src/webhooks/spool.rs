@@ -1,0 +1,351 @@
+//! Webhooks on disk, from the moment when somebody relies on them until their receiver has them: one file each, written
+//! entirely or not at all, bounded in number and bytes. Everything here blocks; when to deliver what is not decided here.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Addressee, Lane, Receiver};
+use crate::config::Secret;
+use crate::outgoing::reach::Reach;
+
+/// How a file's name ends, and how it ends when the file cannot be read and is left for somebody to look at.
+const ENDING: &str = "json";
+const UNREADABLE: &str = "unreadable";
+
+/// How much may wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) count: usize,
+    /// Of these, for one receiver, so that one that is gone leaves room for the others.
+    pub(super) count_of_one: usize,
+    pub(super) bytes: u64,
+}
+
+/// Why a webhook was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// As many wait as may. Those were promised earlier, so the new one is refused.
+    #[error("too many webhooks wait for their receivers")]
+    Full,
+    /// The disk.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A webhook that is to be delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Webhook {
+    /// The same at each attempt.
+    pub(super) id: String,
+    pub(super) to: Addressee,
+    /// JSON, sent byte by byte as it is.
+    pub(super) body: String,
+}
+
+/// What is kept in memory of a webhook that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slip {
+    pub(super) to: Addressee,
+    file: String,
+    bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    id: String,
+    /// Absent where it goes to the receiver of the settings, as they are when it is delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<StoredReceiver>,
+    body: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredReceiver {
+    url: String,
+    secret: String,
+    reach: Reach,
+}
+
+/// The folder.
+#[derive(Debug)]
+pub(super) struct Spool {
+    folder: PathBuf,
+    bounds: Bounds,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    count: usize,
+    count_of: HashMap<Lane, usize>,
+    bytes: u64,
+    /// Makes names of one millisecond differ, in order.
+    serial: u64,
+}
+
+impl Held {
+    fn take(&mut self, lane: Lane, bytes: u64) {
+        self.count += 1;
+        *self.count_of.entry(lane).or_default() += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Spool {
+    /// Opens the folder, and gives what an earlier process has left in it, oldest first.
+    pub(super) fn open(folder: PathBuf, bounds: Bounds) -> io::Result<(Self, Vec<Slip>)> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if Path::new(&name)
+                .extension()
+                .is_some_and(|ending| ending == ENDING)
+            {
+                names.push(name);
+            } else if name.starts_with(".tmp") {
+                // Nobody was told that this one was taken.
+                fs::remove_file(entry.path())?;
+            }
+        }
+        names.sort_unstable();
+        let mut held = Held::default();
+        let mut slips = Vec::new();
+        for file in names {
+            let path = folder.join(&file);
+            match load(&path) {
+                Ok((webhook, bytes)) => {
+                    held.take(webhook.to.lane(), bytes);
+                    slips.push(Slip {
+                        to: webhook.to,
+                        file,
+                        bytes,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a webhook on disk cannot be read and is left aside");
+                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                }
+            }
+        }
+        let spool = Self {
+            folder,
+            bounds,
+            held: Mutex::new(held),
+        };
+        Ok((spool, slips))
+    }
+
+    /// Keeps a webhook; when this returns it survives the process and the machine.
+    pub(super) fn put(&self, webhook: &Webhook, now: SystemTime) -> Result<Slip, SpoolError> {
+        let to = match &webhook.to {
+            Addressee::Settings => None,
+            Addressee::Hook(receiver) => Some(StoredReceiver {
+                url: receiver.url.to_string(),
+                secret: receiver.secret.expose().to_owned(),
+                reach: receiver.reach,
+            }),
+        };
+        let stored = Stored {
+            id: webhook.id.clone(),
+            to,
+            body: webhook.body.clone(),
+        };
+        let text = serde_json::to_vec(&stored).map_err(io::Error::other)?;
+        let bytes = text.len() as u64;
+        let file = self.reserve(webhook.to.lane(), bytes, now)?;
+        match self.write(&file, &text) {
+            Ok(()) => Ok(Slip {
+                to: webhook.to.clone(),
+                file,
+                bytes,
+            }),
+            Err(error) => {
+                self.release(webhook.to.lane(), bytes);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads a webhook that waits.
+    pub(super) fn read(&self, slip: &Slip) -> io::Result<Webhook> {
+        load(&self.folder.join(&slip.file)).map(|(webhook, _)| webhook)
+    }
+
+    /// Forgets a webhook.
+    pub(super) fn remove(&self, slip: &Slip) -> io::Result<()> {
+        fs::remove_file(self.folder.join(&slip.file))?;
+        self.release(slip.to.lane(), slip.bytes);
+        Ok(())
+    }
+
+    fn reserve(&self, lane: Lane, bytes: u64, now: SystemTime) -> Result<String, SpoolError> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_one = held.count_of.get(&lane).copied().unwrap_or_default();
+        let full = held.count >= self.bounds.count
+            || of_one >= self.bounds.count_of_one
+            || held.bytes + bytes > self.bounds.bytes;
+        if full {
+            return Err(SpoolError::Full);
+        }
+        held.take(lane, bytes);
+        held.serial += 1;
+        let at = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let (at, serial, chance) = (at.as_millis(), held.serial, fastrand::u32(..));
+        Ok(format!("{at:014}-{serial:010}-{chance:08x}.{ENDING}"))
+    }
+
+    fn release(&self, lane: Lane, bytes: u64) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.count = held.count.saturating_sub(1);
+        held.bytes = held.bytes.saturating_sub(bytes);
+        if let Entry::Occupied(mut of_one) = held.count_of.entry(lane) {
+            *of_one.get_mut() -= 1;
+            if *of_one.get() == 0 {
+                of_one.remove();
+            }
+        }
+    }
+
+    /// The name appears when everything is on the disk. Such files are readable by this user only.
+    fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::Builder::new()
+            .prefix(".tmp")
+            .tempfile_in(&self.folder)?;
+        file.write_all(text)?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(self.folder.join(name))
+            .map_err(|error| error.error)?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+fn load(path: &Path) -> io::Result<(Webhook, u64)> {
+    let text = fs::read(path)?;
+    let stored: Stored = serde_json::from_slice(&text).map_err(io::Error::other)?;
+    let to = match stored.to {
+        None => Addressee::Settings,
+        Some(to) => Addressee::Hook(Receiver {
+            url: to.url.parse().map_err(io::Error::other)?,
+            secret: Secret::new(to.secret),
+            reach: to.reach,
+        }),
+    };
+    let webhook = Webhook {
+        id: stored.id,
+        to,
+        body: stored.body,
+    };
+    Ok((webhook, text.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        count: 4,
+        count_of_one: 3,
+        bytes: 10_000,
+    };
+
+    fn webhook(id: &str) -> Webhook {
+        Webhook {
+            id: id.to_owned(),
+            to: Addressee::Settings,
+            body: format!("{{\"n\":\"{id}\"}}"),
+        }
+    }
+
+    fn hook() -> Addressee {
+        Addressee::Hook(Receiver {
+            url: "https://hooks.example/a?b=c".parse().unwrap(),
+            secret: Secret::new("0123456789abcdef"),
+            reach: Reach::default(),
+        })
+    }
+
+    #[test]
+    fn what_was_taken_is_found_by_the_next_process_in_order_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("webhooks");
+        let (spool, found) = Spool::open(path.clone(), BOUNDS).unwrap();
+        assert!(found.is_empty());
+        let now = SystemTime::now();
+        let to_hook = Webhook {
+            to: hook(),
+            ..webhook("b")
+        };
+        spool.put(&webhook("a"), now).unwrap();
+        spool.put(&to_hook, now).unwrap();
+        fs::write(path.join(".tmpabc"), "torn").unwrap();
+
+        let (spool, found) = Spool::open(path.clone(), BOUNDS).unwrap();
+        let read: Vec<_> = found.iter().map(|slip| spool.read(slip).unwrap()).collect();
+        assert_eq!(read, [webhook("a"), to_hook]);
+        for entry in fs::read_dir(&path).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(
+                entry.metadata().unwrap().permissions().mode() & 0o777,
+                0o600
+            );
+            assert!(!entry.file_name().to_string_lossy().starts_with(".tmp"));
+        }
+        spool.remove(&found[0]).unwrap();
+        spool.remove(&found[1]).unwrap();
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_full_spool_refuses_the_new_one_and_takes_again_when_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spool, _) = Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
+        let now = SystemTime::now();
+        let first = spool.put(&webhook("a"), now).unwrap();
+        spool.put(&webhook("b"), now).unwrap();
+        let large = Webhook {
+            body: "x".repeat(10_000),
+            ..webhook("c")
+        };
+        assert!(matches!(spool.put(&large, now), Err(SpoolError::Full)));
+        spool.put(&webhook("c"), now).unwrap();
+        assert!(matches!(
+            spool.put(&webhook("d"), now),
+            Err(SpoolError::Full)
+        ));
+        // Another receiver has room of its own.
+        let other = Webhook {
+            to: hook(),
+            ..webhook("e")
+        };
+        spool.put(&other, now).unwrap();
+        assert!(matches!(spool.put(&other, now), Err(SpoolError::Full)));
+        spool.remove(&first).unwrap();
+        spool.put(&webhook("d"), now).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_left_aside_and_stops_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spool, _) = Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
+        spool.put(&webhook("a"), SystemTime::now()).unwrap();
+        fs::write(folder.path().join("00.json"), "{\"id\":").unwrap();
+        let (_, found) = Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
+        assert_eq!(found.len(), 1);
+        assert!(folder.path().join("00.unreadable").exists());
+    }
+}
