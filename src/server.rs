@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::actors::registry::rooms::{RoomRegistry, Rooms};
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
@@ -24,6 +25,7 @@ use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::RecordingStore;
 use crate::providers::file::FileStore;
+use crate::providers::livekit::LiveKit;
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
@@ -140,6 +142,16 @@ pub async fn recordings(
     let data_dir = &settings.storage.data_dir;
     let recordings = Recordings::open(store, wanted.prefix.clone(), data_dir, how);
     recordings.map(Some).map_err(ServerError::Recordings)
+}
+
+/// The rooms that the settings ask for; `None` where there are none.
+fn rooms(settings: &Settings) -> Option<Rooms> {
+    let provider = LiveKit::from_settings(&settings.rtc)?;
+    Some(Rooms {
+        provider: Arc::new(provider),
+        token_lifetime: settings.rtc.token_ttl_seconds,
+        claim_unowned: settings.auth.claim_unowned_rooms,
+    })
 }
 
 /// How sessions behave, from the settings.
@@ -283,6 +295,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
+        rooms: RoomRegistry::new(rooms(settings)).start(),
         sessions,
         recordings: recordings.clone(),
         outbound_address: settings.sip.outbound_address.clone(),

@@ -57,6 +57,12 @@ impl Access {
         Self(Scope::Tenant(tenant))
     }
 
+    /// A tenant of this name.
+    #[cfg(test)]
+    pub(crate) fn of_tenant(id: &str) -> Self {
+        Self::tenant_only(TenantId::new(id).expect("a name"))
+    }
+
     /// A session without a tenant while authentication is on: what has an owner is not for it.
     pub(super) const fn unowned() -> Self {
         Self(Scope::Unowned)

@@ -249,6 +249,7 @@ mod tests {
             cache_seconds: Duration::ZERO,
             session_recheck_seconds: Duration::ZERO,
             socket: SocketAuth::Public,
+            claim_unowned_rooms: true,
         }
     }
 

@@ -9,6 +9,7 @@ mod recordings;
 mod say;
 mod serve;
 mod stt_worker;
+mod token;
 mod transcribe;
 mod voices;
 
@@ -67,6 +68,8 @@ enum Command {
     Transcribe(transcribe::Arguments),
     /// Lists and checks what was recorded, and has stored what still waits
     Recordings(recordings::Arguments),
+    /// Makes a token with which somebody joins a room
+    Token(token::Arguments),
     /// Measures the server under load
     Bench(bench::Arguments),
     /// Runs the vendors' servers on this machine, for development and tests without a key
@@ -136,6 +139,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
         Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
+        Command::Token(arguments) => token::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
         Command::Emulate(arguments) => emulate::run(config, &arguments),
         Command::Openapi(arguments) => {

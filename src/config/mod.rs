@@ -13,14 +13,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use settings::{
-    Auth, Cache, Limits, Log, Providers, Recording, Server, Setting, Settings, Shutdown, Storage,
-    TABLE,
+    Auth, Cache, Limits, Log, Providers, Recording, Rtc, Server, Setting, Settings, Shutdown,
+    Storage, TABLE,
 };
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
-    RecordingLayout, RtcMode, Secret, SocketAuth,
+    RecordingLayout, RtcMode, Secret, SocketAuth, VendorUrl,
 };
 
 /// The file that is read from the current folder when no other is named.
@@ -186,6 +186,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     }
     problems.extend(crate::webhooks::problems(settings));
     problems.extend(crate::providers::s3::problems(&settings.recording));
+    problems.extend(crate::providers::livekit::problems(&settings.rtc));
     problems
 }
 

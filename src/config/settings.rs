@@ -300,21 +300,26 @@ settings! {
         session_recheck_seconds: Duration = "300", "auth.session_recheck_seconds", "AUTH_SESSION_RECHECK_SECONDS";
         /// Whether `GET /ws` needs a token too. Where it is public, a token that is sent must be good all the same.
         socket: SocketAuth = "public", "auth.socket", "AUTH_SOCKET";
+        /// Whether a room without an owner becomes that of the tenant who asks for a token for it.
+        claim_unowned_rooms: bool = "true", "auth.claim_unowned_rooms", "AUTH_CLAIM_UNOWNED_ROOMS";
     }
 
     /// Rooms.
     rtc: Rtc {
         /// Which rooms are used; `embedded` when absent and no URL is set, else `livekit`.
-        mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE", comes with "Rooms";
-        /// The LiveKit deployment.
-        url: Option<String> = "", "rtc.url", "RTC_URL", comes with "Rooms";
-        /// The address that clients are given; `rtc.url` when absent.
-        public_url: Option<String> = "", "rtc.public_url", "RTC_PUBLIC_URL", comes with "Rooms";
+        mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE";
+        /// The LiveKit deployment: http, https, ws or wss.
+        url: Option<VendorUrl> = "", "rtc.url", "RTC_URL";
+        /// The address that clients are given: ws or wss. When absent that of `rtc.url`, and for embedded rooms the one under which
+        /// this server was asked.
+        public_url: Option<VendorUrl> = "", "rtc.public_url", "RTC_PUBLIC_URL";
         /// Name of the key pair; made on first start for embedded rooms.
-        api_key: Option<String> = "", "rtc.api_key", "RTC_API_KEY", comes with "Rooms";
+        api_key: Option<String> = "", "rtc.api_key", "RTC_API_KEY";
         /// Secret of the key pair.
-        api_secret: Option<Secret> = "", "rtc.api_secret", "RTC_API_SECRET", comes with "Rooms";
-        /// The UDP port of embedded rooms.
+        api_secret: Option<Secret> = "", "rtc.api_secret", "RTC_API_SECRET";
+        /// Seconds that a token of `POST /rtc/token` can be used.
+        token_ttl_seconds: Duration = "3600", "rtc.token_ttl_seconds", "RTC_TOKEN_TTL_SECONDS", check not_nought;
+        /// The UDP port of embedded rooms; 0 takes any that is free.
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT", comes with "Rooms";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
         advertised_addresses: List = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES", comes with "Rooms";

@@ -92,6 +92,13 @@ impl VendorUrl {
     pub const fn url(&self) -> &reqwest::Url {
         &self.0
     }
+
+    /// The same as a client of sockets writes it, `ws://…` or `wss://…`, without a slash at its end.
+    pub fn socket(&self) -> String {
+        let text = self.0.as_str().trim_end_matches('/');
+        text.strip_prefix("http")
+            .map_or_else(|| text.to_owned(), |rest| format!("ws{rest}"))
+    }
 }
 
 /// JSON text, kept as it is; whoever uses it knows its shape. It may hold secrets.

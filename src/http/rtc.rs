@@ -1,15 +1,22 @@
-//! `/rtc/…`: tokens, rooms and participants. What a request must hold is checked here; there are no rooms behind it yet,
-//! and every valid request is told so.
+//! `/rtc/…`: tokens, rooms and participants. What a request must hold is checked here; the rest is the
+//! [`crate::actors::registry::rooms::RoomRegistry`]'s matter.
 
 use std::collections::BTreeMap;
 
-use actix_web::{HttpResponse, web};
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, web};
+use livekit_protocol::participant_info::{Kind, State};
+use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource, TrackType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::fields::required;
+use super::state::AppState;
+use crate::actors::registry::rooms::{
+    Admit, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom,
+};
 use crate::auth::Access;
 
 /// Body of `POST /rtc/token`.
@@ -112,9 +119,9 @@ pub struct Participant {
     identity: String,
     name: String,
     #[schemars(extend("enum" = ["JOINING", "JOINED", "ACTIVE", "DISCONNECTED"]))]
-    state: String,
+    state: &'static str,
     #[schemars(extend("enum" = ["STANDARD", "INGRESS", "EGRESS", "SIP", "AGENT"]))]
-    kind: String,
+    kind: &'static str,
     /// Unix time in seconds.
     joined_at: i64,
     metadata: String,
@@ -127,8 +134,10 @@ pub struct Participant {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Track {
     sid: String,
-    kind: String,
-    source: String,
+    #[schemars(extend("enum" = ["AUDIO", "VIDEO", "DATA"]))]
+    kind: &'static str,
+    /// As LiveKit names it: `MICROPHONE`, `CAMERA`, `SCREEN_SHARE`, `SCREEN_SHARE_AUDIO` or `UNKNOWN`.
+    source: &'static str,
     name: String,
     muted: bool,
     mime_type: String,
@@ -138,7 +147,7 @@ pub struct Track {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Removed {
     #[schemars(extend("const" = "removed"))]
-    status: String,
+    status: &'static str,
     room_name: String,
     participant_identity: String,
 }
@@ -152,43 +161,183 @@ pub struct MuteAnswer {
     muted: bool,
 }
 
+impl From<livekit::Room> for RoomSummary {
+    fn from(room: livekit::Room) -> Self {
+        Self {
+            name: room.name,
+            num_participants: room.num_participants,
+            creation_time: room.creation_time,
+        }
+    }
+}
+
+impl RoomDetails {
+    fn new(room: livekit::Room, participants: Vec<ParticipantInfo>) -> Self {
+        Self {
+            sid: room.sid,
+            name: room.name,
+            num_participants: room.num_participants,
+            max_participants: room.max_participants,
+            creation_time: room.creation_time,
+            metadata: room.metadata,
+            active_recording: room.active_recording,
+            participants: participants.into_iter().map(Participant::from).collect(),
+        }
+    }
+}
+
+impl From<ParticipantInfo> for Participant {
+    fn from(info: ParticipantInfo) -> Self {
+        // Kinds that came later are shown as what they are to us: somebody.
+        let kind = match info.kind() {
+            kind @ (Kind::Ingress | Kind::Egress | Kind::Sip | Kind::Agent) => kind,
+            _ => Kind::Standard,
+        };
+        Self {
+            state: state(info.state()),
+            kind: kind.as_str_name(),
+            sid: info.sid,
+            identity: info.identity,
+            name: info.name,
+            joined_at: info.joined_at,
+            metadata: info.metadata,
+            attributes: info.attributes.into_iter().collect(),
+            is_publisher: info.is_publisher,
+            tracks: info.tracks.into_iter().map(Track::from).collect(),
+        }
+    }
+}
+
+const fn state(state: State) -> &'static str {
+    match state {
+        State::Joining => "JOINING",
+        State::Joined => "JOINED",
+        State::Active => "ACTIVE",
+        State::Disconnected => "DISCONNECTED",
+    }
+}
+
+impl From<TrackInfo> for Track {
+    fn from(track: TrackInfo) -> Self {
+        Self {
+            kind: TrackType::as_str_name(&track.r#type()),
+            source: TrackSource::as_str_name(&track.source()),
+            sid: track.sid,
+            name: track.name,
+            muted: track.muted,
+            mime_type: track.mime_type,
+        }
+    }
+}
+
 /// Makes a token for one room.
-pub async fn token(_: Access, body: JsonBody<TokenRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn token(
+    access: Access,
+    state: web::Data<AppState>,
+    http: HttpRequest,
+    body: JsonBody<TokenRequest>,
+) -> Result<web::Json<TokenAnswer>, ApiError> {
     let JsonBody(request) = body;
-    required(request.room_name, "room_name")?;
-    required(request.participant_name, "participant_name")?;
-    required(request.participant_identity, "participant_identity")?;
-    Err(not_configured())
+    let wish = Admit {
+        access,
+        room: required(request.room_name, "room_name")?,
+        name: required(request.participant_name, "participant_name")?,
+        identity: required(request.participant_identity, "participant_identity")?,
+    };
+    let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
+    let admission = state.rooms.send(wish).await.map_err(unreachable)??;
+    Ok(web::Json(TokenAnswer {
+        token: admission.token,
+        room_name,
+        participant_identity,
+        rtc_url: admission.url.unwrap_or_else(|| own_url(&http)),
+    }))
+}
+
+/// Where whoever sent this request reaches this server's own rooms: where it has just reached this server.
+fn own_url(request: &HttpRequest) -> String {
+    let host = request.headers().get(header::HOST);
+    let host = host.and_then(|host| host.to_str().ok());
+    let scheme = if request.app_config().secure() {
+        "wss"
+    } else {
+        "ws"
+    };
+    format!("{scheme}://{}", host.unwrap_or(request.app_config().host()))
 }
 
 /// Lists rooms.
-pub async fn rooms(_: Access) -> Result<HttpResponse, ApiError> {
-    Err(not_configured())
+pub async fn rooms(
+    access: Access,
+    state: web::Data<AppState>,
+) -> Result<web::Json<RoomList>, ApiError> {
+    let list = state.rooms.send(ListRooms { access }).await;
+    let mut rooms: Vec<_> = list
+        .map_err(unreachable)??
+        .into_iter()
+        .map(RoomSummary::from)
+        .collect();
+    rooms.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(web::Json(RoomList { rooms }))
 }
 
 /// Shows one room.
-pub async fn room(_: Access, _: web::Path<String>) -> Result<HttpResponse, ApiError> {
-    Err(not_configured())
+pub async fn room(
+    access: Access,
+    state: web::Data<AppState>,
+    name: web::Path<String>,
+) -> Result<web::Json<RoomDetails>, ApiError> {
+    let room = name.into_inner();
+    let shown = state.rooms.send(ShowRoom { access, room }).await;
+    let (room, participants) = shown.map_err(unreachable)??;
+    Ok(web::Json(RoomDetails::new(room, participants)))
 }
 
 /// Removes a participant.
-pub async fn remove(_: Access, body: JsonBody<RemoveRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn remove(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<RemoveRequest>,
+) -> Result<web::Json<Removed>, ApiError> {
     let JsonBody(request) = body;
-    required(request.room_name, "room_name")?;
-    required(request.participant_identity, "participant_identity")?;
-    Err(not_configured())
+    let room_name = required(request.room_name, "room_name")?;
+    let participant_identity = required(request.participant_identity, "participant_identity")?;
+    let wish = RemoveParticipant {
+        access,
+        room: room_name.clone(),
+        identity: participant_identity.clone(),
+    };
+    state.rooms.send(wish).await.map_err(unreachable)??;
+    Ok(web::Json(Removed {
+        status: "removed",
+        room_name,
+        participant_identity,
+    }))
 }
 
 /// Mutes or unmutes a track.
-pub async fn mute(_: Access, body: JsonBody<MuteRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn mute(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<MuteRequest>,
+) -> Result<web::Json<MuteAnswer>, ApiError> {
     let JsonBody(request) = body;
-    required(request.room_name, "room_name")?;
-    required(request.participant_identity, "participant_identity")?;
-    required(request.track_sid, "track_sid")?;
-    if request.muted.is_none() {
-        return Err(ApiError::new(Code::InvalidRequest, "muted: is required"));
-    }
-    Err(not_configured())
+    let missing = || ApiError::new(Code::InvalidRequest, "muted: is required");
+    let wish = MuteTrack {
+        access,
+        room: required(request.room_name, "room_name")?,
+        identity: required(request.participant_identity, "participant_identity")?,
+        track: required(request.track_sid, "track_sid")?,
+        muted: request.muted.ok_or_else(missing)?,
+    };
+    let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
+    let track = state.rooms.send(wish).await.map_err(unreachable)??;
+    Ok(web::Json(MuteAnswer {
+        room_name,
+        participant_identity,
+        track_sid: track.sid,
+        muted: track.muted,
+    }))
 }
 
 /// Takes events of the room provider.
@@ -196,7 +345,35 @@ pub async fn webhook() -> Result<HttpResponse, ApiError> {
     Err(not_configured())
 }
 
-/// The answer as long as there are no rooms.
+/// The answer where there are no rooms.
 pub fn not_configured() -> ApiError {
-    ApiError::new(Code::RtcNotConfigured, "this server has no rooms")
+    RoomsError::NotConfigured.into()
+}
+
+impl From<RoomsError> for ApiError {
+    fn from(error: RoomsError) -> Self {
+        let code = match &error {
+            RoomsError::NotConfigured => Code::RtcNotConfigured,
+            RoomsError::AccessDenied => Code::RoomAccessDenied,
+            RoomsError::NoRoom => Code::RoomNotFound,
+            RoomsError::NoParticipant => Code::ParticipantNotFound,
+            RoomsError::NoTrack => Code::TrackNotFound,
+            RoomsError::Provider(_) => Code::RtcError,
+            RoomsError::Removal(_) => Code::RemovalFailed,
+            RoomsError::Mute(_) => Code::MuteFailed,
+        };
+        if let RoomsError::Provider(cause) | RoomsError::Removal(cause) | RoomsError::Mute(cause) =
+            &error
+        {
+            tracing::warn!(provider = cause.provider, kind = ?cause.kind, "the room provider failed");
+        }
+        Self::new(code, error.to_string())
+    }
+}
+
+fn unreachable(error: actix::MailboxError) -> ApiError {
+    ApiError::new(
+        Code::Internal,
+        format!("the rooms cannot be asked: {error}"),
+    )
 }

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
+use crate::actors::registry::rooms::RoomRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::auth::Authenticator;
@@ -25,6 +26,8 @@ pub struct AppState {
     pub voices: Addr<VoiceRegistry>,
     /// Knows the sessions.
     pub sessions: Addr<SessionRegistry>,
+    /// Knows whose rooms there are.
+    pub rooms: Addr<RoomRegistry>,
     /// Knows the recordings; `None` where nothing is recorded.
     pub recordings: Option<Arc<Recordings>>,
     /// Where calls go when a request does not say.

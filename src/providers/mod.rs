@@ -11,9 +11,11 @@ mod document;
 pub mod elevenlabs;
 pub mod file;
 pub mod google;
+pub mod livekit;
 pub mod local;
 pub mod null;
 pub mod parameters;
+mod rooms;
 pub mod s3;
 mod store;
 mod table;
@@ -32,6 +34,7 @@ use tokio::sync::mpsc;
 
 pub use credential::{Credential, CredentialField, OwnCredential};
 use parameters::Parameter;
+pub use rooms::{ApiKey, Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
 pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use table::ProviderTable;
 

@@ -1,4 +1,5 @@
 //! Registries: one actor per kind of thing that the whole server knows of.
 
+pub mod rooms;
 pub mod sessions;
 pub mod voices;

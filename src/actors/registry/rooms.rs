@@ -1,0 +1,382 @@
+//! Rooms, for the doors: whose they are, and what a caller may do in them. The registry holds no copy of what the room
+//! provider knows; it asks, decides, and lets the provider act (protocol, sections 4 and 5).
+//!
+//! A room's owner is `auth_id` of its metadata. A room of somebody else looks as if it were not there, save where a token
+//! for it is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo};
+use serde_json::{Map, Value};
+
+use crate::auth::{Access, TenantId};
+use crate::providers::{Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+
+/// How often a room is claimed anew because others change it meanwhile.
+const MOST_ATTEMPTS: usize = 5;
+
+/// Why something was not done with a room.
+#[derive(Debug, thiserror::Error)]
+pub enum RoomsError {
+    /// There are no rooms.
+    #[error("this server has no rooms: rtc.mode is off")]
+    NotConfigured,
+    /// The room is another's.
+    #[error("room_name: this room belongs to somebody else")]
+    AccessDenied,
+    /// No such room, or another's.
+    #[error("room_name: there is no such room")]
+    NoRoom,
+    /// Nobody of this identity.
+    #[error("participant_identity: nobody in this room is called so")]
+    NoParticipant,
+    /// No such track.
+    #[error("track_sid: the participant has no such track")]
+    NoTrack,
+    /// The provider failed.
+    #[error(transparent)]
+    Provider(#[from] RoomError),
+    /// It failed to remove somebody.
+    #[error(transparent)]
+    Removal(RoomError),
+    /// It failed to mute a track.
+    #[error(transparent)]
+    Mute(RoomError),
+}
+
+/// Asks for a token. With a tenant the room is made, and becomes the tenant's, before there is one.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Admission, RoomsError>")]
+pub struct Admit {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+    /// Who is to join.
+    pub identity: String,
+    /// What others read.
+    pub name: String,
+}
+
+/// A token, and where it is good; `None` is this server's own address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// The token.
+    pub token: String,
+    /// Where to connect.
+    pub url: Option<String>,
+}
+
+/// Lists the rooms that somebody may see.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Vec<Room>, RoomsError>")]
+pub struct ListRooms {
+    /// Who asks.
+    pub access: Access,
+}
+
+/// Shows one room and who is in it.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(Room, Vec<ParticipantInfo>), RoomsError>")]
+pub struct ShowRoom {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+}
+
+/// Sends somebody out.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), RoomsError>")]
+pub struct RemoveParticipant {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+    /// Who is to go.
+    pub identity: String,
+}
+
+/// Mutes or unmutes a track.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<TrackInfo, RoomsError>")]
+pub struct MuteTrack {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+    /// Whose track.
+    pub identity: String,
+    /// Which.
+    pub track: String,
+    /// Whether it is to be silent.
+    pub muted: bool,
+}
+
+/// The actor.
+pub struct RoomRegistry {
+    rooms: Option<Rooms>,
+}
+
+/// How rooms are given away.
+#[derive(Clone)]
+pub struct Rooms {
+    /// Who keeps them.
+    pub provider: Arc<dyn RoomProvider>,
+    /// How long a token can be used.
+    pub token_lifetime: Duration,
+    /// Whether a room without an owner becomes that of the first tenant who asks for a token.
+    pub claim_unowned: bool,
+}
+
+impl RoomRegistry {
+    /// A registry of these rooms; `None` where there are none.
+    pub const fn new(rooms: Option<Rooms>) -> Self {
+        Self { rooms }
+    }
+
+    fn rooms(&self) -> Result<Rooms, RoomsError> {
+        self.rooms.clone().ok_or(RoomsError::NotConfigured)
+    }
+}
+
+/// Whose a room is, by its metadata.
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Tenant(TenantId),
+    /// What nobody can read counts as another's.
+    Unknown,
+}
+
+impl Owner {
+    fn of(metadata: &str) -> Self {
+        if metadata.is_empty() {
+            return Self::Nobody;
+        }
+        let Ok(fields) = serde_json::from_str::<Map<String, Value>>(metadata) else {
+            return Self::Unknown;
+        };
+        match fields.get("auth_id") {
+            None | Some(Value::Null) => Self::Nobody,
+            Some(Value::String(id)) => TenantId::new(id).map_or(Self::Unknown, Self::Tenant),
+            Some(_) => Self::Unknown,
+        }
+    }
+
+    fn lets(&self, access: &Access) -> bool {
+        match self {
+            Self::Nobody => access.may_see(None),
+            Self::Tenant(owner) => access.may_see(Some(owner)),
+            Self::Unknown => *access == Access::anonymous(),
+        }
+    }
+}
+
+/// The same metadata with an owner; all other keys stay.
+fn owned(metadata: &str, tenant: &TenantId) -> String {
+    let mut fields: Map<String, Value> = serde_json::from_str(metadata).unwrap_or_default();
+    fields.insert("auth_id".to_owned(), tenant.as_str().into());
+    Value::Object(fields).to_string()
+}
+
+impl Rooms {
+    /// The room, if this caller may see it.
+    async fn visible(&self, access: &Access, name: &str) -> Result<Room, RoomsError> {
+        let room = self.provider.room(name).await?.ok_or(RoomsError::NoRoom)?;
+        if Owner::of(&room.metadata).lets(access) {
+            Ok(room)
+        } else {
+            Err(RoomsError::NoRoom)
+        }
+    }
+
+    /// Sees to it that the room is there and the tenant's.
+    async fn claim(&self, name: &str, tenant: &TenantId) -> Result<(), RoomsError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let room = match self.provider.room(name).await? {
+                Some(room) => room,
+                None => match self.provider.create(name, &owned("", tenant)).await? {
+                    Creation::Created => return Ok(()),
+                    Creation::Exists(room) => *room,
+                },
+            };
+            match Owner::of(&room.metadata) {
+                Owner::Tenant(owner) if owner == *tenant => return Ok(()),
+                Owner::Nobody if self.claim_unowned => {
+                    let metadata = owned(&room.metadata, tenant);
+                    let replaced = self
+                        .provider
+                        .replace_metadata(name, &room.metadata, &metadata);
+                    if replaced.await? {
+                        return Ok(());
+                    }
+                }
+                Owner::Nobody | Owner::Tenant(_) | Owner::Unknown => {
+                    return Err(RoomsError::AccessDenied);
+                }
+            }
+        }
+        Err(RoomsError::Provider(RoomError {
+            provider: self.provider.slug(),
+            kind: RoomErrorKind::Unavailable,
+            message: "others keep changing this room; try again".to_owned(),
+        }))
+    }
+
+    async fn admit(&self, wish: Admit) -> Result<Admission, RoomsError> {
+        if let Some(tenant) = wish.access.tenant() {
+            self.claim(&wish.room, tenant).await?;
+        }
+        let pass = RoomPass {
+            room: &wish.room,
+            identity: &wish.identity,
+            name: &wish.name,
+            lifetime: self.token_lifetime,
+        };
+        Ok(Admission {
+            token: self.provider.token(&pass)?,
+            url: self.provider.url().map(str::to_owned),
+        })
+    }
+
+    async fn participant(&self, room: &str, identity: &str) -> Result<ParticipantInfo, RoomsError> {
+        let everybody = self.provider.participants(room).await?;
+        let somebody = everybody
+            .into_iter()
+            .find(|somebody| somebody.identity == identity);
+        somebody.ok_or(RoomsError::NoParticipant)
+    }
+
+    async fn remove(&self, wish: RemoveParticipant) -> Result<(), RoomsError> {
+        self.visible(&wish.access, &wish.room).await?;
+        self.participant(&wish.room, &wish.identity).await?;
+        let removed = self.provider.remove(&wish.room, &wish.identity).await;
+        removed.map_err(|error| match error.kind {
+            // They have left meanwhile.
+            RoomErrorKind::NotFound => RoomsError::NoParticipant,
+            _ => RoomsError::Removal(error),
+        })
+    }
+
+    async fn mute(&self, wish: MuteTrack) -> Result<TrackInfo, RoomsError> {
+        self.visible(&wish.access, &wish.room).await?;
+        let somebody = self.participant(&wish.room, &wish.identity).await?;
+        if !somebody.tracks.iter().any(|track| track.sid == wish.track) {
+            return Err(RoomsError::NoTrack);
+        }
+        let track = TrackOf {
+            room: &wish.room,
+            identity: &wish.identity,
+            sid: &wish.track,
+        };
+        let muted = self.provider.mute(&track, wish.muted).await;
+        muted.map_err(|error| match error.kind {
+            RoomErrorKind::NotFound => RoomsError::NoTrack,
+            _ => RoomsError::Mute(error),
+        })
+    }
+}
+
+impl Actor for RoomRegistry {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        context.set_mailbox_capacity(1024);
+    }
+}
+
+impl Handler<Admit> for RoomRegistry {
+    type Result = ResponseFuture<<Admit as Message>::Result>;
+
+    fn handle(&mut self, wish: Admit, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move { rooms?.admit(wish).await })
+    }
+}
+
+impl Handler<ListRooms> for RoomRegistry {
+    type Result = ResponseFuture<<ListRooms as Message>::Result>;
+
+    fn handle(&mut self, wish: ListRooms, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move {
+            let mut list = rooms?.provider.rooms().await?;
+            list.retain(|room| Owner::of(&room.metadata).lets(&wish.access));
+            Ok(list)
+        })
+    }
+}
+
+impl Handler<ShowRoom> for RoomRegistry {
+    type Result = ResponseFuture<<ShowRoom as Message>::Result>;
+
+    fn handle(&mut self, wish: ShowRoom, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move {
+            let rooms = rooms?;
+            let room = rooms.visible(&wish.access, &wish.room).await?;
+            let participants = rooms.provider.participants(&wish.room).await?;
+            Ok((room, participants))
+        })
+    }
+}
+
+impl Handler<RemoveParticipant> for RoomRegistry {
+    type Result = ResponseFuture<<RemoveParticipant as Message>::Result>;
+
+    fn handle(&mut self, wish: RemoveParticipant, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move { rooms?.remove(wish).await })
+    }
+}
+
+impl Handler<MuteTrack> for RoomRegistry {
+    type Result = ResponseFuture<<MuteTrack as Message>::Result>;
+
+    fn handle(&mut self, wish: MuteTrack, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move { rooms?.mute(wish).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(id: &str) -> TenantId {
+        TenantId::new(id).unwrap()
+    }
+
+    #[test]
+    fn a_room_belongs_to_whom_its_metadata_names() {
+        for (metadata, owner) in [
+            ("", Owner::Nobody),
+            ("{}", Owner::Nobody),
+            (r#"{"auth_id":null}"#, Owner::Nobody),
+            (r#"{"auth_id":"a","topic":"b"}"#, Owner::Tenant(tenant("a"))),
+            (r#"{"auth_id":""}"#, Owner::Unknown),
+            (r#"{"auth_id":7}"#, Owner::Unknown),
+            ("[]", Owner::Unknown),
+            ("null", Owner::Unknown),
+            ("free text", Owner::Unknown),
+        ] {
+            assert_eq!(Owner::of(metadata), owner, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn a_new_owner_leaves_other_keys_as_they_are() {
+        let metadata = owned(r#"{"topic":"tea","auth_id":null}"#, &tenant("a"));
+        let fields: Value = serde_json::from_str(&metadata).unwrap();
+        assert_eq!(fields, serde_json::json!({"topic": "tea", "auth_id": "a"}));
+    }
+
+    #[test]
+    fn what_nobody_can_read_is_shown_to_those_alone_who_may_see_everything() {
+        assert!(Owner::Unknown.lets(&Access::anonymous()));
+        assert!(!Owner::of("free text").lets(&Access::of_tenant("a")));
+    }
+}

@@ -1,0 +1,109 @@
+//! The seam to whoever keeps rooms: the server in this process or a LiveKit deployment. Rooms and participants are
+//! described in LiveKit's own messages, which both speak. Whose rooms they are is not this seam's matter, but both ways
+//! of changing a room's metadata are such that of two who race one finds out that it has lost.
+
+mod key;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo};
+
+pub use key::ApiKey;
+
+/// Keeps rooms.
+#[async_trait]
+pub trait RoomProvider: Send + Sync {
+    /// Its name in `rtc.mode` and in messages.
+    fn slug(&self) -> &'static str;
+
+    /// Where clients connect (`ws://` or `wss://`); `None` where that is this server's own address.
+    fn url(&self) -> Option<&str>;
+
+    /// All rooms.
+    async fn rooms(&self) -> Result<Vec<Room>, RoomError>;
+
+    /// One of them.
+    async fn room(&self, name: &str) -> Result<Option<Room>, RoomError>;
+
+    /// Who is in a room; nobody in one that there is not.
+    async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError>;
+
+    /// Makes a room with this metadata unless there is one of its name.
+    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError>;
+
+    /// Changes a room's metadata if it still is `expected`, and says whether it did.
+    async fn replace_metadata(
+        &self,
+        room: &str,
+        expected: &str,
+        metadata: &str,
+    ) -> Result<bool, RoomError>;
+
+    /// Sends somebody out of a room.
+    async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError>;
+
+    /// Mutes or unmutes a track for everybody.
+    async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError>;
+
+    /// A token that opens one room.
+    fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;
+}
+
+/// What became of a wish to make a room.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Creation {
+    /// It is there now.
+    Created,
+    /// Another one had the name.
+    Exists(Box<Room>),
+}
+
+/// A track, by where it is.
+#[derive(Debug, Clone, Copy)]
+pub struct TrackOf<'a> {
+    /// The room.
+    pub room: &'a str,
+    /// Whose it is.
+    pub identity: &'a str,
+    /// Its id.
+    pub sid: &'a str,
+}
+
+/// What a token is to say. It grants joining this room, publishing, subscribing, data and changing one's own metadata.
+#[derive(Debug, Clone, Copy)]
+pub struct RoomPass<'a> {
+    /// The room.
+    pub room: &'a str,
+    /// Who it is for.
+    pub identity: &'a str,
+    /// What others read.
+    pub name: &'a str,
+    /// How long it can be used.
+    pub lifetime: Duration,
+}
+
+/// What went wrong, in the distinctions that a caller acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoomErrorKind {
+    /// No such room, participant or track.
+    NotFound,
+    /// The provider refuses it.
+    Refused,
+    /// The provider cannot be reached, or does not answer in time.
+    Unavailable,
+    /// It answered something else than it should.
+    Protocol,
+}
+
+/// A room provider's failure.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{provider}: {message}")]
+pub struct RoomError {
+    /// Who.
+    pub provider: &'static str,
+    /// What kind.
+    pub kind: RoomErrorKind,
+    /// What it said. Never a secret.
+    pub message: String,
+}
