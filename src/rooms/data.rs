@@ -139,6 +139,7 @@ impl World {
     }
 
     /// The identities a packet is meant for; none means everybody.
+    #[allow(deprecated)] // clients still write and read the deprecated fields
     fn destinations(&self, key: ParticipantKey, packet: &proto::DataPacket) -> Vec<String> {
         let mut destinations = packet.destination_identities.clone();
         let mut sids: &[String] = &[];
@@ -255,6 +256,7 @@ impl World {
     }
 
     /// A message of the server's API to a room. `false` when its nonce was seen before.
+    #[allow(deprecated)] // clients still write and read the deprecated fields
     pub(super) fn send_from_server(
         &mut self,
         room: RoomKey,

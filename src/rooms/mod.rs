@@ -11,18 +11,21 @@ pub mod admission;
 mod data;
 mod events;
 mod forwarding;
+mod joining;
 pub mod limits;
 mod media;
 mod negotiation;
 mod operations;
 mod participant;
 mod peer;
+mod publishing;
 mod room;
 pub mod sdp;
 mod server;
 mod session;
 mod signalling;
 mod speakers;
+mod subscribing;
 pub mod token;
 mod world;
 
@@ -83,7 +86,7 @@ impl Now {
 pub struct Settings {
     /// API keys: tokens are verified and refreshed with them.
     pub keys: Keys,
-    /// Told to clients.
+    /// The version of the LiveKit server whose behaviour this is: clients compare it, and hold back RPC below 1.8.
     pub version: String,
     /// Told to clients.
     pub node_id: String,
@@ -113,7 +116,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             keys: Keys::default(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: "1.13.5".to_owned(),
             node_id: "ND_vivavoce".to_owned(),
             region: String::new(),
             addresses: Vec::new(),

@@ -45,13 +45,6 @@ pub struct Shortage {
     pub video: u32,
 }
 
-impl Shortage {
-    /// Whether something is missing.
-    pub fn any(self) -> bool {
-        self.audio > 0 || self.video > 0
-    }
-}
-
 /// What an assignment did.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Assigned {

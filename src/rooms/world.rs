@@ -1,6 +1,6 @@
 //! All rooms of a server as one value without sockets, threads or clocks: input and the time come in, what is to be sent
 //! waits in [`Outputs`]. This file holds the state, the way of a datagram in and out, and the timers; what a message
-//! means is in `session`, `signalling`, `media`, `data` and `operations`, each an `impl World`.
+//! means is in `session`, `signalling`, `publishing`, `subscribing`, `media`, `data` and `operations`, each an `impl World`.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
