@@ -1,0 +1,457 @@
+//! The door of a room: what a client's request for `/rtc` or `/rtc/v1` says, and whether it may come in.
+//! Pure functions over the request's parts; sockets and HTTP are the caller's, the room's own say comes later.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use livekit_protocol as proto;
+use prost::Message as _;
+
+use super::limits;
+use super::token::{self, Claims, Keys};
+
+/// Clients pad this, others need not.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Which of the two protocols a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// `/rtc`: a publishing and a subscribing peer connection.
+    TwoConnections,
+    /// `/rtc/v1`: one peer connection in which the client always offers.
+    OneConnection,
+}
+
+/// A request that may come in, as far as its token and its parameters say.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// By which path.
+    pub route: Route,
+    /// The verified token.
+    pub claims: Claims,
+    /// The room to join.
+    pub room: String,
+    /// What the client told of itself.
+    pub client: proto::ClientInfo,
+    /// Whether it wants every track without asking.
+    pub auto_subscribe: bool,
+    /// Metadata and attributes from the request, honoured when the token may update its own.
+    pub metadata: String,
+    /// See `metadata`.
+    pub attributes: HashMap<String, String>,
+    /// Tracks it publishes from the start.
+    pub tracks: Vec<proto::AddTrackRequest>,
+    /// Its first offer.
+    pub offer: Option<proto::SessionDescription>,
+    /// A session to go on with; the sid may be empty, then the identity decides.
+    pub resume: Option<String>,
+    /// What a resuming client believes.
+    pub sync_state: Option<proto::SyncState>,
+}
+
+impl Admission {
+    /// The participant's identity.
+    pub fn identity(&self) -> &str {
+        self.claims.identity()
+    }
+}
+
+/// An answer other than success, before the socket is opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body. Clients show it, and take a 404 with any other text than [`NO_ROOM`] for a server without this route.
+    pub text: String,
+}
+
+/// The text of a 404 that means the room and not the route.
+pub const NO_ROOM: &str = "requested room does not exist";
+
+impl Refusal {
+    /// A refusal with this status and text.
+    pub fn new(status: u16, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+        }
+    }
+}
+
+/// Reads a request. `query` is the raw query string, `authorization` the header of that name, which goes before the
+/// query's `access_token`; `now_s` is Unix seconds.
+pub fn admit(
+    route: Route,
+    query: &str,
+    authorization: Option<&str>,
+    keys: &Keys,
+    now_s: i64,
+) -> Result<Admission, Refusal> {
+    let parameters = Parameters::read(query);
+    let bearer = authorization.and_then(|header| header.strip_prefix("Bearer "));
+    let token = bearer
+        .or_else(|| parameters.get("access_token"))
+        .unwrap_or_default();
+    if token.is_empty() {
+        return Err(Refusal::new(401, "no access token was given"));
+    }
+    let claims =
+        token::verify(token, keys, now_s).map_err(|error| Refusal::new(401, error.to_string()))?;
+    if !claims.video.room_join {
+        return Err(Refusal::new(
+            401,
+            "the access token does not grant roomJoin",
+        ));
+    }
+    check_name("identity", claims.identity())?;
+    let room = Some(claims.video.room.as_str()).filter(|room| !room.is_empty());
+    let room = room
+        .or_else(|| parameters.get("room"))
+        .unwrap_or_default()
+        .to_owned();
+    check_name("room", &room)?;
+    let mut admission = match route {
+        Route::OneConnection => from_join_request(&parameters, claims, room)?,
+        Route::TwoConnections => from_query(&parameters, claims, room),
+    };
+    if !admission.claims.permission().can_update_metadata {
+        admission.metadata.clear();
+        admission.attributes.clear();
+    }
+    let metadata = [&admission.metadata, &admission.claims.metadata];
+    if metadata
+        .iter()
+        .any(|text| text.len() > limits::METADATA_BYTES)
+    {
+        return Err(Refusal::new(400, "the metadata is too large"));
+    }
+    let attributes = [&admission.attributes, &admission.claims.attributes];
+    if attributes
+        .iter()
+        .any(|map| limits::size_of(map) > limits::ATTRIBUTES_BYTES)
+    {
+        return Err(Refusal::new(400, "the attributes are too large"));
+    }
+    if admission.claims.name.chars().count() > limits::NAME_CHARACTERS {
+        return Err(Refusal::new(400, "the name is too long"));
+    }
+    Ok(admission)
+}
+
+fn check_name(what: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Err(Refusal::new(400, format!("the {what} is empty")));
+    }
+    if value.chars().count() > limits::NAME_CHARACTERS {
+        return Err(Refusal::new(
+            400,
+            format!(
+                "the {what} is longer than {} characters",
+                limits::NAME_CHARACTERS
+            ),
+        ));
+    }
+    Ok(())
+}
+
+struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    fn read(query: &str) -> Self {
+        let pairs = form_urlencoded::parse(query.as_bytes()).take(limits::QUERY_PARAMETERS);
+        Self(
+            pairs
+                .map(|(key, value)| (key.into_owned(), value.into_owned()))
+                .collect(),
+        )
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    fn number(&self, name: &str) -> i32 {
+        self.get(name)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or_default()
+    }
+
+    fn flag(&self, name: &str) -> Option<bool> {
+        self.get(name).map(|value| matches!(value, "1" | "true"))
+    }
+}
+
+fn from_query(parameters: &Parameters, claims: Claims, room: String) -> Admission {
+    let text = |name| parameters.get(name).unwrap_or_default().to_owned();
+    let sdk = text("sdk").to_uppercase();
+    let sdk = if sdk == "REACTNATIVE" {
+        "REACT_NATIVE".to_owned()
+    } else {
+        sdk
+    };
+    let capabilities = text("capabilities");
+    let client = proto::ClientInfo {
+        sdk: proto::client_info::Sdk::from_str_name(&sdk)
+            .unwrap_or(proto::client_info::Sdk::Unknown) as i32,
+        version: text("version"),
+        protocol: parameters.number("protocol"),
+        os: text("os"),
+        os_version: text("os_version"),
+        device_model: text("device_model"),
+        browser: text("browser"),
+        browser_version: text("browser_version"),
+        network: text("network"),
+        other_sdks: text("other_sdks"),
+        client_protocol: parameters.number("client_protocol"),
+        capabilities: capabilities
+            .split(',')
+            .filter_map(|name| proto::client_info::Capability::from_str_name(name.trim()))
+            .map(|capability| capability as i32)
+            .collect(),
+        ..Default::default()
+    };
+    Admission {
+        route: Route::TwoConnections,
+        claims,
+        room,
+        client,
+        auto_subscribe: parameters.flag("auto_subscribe").unwrap_or(true),
+        metadata: String::new(),
+        attributes: HashMap::new(),
+        tracks: Vec::new(),
+        offer: None,
+        resume: parameters
+            .flag("reconnect")
+            .unwrap_or(false)
+            .then(|| text("sid")),
+        sync_state: None,
+    }
+}
+
+fn from_join_request(
+    parameters: &Parameters,
+    claims: Claims,
+    room: String,
+) -> Result<Admission, Refusal> {
+    let text = parameters
+        .get("join_request")
+        .ok_or_else(|| Refusal::new(400, "join_request is missing"))?;
+    let bytes = LENIENT
+        .decode(text)
+        .map_err(|_| Refusal::new(400, "join_request is not base64"))?;
+    let request = decode_join_request(&bytes).map_err(|what| Refusal::new(400, what))?;
+    let settings = request
+        .connection_settings
+        .unwrap_or(proto::ConnectionSettings {
+            auto_subscribe: true,
+            ..Default::default()
+        });
+    Ok(Admission {
+        route: Route::OneConnection,
+        claims,
+        room,
+        client: request.client_info.unwrap_or_default(),
+        auto_subscribe: settings.auto_subscribe,
+        metadata: request.metadata,
+        attributes: request.participant_attributes,
+        tracks: request.add_track_requests,
+        offer: request.publisher_offer,
+        resume: request.reconnect.then_some(request.participant_sid),
+        sync_state: request.sync_state,
+    })
+}
+
+/// The join request inside its wrapping, unpacked to at most a mebibyte.
+pub fn decode_join_request(bytes: &[u8]) -> Result<proto::JoinRequest, &'static str> {
+    let wrapped = proto::WrappedJoinRequest::decode(bytes)
+        .map_err(|_| "join_request is not a WrappedJoinRequest")?;
+    let inner = match proto::wrapped_join_request::Compression::try_from(wrapped.compression) {
+        Ok(proto::wrapped_join_request::Compression::None) => wrapped.join_request,
+        Ok(proto::wrapped_join_request::Compression::Gzip) => {
+            let mut unpacked = Vec::new();
+            let most = limits::JOIN_REQUEST_BYTES as u64;
+            let mut reader = flate2::read::GzDecoder::new(&*wrapped.join_request).take(most + 1);
+            reader
+                .read_to_end(&mut unpacked)
+                .map_err(|_| "join_request is not gzip")?;
+            unpacked
+        }
+        Err(_) => return Err("join_request is compressed in an unknown way"),
+    };
+    if inner.len() > limits::JOIN_REQUEST_BYTES {
+        return Err("join_request is too large");
+    }
+    proto::JoinRequest::decode(&*inner).map_err(|_| "join_request does not hold a JoinRequest")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    const NOW_S: i64 = 1_500;
+
+    fn keys() -> Keys {
+        Keys::new([("key", "secret")])
+    }
+
+    fn token(change: impl FnOnce(&mut Claims)) -> String {
+        let mut claims = Claims {
+            iss: "key".into(),
+            sub: "alice".into(),
+            exp: 2_000,
+            ..Claims::default()
+        };
+        claims.video.room_join = true;
+        claims.video.room = "kitchen".into();
+        change(&mut claims);
+        token::mint(&claims, &keys()).unwrap()
+    }
+
+    fn ask(route: Route, query: &str, token: &str) -> Result<Admission, Refusal> {
+        admit(
+            route,
+            query,
+            Some(&format!("Bearer {token}")),
+            &keys(),
+            NOW_S,
+        )
+    }
+
+    fn gzipped(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(bytes).unwrap();
+        let wrapped = proto::WrappedJoinRequest {
+            compression: 1,
+            join_request: encoder.finish().unwrap(),
+        };
+        wrapped.encode_to_vec()
+    }
+
+    #[test]
+    fn a_compressed_join_request_is_read() {
+        let request = proto::JoinRequest {
+            participant_sid: "PA_x".into(),
+            reconnect: true,
+            ..Default::default()
+        };
+        let query = format!(
+            "join_request={}",
+            LENIENT.encode(gzipped(&request.encode_to_vec()))
+        );
+        let admission = ask(Route::OneConnection, &query, &token(|_| ())).unwrap();
+        assert_eq!(
+            (admission.room.as_str(), admission.identity()),
+            ("kitchen", "alice")
+        );
+        assert_eq!(admission.resume.as_deref(), Some("PA_x"));
+    }
+
+    #[test]
+    fn a_bomb_of_zeros_is_refused_early() {
+        let bomb = gzipped(&vec![0; 64 << 20]);
+        assert!(bomb.len() < 100_000);
+        assert_eq!(
+            decode_join_request(&bomb).unwrap_err(),
+            "join_request is too large"
+        );
+    }
+
+    #[test]
+    fn every_refusal_has_its_status() {
+        let status = |route, query: &str, token: &str| ask(route, query, token).unwrap_err().status;
+        assert_eq!(
+            admit(Route::TwoConnections, "", None, &keys(), NOW_S)
+                .unwrap_err()
+                .status,
+            401
+        );
+        assert_eq!(status(Route::TwoConnections, "", "nonsense"), 401);
+        assert_eq!(
+            status(Route::TwoConnections, "", &token(|c| c.exp = 1_000)),
+            401
+        );
+        assert_eq!(
+            status(
+                Route::TwoConnections,
+                "",
+                &token(|c| c.video.room_join = false)
+            ),
+            401
+        );
+        assert_eq!(
+            status(Route::TwoConnections, "", &token(|c| c.sub.clear())),
+            400
+        );
+        assert_eq!(
+            status(Route::TwoConnections, "", &token(|c| c.video.room.clear())),
+            400
+        );
+        assert_eq!(
+            status(
+                Route::TwoConnections,
+                "",
+                &token(|c| c.metadata = "x".repeat(600 << 10))
+            ),
+            400
+        );
+        for broken in ["", "join_request=", "join_request=%25", "join_request=AAAA"] {
+            let refused = ask(Route::OneConnection, broken, &token(|_| ()));
+            assert!(
+                matches!(&refused, Err(refusal) if refusal.status == 400)
+                    || broken == "join_request=",
+                "{broken}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_query_of_two_connections_is_read() {
+        let query = "auto_subscribe=0&protocol=16&sdk=js&capabilities=CAP_PACKET_TRAILER&reconnect=1&sid=PA_9&room=cellar";
+        let admission = ask(
+            Route::TwoConnections,
+            query,
+            &token(|c| c.video.room.clear()),
+        )
+        .unwrap();
+        assert!(!admission.auto_subscribe);
+        assert_eq!(admission.client.protocol, 16);
+        assert_eq!(admission.client.capabilities.len(), 1);
+        assert_eq!(admission.resume.as_deref(), Some("PA_9"));
+        assert_eq!(admission.room, "cellar");
+    }
+
+    #[test]
+    fn what_a_client_says_of_itself_counts_only_with_the_right() {
+        let request = proto::JoinRequest {
+            metadata: "mine".into(),
+            ..Default::default()
+        };
+        let wrapped = proto::WrappedJoinRequest {
+            compression: 0,
+            join_request: request.encode_to_vec(),
+        };
+        let query = format!("join_request={}", LENIENT.encode(wrapped.encode_to_vec()));
+        assert_eq!(
+            ask(Route::OneConnection, &query, &token(|_| ()))
+                .unwrap()
+                .metadata,
+            ""
+        );
+        let may = token(|c| c.video.can_update_own_metadata = Some(true));
+        assert_eq!(
+            ask(Route::OneConnection, &query, &may).unwrap().metadata,
+            "mine"
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Media packets on their way from a publisher to the slots of its subscribers, requests for pictures on their way
+//! back, and what the packets tell: who speaks, and how good a connection is.
+
+use std::time::Duration;
+
+use livekit_protocol as proto;
+use proto::signal_response::Message;
+use str0m::media::{KeyframeRequestKind, Mid, Rid};
+use str0m::rtp::RtpPacket;
+
+use super::negotiation::TrackSid;
+use super::participant::Side;
+use super::sdp::SectionKind;
+use super::world::World;
+use super::{Now, ParticipantKey, RoomKey};
+
+/// A publisher is asked for a picture at most so often, however many subscribers need one.
+const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);
+
+impl World {
+    /// A media packet of a publisher, sent on to everybody whose slots carry its track.
+    pub(super) fn rtp(
+        &mut self,
+        key: ParticipantKey,
+        mid: &Mid,
+        rid: Option<Rid>,
+        packet: &RtpPacket,
+        now: Now,
+    ) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let room = participant.room;
+        let Some(peer) = participant.link.peer_mut(Side::Publisher) else {
+            return;
+        };
+        let Some(payload) = peer.payload(packet.header.payload_type).copied() else {
+            return;
+        };
+        let mid: &str = mid;
+        let publication = participant
+            .publications
+            .iter_mut()
+            .find(|publication| publication.mid.as_deref() == Some(mid));
+        let Some(publication) = publication else {
+            return;
+        };
+        if let (Some(rid), Some(layer)) = (rid, &publication.layer)
+            && *rid != **layer
+        {
+            return;
+        }
+        if let Some(level) = packet.header.ext_vals.audio_level {
+            publication
+                .meter
+                .observe(level.unsigned_abs(), packet.header.timestamp);
+        }
+        if publication.info.muted {
+            return;
+        }
+        let track = TrackSid::clone(&publication.sid);
+        let Some(room) = self.rooms.get(&room) else {
+            return;
+        };
+        let mut touched = Vec::new();
+        for member in room.members.iter().filter(|member| **member != key) {
+            let Some(subscriber) = self.participants.get_mut(member) else {
+                continue;
+            };
+            if subscriber.disabled.contains(&track) {
+                continue;
+            }
+            let side = subscriber.link.down_side();
+            let down = subscriber.link.down_mut();
+            let Some(mid) = down.slots.carrying(&track).map(|slot| slot.mid.clone()) else {
+                continue;
+            };
+            down.forward(&mid, packet, &payload, now.instant);
+            self.counters.forwarded_packets += 1;
+            touched.push((*member, side));
+        }
+        for (member, side) in touched {
+            self.touch(member, side);
+        }
+    }
+
+    /// A subscriber cannot show what it gets: its publisher is asked for a picture to start from.
+    pub(super) fn keyframe_wanted(
+        &mut self,
+        key: ParticipantKey,
+        mid: &Mid,
+        kind: KeyframeRequestKind,
+        now: Now,
+    ) {
+        let Some(subscriber) = self.participants.get(&key) else {
+            return;
+        };
+        let mid: &str = mid;
+        let Some(track) = subscriber
+            .link
+            .down()
+            .slots
+            .get(mid)
+            .and_then(|slot| slot.carries.as_ref())
+        else {
+            return;
+        };
+        let track = TrackSid::clone(&track.track);
+        let publisher = self.members(subscriber.room).find(|other| {
+            other
+                .published()
+                .any(|publication| publication.sid == track)
+        });
+        if let Some(publisher) = publisher.map(|publisher| publisher.key) {
+            self.ask_for_keyframe(publisher, &track, kind, now);
+        }
+    }
+
+    pub(super) fn ask_for_keyframe(
+        &mut self,
+        publisher: ParticipantKey,
+        track: &str,
+        kind: KeyframeRequestKind,
+        now: Now,
+    ) {
+        let Some(participant) = self.participants.get_mut(&publisher) else {
+            return;
+        };
+        let Some(publication) = participant.publication_mut(track) else {
+            return;
+        };
+        let recent = publication
+            .keyframe_asked
+            .is_some_and(|at| now.instant.saturating_duration_since(at) < KEYFRAME_INTERVAL);
+        if publication.kind != SectionKind::Video || recent {
+            return;
+        }
+        let Some(mid) = publication.mid.clone() else {
+            return;
+        };
+        publication.keyframe_asked = Some(now.instant);
+        let layer = publication.layer.clone();
+        if let Some(peer) = participant.link.peer_mut(Side::Publisher) {
+            peer.request_keyframe(&mid, layer.as_deref(), kind);
+            self.touch(publisher, Side::Publisher);
+        }
+    }
+
+    /// Who speaks, told as what changed since it was last told.
+    pub(super) fn tell_speakers(&mut self, key: RoomKey, now: Now) {
+        let Some(room) = self.rooms.get_mut(&key) else {
+            return;
+        };
+        let mut speaking = Vec::new();
+        for member in &room.members {
+            let Some(participant) = self.participants.get_mut(member) else {
+                continue;
+            };
+            let simulated = participant
+                .simulated_speaker_until
+                .is_some_and(|until| until > now.instant);
+            let mut level = if simulated { 1.0 } else { 0.0f32 };
+            for publication in participant
+                .publications
+                .iter_mut()
+                .filter(|publication| publication.kind == SectionKind::Audio)
+            {
+                let measured = publication.meter.judge();
+                if !publication.info.muted {
+                    level = level.max(measured);
+                }
+            }
+            if level > 0.0 && participant.visible() {
+                speaking.push((participant.sid.to_string(), level));
+            }
+        }
+        let before = std::mem::replace(&mut room.speakers, speaking);
+        let now_speaking = &room.speakers;
+        let changed = now_speaking
+            .iter()
+            .filter(|speaker| !before.contains(speaker));
+        let mut speakers: Vec<proto::SpeakerInfo> = changed
+            .map(|(sid, level)| proto::SpeakerInfo {
+                sid: sid.clone(),
+                level: level.min(1.0),
+                active: true,
+            })
+            .collect();
+        let stopped = before
+            .iter()
+            .filter(|(sid, _)| !now_speaking.iter().any(|(speaking, _)| speaking == sid));
+        speakers.extend(stopped.map(|(sid, _)| proto::SpeakerInfo {
+            sid: sid.clone(),
+            level: 0.0,
+            active: false,
+        }));
+        if !speakers.is_empty() {
+            self.tell_room(
+                key,
+                Message::SpeakersChanged(proto::SpeakersChanged { speakers }),
+                None,
+            );
+        }
+    }
+
+    /// The quality of a participant's connection, told to the room when it changes. Never "lost" for one that lives:
+    /// clients start anew when they hear that.
+    pub(super) fn tell_quality(&mut self, key: ParticipantKey) {
+        use proto::ConnectionQuality::{Excellent, Good, Poor};
+        let Some(participant) = self
+            .participants
+            .get_mut(&key)
+            .filter(|participant| participant.was_active)
+        else {
+            return;
+        };
+        let (quality, score) = match participant.loss {
+            loss if loss < 0.02 => (Excellent, 5.0),
+            loss if loss < 0.08 => (Good, 4.0),
+            _ => (Poor, 2.0),
+        };
+        if participant.quality.replace(quality) == Some(quality) {
+            return;
+        }
+        let info = proto::ConnectionQualityInfo {
+            participant_sid: participant.sid.to_string(),
+            quality: quality as i32,
+            score,
+        };
+        let (room, visible) = (participant.room, participant.visible());
+        let update = Message::ConnectionQuality(proto::ConnectionQualityUpdate {
+            updates: vec![info],
+        });
+        if visible {
+            self.tell_room(room, update, None);
+        } else {
+            self.tell(key, update);
+        }
+    }
+}

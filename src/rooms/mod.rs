@@ -1,0 +1,138 @@
+//! The embedded room server: unmodified LiveKit clients join its rooms, hear each other and exchange data.
+//!
+//! [`RoomServer`] is the handle. Behind it one thread owns the UDP sockets, all peer connections and all state of all
+//! rooms; the state is [`world::World`], plain code that is given input and the time and leaves its output to be
+//! fetched, so that tests run in virtual time. Signalling comes and goes as bytes through bounded channels: sockets,
+//! HTTP, tenants and the server's public API are somebody else's, and so is everything about voice.
+
+#![allow(missing_docs)]
+
+pub mod admission;
+mod data;
+mod events;
+mod forwarding;
+mod joining;
+pub mod limits;
+mod media;
+mod negotiation;
+mod operations;
+mod participant;
+mod peer;
+mod publishing;
+mod room;
+pub mod sdp;
+mod server;
+mod session;
+mod signalling;
+mod speakers;
+mod subscribing;
+pub mod token;
+mod world;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+pub use admission::{Admission, Refusal, Route, admit};
+pub use events::{Event, RoomEvent};
+pub use operations::{OperationError, ParticipantChange, RoomMessage};
+pub use room::RoomSettings;
+pub use server::{
+    Connection, Requests, Responses, RoomServer, ServerCounters, Sockets, local_addresses,
+};
+pub use token::Keys;
+pub use world::Counters;
+
+/// One signalling connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// One session of a participant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParticipantKey(u64);
+
+/// One life of a room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RoomKey(u64);
+
+/// The time, of both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// For intervals.
+    pub instant: Instant,
+    /// Unix milliseconds, for what is told.
+    pub unix_ms: i64,
+}
+
+impl Now {
+    /// The time at this moment.
+    pub fn read() -> Self {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            instant: Instant::now(),
+            unix_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Unix seconds.
+    pub fn unix_s(self) -> i64 {
+        self.unix_ms / 1_000
+    }
+}
+
+/// What a room server is started with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// API keys: tokens are verified and refreshed with them.
+    pub keys: Keys,
+    /// The version of the LiveKit server whose behaviour this is: clients compare it, and hold back RPC below 1.8.
+    pub version: String,
+    /// Told to clients.
+    pub node_id: String,
+    /// Told to clients.
+    pub region: String,
+    /// Where media is reachable, as clients see it.
+    pub addresses: Vec<SocketAddr>,
+    /// Whether a join makes a room that does not exist.
+    pub auto_create: bool,
+    /// What rooms are made with unless somebody says otherwise.
+    pub room: RoomSettings,
+    /// Rooms at a time.
+    pub most_rooms: usize,
+    /// Participants at a time, in all rooms.
+    pub most_participants: usize,
+    /// Whether the server may undo a mute.
+    pub remote_unmute: bool,
+    /// For how long a refreshed token is valid.
+    pub token_validity: Duration,
+    /// For how long somebody whose connection is lost may come back.
+    pub grace: Duration,
+    /// Seeds the sids.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            keys: Keys::default(),
+            version: "1.13.5".to_owned(),
+            node_id: "ND_vivavoce".to_owned(),
+            region: String::new(),
+            addresses: Vec::new(),
+            auto_create: true,
+            room: RoomSettings {
+                empty_timeout_s: 300,
+                departure_timeout_s: 20,
+                max_participants: 0,
+                metadata: String::new(),
+            },
+            most_rooms: 10_000,
+            most_participants: 10_000,
+            remote_unmute: false,
+            token_validity: Duration::from_mins(10),
+            grace: Duration::from_secs(5),
+            seed: fastrand::u64(..),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Which section of a session description carries which track. Pure state: it is told what was offered and what is
+//! wanted, and says what each section shall become; the text is `sdp`'s and the transport is `peer`'s.
+//!
+//! A section in which a client only receives is a *slot*: it carries one track of somebody else at a time.
+//! A slot that was used before must send under a new SSRC, otherwise libwebrtc counts the packets and plays nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::sdp::{Direction, Section, SectionKind};
+
+/// A track's sid, `TR_…`, shared by everything that refers to the track.
+pub type TrackSid = Arc<str>;
+
+/// A track that a subscriber shall receive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The track.
+    pub track: TrackSid,
+    /// Its publisher's sid, `PA_…`.
+    pub publisher: Arc<str>,
+    /// Audio or video.
+    pub kind: SectionKind,
+}
+
+/// A section in which the other side receives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its name in the description.
+    pub mid: String,
+    /// Audio or video.
+    pub kind: SectionKind,
+    /// What it carries.
+    pub carries: Option<Wanted>,
+    /// Whether it ever carried something.
+    pub used: bool,
+}
+
+/// How many more slots are needed than there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shortage {
+    /// Of audio.
+    pub audio: u32,
+    /// Of video.
+    pub video: u32,
+}
+
+/// What an assignment did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// Slots that now carry another track, and whether they were used before.
+    pub changed: Vec<(String, TrackSid, bool)>,
+    /// What found no slot.
+    pub shortage: Shortage,
+}
+
+/// The slots of one peer connection, in the order of its description.
+#[derive(Debug, Default)]
+pub struct Slots {
+    slots: Vec<Slot>,
+}
+
+impl Slots {
+    /// Takes over an offer: sections that only receive are slots, all others are not (any more).
+    pub fn follow(&mut self, sections: &[Section<'_>]) {
+        let mut known: BTreeMap<String, Slot> = std::mem::take(&mut self.slots)
+            .into_iter()
+            .map(|slot| (slot.mid.clone(), slot))
+            .collect();
+        for section in sections {
+            if section.direction != Direction::RecvOnly || section.kind == SectionKind::Application
+            {
+                continue;
+            }
+            let slot = known.remove(section.mid).unwrap_or_else(|| Slot {
+                mid: section.mid.to_owned(),
+                kind: section.kind,
+                carries: None,
+                used: false,
+            });
+            self.slots.push(slot);
+        }
+    }
+
+    /// Adds a slot that this side made (two peer connections).
+    pub fn push(&mut self, mid: String, wanted: Wanted) {
+        self.slots.push(Slot {
+            mid,
+            kind: wanted.kind,
+            carries: Some(wanted),
+            used: true,
+        });
+    }
+
+    /// All slots.
+    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter()
+    }
+
+    /// The slot that carries a track.
+    pub fn carrying(&self, track: &str) -> Option<&Slot> {
+        self.slots.iter().find(|slot| {
+            slot.carries
+                .as_ref()
+                .is_some_and(|wanted| &*wanted.track == track)
+        })
+    }
+
+    /// The slot of this name.
+    pub fn get(&self, mid: &str) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.mid == mid)
+    }
+
+    /// Empties the slots whose track is not wanted; returns them.
+    pub fn release(&mut self, wanted: &[Wanted]) -> Vec<(String, TrackSid)> {
+        let mut released = Vec::new();
+        for slot in &mut self.slots {
+            let keeps = |carried: &Wanted| wanted.iter().any(|w| w.track == carried.track);
+            if let Some(gone) = slot.carries.take_if(|carried| !keeps(carried)) {
+                released.push((slot.mid.clone(), gone.track));
+            }
+        }
+        released
+    }
+
+    /// What is wanted and carried by no slot.
+    pub fn missing<'a>(&self, wanted: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
+        wanted.iter().filter(|w| self.carrying(&w.track).is_none())
+    }
+
+    /// How many slots would have to be added for everything that is wanted.
+    pub fn shortage(&self, wanted: &[Wanted]) -> Shortage {
+        let free = |kind| {
+            self.slots
+                .iter()
+                .filter(|slot| slot.kind == kind && slot.carries.is_none())
+                .count()
+        };
+        let missing = |kind| self.missing(wanted).filter(|w| w.kind == kind).count();
+        let short =
+            |kind| u32::try_from(missing(kind).saturating_sub(free(kind))).unwrap_or(u32::MAX);
+        Shortage {
+            audio: short(SectionKind::Audio),
+            video: short(SectionKind::Video),
+        }
+    }
+
+    /// Gives each track that is missing a free slot of its kind, those never used first.
+    pub fn assign(&mut self, wanted: &[Wanted]) -> Assigned {
+        let mut assigned = Assigned::default();
+        let missing: Vec<Wanted> = self.missing(wanted).cloned().collect();
+        for track in missing {
+            let free = self
+                .slots
+                .iter_mut()
+                .filter(|slot| slot.kind == track.kind && slot.carries.is_none());
+            let Some(slot) = free.min_by_key(|slot| slot.used) else {
+                continue;
+            };
+            assigned
+                .changed
+                .push((slot.mid.clone(), Arc::clone(&track.track), slot.used));
+            slot.used = true;
+            slot.carries = Some(track);
+        }
+        assigned.shortage = self.shortage(wanted);
+        assigned
+    }
+
+    /// The complete map from section to track that an answer or an offer carries.
+    pub fn map(&self) -> std::collections::HashMap<String, String> {
+        let carried = self
+            .slots
+            .iter()
+            .filter_map(|slot| Some((slot.mid.clone(), slot.carries.as_ref()?.track.to_string())));
+        carried.collect()
+    }
+}
+
+/// A publication that waits for its section: made by `add_track`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending<'a> {
+    /// The client's own name of the track.
+    pub cid: &'a str,
+    /// Audio or video.
+    pub kind: SectionKind,
+}
+
+/// The pending publication that a section publishes: the one of its name, else the oldest of its kind.
+pub fn published_by(section: &Section<'_>, pending: &[Pending<'_>]) -> Option<usize> {
+    if !section.direction.sends() {
+        return None;
+    }
+    let named = pending
+        .iter()
+        .position(|p| section.track_id == Some(p.cid) && p.kind == section.kind);
+    named.or_else(|| pending.iter().position(|p| p.kind == section.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(track: &str) -> Wanted {
+        let kind = if track.starts_with("TR_V") {
+            SectionKind::Video
+        } else {
+            SectionKind::Audio
+        };
+        Wanted {
+            track: track.into(),
+            publisher: "PA_1".into(),
+            kind,
+        }
+    }
+
+    fn section(mid: &str, direction: Direction) -> Section<'_> {
+        Section {
+            mid,
+            kind: SectionKind::Audio,
+            direction,
+            track_id: None,
+            layers: vec![],
+            video_mime: None,
+        }
+    }
+
+    fn two_slots() -> Slots {
+        let mut slots = Slots::default();
+        slots.follow(&[
+            section("0", Direction::RecvOnly),
+            section("1", Direction::RecvOnly),
+            section("2", Direction::SendOnly),
+        ]);
+        slots
+    }
+
+    #[test]
+    fn every_track_has_one_slot_until_there_are_none() {
+        let mut slots = two_slots();
+        let all = ["TR_A", "TR_B", "TR_C", "TR_V"].map(wanted);
+        let assigned = slots.assign(&all);
+        assert_eq!(
+            assigned.changed,
+            [
+                ("0".into(), "TR_A".into(), false),
+                ("1".into(), "TR_B".into(), false)
+            ]
+        );
+        assert_eq!(assigned.shortage, Shortage { audio: 1, video: 1 });
+        assert_eq!(slots.assign(&all).changed, []);
+    }
+
+    #[test]
+    fn a_used_slot_is_reported_as_used_and_unused_ones_go_first() {
+        let mut slots = two_slots();
+        slots.assign(&[wanted("TR_A")]);
+        assert_eq!(slots.release(&[]), [("0".into(), "TR_A".into())]);
+        assert_eq!(
+            slots.assign(&[wanted("TR_B")]).changed,
+            [("1".into(), "TR_B".into(), false)]
+        );
+        assert_eq!(
+            slots.assign(&["TR_B", "TR_C"].map(wanted)).changed,
+            [("0".into(), "TR_C".into(), true)]
+        );
+    }
+
+    #[test]
+    fn a_section_that_publishes_is_no_slot_and_may_become_one() {
+        let mut slots = two_slots();
+        slots.assign(&[wanted("TR_A")]);
+        slots.follow(&[
+            section("0", Direction::RecvOnly),
+            section("1", Direction::Inactive),
+            section("2", Direction::RecvOnly),
+        ]);
+        assert_eq!(
+            slots.iter().map(|s| s.mid.as_str()).collect::<Vec<_>>(),
+            ["0", "2"]
+        );
+        assert!(slots.carrying("TR_A").is_some());
+    }
+
+    #[test]
+    fn a_publication_is_found_by_name_and_else_by_kind() {
+        let pending = [
+            Pending {
+                cid: "a",
+                kind: SectionKind::Audio,
+            },
+            Pending {
+                cid: "b",
+                kind: SectionKind::Audio,
+            },
+        ];
+        let mut named = section("5", Direction::SendOnly);
+        assert_eq!(published_by(&named, &pending), Some(0));
+        named.track_id = Some("b");
+        assert_eq!(published_by(&named, &pending), Some(1));
+        assert_eq!(
+            published_by(&section("5", Direction::RecvOnly), &pending),
+            None
+        );
+        named.kind = SectionKind::Video;
+        assert_eq!(published_by(&named, &pending), None);
+    }
+}

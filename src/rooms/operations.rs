@@ -1,0 +1,395 @@
+//! What a server's API asks of rooms: list, change, remove, send. Authorization and wire formats are the API's.
+
+use livekit_protocol as proto;
+use proto::DisconnectReason;
+use proto::signal_response::Message;
+
+use super::events::Event;
+use super::limits;
+use super::participant::Participant;
+use super::peer::Delivery;
+use super::room::{Room, RoomSettings};
+use super::world::World;
+use super::{Now, ParticipantKey, RoomKey};
+
+/// Why an operation was not done. The kinds are those of the real server's API.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OperationError {
+    #[error("requested room does not exist")]
+    NoRoom,
+    #[error("requested participant does not exist")]
+    NoParticipant,
+    #[error("requested track does not exist")]
+    NoTrack,
+    #[error("{0}")]
+    InvalidArgument(&'static str),
+    #[error("{0}")]
+    FailedPrecondition(&'static str),
+    #[error("{0}")]
+    ResourceExhausted(&'static str),
+    #[error("the room server is not running")]
+    Stopped,
+}
+
+/// What may be changed of a participant; what is `None` stays.
+#[derive(Debug, Clone, Default)]
+pub struct ParticipantChange {
+    pub name: Option<String>,
+    pub metadata: Option<String>,
+    /// An empty value removes the attribute.
+    pub attributes: std::collections::HashMap<String, String>,
+    pub permission: Option<proto::ParticipantPermission>,
+}
+
+/// A message to a room.
+#[derive(Debug, Clone, Default)]
+pub struct RoomMessage {
+    pub payload: Vec<u8>,
+    pub topic: Option<String>,
+    pub lossy: bool,
+    /// Sids and identities; none means everybody.
+    pub destination_sids: Vec<String>,
+    pub destination_identities: Vec<String>,
+    /// Empty or 16 bytes; a message with a nonce that was seen is not sent again.
+    pub nonce: Vec<u8>,
+}
+
+impl World {
+    /// The room of this name, made if there is none. Settings that are given change one that lives.
+    pub fn create_room(
+        &mut self,
+        request: &proto::CreateRoomRequest,
+        now: Now,
+    ) -> Result<proto::Room, OperationError> {
+        check_name(&request.name)?;
+        if request.metadata.len() > limits::METADATA_BYTES {
+            return Err(OperationError::InvalidArgument("the metadata is too large"));
+        }
+        if !self.room_names.contains_key(&request.name)
+            && self.rooms.len() >= self.settings.most_rooms
+        {
+            return Err(OperationError::ResourceExhausted(
+                "this server has no place for another room",
+            ));
+        }
+        let given = |value: u32, before: u32| if value == 0 { before } else { value };
+        let change = |settings: &mut RoomSettings| {
+            settings.empty_timeout_s = given(request.empty_timeout, settings.empty_timeout_s);
+            settings.departure_timeout_s =
+                given(request.departure_timeout, settings.departure_timeout_s);
+            settings.max_participants = given(request.max_participants, settings.max_participants);
+            if !request.metadata.is_empty() {
+                settings.metadata.clone_from(&request.metadata);
+            }
+        };
+        let existed = self.room_names.contains_key(&request.name);
+        let mut settings = self.settings.room.clone();
+        change(&mut settings);
+        let key = self.room_named(&request.name, settings, now);
+        let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
+        if existed {
+            let before = room.settings.clone();
+            change(&mut room.settings);
+            if before != room.settings {
+                self.tell_room_info(key);
+            }
+        }
+        let room = self.rooms.get(&key).ok_or(OperationError::NoRoom)?;
+        Ok(self.room_info(room))
+    }
+
+    /// Rooms, all or those named, oldest first.
+    pub fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
+        let mut keys: Vec<&RoomKey> = self.rooms.keys().collect();
+        keys.sort();
+        let rooms = keys.into_iter().filter_map(|key| self.rooms.get(key));
+        rooms
+            .filter(|room| names.is_empty() || names.contains(&room.name))
+            .map(|room| self.room_info(room))
+            .collect()
+    }
+
+    /// Ends a room.
+    pub fn delete_room(&mut self, name: &str, now: Now) -> Result<(), OperationError> {
+        let key = self.room_key(name)?;
+        self.end_room(key, DisconnectReason::RoomDeleted, now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Sets a room's metadata and tells everybody in it.
+    pub fn update_room_metadata(
+        &mut self,
+        name: &str,
+        metadata: String,
+    ) -> Result<proto::Room, OperationError> {
+        if metadata.len() > limits::METADATA_BYTES {
+            return Err(OperationError::InvalidArgument("the metadata is too large"));
+        }
+        let key = self.room_key(name)?;
+        let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
+        room.settings.metadata = metadata;
+        self.tell_room_info(key);
+        let room = self.rooms.get(&key).ok_or(OperationError::NoRoom)?;
+        Ok(self.room_info(room))
+    }
+
+    /// Makes the room with this metadata if there is none, or gives it the metadata if it has none, and returns it as it
+    /// is then. Whoever comes first of several has set it: all of it happens at once.
+    pub fn claim_room(
+        &mut self,
+        name: &str,
+        metadata: &str,
+        now: Now,
+    ) -> Result<proto::Room, OperationError> {
+        let unclaimed = self
+            .room_key(name)
+            .ok()
+            .and_then(|key| self.rooms.get(&key))
+            .is_none_or(|room| room.settings.metadata.is_empty());
+        if unclaimed {
+            self.create_room(
+                &proto::CreateRoomRequest {
+                    name: name.to_owned(),
+                    metadata: metadata.to_owned(),
+                    ..Default::default()
+                },
+                now,
+            )
+        } else {
+            let room = self.room(name)?;
+            Ok(self.room_info(room))
+        }
+    }
+
+    /// Everybody in a room who is not hidden, in order of joining.
+    pub fn list_participants(
+        &self,
+        name: &str,
+    ) -> Result<Vec<proto::ParticipantInfo>, OperationError> {
+        let key = self.room_key(name)?;
+        Ok(self
+            .members(key)
+            .filter(|member| member.visible())
+            .map(Participant::info)
+            .collect())
+    }
+
+    /// One participant.
+    pub fn get_participant(
+        &self,
+        name: &str,
+        identity: &str,
+    ) -> Result<proto::ParticipantInfo, OperationError> {
+        let key = self.participant_key(name, identity)?;
+        self.participants
+            .get(&key)
+            .map(Participant::info)
+            .ok_or(OperationError::NoParticipant)
+    }
+
+    /// Removes a participant.
+    pub fn remove_participant(
+        &mut self,
+        name: &str,
+        identity: &str,
+        now: Now,
+    ) -> Result<(), OperationError> {
+        let key = self.participant_key(name, identity)?;
+        self.remove(key, DisconnectReason::ParticipantRemoved, now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Mutes a track; unmuting is for the participant unless the settings allow it.
+    pub fn mute_track(
+        &mut self,
+        name: &str,
+        identity: &str,
+        sid: &str,
+        muted: bool,
+    ) -> Result<proto::TrackInfo, OperationError> {
+        let key = self.participant_key(name, identity)?;
+        let remote_unmute = self.settings.remote_unmute;
+        let participant = self
+            .participants
+            .get_mut(&key)
+            .ok_or(OperationError::NoParticipant)?;
+        let publication = participant
+            .publication_mut(sid)
+            .ok_or(OperationError::NoTrack)?;
+        if publication.info.muted && !muted && !remote_unmute {
+            return Err(OperationError::FailedPrecondition(
+                "remote unmute is not enabled",
+            ));
+        }
+        if publication.info.muted != muted {
+            self.tell(
+                key,
+                Message::Mute(proto::MuteTrackRequest {
+                    sid: sid.to_owned(),
+                    muted,
+                }),
+            );
+            self.muted(key, sid, muted);
+        }
+        let participant = self
+            .participants
+            .get_mut(&key)
+            .ok_or(OperationError::NoParticipant)?;
+        participant
+            .publication_mut(sid)
+            .map(|publication| publication.info.clone())
+            .ok_or(OperationError::NoTrack)
+    }
+
+    /// Changes what is known of a participant and what it may do.
+    pub fn update_participant(
+        &mut self,
+        name: &str,
+        identity: &str,
+        change: ParticipantChange,
+        now: Now,
+    ) -> Result<proto::ParticipantInfo, OperationError> {
+        let key = self.participant_key(name, identity)?;
+        let participant = self
+            .participants
+            .get_mut(&key)
+            .ok_or(OperationError::NoParticipant)?;
+        participant
+            .change(change.name, change.metadata, change.attributes)
+            .map_err(OperationError::InvalidArgument)?;
+        match change.permission {
+            Some(permission) => {
+                participant.permission = permission;
+                self.permission_changed(key, now);
+            }
+            None => self.announce(key),
+        }
+        self.tell_token(key, now);
+        self.settle(now);
+        self.get_participant(name, identity)
+    }
+
+    /// Subscribes a participant to tracks, or ends that.
+    pub fn update_subscriptions(
+        &mut self,
+        name: &str,
+        identity: &str,
+        subscription: &proto::UpdateSubscription,
+        now: Now,
+    ) -> Result<(), OperationError> {
+        let key = self.participant_key(name, identity)?;
+        self.choose(key, subscription, now);
+        self.reconcile(key, now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Sends a message to a room.
+    pub fn send_data(
+        &mut self,
+        name: &str,
+        message: RoomMessage,
+        now: Now,
+    ) -> Result<(), OperationError> {
+        if !matches!(message.nonce.len(), 0 | 16) {
+            return Err(OperationError::InvalidArgument(
+                "the nonce is neither empty nor 16 bytes long",
+            ));
+        }
+        if message.payload.len() > limits::MESSAGE_BYTES {
+            return Err(OperationError::InvalidArgument("the message is too large"));
+        }
+        let key = self.room_key(name)?;
+        let named = |sid: &String| {
+            self.members(key)
+                .find(|member| *member.sid == **sid)
+                .map_or_else(|| sid.clone(), |member| member.identity.to_string())
+        };
+        let mut destinations = message.destination_identities;
+        destinations.extend(message.destination_sids.iter().map(named));
+        let user = proto::UserPacket {
+            payload: message.payload,
+            topic: message.topic,
+            nonce: message.nonce,
+            ..Default::default()
+        };
+        let delivery = if message.lossy {
+            Delivery::Lossy
+        } else {
+            Delivery::Reliable
+        };
+        self.send_from_server(key, user, destinations, delivery, now);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Takes back what a participant may no longer do after its permissions changed, and tells it.
+    pub(super) fn permission_changed(&mut self, key: ParticipantKey, now: Now) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let (allowed, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut participant.publications)
+            .into_iter()
+            .partition(|publication| {
+                let sources = &participant.permission.can_publish_sources;
+                participant.permission.can_publish
+                    && (sources.is_empty() || sources.contains(&publication.info.source))
+            });
+        participant.publications = allowed;
+        let room = participant.room;
+        for publication in &refused {
+            let unpublished = proto::TrackUnpublishedResponse {
+                track_sid: publication.sid.to_string(),
+            };
+            self.tell(key, Message::TrackUnpublished(unpublished));
+        }
+        self.announce(key);
+        let info = self.participants.get(&key).map(Participant::info);
+        for publication in refused {
+            self.record(
+                Event::TrackUnpublished,
+                room,
+                info.clone(),
+                Some(publication.info),
+                now,
+            );
+        }
+        self.reconcile_room(room, now);
+    }
+
+    fn room_key(&self, name: &str) -> Result<RoomKey, OperationError> {
+        self.room_names
+            .get(name)
+            .copied()
+            .ok_or(OperationError::NoRoom)
+    }
+
+    fn room(&self, name: &str) -> Result<&Room, OperationError> {
+        self.rooms
+            .get(&self.room_key(name)?)
+            .ok_or(OperationError::NoRoom)
+    }
+
+    fn participant_key(
+        &self,
+        name: &str,
+        identity: &str,
+    ) -> Result<ParticipantKey, OperationError> {
+        self.participant_in(self.room_key(name)?, identity)
+            .ok_or(OperationError::NoParticipant)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), OperationError> {
+    if name.is_empty() {
+        return Err(OperationError::InvalidArgument("the room's name is empty"));
+    }
+    if name.chars().count() > limits::NAME_CHARACTERS {
+        return Err(OperationError::InvalidArgument(
+            "the room's name is too long",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,584 @@
+//! One peer connection: str0m's `Rtc` in RTP mode and ICE-lite, the slots in which it sends, and the queues in front of
+//! its data channels. It knows nothing of rooms; what comes in leaves it as an [`Arrival`].
+//! A participant inside the process would be another kind of the same: [`super::participant::Link`] is where it fits.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
+use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::format::PayloadParams;
+use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
+use str0m::net::Transmit;
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
+
+use super::forwarding::{Numbers, Rebase};
+use super::negotiation::{Slots, Wanted};
+use super::sdp::{self, Edit, SectionKind};
+
+/// The labels of the data channels that clients know.
+pub const RELIABLE: &str = "_reliable";
+/// See [`RELIABLE`].
+pub const LOSSY: &str = "_lossy";
+/// What a receiver may be behind on its reliable channel before its session is renewed.
+pub const MOST_QUEUED_BYTES: usize = 16 << 20;
+/// A client opens three or four; more than these are ignored.
+const MOST_CHANNELS: usize = 16;
+/// Queued messages go out when so little is buffered below.
+const LOW_BUFFER_BYTES: usize = 32 << 10;
+/// How often the loss that decides on connection quality is looked at.
+const STATS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Which channel a message travels on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// In order, again until it arrives.
+    Reliable,
+    /// Once.
+    Lossy,
+}
+
+/// What a peer connection brought.
+#[derive(Debug)]
+pub enum Arrival {
+    /// ICE and DTLS are up for the first time.
+    Connected,
+    /// No packets of the other side for a while.
+    Silent,
+    /// Packets again.
+    Heard,
+    /// The other side closed, or the connection failed for good.
+    Closed,
+    /// A channel that messages can be sent on is open.
+    ChannelOpen,
+    /// A message on a data channel; unlabelled channels carry raw bytes.
+    Message(Channel, Vec<u8>),
+    /// Media.
+    Rtp {
+        mid: Mid,
+        rid: Option<Rid>,
+        packet: Box<RtpPacket>,
+    },
+    /// A receiver of this slot needs a picture to start from.
+    KeyframeWanted(Mid, KeyframeRequestKind),
+    /// The part of the packets of a section that was lost on the way here, 0 to 1.
+    Loss(f32),
+}
+
+/// Where a message came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// `_reliable`.
+    Reliable,
+    /// `_lossy`.
+    Lossy,
+    /// Any other label: bytes of an application.
+    Other,
+}
+
+/// Why a peer connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The description cannot be used.
+    #[error("the session description is refused: {0}")]
+    Description(String),
+    /// str0m gave up inside.
+    #[error("the peer connection failed inside")]
+    Broken,
+}
+
+/// What [`Peer::poll`] has next.
+pub enum Polled {
+    /// To be sent.
+    Transmit(Transmit),
+    /// To be handled.
+    Arrival(Arrival),
+    /// Nothing until then.
+    Wait(Instant),
+}
+
+/// A peer connection. See the module.
+pub struct Peer {
+    rtc: Rtc,
+    /// When it wants to be woken.
+    pub deadline: Option<Instant>,
+    /// Whether it waits in the list of those to be polled.
+    pub queued: bool,
+    /// What it sends.
+    pub slots: Slots,
+    outgoing: HashMap<Mid, Outgoing>,
+    channels: HashMap<ChannelId, Channel>,
+    reliable: Option<ChannelId>,
+    lossy: Option<ChannelId>,
+    backlog: VecDeque<Bytes>,
+    backlog_bytes: usize,
+    pending_offer: Option<SdpPendingOffer>,
+    broken: bool,
+    closed_told: bool,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    rebase: Rebase,
+    last: Option<Instant>,
+    payload_types: Option<(Pt, Pt)>,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer")
+            .field("deadline", &self.deadline)
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Peer {
+    /// A connection that is reachable at these addresses.
+    pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
+        let config = RtcConfig::new()
+            .set_rtp_mode(true)
+            .set_ice_lite(true)
+            .clear_codecs()
+            .enable_opus(true, false)
+            .enable_vp8(true)
+            .enable_h264(true)
+            .set_stats_interval(Some(STATS_INTERVAL));
+        let mut rtc = config.build(now);
+        for address in addresses {
+            match Candidate::host(*address, "udp") {
+                Ok(candidate) => {
+                    rtc.add_local_candidate(candidate);
+                }
+                Err(error) => {
+                    tracing::warn!(%address, %error, "this address cannot be offered to clients")
+                }
+            }
+        }
+        Self {
+            rtc,
+            deadline: None,
+            queued: false,
+            slots: Slots::default(),
+            outgoing: HashMap::new(),
+            channels: HashMap::new(),
+            reliable: None,
+            lossy: None,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            pending_offer: None,
+            broken: false,
+            closed_told: false,
+        }
+    }
+
+    /// str0m asserts a few things that a hostile peer might reach; one participant's end must not be everybody's.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, PeerError> {
+        if self.broken {
+            return Err(PeerError::Broken);
+        }
+        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
+            self.broken = true;
+            tracing::error!("a peer connection panicked and was given up");
+            PeerError::Broken
+        })
+    }
+
+    /// The answer to an offer, with its sections naming what the slots carry.
+    pub fn accept_offer(&mut self, offer: &str) -> Result<String, PeerError> {
+        let offer = SdpOffer::from_sdp_string(offer).map_err(description)?;
+        let answer = self
+            .guarded(|peer| peer.rtc.sdp_api().accept_offer(offer))?
+            .map_err(description)?;
+        Ok(self.named(&answer.to_sdp_string()))
+    }
+
+    /// An offer of what the slots carry (two peer connections); `None` when nothing changed or one is unanswered.
+    pub fn offer(
+        &mut self,
+        added: &[Wanted],
+        silenced: &[String],
+        revived: &[String],
+        channels: bool,
+    ) -> Result<Option<String>, PeerError> {
+        if self.pending_offer.is_some() {
+            return Ok(None);
+        }
+        let offered = self.guarded(|peer| {
+            let mut api = peer.rtc.sdp_api();
+            if channels {
+                api.add_channel_with_config(channel(RELIABLE, Delivery::Reliable));
+                api.add_channel_with_config(channel(LOSSY, Delivery::Lossy));
+            }
+            for mid in silenced {
+                api.set_direction(mid.as_str().into(), Direction::Inactive);
+            }
+            for mid in revived {
+                api.set_direction(mid.as_str().into(), Direction::SendOnly);
+            }
+            for wanted in added {
+                let kind = if wanted.kind == SectionKind::Video {
+                    MediaKind::Video
+                } else {
+                    MediaKind::Audio
+                };
+                let stream = format!("{}|{}", wanted.publisher, wanted.track);
+                let mid = api.add_media(
+                    kind,
+                    Direction::SendOnly,
+                    Some(stream),
+                    Some(wanted.track.to_string()),
+                    None,
+                );
+                peer.slots.push(mid.to_string(), wanted.clone());
+            }
+            api.apply()
+        })?;
+        let Some((offer, pending)) = offered else {
+            return Ok(None);
+        };
+        self.pending_offer = Some(pending);
+        Ok(Some(self.named(&offer.to_sdp_string())))
+    }
+
+    /// An offer that restarts ICE and keeps everything else (resume with two peer connections).
+    pub fn restart_offer(&mut self) -> Result<Option<String>, PeerError> {
+        self.pending_offer = None;
+        let offered = self.guarded(|peer| {
+            let mut api = peer.rtc.sdp_api();
+            api.ice_restart(true);
+            api.apply()
+        })?;
+        let Some((offer, pending)) = offered else {
+            return Ok(None);
+        };
+        self.pending_offer = Some(pending);
+        Ok(Some(self.named(&offer.to_sdp_string())))
+    }
+
+    /// Whether an offer waits for its answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.pending_offer.is_some()
+    }
+
+    /// Takes the answer to the offer that is out; one that nobody asked for is ignored.
+    pub fn accept_answer(&mut self, answer: &str) -> Result<(), PeerError> {
+        let answer = SdpAnswer::from_sdp_string(answer).map_err(description)?;
+        let Some(pending) = self.pending_offer.take() else {
+            return Ok(());
+        };
+        self.guarded(|peer| peer.rtc.sdp_api().accept_answer(pending, answer))?
+            .map_err(description)
+    }
+
+    fn named(&self, text: &str) -> String {
+        sdp::edit(text, |mid| match self.slots.get(mid) {
+            None => Edit::Keep,
+            Some(slot) => match &slot.carries {
+                None => Edit::Silence,
+                Some(wanted) => Edit::Send {
+                    participant: &wanted.publisher,
+                    track: &wanted.track,
+                },
+            },
+        })
+    }
+
+    /// Prepares a slot for another track: a used one gets a new SSRC, see [`super::negotiation`].
+    pub fn renew_slot(&mut self, mid: &str, used: bool) {
+        let mid: Mid = mid.into();
+        self.outgoing.remove(&mid);
+        if !used {
+            return;
+        }
+        let mut api = self.rtc.direct_api();
+        let (ssrc, rtx) = (api.new_ssrc(), api.new_ssrc());
+        let has_rtx = api
+            .stream_tx_by_mid(mid, None)
+            .is_some_and(|stream| stream.rtx().is_some());
+        api.reset_stream_tx(mid, None, ssrc, has_rtx.then_some(rtx));
+    }
+
+    /// Whether a datagram is for this connection.
+    pub fn accepts(&self, input: &Input<'_>) -> bool {
+        !self.broken && self.rtc.accepts(input)
+    }
+
+    /// Gives it a datagram or the time.
+    pub fn handle(&mut self, input: Input<'_>) {
+        let handled = self.guarded(|peer| peer.rtc.handle_input(input));
+        if let Ok(Err(error)) = handled {
+            tracing::debug!(%error, "a peer connection refused its input");
+            self.rtc.disconnect();
+        }
+    }
+
+    /// Says goodbye to the other side; what is left to send comes out of [`Self::poll`].
+    pub fn close(&mut self) {
+        let _ = self.guarded(|peer| peer.rtc.close());
+    }
+
+    /// The next thing it has.
+    pub fn poll(&mut self, now: Instant) -> Polled {
+        loop {
+            if self.broken || !self.rtc.is_alive() {
+                if self.closed_told {
+                    return Polled::Wait(now + Duration::from_hours(24));
+                }
+                self.closed_told = true;
+                return Polled::Arrival(Arrival::Closed);
+            }
+            match self.guarded(|peer| peer.rtc.poll_output()) {
+                Ok(Ok(Output::Timeout(at))) => return Polled::Wait(at),
+                Ok(Ok(Output::Transmit(transmit))) => return Polled::Transmit(transmit),
+                Ok(Ok(Output::Event(event))) => {
+                    if let Some(arrival) = self.arrival(event) {
+                        return Polled::Arrival(arrival);
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a peer connection failed");
+                    self.broken = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn arrival(&mut self, event: Event) -> Option<Arrival> {
+        match event {
+            Event::Connected => Some(Arrival::Connected),
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected) => {
+                Some(Arrival::Silent)
+            }
+            Event::IceConnectionStateChange(
+                IceConnectionState::Connected | IceConnectionState::Completed,
+            ) => Some(Arrival::Heard),
+            Event::Closed => {
+                self.closed_told = true;
+                Some(Arrival::Closed)
+            }
+            Event::ChannelOpen(id, label) => self
+                .channel_open(id, &label)
+                .then_some(Arrival::ChannelOpen),
+            Event::ChannelClose(id) => {
+                self.channels.remove(&id);
+                self.reliable.take_if(|open| *open == id);
+                self.lossy.take_if(|open| *open == id);
+                None
+            }
+            Event::ChannelData(data) => {
+                let channel = *self.channels.get(&data.id)?;
+                Some(Arrival::Message(channel, data.data))
+            }
+            Event::ChannelBufferedAmountLow(_) => {
+                self.flush();
+                None
+            }
+            Event::RtpPacket(packet) => {
+                let ssrc = packet.header.ssrc;
+                let mut api = self.rtc.direct_api();
+                let stream = api.stream_rx(&ssrc)?;
+                Some(Arrival::Rtp {
+                    mid: stream.mid(),
+                    rid: stream.rid(),
+                    packet: Box::new(packet),
+                })
+            }
+            Event::KeyframeRequest(request) => {
+                Some(Arrival::KeyframeWanted(request.mid, request.kind))
+            }
+            Event::MediaIngressStats(stats) => stats.loss.map(Arrival::Loss),
+            _ => None,
+        }
+    }
+
+    fn channel_open(&mut self, id: ChannelId, label: &str) -> bool {
+        if self.channels.len() >= MOST_CHANNELS {
+            return false;
+        }
+        let channel = match label {
+            RELIABLE => Channel::Reliable,
+            LOSSY => Channel::Lossy,
+            _ => Channel::Other,
+        };
+        // The data-track channel speaks another language; nothing is sent or expected on it.
+        if label == "_data_track" {
+            return false;
+        }
+        self.channels.insert(id, channel);
+        match channel {
+            Channel::Reliable => self.reliable = Some(id),
+            Channel::Lossy => self.lossy = Some(id),
+            Channel::Other => return false,
+        }
+        if let Some(mut open) = self.rtc.channel(id) {
+            open.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
+        }
+        self.flush();
+        true
+    }
+
+    /// Whether both channels of data are open.
+    pub fn can_receive_data(&self) -> bool {
+        self.reliable.is_some() && self.lossy.is_some()
+    }
+
+    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on.
+    /// A lossy one is left out when there is no room.
+    pub fn send_message(&mut self, delivery: Delivery, message: &Bytes) -> bool {
+        match delivery {
+            Delivery::Reliable => {
+                if self.backlog_bytes + message.len() > MOST_QUEUED_BYTES {
+                    return false;
+                }
+                self.backlog_bytes += message.len();
+                self.backlog.push_back(message.clone());
+                self.flush();
+            }
+            Delivery::Lossy => {
+                if let Some(id) = self.lossy.filter(|_| self.backlog.is_empty()) {
+                    self.write_channel(id, message);
+                }
+            }
+        }
+        true
+    }
+
+    fn flush(&mut self) {
+        let Some(id) = self.reliable else { return };
+        while let Some(message) = self.backlog.front().cloned() {
+            if !self.write_channel(id, &message) {
+                break;
+            }
+            self.backlog_bytes -= message.len();
+            self.backlog.pop_front();
+        }
+    }
+
+    fn write_channel(&mut self, id: ChannelId, message: &[u8]) -> bool {
+        let written = self.guarded(|peer| {
+            peer.rtc
+                .channel(id)
+                .map(|mut channel| channel.write(true, message))
+        });
+        matches!(written, Ok(Some(Ok(true))))
+    }
+
+    /// What the payload type of an incoming packet stands for.
+    pub fn payload(&self, pt: Pt) -> Option<&PayloadParams> {
+        self.rtc.codec_config().find(|params| params.pt() == pt)
+    }
+
+    /// Sends another's packet in a slot, as this receiver's stream.
+    pub fn forward(
+        &mut self,
+        mid: &str,
+        packet: &RtpPacket,
+        payload: &PayloadParams,
+        now: Instant,
+    ) {
+        let mid: Mid = mid.into();
+        let outgoing = self.outgoing.entry(mid).or_default();
+        let clock = payload.spec().clock_rate.get();
+        let passed = outgoing
+            .last
+            .map_or(0, |last| now.saturating_duration_since(last).as_millis());
+        let elapsed = u32::try_from(passed * u128::from(clock) / 1_000).unwrap_or(u32::MAX);
+        let numbers = outgoing.rebase.numbers(
+            *packet.header.ssrc,
+            *packet.seq_no,
+            packet.header.timestamp,
+            elapsed,
+        );
+        let Some(numbers) = numbers else { return };
+        outgoing.last = Some(now);
+        let pt = match outgoing.payload_types {
+            Some((from, to)) if from == payload.pt() => to,
+            _ => {
+                let Some(to) = self
+                    .rtc
+                    .codec_config()
+                    .match_params(*payload)
+                    .map(PayloadParams::pt)
+                else {
+                    return;
+                };
+                outgoing.payload_types = Some((payload.pt(), to));
+                to
+            }
+        };
+        self.write(
+            mid,
+            pt,
+            numbers,
+            packet,
+            payload.spec().codec.is_video(),
+            now,
+        );
+    }
+
+    fn write(
+        &mut self,
+        mid: Mid,
+        pt: Pt,
+        numbers: Numbers,
+        packet: &RtpPacket,
+        video: bool,
+        now: Instant,
+    ) {
+        let from = &packet.header.ext_vals;
+        let extensions = ExtensionValues {
+            audio_level: from.audio_level,
+            voice_activity: from.voice_activity,
+            video_orientation: from.video_orientation,
+            ..ExtensionValues::default()
+        };
+        let marker = packet.header.marker || (!video && numbers.first);
+        let _ = self.guarded(|peer| {
+            if let Some(stream) = peer.rtc.direct_api().stream_tx_by_mid(mid, None) {
+                let sent = RtpWrite::new(
+                    pt,
+                    numbers.sequence.into(),
+                    numbers.time,
+                    now,
+                    Arc::clone(&packet.payload),
+                );
+                stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(video));
+            }
+            // Nothing leaves str0m before it is told the time.
+            peer.rtc.handle_input(Input::Timeout(now))
+        });
+    }
+
+    /// Asks the other side for a picture to start from.
+    pub fn request_keyframe(&mut self, mid: &str, rid: Option<&str>, kind: KeyframeRequestKind) {
+        let rid = rid.map(Rid::from);
+        let mut api = self.rtc.direct_api();
+        if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
+            stream.request_keyframe(kind);
+        }
+    }
+}
+
+fn channel(label: &str, delivery: Delivery) -> ChannelConfig {
+    let (ordered, reliability) = match delivery {
+        Delivery::Reliable => (true, Reliability::Reliable),
+        Delivery::Lossy => (false, Reliability::MaxRetransmits { retransmits: 0 }),
+    };
+    ChannelConfig {
+        label: label.to_owned(),
+        ordered,
+        reliability,
+        ..ChannelConfig::default()
+    }
+}
+
+fn description(error: impl std::fmt::Display) -> PeerError {
+    PeerError::Description(error.to_string())
+}

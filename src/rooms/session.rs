@@ -1,0 +1,431 @@
+//! What becomes of a session after the join: resume, lost connections, removal, tokens, and the end of rooms.
+
+use std::time::Duration;
+
+use livekit_protocol as proto;
+use proto::DisconnectReason;
+use proto::leave_request::Action;
+use proto::participant_info::State;
+use proto::signal_response::Message;
+
+use super::admission::Admission;
+use super::events::Event;
+use super::participant::{OnResume, Participant, Side};
+use super::world::World;
+use super::{ConnectionId, Now, ParticipantKey, RoomKey, token};
+
+/// The protocol that is spoken. 18 would make clients number their data channels themselves, without opening them.
+const PROTOCOL: i32 = 17;
+/// Clients ask for signs of life so often and give up after so long, seconds.
+pub(super) const PING_INTERVAL_S: i32 = 5;
+pub(super) const PING_TIMEOUT_S: i32 = 15;
+/// A signalling connection without a message for so long is dead; a little more than the client's own patience.
+const SIGNAL_SILENCE: Duration = Duration::from_secs(PING_TIMEOUT_S as u64 + 5);
+/// Whoever has no media after so long is removed.
+pub(super) const JOIN_PATIENCE: Duration = Duration::from_mins(1);
+/// An offer that was asked for and does not come: the session is renewed.
+const OFFER_PATIENCE: Duration = Duration::from_secs(15);
+/// How often tokens are renewed.
+pub(super) const TOKEN_INTERVAL: Duration = Duration::from_mins(5);
+
+impl World {
+    /// Everybody in a room.
+    pub(super) fn members(&self, room: RoomKey) -> impl Iterator<Item = &Participant> {
+        let members = self
+            .rooms
+            .get(&room)
+            .map(|room| room.members.as_slice())
+            .unwrap_or_default();
+        members.iter().filter_map(|key| self.participants.get(key))
+    }
+
+    /// The participant of this identity in a room.
+    pub(super) fn participant_in(&self, room: RoomKey, identity: &str) -> Option<ParticipantKey> {
+        self.members(room)
+            .find(|member| &*member.identity == identity)
+            .map(|member| member.key)
+    }
+
+    /// A signalling connection was opened with this admission.
+    pub fn connect(&mut self, connection: ConnectionId, admission: Admission, now: Now) {
+        match admission.resume.clone() {
+            Some(sid) => self.resume(connection, &sid, admission, now),
+            None => self.join(connection, admission, now),
+        }
+        self.settle(now);
+    }
+
+    /// Says goodbye on a connection without a participant, or for a participant that goes.
+    pub(super) fn leave_on(
+        &mut self,
+        connection: ConnectionId,
+        action: Action,
+        reason: DisconnectReason,
+    ) {
+        let leave = proto::LeaveRequest {
+            can_reconnect: action != Action::Disconnect,
+            reason: reason as i32,
+            action: action as i32,
+            ..Default::default()
+        };
+        self.tell_connection(connection, Message::Leave(leave));
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        connection: ConnectionId,
+        action: Action,
+        reason: DisconnectReason,
+    ) {
+        self.leave_on(connection, action, reason);
+        self.outputs.closes.push(connection);
+    }
+
+    pub(super) fn server_info(&self) -> proto::ServerInfo {
+        proto::ServerInfo {
+            edition: proto::server_info::Edition::Standard as i32,
+            version: self.settings.version.clone(),
+            protocol: PROTOCOL,
+            region: self.settings.region.clone(),
+            node_id: self.settings.node_id.clone(),
+            ..Default::default()
+        }
+    }
+
+    /// A fresh token with the participant's present rights, for the next time it connects.
+    pub(super) fn tell_token(&mut self, key: ParticipantKey, now: Now) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        participant.refresh_at = now.instant + TOKEN_INTERVAL;
+        let mut claims = participant.claims.clone();
+        claims.set_permission(&participant.permission);
+        claims.name.clone_from(&participant.name);
+        claims.metadata.clone_from(&participant.metadata);
+        claims.attributes.clone_from(&participant.attributes);
+        let valid_s = i64::try_from(self.settings.token_validity.as_secs()).unwrap_or(i64::MAX);
+        if let Some(token) = token::refresh(&claims, &self.settings.keys, now.unix_s(), valid_s) {
+            self.tell(key, Message::RefreshToken(token));
+        }
+    }
+
+    fn resume(&mut self, connection: ConnectionId, sid: &str, admission: Admission, now: Now) {
+        let room = self.room_names.get(&admission.room).copied();
+        let key = room.and_then(|room| self.participant_in(room, admission.identity()));
+        let participant = key.and_then(|key| self.participants.get_mut(&key));
+        let Some(participant) =
+            participant.filter(|participant| sid.is_empty() || &*participant.sid == sid)
+        else {
+            self.refuse(
+                connection,
+                Action::Reconnect,
+                DisconnectReason::StateMismatch,
+            );
+            return;
+        };
+        let key = participant.key;
+        let on_resume = participant.on_resume.take();
+        if on_resume == Some(OnResume::CloseBefore) {
+            self.outputs.closes.push(connection);
+            return;
+        }
+        participant.signalled = now.instant;
+        participant.offer_asked = None;
+        if participant.was_active && participant.remove_at.is_some() {
+            // It is here and mends its media.
+            participant.remove_at = Some(now.instant + OFFER_PATIENCE);
+        }
+        participant.client = proto::ClientInfo {
+            capabilities: participant.client.capabilities.clone(),
+            ..admission.client
+        };
+        let last_message_seq = participant.outbox.last_sequence();
+        let older = participant.connection.replace(connection);
+        self.connections.insert(connection, key);
+        if let Some(older) = older {
+            self.connections.remove(&older);
+            self.outputs.closes.push(older);
+        }
+        let server_info = Some(self.server_info());
+        let client_configuration = Some(proto::ClientConfiguration::default());
+        let reconnect = proto::ReconnectResponse {
+            server_info,
+            client_configuration,
+            last_message_seq,
+            ..Default::default()
+        };
+        self.tell(key, Message::Reconnect(reconnect));
+        self.tell_token(key, now);
+        self.tell_everything(key);
+        if let Some(sync_state) = admission.sync_state {
+            self.sync(key, sync_state, now);
+        }
+        self.restart_subscriber(key, now);
+        if on_resume == Some(OnResume::CloseAfter) {
+            self.outputs.closes.push(connection);
+        }
+    }
+
+    /// All of the room at once, for somebody who may have missed something.
+    fn tell_everything(&mut self, key: ParticipantKey) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        participant.version += 1;
+        let room = participant.room;
+        let present = self
+            .members(room)
+            .filter(|member| member.key == key || member.visible())
+            .map(Participant::info);
+        let update = proto::ParticipantUpdate {
+            participants: present.collect(),
+        };
+        self.tell(key, Message::Update(update));
+        if let Some(room) = self.rooms.get(&room) {
+            let update = proto::RoomUpdate {
+                room: Some(self.room_info(room)),
+            };
+            self.tell(key, Message::RoomUpdate(update));
+        }
+    }
+
+    /// What a resuming client believes: a publication that is not known means starting anew.
+    pub(super) fn sync(&mut self, key: ParticipantKey, state: proto::SyncState, now: Now) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        let knows = |sid: &str| {
+            participant
+                .publications
+                .iter()
+                .any(|publication| &*publication.sid == sid)
+        };
+        let published = state
+            .publish_tracks
+            .iter()
+            .filter_map(|published| published.track.as_ref());
+        if published.clone().any(|track| !knows(&track.sid)) {
+            self.renew(key, DisconnectReason::StateMismatch);
+            return;
+        }
+        if let Some(subscription) = state.subscription {
+            self.choose(key, &subscription, now);
+        }
+        self.replay(key, &state.datachannel_receive_states, now);
+        self.reconcile(key, now);
+    }
+
+    /// Asks a client to start anew, with a new peer connection.
+    pub(super) fn renew(&mut self, key: ParticipantKey, reason: DisconnectReason) {
+        let connection = self
+            .participants
+            .get(&key)
+            .and_then(|participant| participant.connection);
+        if let Some(connection) = connection {
+            self.leave_on(connection, Action::Reconnect, reason);
+        }
+    }
+
+    /// A signalling connection is gone.
+    pub fn disconnected(&mut self, connection: ConnectionId, now: Now) {
+        let Some(key) = self.connections.remove(&connection) else {
+            return;
+        };
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        if participant.connection != Some(connection) {
+            return;
+        }
+        participant.connection = None;
+        if participant.was_active {
+            // While media flows it stays; the loss of media starts the clock.
+            return;
+        }
+        self.remove(key, DisconnectReason::SignalClose, now);
+        self.settle(now);
+    }
+
+    /// Removes a participant, tells it and everybody else, and starts the end of an empty room.
+    pub(super) fn remove(&mut self, key: ParticipantKey, reason: DisconnectReason, now: Now) {
+        let Some(mut participant) = self.participants.remove(&key) else {
+            return;
+        };
+        if let Some(connection) = participant.connection.take() {
+            if reason != DisconnectReason::ClientInitiated {
+                self.leave_on(connection, Action::Disconnect, reason);
+            }
+            self.connections.remove(&connection);
+            self.outputs.closes.push(connection);
+        }
+        self.retire(&mut participant, now);
+        let room_key = participant.room;
+        let Some(room) = self.rooms.get_mut(&room_key) else {
+            return;
+        };
+        room.members.retain(|member| *member != key);
+        room.counts_changed = true;
+        room.speakers.retain(|(sid, _)| *sid != *participant.sid);
+        if room.members.is_empty() {
+            room.ends_at =
+                Some(now.instant + Duration::from_secs(room.settings.departure_timeout_s.into()));
+        }
+        let unpublished: Vec<proto::TrackInfo> = participant
+            .published()
+            .map(|publication| publication.info.clone())
+            .collect();
+        let was_active = participant.was_active;
+        participant.publications.clear();
+        participant.state = State::Disconnected;
+        participant.disconnect_reason = reason;
+        participant.version += 1;
+        let info = participant.info();
+        for track in unpublished {
+            self.record(
+                Event::TrackUnpublished,
+                room_key,
+                Some(info.clone()),
+                Some(track),
+                now,
+            );
+        }
+        if was_active {
+            self.record(
+                Event::ParticipantLeft,
+                room_key,
+                Some(info.clone()),
+                None,
+                now,
+            );
+        }
+        if participant.visible() {
+            self.tell_room(
+                room_key,
+                Message::Update(proto::ParticipantUpdate {
+                    participants: vec![info],
+                }),
+                None,
+            );
+        }
+        self.reconcile_room(room_key, now);
+    }
+
+    /// Ends a room and everybody's session in it.
+    pub(super) fn end_room(&mut self, key: RoomKey, reason: DisconnectReason, now: Now) {
+        let members = self
+            .rooms
+            .get(&key)
+            .map(|room| room.members.clone())
+            .unwrap_or_default();
+        for member in members {
+            self.remove(member, reason, now);
+        }
+        self.record(Event::RoomFinished, key, None, None, now);
+        if let Some(room) = self.rooms.remove(&key) {
+            self.room_names.remove(&room.name);
+        }
+    }
+
+    /// The server goes.
+    pub fn end_all_rooms(&mut self, now: Now) {
+        let rooms: Vec<RoomKey> = self.rooms.keys().copied().collect();
+        for room in rooms {
+            self.end_room(room, DisconnectReason::ServerShutdown, now);
+        }
+    }
+
+    pub(super) fn media_connected(&mut self, key: ParticipantKey, side: Side, now: Now) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        // With two connections the one that carries what is subscribed decides, if there is anything to subscribe to.
+        if participant.was_active
+            || (participant.permission.can_subscribe && side != participant.link.down_side())
+        {
+            return;
+        }
+        participant.was_active = true;
+        participant.remove_at = None;
+        participant.state = State::Active;
+        let room = participant.room;
+        self.announce(key);
+        let info = self.participants.get(&key).map(Participant::info);
+        self.record(Event::ParticipantJoined, room, info, None, now);
+        self.reconcile(key, now);
+    }
+
+    /// Media is lost: the client is asked to resume, and removed when it does not.
+    pub(super) fn media_lost(&mut self, key: ParticipantKey, side: Side, now: Now) {
+        let grace = self.settings.grace;
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        if side != participant.link.down_side() || participant.remove_at.is_some() {
+            return;
+        }
+        participant.remove_at = Some(now.instant + grace);
+        // Its socket stays open: clients of the Rust core take a RESUME with a closed socket for two failures and start anew.
+        if let Some(connection) = participant.connection {
+            self.leave_on(
+                connection,
+                Action::Resume,
+                DisconnectReason::ConnectionTimeout,
+            );
+        }
+    }
+
+    pub(super) fn media_heard(&mut self, key: ParticipantKey) {
+        if let Some(participant) = self
+            .participants
+            .get_mut(&key)
+            .filter(|participant| participant.was_active)
+        {
+            participant.remove_at = None;
+        }
+    }
+
+    /// The other side closed its peer connection: it goes, or it comes back with a new one.
+    pub(super) fn media_closed(&mut self, key: ParticipantKey, side: Side, now: Now) {
+        let grace = self.settings.grace;
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        if side == participant.link.down_side() && participant.remove_at.is_none() {
+            participant.remove_at = Some(now.instant + grace);
+        }
+    }
+
+    /// Everything about one participant that depends on time alone.
+    pub(super) fn check_timers(&mut self, key: ParticipantKey, now: Now) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        if participant.remove_at.is_some_and(|at| at <= now.instant) {
+            let reason = if participant.was_active {
+                DisconnectReason::ConnectionTimeout
+            } else {
+                DisconnectReason::JoinFailure
+            };
+            self.remove(key, reason, now);
+            return;
+        }
+        let connection = participant.connection;
+        let silent = now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;
+        let unanswered = participant
+            .offer_asked
+            .is_some_and(|at| now.instant.saturating_duration_since(at) > OFFER_PATIENCE);
+        let token_due = participant.refresh_at <= now.instant;
+        if let Some(connection) = connection.filter(|_| silent) {
+            self.outputs.closes.push(connection);
+            self.disconnected(connection, now);
+        } else if connection.is_some() && unanswered {
+            if let Some(participant) = self.participants.get_mut(&key) {
+                participant.offer_asked = None;
+            }
+            self.renew(key, DisconnectReason::UnknownReason);
+        } else if connection.is_some() && token_due {
+            self.tell_token(key, now);
+        }
+        self.tell_quality(key);
+    }
+}

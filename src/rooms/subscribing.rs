@@ -1,0 +1,333 @@
+//! Subscribing: who shall receive what, and the descriptions that bring it about. The slots are `negotiation`'s, the
+//! packets `media`'s.
+
+use livekit_protocol as proto;
+use proto::signal_response::Message;
+use str0m::media::KeyframeRequestKind;
+
+use super::limits;
+use super::negotiation::{TrackSid, Wanted};
+use super::participant::{Link, Side, allows};
+use super::peer::PeerError;
+use super::world::World;
+use super::{Now, ParticipantKey, RoomKey};
+
+impl World {
+    /// Everything a subscriber shall receive now.
+    pub(super) fn wanted(&self, key: ParticipantKey) -> Vec<Wanted> {
+        let Some(subscriber) = self.participants.get(&key) else {
+            return Vec::new();
+        };
+        if !subscriber.permission.can_subscribe {
+            return Vec::new();
+        }
+        let others = self
+            .members(subscriber.room)
+            .filter(|other| other.key != key);
+        let tracks = others.flat_map(|other| {
+            other
+                .published()
+                .map(move |publication| (other, publication))
+        });
+        let chosen = tracks.filter(|(other, publication)| {
+            let choice = subscriber.choices.get(&publication.sid).copied();
+            // A hidden publisher's tracks cannot be named by anybody who does not know of it.
+            other.visible()
+                && choice.unwrap_or(subscriber.auto_subscribe)
+                && other.allows(&publication.sid, &subscriber.sid, &subscriber.identity)
+        });
+        let wanted = chosen.map(|(other, publication)| Wanted {
+            track: TrackSid::clone(&publication.sid),
+            publisher: other.sid.clone(),
+            kind: publication.kind,
+        });
+        wanted.collect()
+    }
+
+    /// Brings what a subscriber gets in line with what it shall get: at once for what ends, by a new description for
+    /// what begins.
+    pub(super) fn reconcile(&mut self, key: ParticipantKey, now: Now) {
+        let wanted = self.wanted(key);
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        if matches!(participant.link, Link::Two { .. }) {
+            return self.offer_subscriber(key, false, now);
+        }
+        let active = participant.was_active;
+        let peer = participant.link.down_mut();
+        let released = !peer.slots.release(&wanted).is_empty();
+        participant.stale |= released || peer.slots.missing(&wanted).next().is_some();
+        if !participant.stale
+            || !active
+            || participant.offer_asked.is_some()
+            || participant.connection.is_none()
+        {
+            return;
+        }
+        participant.stale = false;
+        participant.offer_asked = Some(now.instant);
+        let shortage = participant.link.down().slots.shortage(&wanted);
+        let requirement = proto::MediaSectionsRequirement {
+            num_audios: shortage.audio,
+            num_videos: shortage.video,
+        };
+        self.tell(key, Message::MediaSectionsRequirement(requirement));
+    }
+
+    /// The same for everybody in a room.
+    pub(super) fn reconcile_room(&mut self, room: RoomKey, now: Now) {
+        let members = self
+            .rooms
+            .get(&room)
+            .map(|room| room.members.clone())
+            .unwrap_or_default();
+        for member in members {
+            self.reconcile(member, now);
+        }
+    }
+
+    /// With two peer connections the server offers what the client receives. One offer is out at a time.
+    pub(super) fn offer_subscriber(&mut self, key: ParticipantKey, first: bool, now: Now) {
+        let wanted = self.wanted(key);
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let Link::Two {
+            subscriber: peer, ..
+        } = &mut participant.link
+        else {
+            return;
+        };
+        let mut silenced: Vec<String> = peer
+            .slots
+            .release(&wanted)
+            .into_iter()
+            .map(|(mid, _)| mid)
+            .collect();
+        participant.stale |= !silenced.is_empty() || peer.slots.missing(&wanted).next().is_some();
+        if participant.connection.is_none() || peer.awaits_answer() || !(participant.stale || first)
+        {
+            return;
+        }
+        participant.stale = false;
+        let assigned = peer.slots.assign(&wanted);
+        let revived: Vec<String> = assigned
+            .changed
+            .iter()
+            .map(|(mid, ..)| mid.clone())
+            .collect();
+        let mut carried: Vec<TrackSid> = assigned
+            .changed
+            .iter()
+            .map(|(_, track, _)| track.clone())
+            .collect();
+        for (mid, _, used) in &assigned.changed {
+            peer.renew_slot(mid, *used);
+        }
+        // Slots released while an offer was out are silenced now.
+        silenced.extend(
+            peer.slots
+                .iter()
+                .filter(|slot| slot.carries.is_none())
+                .map(|slot| slot.mid.clone()),
+        );
+        let added: Vec<Wanted> = peer.slots.missing(&wanted).cloned().collect();
+        carried.extend(added.iter().map(|wanted| wanted.track.clone()));
+        let offered = peer.offer(&added, &silenced, &revived, first);
+        self.send_offer(key, offered, now);
+        self.tell_subscribed(&carried, now);
+    }
+
+    /// A resumed client with two peer connections needs a fresh path on the one that the server offers.
+    pub(super) fn restart_subscriber(&mut self, key: ParticipantKey, now: Now) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let Link::Two { subscriber, .. } = &mut participant.link else {
+            return;
+        };
+        let offered = subscriber.restart_offer();
+        self.send_offer(key, offered, now);
+    }
+
+    fn send_offer(
+        &mut self,
+        key: ParticipantKey,
+        offered: Result<Option<String>, PeerError>,
+        now: Now,
+    ) {
+        self.touch(key, Side::Subscriber);
+        let id = u32::try_from(self.fresh_key() & 0x7FFF_FFFF).unwrap_or(1);
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        match offered {
+            Ok(Some(sdp)) => {
+                participant.offer_asked = Some(now.instant);
+                let mid_to_track_id = participant.link.down().slots.map();
+                let offer = proto::SessionDescription {
+                    r#type: "offer".to_owned(),
+                    sdp,
+                    id,
+                    mid_to_track_id,
+                };
+                self.tell(key, Message::Offer(offer));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "an offer could not be made");
+                self.renew(key, proto::DisconnectReason::UnknownReason);
+            }
+        }
+    }
+
+    /// The client's answer to the server's offer.
+    pub(super) fn answered(
+        &mut self,
+        key: ParticipantKey,
+        answer: &proto::SessionDescription,
+        now: Now,
+    ) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        participant.offer_asked = None;
+        let Some(peer) = participant.link.peer_mut(Side::Subscriber) else {
+            return;
+        };
+        if let Err(error) = peer.accept_answer(&answer.sdp) {
+            tracing::debug!(%error, "an answer was refused");
+            return self.renew(key, proto::DisconnectReason::UnknownReason);
+        }
+        self.touch(key, Side::Subscriber);
+        self.reconcile(key, now);
+    }
+
+    /// Tells publishers that somebody subscribed, once for each track; a picture is asked for to start from.
+    pub(super) fn tell_subscribed(&mut self, tracks: &[TrackSid], now: Now) {
+        for track in tracks {
+            let found = self.participants.values_mut().find_map(|participant| {
+                let key = participant.key;
+                participant
+                    .publication_mut(track)
+                    .map(|publication| (key, publication))
+            });
+            let Some((publisher, publication)) = found else {
+                continue;
+            };
+            if !std::mem::replace(&mut publication.told_subscribed, true) {
+                let subscribed = proto::TrackSubscribed {
+                    track_sid: track.to_string(),
+                };
+                self.tell(publisher, Message::TrackSubscribed(subscribed));
+            }
+            self.ask_for_keyframe(publisher, track, KeyframeRequestKind::Pli, now);
+        }
+    }
+
+    /// A client chooses tracks by name.
+    pub(super) fn choose(
+        &mut self,
+        key: ParticipantKey,
+        subscription: &proto::UpdateSubscription,
+        _now: Now,
+    ) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let nested = subscription
+            .participant_tracks
+            .iter()
+            .flat_map(|tracks| &tracks.track_sids);
+        for sid in subscription.track_sids.iter().chain(nested) {
+            if participant.choices.len() < limits::CHOICES_PER_PARTICIPANT
+                || participant.choices.contains_key(sid.as_str())
+            {
+                participant
+                    .choices
+                    .insert(sid.as_str().into(), subscription.subscribe);
+            }
+        }
+    }
+
+    /// A client says which video it does not look at now; sizes and qualities are not had here.
+    pub(super) fn track_setting(
+        &mut self,
+        key: ParticipantKey,
+        setting: &proto::UpdateTrackSettings,
+        now: Now,
+    ) {
+        let mut enabled = Vec::new();
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        for sid in &setting.track_sids {
+            let before = participant
+                .disabled
+                .iter()
+                .position(|disabled| **disabled == **sid);
+            match (before, setting.disabled) {
+                (None, true) if participant.disabled.len() < limits::CHOICES_PER_PARTICIPANT => {
+                    participant.disabled.push(sid.as_str().into())
+                }
+                (Some(at), false) => enabled.push(participant.disabled.swap_remove(at)),
+                _ => {}
+            }
+        }
+        for track in enabled {
+            let publisher = self.participants.values().find(|other| {
+                other
+                    .published()
+                    .any(|publication| publication.sid == track)
+            });
+            if let Some(publisher) = publisher.map(|publisher| publisher.key) {
+                self.ask_for_keyframe(publisher, &track, KeyframeRequestKind::Pli, now);
+            }
+        }
+    }
+
+    /// A publisher says who may have its tracks; those who lose or gain one are told.
+    pub(super) fn subscription_permission(
+        &mut self,
+        key: ParticipantKey,
+        permission: proto::SubscriptionPermission,
+        now: Now,
+    ) {
+        if permission.track_permissions.len() > limits::PERMISSIONS_PER_PARTICIPANT {
+            return;
+        }
+        let Some(publisher) = self.participants.get_mut(&key) else {
+            return;
+        };
+        let room = publisher.room;
+        let before = publisher.subscription_permission.replace(permission);
+        let Some(publisher) = self.participants.get(&key) else {
+            return;
+        };
+        let mut changes = Vec::new();
+        for other in self.members(room).filter(|other| other.key != key) {
+            for publication in publisher.published() {
+                let allowed = publisher.allows(&publication.sid, &other.sid, &other.identity);
+                let was = allows(
+                    before.as_ref(),
+                    &publication.sid,
+                    &other.sid,
+                    &other.identity,
+                );
+                if allowed != was {
+                    let change = proto::SubscriptionPermissionUpdate {
+                        participant_sid: publisher.sid.to_string(),
+                        track_sid: publication.sid.to_string(),
+                        allowed,
+                    };
+                    changes.push((other.key, change));
+                }
+            }
+        }
+        for (subscriber, change) in changes {
+            self.tell(subscriber, Message::SubscriptionPermissionUpdate(change));
+        }
+        self.reconcile_room(room, now);
+    }
+}

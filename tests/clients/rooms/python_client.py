@@ -1,0 +1,225 @@
+"""LiveKit's Python client as a test drives it: commands as JSON lines on standard input, events as JSON lines out.
+
+Arguments: URL and token. Tones are told by their frequency, measured in the received samples.
+"""
+
+import asyncio
+import json
+import sys
+
+import numpy as np
+from livekit import rtc
+
+RATE = 48_000
+
+
+def say(event, **more):
+    print(json.dumps({"event": event, **more}), flush=True)
+
+
+class Tone:
+    """A sine that is published until it is stopped."""
+
+    def __init__(self, hertz):
+        self.hertz = hertz
+        self.source = rtc.AudioSource(RATE, 1, queue_size_ms=200)
+        self.running = True
+
+    async def play(self):
+        samples = RATE // 50
+        at = 0
+        while self.running:
+            phase = 2 * np.pi * self.hertz * (np.arange(samples) + at) / RATE
+            frame = rtc.AudioFrame.create(RATE, 1, samples)
+            np.copyto(np.frombuffer(frame.data, dtype=np.int16), (np.sin(phase) * 8_000).astype(np.int16))
+            at += samples
+            await self.source.capture_frame(frame)
+
+
+class Client:
+    def __init__(self):
+        self.room = rtc.Room()
+        self.tones = {}
+        self.heard = {}
+        self.tasks = set()
+
+    def task(self, work):
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def listen(self):
+        room = self.room
+
+        def on(name, describe):
+            room.on(name, lambda *given: say(name, **(describe(*given) or {})))
+
+        on("participant_connected", lambda p: {"identity": p.identity})
+        on("participant_disconnected", lambda p: {"identity": p.identity, "reason": int(p.disconnect_reason or 0)})
+        on("track_published", lambda t, p: {"sid": t.sid, "identity": p.identity, "muted": t.muted})
+        on("track_unpublished", lambda t, p: {"sid": t.sid, "identity": p.identity})
+        on("track_muted", lambda p, t: {"sid": t.sid, "identity": p.identity})
+        on("track_unmuted", lambda p, t: {"sid": t.sid, "identity": p.identity})
+        on("track_unsubscribed", lambda track, t, p: {"sid": t.sid, "identity": p.identity})
+        on("local_track_subscribed", lambda t: {"sid": t.sid})
+        on("active_speakers_changed", lambda speakers: {"identities": [s.identity for s in speakers]})
+        on("connection_quality_changed", lambda p, q: {"identity": p.identity, "quality": int(q)})
+        on("participant_metadata_changed", lambda p, old, new: {"identity": p.identity, "metadata": new})
+        on("participant_name_changed", lambda p, old, new: {"identity": p.identity, "name": new})
+        on("participant_attributes_changed", lambda changed, p: {"identity": p.identity, "changed": changed})
+        on("room_metadata_changed", lambda old, new: {"metadata": new})
+        on("reconnecting", lambda: {})
+        on("reconnected", lambda: {"sid": room.local_participant.sid})
+        on("disconnected", lambda reason=None: {"reason": int(reason or 0)})
+
+        def data(packet):
+            sender = packet.participant.identity if packet.participant else None
+            say("data", text=packet.data.decode(), topic=packet.topic, kind=int(packet.kind), identity=sender)
+
+        room.on("data_received", data)
+
+        def subscribed(track, publication, participant):
+            say("track_subscribed", sid=publication.sid, identity=participant.identity, kind=int(track.kind))
+            if track.kind == rtc.TrackKind.KIND_AUDIO:
+                self.task(self.hear(track, participant.identity))
+            else:
+                self.task(self.watch(track, participant.identity))
+
+        room.on("track_subscribed", subscribed)
+
+        def text(reader, identity):
+            async def read():
+                say("text_stream", text=await reader.read_all(), topic=reader.info.topic, identity=identity)
+
+            self.task(read())
+
+        room.register_text_stream_handler("chat", text)
+
+        async def echo(call):
+            return call.payload
+
+        self.echo = echo
+
+    async def hear(self, track, identity):
+        """Keeps the newest second of a track's samples."""
+        stream = rtc.AudioStream(track, sample_rate=RATE, num_channels=1)
+        self.heard[identity] = np.zeros(0, dtype=np.int16)
+        async for event in stream:
+            samples = np.frombuffer(event.frame.data, dtype=np.int16)
+            self.heard[identity] = np.concatenate([self.heard[identity], samples])[-RATE:]
+
+    async def watch(self, track, identity):
+        frames = 0
+        async for event in rtc.VideoStream(track):
+            frames += 1
+            if frames in (1, 10):
+                frame = event.frame
+                luma = np.frombuffer(frame.convert(rtc.VideoBufferType.I420).data, dtype=np.uint8)[: frame.width * frame.height]
+                say("video", identity=identity, frames=frames, width=frame.width, height=frame.height, luma=float(luma.mean()))
+
+    def measure(self, identity):
+        samples = self.heard.get(identity)
+        if samples is None or len(samples) < RATE // 4:
+            return {"hertz": 0, "rms": 0}
+        part = samples[-RATE // 4 :].astype(np.float64)
+        spectrum = np.abs(np.fft.rfft(part * np.hanning(len(part))))
+        rms = float(np.sqrt(np.mean(part**2)))
+        return {"hertz": float(np.argmax(spectrum) * RATE / len(part)) if rms > 50 else 0, "rms": rms}
+
+    async def do(self, command):
+        me = self.room.local_participant
+        match command["do"]:
+            case "publish":
+                tone = Tone(command["hertz"])
+                track = rtc.LocalAudioTrack.create_audio_track("tone", tone.source)
+                publication = await me.publish_track(track, rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE))
+                self.tones[publication.sid] = (tone, track)
+                self.task(tone.play())
+                return {"sid": publication.sid}
+            case "publish_video":
+                source = rtc.VideoSource(320, 240)
+                track = rtc.LocalVideoTrack.create_video_track("picture", source)
+                options = rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_CAMERA, video_codec=rtc.VideoCodec.Value(command.get("codec", "VP8")))
+                publication = await me.publish_track(track, options)
+                self.task(self.film(source, command.get("luma", 200)))
+                return {"sid": publication.sid}
+            case "unpublish":
+                self.tones[command["sid"]][0].running = False
+                await me.unpublish_track(command["sid"])
+            case "mute":
+                self.tones[command["sid"]][1].mute()
+            case "unmute":
+                self.tones[command["sid"]][1].unmute()
+            case "wait_subscribed":
+                publication = me.track_publications[command["sid"]]
+                await publication.wait_for_subscription()
+            case "subscribe":
+                for participant in self.room.remote_participants.values():
+                    for publication in participant.track_publications.values():
+                        if publication.sid == command["sid"]:
+                            publication.set_subscribed(command["on"])
+            case "permit":
+                me.set_track_subscription_permissions(
+                    allow_all_participants=command["all"],
+                    participant_permissions=[rtc.ParticipantTrackPermission(participant_identity=i, allow_all=True) for i in command.get("identities", [])],
+                )
+            case "measure":
+                return self.measure(command["identity"])
+            case "send":
+                await me.publish_data(command["text"], reliable=command.get("reliable", True), destination_identities=command.get("to", []), topic=command.get("topic", ""))
+            case "text":
+                await me.send_text(command["text"], topic="chat", destination_identities=command.get("to") or None)
+            case "rpc":
+                return {"payload": await me.perform_rpc(destination_identity=command["to"], method="echo", payload=command["payload"])}
+            case "metadata":
+                await me.set_metadata(command["metadata"])
+            case "name":
+                await me.set_name(command["name"])
+            case "attributes":
+                await me.set_attributes(command["attributes"])
+            case "participants":
+                tracks = lambda p: [{"sid": t.sid, "muted": t.muted, "mime": t.mime_type} for t in p.track_publications.values()]
+                return {"participants": {p.identity: {"sid": p.sid, "metadata": p.metadata, "name": p.name, "attributes": dict(p.attributes), "tracks": tracks(p)} for p in self.room.remote_participants.values()}, "sid": me.sid}
+            case "simulate":
+                await self.room.simulate_scenario(command["scenario"]) if hasattr(self.room, "simulate_scenario") else None
+            case "leave":
+                await self.room.disconnect()
+        return {}
+
+    async def film(self, source, luma):
+        while True:
+            frame = rtc.VideoFrame(320, 240, rtc.VideoBufferType.I420, bytes([luma]) * (320 * 240) + bytes([128]) * (320 * 240 // 2))
+            source.capture_frame(frame)
+            await asyncio.sleep(0.05)
+
+    async def obey(self, line):
+        command = json.loads(line)
+        try:
+            say("done", id=command.get("id"), **await self.do(command))
+        except Exception as error:  # the test decides what an error means
+            say("failed", id=command.get("id"), error=f"{type(error).__name__}: {error}")
+
+
+async def main():
+    url, token = sys.argv[1:3]
+    options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    client = Client()
+    client.listen()
+    try:
+        await client.room.connect(url, token, rtc.RoomOptions(auto_subscribe=options.get("auto_subscribe", True)))
+    except Exception as error:
+        say("refused", error=f"{type(error).__name__}: {error}")
+        return
+    client.room.local_participant.register_rpc_method("echo")(client.echo)
+    say("connected", sid=client.room.local_participant.sid, identity=client.room.local_participant.identity, room=client.room.name)
+    for participant in client.room.remote_participants.values():
+        say("present", identity=participant.identity)
+    reader = asyncio.StreamReader()
+    await asyncio.get_event_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        client.task(client.obey(line))
+    await client.room.disconnect()
+
+
+asyncio.run(main())
