@@ -14,6 +14,7 @@ pub mod phone;
 pub mod process;
 pub mod providers;
 pub mod recordings;
+pub mod rooms;
 pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;

@@ -20,16 +20,18 @@ use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
-use crate::providers::RecordingStore;
+use crate::providers::embedded::{self, EmbeddedError};
 use crate::providers::file::FileStore;
-use crate::providers::livekit::LiveKit;
+use crate::providers::livekit::{self, LiveKit};
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
+use crate::providers::{RecordingStore, RoomProvider};
 use crate::recordings::{RecordingSettings, Recordings};
+use crate::rooms::RoomServer;
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
 
@@ -81,6 +83,9 @@ pub enum ServerError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
+    /// The rooms cannot be opened.
+    #[error(transparent)]
+    Rooms(#[from] EmbeddedError),
     /// Anything else that the system refused.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -144,14 +149,26 @@ pub async fn recordings(
     recordings.map(Some).map_err(ServerError::Recordings)
 }
 
-/// The rooms that the settings ask for; `None` where there are none.
-fn rooms(settings: &Settings) -> Option<Rooms> {
-    let provider = LiveKit::from_settings(&settings.rtc)?;
-    Some(Rooms {
-        provider: Arc::new(provider),
-        token_lifetime: settings.rtc.token_ttl_seconds,
+/// The rooms that the settings ask for, and those of this process among them; `None` where there are none.
+fn rooms(settings: &Settings) -> Result<(Option<Rooms>, Option<RoomServer>), ServerError> {
+    let rtc = &settings.rtc;
+    let (provider, server): (Arc<dyn RoomProvider>, _) = match livekit::mode(rtc) {
+        RtcMode::Off => return Ok((None, None)),
+        RtcMode::Livekit => match LiveKit::from_settings(rtc) {
+            Some(deployment) => (Arc::new(deployment), None),
+            None => return Ok((None, None)),
+        },
+        RtcMode::Embedded => {
+            let (embedded, server) = embedded::start(rtc, &settings.storage.data_dir)?;
+            (Arc::new(embedded), Some(server))
+        }
+    };
+    let rooms = Rooms {
+        provider,
+        token_lifetime: rtc.token_ttl_seconds,
         claim_unowned: settings.auth.claim_unowned_rooms,
-    })
+    };
+    Ok((Some(rooms), server))
 }
 
 /// How sessions behave, from the settings.
@@ -274,6 +291,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
+    let (rooms, embedded_rooms) = rooms(settings)?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -295,7 +313,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
-        rooms: RoomRegistry::new(rooms(settings)).start(),
+        rooms: RoomRegistry::new(rooms).start(),
+        embedded_rooms: embedded_rooms.clone(),
         sessions,
         recordings: recordings.clone(),
         outbound_address: settings.sip.outbound_address.clone(),
@@ -378,6 +397,9 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     running.await?;
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
+    }
+    if let Some(rooms) = embedded_rooms {
+        let _stopped = rooms.stop().await;
     }
     storing.cancel();
     // What is not kept or told by then is kept and told by the next server over this data folder.

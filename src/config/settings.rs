@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
+    Addresses, ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
     RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
 };
 
@@ -320,9 +320,9 @@ settings! {
         /// Seconds that a token of `POST /rtc/token` can be used.
         token_ttl_seconds: Duration = "3600", "rtc.token_ttl_seconds", "RTC_TOKEN_TTL_SECONDS", check not_nought;
         /// The UDP port of embedded rooms; 0 takes any that is free.
-        udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT", comes with "Rooms";
+        udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
-        advertised_addresses: List = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES", comes with "Rooms";
+        advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
     }
 
     /// Recordings.

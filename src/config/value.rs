@@ -56,6 +56,10 @@ pub struct ByteSize(pub u64);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List(pub Vec<String>);
 
+/// Addresses, written with commas.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses(pub Vec<IpAddr>);
+
 /// Networks of addresses, written with commas; an address alone is a network of one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Networks(pub Vec<IpNet>);
@@ -286,6 +290,18 @@ impl SettingValue for List {
             .map(str::trim)
             .filter(|item| !item.is_empty());
         Some(Self(items.map(str::to_owned).collect()))
+    }
+    fn absent() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+impl SettingValue for Addresses {
+    const SHAPE: &'static str = "IP addresses with commas";
+    fn parse(text: &str) -> Option<Self> {
+        let List(items) = List::parse(text)?;
+        let addresses = items.iter().map(|item| IpAddr::parse(item));
+        addresses.collect::<Option<_>>().map(Self)
     }
     fn absent() -> Option<Self> {
         Some(Self::default())

@@ -18,11 +18,13 @@ mod recording;
 mod requests;
 mod rtc;
 mod sessions;
+mod signal;
 mod sip;
 pub mod socket;
 mod speak;
 mod state;
 pub mod tls;
+mod twirp;
 mod voices;
 mod ws;
 
@@ -77,6 +79,11 @@ fn endpoints() -> Vec<Endpoint> {
         at("/rtc/rooms/{room_name}").get(protected(rtc::room)),
         at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)),
         at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)),
+        at("/rtc").on(Method::GET, public(signal::two_connections)),
+        at("/rtc/v1").on(Method::GET, public(signal::one_connection)),
+        at("/rtc/validate").get(public(signal::validate_two)).on(Method::OPTIONS, public(signal::preflight)),
+        at("/rtc/v1/validate").get(public(signal::validate_one)).on(Method::OPTIONS, public(signal::preflight)),
+        at("/twirp/{service}/{method}").on(Method::POST, public(twirp::call)),
         at("/rtc/webhook").on(Method::POST, public(rtc::webhook)),
         at("/recordings").get(protected(recording::list)),
         at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete)),

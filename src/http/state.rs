@@ -14,6 +14,7 @@ use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::auth::Authenticator;
 use crate::recordings::Recordings;
+use crate::rooms::RoomServer;
 use crate::synthesis::Synthesizer;
 
 /// Shared by all workers.
@@ -28,6 +29,8 @@ pub struct AppState {
     pub sessions: Addr<SessionRegistry>,
     /// Knows whose rooms there are.
     pub rooms: Addr<RoomRegistry>,
+    /// The rooms of this process; `None` where they are elsewhere, or nowhere.
+    pub embedded_rooms: Option<RoomServer>,
     /// Knows the recordings; `None` where nothing is recorded.
     pub recordings: Option<Arc<Recordings>>,
     /// Where calls go when a request does not say.

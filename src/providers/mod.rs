@@ -9,6 +9,7 @@ pub mod deepgram;
 #[cfg(test)]
 mod document;
 pub mod elevenlabs;
+pub mod embedded;
 pub mod file;
 pub mod google;
 pub mod livekit;

@@ -134,32 +134,30 @@ impl World {
         Ok(self.room_info(room))
     }
 
-    /// Makes the room with this metadata if there is none, or gives it the metadata if it has none, and returns it as it
-    /// is then. Whoever comes first of several has set it: all of it happens at once.
-    pub fn claim_room(
+    /// Makes a room unless there is one of this name, which is then the inner error: of several who do it at the same time
+    /// one makes it.
+    pub fn create_new_room(
+        &mut self,
+        request: &proto::CreateRoomRequest,
+        now: Now,
+    ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
+        if let Ok(room) = self.room(&request.name) {
+            return Ok(Err(self.room_info(room)));
+        }
+        self.create_room(request, now).map(Ok)
+    }
+
+    /// Sets a room's metadata if it still is what the caller believes, and says whether it was.
+    pub fn replace_room_metadata(
         &mut self,
         name: &str,
-        metadata: &str,
-        now: Now,
-    ) -> Result<proto::Room, OperationError> {
-        let unclaimed = self
-            .room_key(name)
-            .ok()
-            .and_then(|key| self.rooms.get(&key))
-            .is_none_or(|room| room.settings.metadata.is_empty());
-        if unclaimed {
-            self.create_room(
-                &proto::CreateRoomRequest {
-                    name: name.to_owned(),
-                    metadata: metadata.to_owned(),
-                    ..Default::default()
-                },
-                now,
-            )
-        } else {
-            let room = self.room(name)?;
-            Ok(self.room_info(room))
+        expected: &str,
+        metadata: String,
+    ) -> Result<bool, OperationError> {
+        if self.room(name)?.settings.metadata != expected {
+            return Ok(false);
         }
+        self.update_room_metadata(name, metadata).map(|_| true)
     }
 
     /// Everybody in a room who is not hidden, in order of joining.

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::admission::{Admission, Refusal};
 use super::events::RoomEvent;
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
+use super::token::Keys;
 use super::world::{Counters, World};
 use super::{ConnectionId, Now, Settings};
 
@@ -165,6 +166,7 @@ pub struct RoomServer {
     commands: mpsc::Sender<Command>,
     gone: mpsc::UnboundedSender<ConnectionId>,
     next_connection: Arc<AtomicU64>,
+    keys: Arc<Keys>,
     edge: Arc<Edge>,
 }
 
@@ -192,6 +194,7 @@ impl RoomServer {
             commands,
             gone,
             next_connection: Arc::default(),
+            keys: Arc::new(settings.keys.clone()),
             edge: Arc::clone(&edge),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -208,6 +211,11 @@ impl RoomServer {
                 });
             })?;
         Ok((server, told))
+    }
+
+    /// The keys that tokens are signed with.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// Whether a client may join now; the text of a refusal is for it.
@@ -266,13 +274,23 @@ impl RoomServer {
             .await?
     }
 
-    /// See [`World::claim_room`].
-    pub async fn claim_room(
+    /// See [`World::create_new_room`].
+    pub async fn create_new_room(
+        &self,
+        request: proto::CreateRoomRequest,
+    ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
+        self.call(move |world, now| world.create_new_room(&request, now))
+            .await?
+    }
+
+    /// See [`World::replace_room_metadata`].
+    pub async fn replace_room_metadata(
         &self,
         name: String,
+        expected: String,
         metadata: String,
-    ) -> Result<proto::Room, OperationError> {
-        self.call(move |world, now| world.claim_room(&name, &metadata, now))
+    ) -> Result<bool, OperationError> {
+        self.call(move |world, _| world.replace_room_metadata(&name, &expected, metadata))
             .await?
     }
 

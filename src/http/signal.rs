@@ -1,0 +1,191 @@
+//! `/rtc` and `/rtc/v1`: the doors of embedded rooms, where LiveKit clients connect with LiveKit tokens, and `…/validate`
+//! where they ask why a door stayed shut. What their messages mean is [`crate::rooms`]'s matter.
+//!
+//! Pages of any origin may use them: the token says who may come in, as it does at LiveKit. That the answers can be read
+//! by any page matters above all for refusals, which a browser would otherwise report as an unreachable server.
+
+use std::time::Duration;
+
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, web};
+use actix_ws::{AggregatedMessage, CloseCode, CloseReason};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::state::AppState;
+use crate::rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
+
+/// The largest message of a client.
+const MAX_MESSAGE_BYTES: usize = 2 << 20;
+/// How often a socket is pinged.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a client may send nothing at all; it sends a message every five seconds, and answers pings.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client that does not read may hold up what it is sent.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// `GET /rtc/v1`: one peer connection.
+pub async fn one_connection(
+    state: web::Data<AppState>,
+    request: HttpRequest,
+    payload: web::Payload,
+) -> HttpResponse {
+    join(Route::OneConnection, &state, &request, payload).await
+}
+
+/// `GET /rtc`: a peer connection each way.
+pub async fn two_connections(
+    state: web::Data<AppState>,
+    request: HttpRequest,
+    payload: web::Payload,
+) -> HttpResponse {
+    join(Route::TwoConnections, &state, &request, payload).await
+}
+
+/// `GET /rtc/v1/validate`.
+pub async fn validate_one(state: web::Data<AppState>, request: HttpRequest) -> HttpResponse {
+    validate(Route::OneConnection, &state, &request).await
+}
+
+/// `GET /rtc/validate`.
+pub async fn validate_two(state: web::Data<AppState>, request: HttpRequest) -> HttpResponse {
+    validate(Route::TwoConnections, &state, &request).await
+}
+
+/// Lets browsers ask whether they may send what these paths take.
+pub async fn preflight() -> HttpResponse {
+    HttpResponse::NoContent()
+        .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"))
+        .insert_header((
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            "OPTIONS, HEAD, GET, POST, PATCH, DELETE",
+        ))
+        .insert_header((header::ACCESS_CONTROL_ALLOW_HEADERS, "*"))
+        .insert_header((header::ACCESS_CONTROL_MAX_AGE, "86400"))
+        .finish()
+}
+
+async fn validate(route: Route, state: &AppState, request: &HttpRequest) -> HttpResponse {
+    match admission(route, state, request).await {
+        Ok(_) => plain(StatusCode::OK, "success"),
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+async fn admission<'a>(
+    route: Route,
+    state: &'a AppState,
+    request: &HttpRequest,
+) -> Result<(&'a RoomServer, Admission), Refusal> {
+    let rooms = state.embedded_rooms.as_ref();
+    let rooms = rooms.ok_or_else(|| Refusal::new(404, "this server has no embedded rooms"))?;
+    if state.draining.is_cancelled() {
+        return Err(Refusal::new(503, "the server is stopping; try another"));
+    }
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    let authorization = authorization.and_then(|value| value.to_str().ok());
+    let admission = admit(
+        route,
+        request.query_string(),
+        authorization,
+        rooms.keys(),
+        Now::read().unix_s(),
+    )?;
+    rooms.check(&admission).await?;
+    Ok((rooms, admission))
+}
+
+async fn join(
+    route: Route,
+    state: &AppState,
+    request: &HttpRequest,
+    payload: web::Payload,
+) -> HttpResponse {
+    if !request.headers().contains_key(header::UPGRADE) {
+        return plain(StatusCode::NOT_FOUND, "this is a WebSocket");
+    }
+    let (rooms, admission) = match admission(route, state, request).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => return refused(&refusal),
+    };
+    let (response, session, messages) = match actix_ws::handle(request, payload) {
+        Ok(socket) => socket,
+        Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    let Some(connection) = rooms.connect(admission).await else {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "the rooms have closed");
+    };
+    let messages = messages
+        .max_frame_size(MAX_MESSAGE_BYTES)
+        .aggregate_continuations()
+        .max_continuation_size(MAX_MESSAGE_BYTES);
+    actix_web::rt::spawn(carry(session, messages, connection));
+    response
+}
+
+/// Carries messages both ways until either side has enough.
+async fn carry(
+    mut session: actix_ws::Session,
+    mut messages: actix_ws::AggregatedMessageStream,
+    connection: Connection,
+) {
+    let Connection {
+        requests,
+        mut responses,
+    } = connection;
+    let mut ping = interval(PING_INTERVAL);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
+    let reason = loop {
+        tokio::select! {
+            message = messages.recv() => {
+                heard = Instant::now();
+                match message {
+                    Some(Ok(AggregatedMessage::Binary(frame))) => {
+                        if !requests.send(frame).await {
+                            break Some(CloseCode::Away);
+                        }
+                    }
+                    Some(Ok(AggregatedMessage::Ping(bytes))) => {
+                        let answered = timeout(WRITE_PATIENCE, session.pong(&bytes)).await;
+                        if !matches!(answered, Ok(Ok(()))) {
+                            break None;
+                        }
+                    }
+                    Some(Ok(AggregatedMessage::Pong(_))) => {}
+                    Some(Ok(AggregatedMessage::Text(_))) => break Some(CloseCode::Unsupported),
+                    Some(Ok(AggregatedMessage::Close(_))) | None => break Some(CloseCode::Normal),
+                    Some(Err(_)) => break Some(CloseCode::Protocol),
+                }
+            }
+            response = responses.next() => {
+                let Some(frame) = response else { break Some(CloseCode::Normal) };
+                let sent = timeout(WRITE_PATIENCE, session.binary(frame)).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    break None;
+                }
+            }
+            _ = ping.tick() => {
+                let sent = timeout(WRITE_PATIENCE, session.ping(b"")).await;
+                if heard.elapsed() > IDLE_TIMEOUT || !matches!(sent, Ok(Ok(()))) {
+                    break None;
+                }
+            }
+        }
+    };
+    if let Some(code) = reason {
+        // Whoever does not read this has gone.
+        let _ = timeout(WRITE_PATIENCE, session.close(Some(CloseReason::from(code)))).await;
+    }
+}
+
+fn refused(refusal: &Refusal) -> HttpResponse {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    plain(status, &refusal.text)
+}
+
+fn plain(status: StatusCode, text: &str) -> HttpResponse {
+    HttpResponse::build(status)
+        .content_type("text/plain; charset=utf-8")
+        .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"))
+        .body(text.to_owned())
+}

@@ -1,0 +1,152 @@
+//! Rooms of the server in this process.
+
+use std::io;
+use std::path::Path;
+
+use async_trait::async_trait;
+use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo};
+
+use super::rooms::{ApiKey, Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+use crate::config::{Rtc, VendorUrl};
+use crate::rooms::{self, Keys, OperationError, RoomServer, Sockets};
+
+const SLUG: &str = "embedded";
+
+/// Why there are no rooms.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// Tokens cannot be signed.
+    #[error("data_dir: the key of rooms cannot be kept there: {0}")]
+    Key(#[source] io::Error),
+    /// Media cannot come in.
+    #[error("rtc.udp_port, rtc.advertised_addresses: {0}")]
+    Media(#[source] io::Error),
+}
+
+/// Opens the rooms that the settings ask for.
+pub fn start(settings: &Rtc, data_dir: &Path) -> Result<(Embedded, RoomServer), EmbeddedError> {
+    let key = match ApiKey::from_settings(settings) {
+        Some(key) => key,
+        None => ApiKey::kept(data_dir).map_err(EmbeddedError::Key)?,
+    };
+    let addresses = rooms::local_addresses(&settings.advertised_addresses.0);
+    let sockets = addresses.and_then(|addresses| Sockets::bind(&addresses, settings.udp_port));
+    let keys = Keys::new([(key.key.clone(), key.secret.clone())]);
+    let settings_of_rooms = rooms::Settings {
+        keys,
+        remote_unmute: true,
+        ..rooms::Settings::default()
+    };
+    let started = sockets.and_then(|sockets| RoomServer::start(settings_of_rooms, sockets));
+    let (server, events) = started.map_err(EmbeddedError::Media)?;
+    // Nobody asks for them yet.
+    drop(events);
+    let url = settings.public_url.as_ref().map(VendorUrl::socket);
+    Ok((Embedded::new(server.clone(), key, url), server))
+}
+
+/// The rooms.
+pub struct Embedded {
+    server: RoomServer,
+    key: ApiKey,
+    url: Option<String>,
+}
+
+impl Embedded {
+    /// `url` is where clients are told to connect, where that is not this server's own address.
+    pub const fn new(server: RoomServer, key: ApiKey, url: Option<String>) -> Self {
+        Self { server, key, url }
+    }
+}
+
+#[async_trait]
+impl RoomProvider for Embedded {
+    fn slug(&self) -> &'static str {
+        SLUG
+    }
+
+    fn url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
+    async fn rooms(&self) -> Result<Vec<Room>, RoomError> {
+        self.server.list_rooms(Vec::new()).await.map_err(failure)
+    }
+
+    async fn room(&self, name: &str) -> Result<Option<Room>, RoomError> {
+        let rooms = self.server.list_rooms(vec![name.to_owned()]).await;
+        Ok(rooms.map_err(failure)?.pop())
+    }
+
+    async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
+        match self.server.list_participants(room.to_owned()).await {
+            Err(OperationError::NoRoom) => Ok(Vec::new()),
+            answer => answer.map_err(failure),
+        }
+    }
+
+    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
+        let request = CreateRoomRequest {
+            name: name.to_owned(),
+            metadata: metadata.to_owned(),
+            ..CreateRoomRequest::default()
+        };
+        let created = self.server.create_new_room(request).await;
+        Ok(match created.map_err(failure)? {
+            Ok(_) => Creation::Created,
+            Err(existing) => Creation::Exists(Box::new(existing)),
+        })
+    }
+
+    async fn replace_metadata(
+        &self,
+        room: &str,
+        expected: &str,
+        metadata: &str,
+    ) -> Result<bool, RoomError> {
+        let (room, expected, metadata) =
+            (room.to_owned(), expected.to_owned(), metadata.to_owned());
+        match self
+            .server
+            .replace_room_metadata(room, expected, metadata)
+            .await
+        {
+            Err(OperationError::NoRoom) => Ok(false),
+            replaced => replaced.map_err(failure),
+        }
+    }
+
+    async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError> {
+        let removed = self
+            .server
+            .remove_participant(room.to_owned(), identity.to_owned());
+        removed.await.map_err(failure)
+    }
+
+    async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError> {
+        let [room, identity, sid] = [track.room, track.identity, track.sid].map(str::to_owned);
+        let answer = self.server.mute_track(room, identity, sid, muted).await;
+        answer.map_err(failure)
+    }
+
+    fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
+        self.key.token(SLUG, pass)
+    }
+}
+
+fn failure(error: OperationError) -> RoomError {
+    let kind = match error {
+        OperationError::NoRoom | OperationError::NoParticipant | OperationError::NoTrack => {
+            RoomErrorKind::NotFound
+        }
+        OperationError::Stopped => RoomErrorKind::Unavailable,
+        OperationError::InvalidArgument(_)
+        | OperationError::FailedPrecondition(_)
+        | OperationError::ResourceExhausted(_) => RoomErrorKind::Refused,
+    };
+    RoomError {
+        provider: SLUG,
+        kind,
+        message: error.to_string(),
+    }
+}
