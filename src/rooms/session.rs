@@ -251,6 +251,7 @@ impl World {
         let Some(mut participant) = self.participants.remove(&key) else {
             return;
         };
+        let connected = participant.connection.is_some();
         if let Some(connection) = participant.connection.take() {
             if reason != DisconnectReason::ClientInitiated {
                 self.leave_on(connection, Action::Disconnect, reason);
@@ -258,7 +259,10 @@ impl World {
             self.connections.remove(&connection);
             self.outputs.closes.push(connection);
         }
-        self.retire(&mut participant, now);
+        // A client that was told leaves by itself. One that sees its media closed before it has read why would take it
+        // for a fault and come back.
+        let told = reason != DisconnectReason::ClientInitiated && connected;
+        self.retire(&mut participant, !told, now);
         let room_key = participant.room;
         let Some(room) = self.rooms.get_mut(&room_key) else {
             return;

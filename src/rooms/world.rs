@@ -268,14 +268,17 @@ impl World {
         }
     }
 
-    /// Forgets a peer connection's place in the queues; what it still has to send goes out.
-    pub(super) fn retire(&mut self, participant: &mut Participant, now: Now) {
+    /// Forgets a participant's peer connections, with or without a goodbye to the other side.
+    pub(super) fn retire(&mut self, participant: &mut Participant, goodbye: bool, now: Now) {
         for side in participant.link.sides() {
             let Some(peer) = participant.link.peer_mut(side) else {
                 continue;
             };
             if let Some(at) = peer.deadline.take() {
                 self.deadlines.remove(&(at, participant.key, side));
+            }
+            if !goodbye {
+                continue;
             }
             peer.close();
             for _ in 0..MOST_PER_TURN {
