@@ -327,8 +327,13 @@ impl RoomServer {
     }
 
     /// See [`World::renew_participant`].
-    pub async fn renew_participant(&self, room: String, identity: String) -> Result<(), OperationError> {
-        self.call(move |world, _| world.renew_participant(&room, &identity)).await?
+    pub async fn renew_participant(
+        &self,
+        room: String,
+        identity: String,
+    ) -> Result<(), OperationError> {
+        self.call(move |world, _| world.renew_participant(&room, &identity))
+            .await?
     }
 
     /// See [`World::mute_track`].

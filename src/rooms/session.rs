@@ -76,9 +76,10 @@ impl World {
         connection: ConnectionId,
         action: Action,
         reason: DisconnectReason,
+        now: Now,
     ) {
         self.leave_on(connection, action, reason);
-        self.outputs.closes.push(connection);
+        self.close_soon(connection, now);
     }
 
     pub(super) fn server_info(&self) -> proto::ServerInfo {
@@ -120,6 +121,7 @@ impl World {
                 connection,
                 Action::Reconnect,
                 DisconnectReason::StateMismatch,
+                now,
             );
             return;
         };
@@ -257,7 +259,7 @@ impl World {
                 self.leave_on(connection, Action::Disconnect, reason);
             }
             self.connections.remove(&connection);
-            self.outputs.closes.push(connection);
+            self.close_soon(connection, now);
         }
         // A client that was told leaves by itself. One that sees its media closed before it has read why would take it
         // for a fault and come back.
