@@ -13,6 +13,7 @@ const [url, token, options = '{}'] = process.argv.slice(2);
 const room = new rtc.Room();
 const tones = new Map();
 const heard = new Map();
+const heardAt = new Map();
 
 const on = (name, event, describe = () => ({})) => room.on(rtc.RoomEvent[name], (...given) => say(event, describe(...given)));
 on('ParticipantConnected', 'participant_connected', (p) => ({ identity: p.identity }));
@@ -41,6 +42,7 @@ room.on(rtc.RoomEvent.TrackSubscribed, async (track, publication, participant) =
   for await (const frame of new rtc.AudioStream(track, RATE, 1)) {
     const before = heard.get(participant.identity) ?? [];
     heard.set(participant.identity, before.concat(Array.from(frame.data)).slice(-RATE / 4));
+    heardAt.set(participant.identity, Date.now());
   }
 });
 room.registerTextStreamHandler('chat', async (reader, sender) => {
@@ -61,7 +63,7 @@ async function play(tone) {
 // The loudest frequency, by Goertzel's algorithm over the candidates that tests use.
 function measure(identity) {
   const samples = heard.get(identity) ?? [];
-  if (samples.length < RATE / 4) return { hertz: 0, rms: 0 };
+  if (samples.length < RATE / 4 || Date.now() - heardAt.get(identity) > 250) return { hertz: 0, rms: 0 };
   const rms = Math.sqrt(samples.reduce((sum, s) => sum + s * s, 0) / samples.length);
   let best = { hertz: 0, power: 0 };
   for (let hertz = 100; hertz <= 2000; hertz += 4) {
