@@ -72,6 +72,7 @@ impl World {
                 connection,
                 Action::Disconnect,
                 DisconnectReason::JoinFailure,
+                now,
             );
             return;
         }

@@ -199,6 +199,13 @@ impl World {
         Ok(())
     }
 
+    /// Asks a participant's client to start anew: it joins again by itself and publishes what it published.
+    pub fn renew_participant(&mut self, name: &str, identity: &str) -> Result<(), OperationError> {
+        let key = self.participant_key(name, identity)?;
+        self.renew(key, DisconnectReason::UnknownReason);
+        Ok(())
+    }
+
     /// Mutes a track; unmuting is for the participant unless the settings allow it.
     pub fn mute_track(
         &mut self,

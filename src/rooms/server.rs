@@ -344,6 +344,16 @@ impl RoomServer {
             .await?
     }
 
+    /// See [`World::renew_participant`].
+    pub async fn renew_participant(
+        &self,
+        room: String,
+        identity: String,
+    ) -> Result<(), OperationError> {
+        self.call(move |world, _| world.renew_participant(&room, &identity))
+            .await?
+    }
+
     /// See [`World::mute_track`].
     pub async fn mute_track(
         &self,
@@ -572,8 +582,11 @@ impl MediaThread {
             let Some(queue) = self.responses.get(&connection) else {
                 continue;
             };
-            if queue.try_send(bytes).is_err() {
+            let sent = queue.try_send(bytes);
+            if matches!(sent, Err(mpsc::error::TrySendError::Full(_))) {
                 self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
+            }
+            if sent.is_err() {
                 self.responses.remove(&connection);
                 self.world.disconnected(connection, Now::read());
             }

@@ -76,9 +76,10 @@ impl World {
         connection: ConnectionId,
         action: Action,
         reason: DisconnectReason,
+        now: Now,
     ) {
         self.leave_on(connection, action, reason);
-        self.outputs.closes.push(connection);
+        self.close_soon(connection, now);
     }
 
     pub(super) fn server_info(&self) -> proto::ServerInfo {
@@ -120,6 +121,7 @@ impl World {
                 connection,
                 Action::Reconnect,
                 DisconnectReason::StateMismatch,
+                now,
             );
             return;
         };
@@ -251,14 +253,18 @@ impl World {
         let Some(mut participant) = self.participants.remove(&key) else {
             return;
         };
+        let connected = participant.connection.is_some();
         if let Some(connection) = participant.connection.take() {
             if reason != DisconnectReason::ClientInitiated {
                 self.leave_on(connection, Action::Disconnect, reason);
             }
             self.connections.remove(&connection);
-            self.outputs.closes.push(connection);
+            self.close_soon(connection, now);
         }
-        self.retire(&mut participant, now);
+        // A client that was told leaves by itself. One that sees its media closed before it has read why would take it
+        // for a fault and come back.
+        let told = reason != DisconnectReason::ClientInitiated && connected;
+        self.retire(&mut participant, !told, now);
         let room_key = participant.room;
         let Some(room) = self.rooms.get_mut(&room_key) else {
             return;

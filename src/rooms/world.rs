@@ -22,6 +22,8 @@ use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
 
 /// How often timers, speakers and counts are looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
+/// How long a client has to close its socket after it was told to leave.
+const LEAVE_LINGER: Duration = Duration::from_secs(2);
 /// Addresses that packets come from and whose connection is known.
 const MOST_ROUTES: usize = 65_536;
 /// What a peer connection may yield in one go before others have their turn.
@@ -63,6 +65,8 @@ pub struct World {
     pub(super) connections: HashMap<ConnectionId, ParticipantKey>,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
+    /// Connections that were told to leave, and when they are closed if the client has not done it.
+    leaving: VecDeque<(Instant, ConnectionId)>,
     routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
     deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
@@ -82,6 +86,7 @@ impl World {
             connections: HashMap::new(),
             outputs: Outputs::default(),
             counters: Counters::default(),
+            leaving: VecDeque::new(),
             routes: HashMap::new(),
             deadlines: BTreeSet::new(),
             queue: VecDeque::new(),
@@ -126,7 +131,17 @@ impl World {
         self.settle(now);
     }
 
+    /// Closes a connection after the client had time to read why. Some of the Rust core's take a socket that closes
+    /// right behind a `leave` for a lost one, and come back.
+    pub(super) fn close_soon(&mut self, connection: ConnectionId, now: Now) {
+        self.leaving
+            .push_back((now.instant + LEAVE_LINGER, connection));
+    }
+
     fn keep_house(&mut self, now: Now) {
+        while let Some((_, connection)) = self.leaving.pop_front_if(|(at, _)| *at <= now.instant) {
+            self.outputs.closes.push(connection);
+        }
         let keys: Vec<ParticipantKey> = self.participants.keys().copied().collect();
         for key in keys {
             self.check_timers(key, now);
@@ -268,14 +283,17 @@ impl World {
         }
     }
 
-    /// Forgets a peer connection's place in the queues; what it still has to send goes out.
-    pub(super) fn retire(&mut self, participant: &mut Participant, now: Now) {
+    /// Forgets a participant's peer connections, with or without a goodbye to the other side.
+    pub(super) fn retire(&mut self, participant: &mut Participant, goodbye: bool, now: Now) {
         for side in participant.link.sides() {
             let Some(peer) = participant.link.peer_mut(side) else {
                 continue;
             };
             if let Some(at) = peer.deadline.take() {
                 self.deadlines.remove(&(at, participant.key, side));
+            }
+            if !goodbye {
+                continue;
             }
             peer.close();
             for _ in 0..MOST_PER_TURN {

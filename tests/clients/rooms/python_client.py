@@ -6,6 +6,7 @@ Arguments: URL and token. Tones are told by their frequency, measured in the rec
 import asyncio
 import json
 import sys
+import time
 
 import numpy as np
 from livekit import rtc
@@ -41,6 +42,7 @@ class Client:
         self.room = rtc.Room()
         self.tones = {}
         self.heard = {}
+        self.heard_at = {}
         self.tasks = set()
 
     def task(self, work):
@@ -108,6 +110,7 @@ class Client:
         async for event in stream:
             samples = np.frombuffer(event.frame.data, dtype=np.int16)
             self.heard[identity] = np.concatenate([self.heard[identity], samples])[-RATE:]
+            self.heard_at[identity] = time.monotonic()
 
     async def watch(self, track, identity):
         frames = 0
@@ -120,7 +123,8 @@ class Client:
 
     def measure(self, identity):
         samples = self.heard.get(identity)
-        if samples is None or len(samples) < RATE // 4:
+        stale = time.monotonic() - self.heard_at.get(identity, 0) > 0.25
+        if samples is None or stale or len(samples) < RATE // 4:
             return {"hertz": 0, "rms": 0}
         part = samples[-RATE // 4 :].astype(np.float64)
         spectrum = np.abs(np.fft.rfft(part * np.hanning(len(part))))

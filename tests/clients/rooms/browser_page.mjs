@@ -1,0 +1,149 @@
+// The page that browser_client.mjs opens: livekit-client with the commands and events of python_client.py.
+
+import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, Track } from 'livekit-client';
+
+const say = (event, more = {}) => window.sayToTest(JSON.stringify({ event, ...more }));
+const { url, token, options } = window.given;
+const room = new Room({ adaptiveStream: false, dynacast: false });
+const context = new AudioContext();
+const tones = new Map();
+const analysers = new Map();
+
+const on = (event, name, describe = () => ({})) => room.on(event, (...given) => say(name, describe(...given)));
+on(RoomEvent.ParticipantConnected, 'participant_connected', (p) => ({ identity: p.identity }));
+on(RoomEvent.ParticipantDisconnected, 'participant_disconnected', (p) => ({ identity: p.identity }));
+on(RoomEvent.TrackPublished, 'track_published', (t, p) => ({ sid: t.trackSid, identity: p.identity }));
+on(RoomEvent.TrackUnpublished, 'track_unpublished', (t, p) => ({ sid: t.trackSid, identity: p.identity }));
+on(RoomEvent.TrackMuted, 'track_muted', (t, p) => ({ sid: t.trackSid, identity: p.identity }));
+on(RoomEvent.TrackUnmuted, 'track_unmuted', (t, p) => ({ sid: t.trackSid, identity: p.identity }));
+on(RoomEvent.TrackUnsubscribed, 'track_unsubscribed', (_, t, p) => ({ sid: t.trackSid, identity: p.identity }));
+on(RoomEvent.LocalTrackSubscribed, 'local_track_subscribed', (t) => ({ sid: t.trackSid }));
+on(RoomEvent.ActiveSpeakersChanged, 'active_speakers_changed', (s) => ({ identities: s.map((p) => p.identity) }));
+on(RoomEvent.ConnectionQualityChanged, 'connection_quality_changed', (quality, p) => ({ identity: p.identity, quality }));
+on(RoomEvent.ParticipantMetadataChanged, 'participant_metadata_changed', (_, p) => ({ identity: p.identity, metadata: p.metadata }));
+on(RoomEvent.ParticipantNameChanged, 'participant_name_changed', (name, p) => ({ identity: p.identity, name }));
+on(RoomEvent.ParticipantAttributesChanged, 'participant_attributes_changed', (changed, p) => ({ identity: p.identity, changed }));
+on(RoomEvent.RoomMetadataChanged, 'room_metadata_changed', (metadata) => ({ metadata }));
+on(RoomEvent.Reconnecting, 'reconnecting');
+on(RoomEvent.SignalReconnecting, 'reconnecting');
+on(RoomEvent.Reconnected, 'reconnected', () => ({ sid: room.localParticipant.sid }));
+on(RoomEvent.Disconnected, 'disconnected', (reason) => ({ reason }));
+on(RoomEvent.DataReceived, 'data', (payload, p, kind, topic) => ({
+  text: new TextDecoder().decode(payload), identity: p?.identity ?? null, kind, topic,
+}));
+room.on(RoomEvent.TrackSubscribed, (track, publication, participant) => {
+  say('track_subscribed', { sid: publication.trackSid, identity: participant.identity, kind: track.kind });
+  const element = track.attach();
+  document.body.append(element);
+  if (track.kind === Track.Kind.Video) return void watch(element, participant.identity);
+  const analyser = context.createAnalyser();
+  analyser.fftSize = 16384;
+  context.createMediaStreamSource(new MediaStream([track.mediaStreamTrack])).connect(analyser);
+  analysers.set(participant.identity, analyser);
+});
+room.registerTextStreamHandler('chat', async (reader, sender) => {
+  say('text_stream', { text: await reader.readAll(), topic: reader.info.topic, identity: sender.identity });
+});
+
+function watch(video, identity) {
+  let frames = 0;
+  video.muted = true;
+  const seen = () => {
+    frames += 1;
+    if (frames === 1 || frames === 10) {
+      const canvas = new OffscreenCanvas(video.videoWidth, video.videoHeight);
+      const picture = canvas.getContext('2d');
+      picture.drawImage(video, 0, 0);
+      const pixels = picture.getImageData(0, 0, canvas.width, canvas.height).data;
+      let sum = 0;
+      for (let at = 0; at < pixels.length; at += 4) sum += (pixels[at] + pixels[at + 1] + pixels[at + 2]) / 3;
+      say('video', { identity, frames, width: canvas.width, height: canvas.height, luma: (sum * 4) / pixels.length });
+    }
+    video.requestVideoFrameCallback(seen);
+  };
+  video.requestVideoFrameCallback(seen);
+  video.play();
+}
+
+function measure(identity) {
+  const analyser = analysers.get(identity);
+  if (!analyser) return { hertz: 0, rms: 0 };
+  const levels = new Float32Array(analyser.frequencyBinCount);
+  analyser.getFloatFrequencyData(levels);
+  let best = 1;
+  for (let bin = 1; bin < levels.length; bin++) if (levels[bin] > levels[best]) best = bin;
+  return { hertz: levels[best] > -70 ? (best * context.sampleRate) / analyser.fftSize : 0, rms: levels[best] };
+}
+
+const sidOf = (sid) => room.localParticipant.getTrackPublications().find((p) => p.trackSid === sid);
+const actions = {
+  async publish({ hertz }) {
+    await context.resume();
+    const oscillator = new OscillatorNode(context, { frequency: hertz });
+    const gain = new GainNode(context, { gain: 0.25 });
+    const out = context.createMediaStreamDestination();
+    oscillator.connect(gain).connect(out);
+    oscillator.start();
+    const track = new LocalAudioTrack(out.stream.getAudioTracks()[0], undefined, true);
+    const publication = await room.localParticipant.publishTrack(track, { source: Track.Source.Microphone });
+    tones.set(publication.trackSid, track);
+    return { sid: publication.trackSid };
+  },
+  async publish_video({ codec = 'vp8', simulcast = true }) {
+    const canvas = Object.assign(document.createElement('canvas'), { width: 640, height: 480 });
+    const picture = canvas.getContext('2d');
+    let shade = 0;
+    setInterval(() => {
+      picture.fillStyle = 'rgb(200,200,200)';
+      picture.fillRect(0, 0, 640, 480);
+      shade = (shade + 8) % 640;
+      picture.fillStyle = 'rgb(180,200,200)';
+      picture.fillRect(shade, 0, 8, 480);
+    }, 50);
+    const track = new LocalVideoTrack(canvas.captureStream(20).getVideoTracks()[0], undefined, true);
+    const publication = await room.localParticipant.publishTrack(track, { source: Track.Source.Camera, videoCodec: codec.toLowerCase(), simulcast });
+    return { sid: publication.trackSid };
+  },
+  async unpublish({ sid }) { await room.localParticipant.unpublishTrack(tones.get(sid)); },
+  async mute({ sid }) { await sidOf(sid).mute(); },
+  async unmute({ sid }) { await sidOf(sid).unmute(); },
+  async wait_subscribed() {},
+  async subscribe({ sid, on: wanted }) {
+    for (const p of room.remoteParticipants.values()) {
+      for (const t of p.getTrackPublications()) if (t.trackSid === sid) t.setSubscribed(wanted);
+    }
+  },
+  async measure({ identity }) { return measure(identity); },
+  async send({ text, reliable = true, to = [], topic = '' }) {
+    await room.localParticipant.publishData(new TextEncoder().encode(text), { reliable, destinationIdentities: to, topic });
+  },
+  async text({ text, to }) { await room.localParticipant.sendText(text, { topic: 'chat', destinationIdentities: to }); },
+  async rpc({ to, payload }) {
+    return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method: 'echo', payload }) };
+  },
+  async metadata({ metadata }) { await room.localParticipant.setMetadata(metadata); },
+  async name({ name }) { await room.localParticipant.setName(name); },
+  async attributes({ attributes }) { await room.localParticipant.setAttributes(attributes); },
+  async simulate({ scenario }) { await room.simulateScenario(scenario); },
+  async leave() { await room.disconnect(); },
+};
+window.obey = async (command) => {
+  try {
+    say('done', { id: command.id, ...(await actions[command.do](command)) });
+  } catch (error) {
+    say('failed', { id: command.id, error: String(error) });
+  }
+};
+
+async function connect() {
+  try {
+    await context.resume();
+    await room.connect(url, token, { autoSubscribe: options.auto_subscribe ?? true });
+    room.registerRpcMethod('echo', async (call) => call.payload);
+    say('connected', { sid: room.localParticipant.sid, identity: room.localParticipant.identity, room: room.name });
+    for (const p of room.remoteParticipants.values()) say('present', { identity: p.identity });
+  } catch (error) {
+    say('refused', { error: String(error) });
+  }
+}
+void connect();

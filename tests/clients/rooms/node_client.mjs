@@ -1,0 +1,130 @@
+// LiveKit's Node client as a test drives it, with the same commands and events as python_client.py.
+// Arguments: URL and token.
+
+import { createRequire } from 'node:module';
+import { createInterface } from 'node:readline';
+
+const require = createRequire(`${process.env.NODE_CLIENTS ?? process.cwd()}/`);
+const rtc = require('@livekit/rtc-node');
+const RATE = 48000;
+const say = (event, more = {}) => console.log(JSON.stringify({ event, ...more }));
+
+const [url, token, options = '{}'] = process.argv.slice(2);
+const room = new rtc.Room();
+const tones = new Map();
+const heard = new Map();
+const heardAt = new Map();
+
+const on = (name, event, describe = () => ({})) => room.on(rtc.RoomEvent[name], (...given) => say(event, describe(...given)));
+on('ParticipantConnected', 'participant_connected', (p) => ({ identity: p.identity }));
+on('ParticipantDisconnected', 'participant_disconnected', (p) => ({ identity: p.identity }));
+on('TrackPublished', 'track_published', (t, p) => ({ sid: t.sid, identity: p.identity }));
+on('TrackUnpublished', 'track_unpublished', (t, p) => ({ sid: t.sid, identity: p.identity }));
+on('TrackMuted', 'track_muted', (t, p) => ({ sid: t.sid, identity: p.identity }));
+on('TrackUnmuted', 'track_unmuted', (t, p) => ({ sid: t.sid, identity: p.identity }));
+on('TrackUnsubscribed', 'track_unsubscribed', (_, t, p) => ({ sid: t.sid, identity: p.identity }));
+on('LocalTrackSubscribed', 'local_track_subscribed');
+on('ActiveSpeakersChanged', 'active_speakers_changed', (s) => ({ identities: s.map((p) => p.identity) }));
+on('ConnectionQualityChanged', 'connection_quality_changed', (q, p) => ({ identity: p?.identity, quality: q }));
+on('ParticipantMetadataChanged', 'participant_metadata_changed', (_, p) => ({ identity: p.identity, metadata: p.metadata }));
+on('ParticipantNameChanged', 'participant_name_changed', (name, p) => ({ identity: p.identity, name: p.name }));
+on('ParticipantAttributesChanged', 'participant_attributes_changed', (changed, p) => ({ identity: p.identity, changed }));
+on('RoomMetadataChanged', 'room_metadata_changed', (metadata) => ({ metadata }));
+on('Reconnecting', 'reconnecting');
+on('Reconnected', 'reconnected', () => ({ sid: room.localParticipant?.sid }));
+on('Disconnected', 'disconnected', (reason) => ({ reason }));
+on('DataReceived', 'data', (payload, p, kind, topic) => ({
+  text: new TextDecoder().decode(payload), identity: p?.identity ?? null, kind, topic,
+}));
+room.on(rtc.RoomEvent.TrackSubscribed, async (track, publication, participant) => {
+  say('track_subscribed', { sid: publication.sid, identity: participant.identity, kind: track.kind });
+  if (track.kind !== rtc.TrackKind.KIND_AUDIO) return;
+  for await (const frame of new rtc.AudioStream(track, RATE, 1)) {
+    const before = heard.get(participant.identity) ?? [];
+    heard.set(participant.identity, before.concat(Array.from(frame.data)).slice(-RATE / 4));
+    heardAt.set(participant.identity, Date.now());
+  }
+});
+room.registerTextStreamHandler('chat', async (reader, sender) => {
+  say('text_stream', { text: await reader.readAll(), topic: reader.info.topic, identity: sender.identity });
+});
+
+async function play(tone) {
+  const samples = RATE / 50;
+  let at = 0;
+  while (tone.running) {
+    const data = new Int16Array(samples);
+    for (let i = 0; i < samples; i++) data[i] = Math.sin((2 * Math.PI * tone.hertz * (at + i)) / RATE) * 8000;
+    at += samples;
+    await tone.source.captureFrame(new rtc.AudioFrame(data, RATE, 1, samples));
+  }
+}
+
+// The loudest frequency, by Goertzel's algorithm over the candidates that tests use.
+function measure(identity) {
+  const samples = heard.get(identity) ?? [];
+  if (samples.length < RATE / 4 || Date.now() - heardAt.get(identity) > 250) return { hertz: 0, rms: 0 };
+  const rms = Math.sqrt(samples.reduce((sum, s) => sum + s * s, 0) / samples.length);
+  let best = { hertz: 0, power: 0 };
+  for (let hertz = 100; hertz <= 2000; hertz += 4) {
+    const k = 2 * Math.cos((2 * Math.PI * hertz) / RATE);
+    let [a, b] = [0, 0];
+    for (const s of samples) [a, b] = [s + k * a - b, a];
+    const power = a * a + b * b - k * a * b;
+    if (power > best.power) best = { hertz, power };
+  }
+  return { hertz: rms > 50 ? best.hertz : 0, rms };
+}
+
+const actions = {
+  async publish({ hertz }) {
+    const source = new rtc.AudioSource(RATE, 1);
+    const track = rtc.LocalAudioTrack.createAudioTrack('tone', source);
+    const publication = await room.localParticipant.publishTrack(track, new rtc.TrackPublishOptions({ source: rtc.TrackSource.SOURCE_MICROPHONE }));
+    const tone = { hertz, source, track, running: true };
+    tones.set(publication.sid, tone);
+    play(tone);
+    return { sid: publication.sid };
+  },
+  async unpublish({ sid }) {
+    tones.get(sid).running = false;
+    await room.localParticipant.unpublishTrack(sid);
+  },
+  async mute({ sid }) { tones.get(sid).track.mute?.(); },
+  async unmute({ sid }) { tones.get(sid).track.unmute?.(); },
+  async subscribe({ sid, on: wanted }) {
+    for (const p of room.remoteParticipants.values()) p.trackPublications.get(sid)?.setSubscribed(wanted);
+  },
+  async measure({ identity }) { return measure(identity); },
+  async send({ text, reliable = true, to = [], topic = '' }) {
+    await room.localParticipant.publishData(new TextEncoder().encode(text), { reliable, destination_identities: to, topic });
+  },
+  async text({ text, to }) { await room.localParticipant.sendText(text, { topic: 'chat', destinationIdentities: to }); },
+  async rpc({ to, payload }) {
+    return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method: 'echo', payload }) };
+  },
+  async metadata({ metadata }) { await room.localParticipant.updateMetadata(metadata); },
+  async name({ name }) { await room.localParticipant.updateName(name); },
+  async attributes({ attributes }) { await room.localParticipant.setAttributes(attributes); },
+  async leave() { await room.disconnect(); },
+};
+
+try {
+  await room.connect(url, token, { autoSubscribe: JSON.parse(options).auto_subscribe ?? true, dynacast: false });
+} catch (error) {
+  say('refused', { error: String(error) });
+  process.exit(0);
+}
+room.localParticipant.registerRpcMethod('echo', async (call) => call.payload);
+say('connected', { sid: room.localParticipant.sid, identity: room.localParticipant.identity, room: room.name });
+for (const p of room.remoteParticipants.values()) say('present', { identity: p.identity });
+const lines = createInterface({ input: process.stdin });
+lines.on('line', async (line) => {
+  const command = JSON.parse(line);
+  try {
+    say('done', { id: command.id, ...(await actions[command.do](command)) });
+  } catch (error) {
+    say('failed', { id: command.id, error: String(error) });
+  }
+});
+lines.on('close', async () => { await room.disconnect(); await rtc.dispose(); process.exit(0); });
