@@ -18,6 +18,7 @@ mod local_tts;
 mod openapi;
 mod readme;
 mod recordings;
+mod rooms;
 mod routes;
 mod s3;
 mod session;

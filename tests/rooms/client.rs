@@ -1,0 +1,254 @@
+//! LiveKit's own clients, unmodified, as programs that take commands and tell events as lines of JSON
+//! (`tests/clients/rooms`). What they hear is measured in the samples that they received.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whose client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Python,
+    Node,
+    Browser,
+}
+
+impl Kind {
+    pub const ALL: [Self; 3] = [Self::Python, Self::Node, Self::Browser];
+
+    fn command(self) -> Command {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let (program, script) = match self {
+            Self::Python => (
+                format!("{root}/.clients/python/bin/python"),
+                "python_client.py",
+            ),
+            Self::Node => ("node".to_owned(), "node_client.mjs"),
+            Self::Browser => ("node".to_owned(), "browser_client.mjs"),
+        };
+        let mut command = Command::new(program);
+        command
+            .arg(format!("{root}/tests/clients/rooms/{script}"))
+            .env("NODE_CLIENTS", format!("{root}/.clients/node"));
+        command
+    }
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    events: Mutex<Vec<Value>>,
+    more: Notify,
+}
+
+/// A client in a room. Dropping it kills it.
+pub struct Client {
+    pub identity: String,
+    pub kind: Kind,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    told: Arc<Told>,
+    commands: u64,
+    /// Events before this one are not looked at by [`Self::next`].
+    seen: usize,
+}
+
+impl Client {
+    /// Starts a client, which connects; [`Self::connected`] waits for that.
+    pub fn start(kind: Kind, url: &str, identity: &str, token: &str, options: &Value) -> Self {
+        let mut child = kind
+            .command()
+            .args([url, token, &options.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{kind:?}: {error}; ./test installs the clients"));
+        let told = Arc::new(Told::default());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let listening = Arc::clone(&told);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Ok(event) = serde_json::from_str::<Value>(&line) {
+                    listening.events.lock().unwrap().push(event);
+                    listening.more.notify_waiters();
+                }
+            }
+            let gone = json!({"event": "ended"});
+            listening.events.lock().unwrap().push(gone);
+            listening.more.notify_waiters();
+        });
+        let stdin = child.stdin.take();
+        Self {
+            identity: identity.to_owned(),
+            kind,
+            child,
+            stdin,
+            told,
+            commands: 0,
+            seen: 0,
+        }
+    }
+
+    /// Waits until it is in its room; gives the sid.
+    pub async fn connected(&mut self) -> String {
+        let event = self.wait("connected", &json!({})).await;
+        event["sid"].as_str().unwrap().to_owned()
+    }
+
+    /// The first event of this name with these fields, of all that there were.
+    pub async fn wait(&mut self, name: &str, fields: &Value) -> Value {
+        self.find(0, name, fields).await.1
+    }
+
+    /// The next one after the last that this gave or [`Self::mark`] was called.
+    pub async fn next(&mut self, name: &str, fields: &Value) -> Value {
+        let (at, event) = self.find(self.seen, name, fields).await;
+        self.seen = at + 1;
+        event
+    }
+
+    /// [`Self::next`] looks at nothing that was told by now.
+    pub fn mark(&mut self) {
+        self.seen = self.told.events.lock().unwrap().len();
+    }
+
+    /// How often something was told.
+    pub fn count(&self, name: &str, fields: &Value) -> usize {
+        let events = self.told.events.lock().unwrap();
+        events
+            .iter()
+            .filter(|event| is(event, name, fields))
+            .count()
+    }
+
+    async fn find(&self, from: usize, name: &str, fields: &Value) -> (usize, Value) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let more = self.told.more.notified();
+            tokio::pin!(more);
+            more.as_mut().enable();
+            {
+                let events = self.told.events.lock().unwrap();
+                let found = events.iter().enumerate().skip(from);
+                let mut found = found.filter(|(_, event)| is(event, name, fields));
+                if let Some((at, event)) = found.next() {
+                    return (at, event.clone());
+                }
+                let ended = events.iter().any(|event| event["event"] == "ended");
+                assert!(
+                    !ended || name == "ended",
+                    "{:?} {} ended without {name} {fields}: {events:?}",
+                    self.kind,
+                    self.identity
+                );
+            }
+            if timeout_at(deadline, more).await.is_err() {
+                let events = self.told.events.lock().unwrap();
+                panic!(
+                    "{:?} {}: no {name} {fields} within {PATIENCE:?}: {events:?}",
+                    self.kind, self.identity
+                );
+            }
+        }
+    }
+
+    /// Carries out a command; gives what it brought, or why it failed.
+    pub async fn attempt(&mut self, mut command: Value) -> Result<Value, String> {
+        self.commands += 1;
+        let id = self.commands;
+        command["id"] = id.into();
+        let line = format!("{command}\n");
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line.as_bytes()).await.unwrap();
+        stdin.flush().await.unwrap();
+        let answer = self.answer(id).await;
+        match answer["event"].as_str() {
+            Some("done") => Ok(answer),
+            _ => Err(answer["error"].as_str().unwrap_or_default().to_owned()),
+        }
+    }
+
+    async fn answer(&self, id: u64) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let more = self.told.more.notified();
+            tokio::pin!(more);
+            more.as_mut().enable();
+            {
+                let events = self.told.events.lock().unwrap();
+                if let Some(event) = events.iter().find(|event| event["id"] == id) {
+                    return event.clone();
+                }
+            }
+            let waited = timeout_at(deadline, more).await;
+            assert!(waited.is_ok(), "{:?}: no answer to command {id}", self.kind);
+        }
+    }
+
+    /// Carries out a command that must succeed.
+    pub async fn command(&mut self, command: Value) -> Value {
+        let shown = command.to_string();
+        let (kind, identity) = (self.kind, self.identity.clone());
+        self.attempt(command)
+            .await
+            .unwrap_or_else(|error| panic!("{kind:?} {identity}: {shown}: {error}"))
+    }
+
+    /// Publishes a tone; gives its sid.
+    pub async fn publish(&mut self, hertz: u32) -> String {
+        let published = self.command(json!({"do": "publish", "hertz": hertz})).await;
+        published["sid"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until the samples received from somebody have this frequency; 0 is silence or nothing.
+    pub async fn hears(&mut self, identity: &str, hertz: u32) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut measured = Value::Null;
+        while Instant::now() < deadline {
+            measured = self
+                .command(json!({"do": "measure", "identity": identity}))
+                .await;
+            let heard = measured["hertz"].as_f64().unwrap_or(-1.0);
+            if (heard - f64::from(hertz)).abs() <= 8.0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!(
+            "{:?} {} hears {measured} from {identity} instead of {hertz} Hz",
+            self.kind, self.identity
+        );
+    }
+
+    /// Leaves, and waits until the program has ended.
+    pub async fn leave(mut self) {
+        drop(self.stdin.take());
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        assert!(
+            ended.is_ok(),
+            "{:?} {} does not end",
+            self.kind,
+            self.identity
+        );
+    }
+
+    /// Kills it.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+fn is(event: &Value, name: &str, fields: &Value) -> bool {
+    let wanted = fields.as_object().unwrap();
+    event["event"] == name && wanted.iter().all(|(key, value)| event[key] == *value)
+}
