@@ -26,6 +26,8 @@ mod session;
 mod signalling;
 mod speakers;
 mod subscribing;
+#[cfg(test)]
+mod tests;
 pub mod token;
 mod world;
 
