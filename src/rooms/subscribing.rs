@@ -111,7 +111,7 @@ impl World {
             return;
         }
         participant.stale = false;
-        let assigned = peer.slots.assign(&wanted);
+        let assigned = peer.slots.assign(&wanted, true);
         let revived: Vec<String> = assigned
             .changed
             .iter()
@@ -269,7 +269,7 @@ impl World {
                 .position(|disabled| **disabled == **sid);
             match (before, setting.disabled) {
                 (None, true) if participant.disabled.len() < limits::CHOICES_PER_PARTICIPANT => {
-                    participant.disabled.push(sid.as_str().into())
+                    participant.disabled.push(sid.as_str().into());
                 }
                 (Some(at), false) => enabled.push(participant.disabled.swap_remove(at)),
                 _ => {}

@@ -557,7 +557,7 @@ fn a_track_that_is_there_is_in_the_first_answer() {
 fn what_the_token_forbids_is_not_published() {
     let mut bench = Bench::new(|_| ());
     let alice = bench.join_with("alice", |claims| {
-        claims.video.can_publish_sources = vec!["camera".into()]
+        claims.video.can_publish_sources = vec!["camera".into()];
     });
     let microphone = proto::AddTrackRequest {
         cid: "a".into(),
@@ -619,7 +619,7 @@ fn own_metadata_needs_the_right_and_is_answered_by_its_number() {
     let mut bench = Bench::new(|_| ());
     let plain = bench.join("plain");
     let free = bench.join_with("free", |claims| {
-        claims.video.can_update_own_metadata = Some(true)
+        claims.video.can_update_own_metadata = Some(true);
     });
     let update = proto::UpdateParticipantMetadata {
         metadata: "m".into(),
