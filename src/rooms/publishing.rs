@@ -195,7 +195,7 @@ impl World {
                 return self.renew(key, proto::DisconnectReason::UnknownReason);
             }
         }
-        self.tell_subscribed(&carried, now);
+        self.tell_subscribed(key, &carried, now);
         self.published_changed(key, announced, now);
         self.reconcile(key, now);
     }

@@ -492,3 +492,33 @@ fn lost_media_asks_for_a_resume_and_ends_after_the_grace() {
     assert!(stage.bench.world.get_participant("kitchen", "b").is_err());
     assert!(stage.bench.world.get_participant("kitchen", "a").is_ok());
 }
+
+#[test]
+fn coming_and_going_leaves_nothing_behind() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let a = stage.join("a");
+    stage.run(Duration::from_secs(1), &[]);
+    let mid = stage.publish(a, "cid");
+    stage.run(Duration::from_millis(500), &[(a, mid)]);
+    for _ in 0..12 {
+        let guest = stage.join("guest");
+        stage.run(Duration::from_secs(1), &[]);
+        let theirs = stage.publish(guest, "guest");
+        stage.run(Duration::from_secs(1), &[(a, mid), (guest, theirs)]);
+        assert!(stage.clients[guest].heard_of(a).len() > 40);
+        assert!(
+            stage.clients[a].heard_of(guest).len() > 20,
+            "{}",
+            stage.clients[a].heard_of(guest).len()
+        );
+        let connection = stage.clients[guest].connection;
+        stage
+            .bench
+            .ask(connection, Request::Leave(proto::LeaveRequest::default()));
+        let connection = stage.clients[a].connection;
+        stage.bench.ask(connection, Request::Ping(1));
+        stage.run(Duration::from_millis(500), &[(a, mid)]);
+    }
+    assert!(stage.clients[a].slots.len() <= 4, "slots are used again");
+    assert_eq!(stage.bench.world.held(), (1, 1, 1, 1));
+}
