@@ -211,3 +211,31 @@ fn every_recorded_offer_is_answered() {
         assert!(!tracks.is_empty());
     }
 }
+
+#[test]
+fn a_publisher_says_who_may_have_its_track() {
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let bob = bench.join("bob");
+    let track = bench.publish(alice);
+    let only_carol = proto::TrackPermission {
+        participant_identity: "carol".into(),
+        all_tracks: true,
+        ..Default::default()
+    };
+    let permission = proto::SubscriptionPermission {
+        all_participants: false,
+        track_permissions: vec![only_carol],
+    };
+    bench.ask(alice, Request::SubscriptionPermission(permission));
+    let refused = |message: &Message| matches!(message, Message::SubscriptionPermissionUpdate(told) if !told.allowed && told.track_sid == track.sid);
+    assert!(bench.told(bob).iter().any(refused));
+    for (identity, expected) in [("carol", 1), ("dave", 0)] {
+        let joined = bench.join(identity);
+        let carried = bench.told(joined).iter().find_map(|message| match message {
+            Message::Answer(answer) => Some(answer.mid_to_track_id.len()),
+            _ => None,
+        });
+        assert_eq!(carried, Some(expected), "{identity}");
+    }
+}
