@@ -397,14 +397,6 @@ mod tests {
             status(Route::TwoConnections, "", &token(|c| c.video.room.clear())),
             400
         );
-        assert_eq!(
-            status(
-                Route::TwoConnections,
-                "",
-                &token(|c| c.metadata = "x".repeat(600 << 10))
-            ),
-            400
-        );
         for broken in ["", "join_request=", "join_request=%25", "join_request=AAAA"] {
             let refused = ask(Route::OneConnection, broken, &token(|_| ()));
             assert!(

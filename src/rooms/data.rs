@@ -331,7 +331,7 @@ fn sign(packet: &mut proto::DataPacket, sender: &Participant, delivery: Delivery
             user.participant_identity = identity;
         }
         Some(Value::Transcription(transcription)) if !agent => {
-            transcription.transcribed_participant_identity = identity
+            transcription.transcribed_participant_identity = identity;
         }
         _ => {}
     }

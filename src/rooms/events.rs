@@ -5,12 +5,17 @@ use livekit_protocol as proto;
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
+    /// A room was made.
     RoomStarted,
+    /// It ended.
     RoomFinished,
     /// Its media is up; a join that never gets so far is not told.
     ParticipantJoined,
+    /// It left or was removed.
     ParticipantLeft,
+    /// Others know of it from now on.
     TrackPublished,
+    /// It ended, by itself or with its publisher.
     TrackUnpublished,
 }
 

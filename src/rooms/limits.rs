@@ -26,6 +26,7 @@ pub const PERMISSIONS_PER_PARTICIPANT: usize = 1_024;
 pub const DESTINATIONS: usize = 1_024;
 
 /// What attributes count for.
+#[allow(clippy::implicit_hasher)] // only the maps of the protocol come here
 pub fn size_of(attributes: &HashMap<String, String>) -> usize {
     attributes
         .iter()

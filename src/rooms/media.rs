@@ -106,12 +106,7 @@ impl World {
             return;
         };
         let track = TrackSid::clone(&track.track);
-        let publisher = self.members(subscriber.room).find(|other| {
-            other
-                .published()
-                .any(|publication| publication.sid == track)
-        });
-        if let Some(publisher) = publisher.map(|publisher| publisher.key) {
+        if let Some(publisher) = self.publisher_of(key, &track) {
             self.ask_for_keyframe(publisher, &track, kind, now);
         }
     }

@@ -5,8 +5,6 @@
 //! fetched, so that tests run in virtual time. Signalling comes and goes as bytes through bounded channels: sockets,
 //! HTTP, tenants and the server's public API are somebody else's, and so is everything about voice.
 
-#![allow(missing_docs)]
-
 pub mod admission;
 mod data;
 mod events;
@@ -26,6 +24,8 @@ mod session;
 mod signalling;
 mod speakers;
 mod subscribing;
+#[cfg(test)]
+mod tests;
 pub mod token;
 mod world;
 

@@ -34,7 +34,12 @@ pub struct Slot {
     pub carries: Option<Wanted>,
     /// Whether it ever carried something.
     pub used: bool,
+    /// What it carried last.
+    pub last: Option<TrackSid>,
 }
+
+/// From so many slots on, none is added while an old one is free.
+const MOST_SLOTS_ADDED: usize = 64;
 
 /// How many more slots are needed than there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,6 +82,7 @@ impl Slots {
                 kind: section.kind,
                 carries: None,
                 used: false,
+                last: None,
             });
             self.slots.push(slot);
         }
@@ -89,6 +95,7 @@ impl Slots {
             kind: wanted.kind,
             carries: Some(wanted),
             used: true,
+            last: None,
         });
     }
 
@@ -117,6 +124,7 @@ impl Slots {
         for slot in &mut self.slots {
             let keeps = |carried: &Wanted| wanted.iter().any(|w| w.track == carried.track);
             if let Some(gone) = slot.carries.take_if(|carried| !keeps(carried)) {
+                slot.last = Some(TrackSid::clone(&gone.track));
                 released.push((slot.mid.clone(), gone.track));
             }
         }
@@ -146,7 +154,11 @@ impl Slots {
     }
 
     /// Gives each track that is missing a free slot of its kind, those never used first.
-    pub fn assign(&mut self, wanted: &[Wanted]) -> Assigned {
+    ///
+    /// With `elsewhere` a track does not go back into the slot that carried it last, unless there are many: the Rust
+    /// core with two peer connections plays it there but does not tell its application.
+    pub fn assign(&mut self, wanted: &[Wanted], elsewhere: bool) -> Assigned {
+        let elsewhere = elsewhere && self.slots.len() < MOST_SLOTS_ADDED;
         let mut assigned = Assigned::default();
         let missing: Vec<Wanted> = self.missing(wanted).cloned().collect();
         for track in missing {
@@ -154,6 +166,7 @@ impl Slots {
                 .slots
                 .iter_mut()
                 .filter(|slot| slot.kind == track.kind && slot.carries.is_none());
+            let free = free.filter(|slot| !elsewhere || slot.last.as_ref() != Some(&track.track));
             let Some(slot) = free.min_by_key(|slot| slot.used) else {
                 continue;
             };
@@ -239,7 +252,7 @@ mod tests {
     fn every_track_has_one_slot_until_there_are_none() {
         let mut slots = two_slots();
         let all = ["TR_A", "TR_B", "TR_C", "TR_V"].map(wanted);
-        let assigned = slots.assign(&all);
+        let assigned = slots.assign(&all, false);
         assert_eq!(
             assigned.changed,
             [
@@ -248,20 +261,20 @@ mod tests {
             ]
         );
         assert_eq!(assigned.shortage, Shortage { audio: 1, video: 1 });
-        assert_eq!(slots.assign(&all).changed, []);
+        assert_eq!(slots.assign(&all, false).changed, []);
     }
 
     #[test]
     fn a_used_slot_is_reported_as_used_and_unused_ones_go_first() {
         let mut slots = two_slots();
-        slots.assign(&[wanted("TR_A")]);
+        slots.assign(&[wanted("TR_A")], false);
         assert_eq!(slots.release(&[]), [("0".into(), "TR_A".into())]);
         assert_eq!(
-            slots.assign(&[wanted("TR_B")]).changed,
+            slots.assign(&[wanted("TR_B")], false).changed,
             [("1".into(), "TR_B".into(), false)]
         );
         assert_eq!(
-            slots.assign(&["TR_B", "TR_C"].map(wanted)).changed,
+            slots.assign(&["TR_B", "TR_C"].map(wanted), false).changed,
             [("0".into(), "TR_C".into(), true)]
         );
     }
@@ -269,7 +282,7 @@ mod tests {
     #[test]
     fn a_section_that_publishes_is_no_slot_and_may_become_one() {
         let mut slots = two_slots();
-        slots.assign(&[wanted("TR_A")]);
+        slots.assign(&[wanted("TR_A")], false);
         slots.follow(&[
             section("0", Direction::RecvOnly),
             section("1", Direction::Inactive),

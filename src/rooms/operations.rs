@@ -15,18 +15,25 @@ use super::{Now, ParticipantKey, RoomKey};
 /// Why an operation was not done. The kinds are those of the real server's API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
+    /// No room of this name.
     #[error("requested room does not exist")]
     NoRoom,
+    /// Nobody of this identity in the room.
     #[error("requested participant does not exist")]
     NoParticipant,
+    /// No track of this sid of that participant.
     #[error("requested track does not exist")]
     NoTrack,
+    /// Something asked for is out of range.
     #[error("{0}")]
     InvalidArgument(&'static str),
+    /// Not as things are, or as they are set.
     #[error("{0}")]
     FailedPrecondition(&'static str),
+    /// A limit is reached.
     #[error("{0}")]
     ResourceExhausted(&'static str),
+    /// The thread behind the handle has ended.
     #[error("the room server is not running")]
     Stopped,
 }
@@ -34,21 +41,28 @@ pub enum OperationError {
 /// What may be changed of a participant; what is `None` stays.
 #[derive(Debug, Clone, Default)]
 pub struct ParticipantChange {
+    /// Shown to others.
     pub name: Option<String>,
+    /// Free text.
     pub metadata: Option<String>,
     /// An empty value removes the attribute.
     pub attributes: std::collections::HashMap<String, String>,
+    /// All of it at once.
     pub permission: Option<proto::ParticipantPermission>,
 }
 
 /// A message to a room.
 #[derive(Debug, Clone, Default)]
 pub struct RoomMessage {
+    /// What it says.
     pub payload: Vec<u8>,
+    /// What it is about.
     pub topic: Option<String>,
+    /// Sent once and not again when it is lost.
     pub lossy: bool,
     /// Sids and identities; none means everybody.
     pub destination_sids: Vec<String>,
+    /// See `destination_sids`.
     pub destination_identities: Vec<String>,
     /// Empty or 16 bytes; a message with a nonce that was seen is not sent again.
     pub nonce: Vec<u8>,

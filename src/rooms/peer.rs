@@ -156,7 +156,7 @@ impl Peer {
                     rtc.add_local_candidate(candidate);
                 }
                 Err(error) => {
-                    tracing::warn!(%address, %error, "this address cannot be offered to clients")
+                    tracing::warn!(%address, %error, "this address cannot be offered to clients");
                 }
             }
         }

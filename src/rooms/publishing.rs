@@ -167,7 +167,7 @@ impl World {
         if one {
             peer.slots.follow(&sections);
             peer.slots.release(&wanted);
-            let assigned = peer.slots.assign(&wanted);
+            let assigned = peer.slots.assign(&wanted, false);
             for (mid, track, used) in assigned.changed {
                 peer.renew_slot(&mid, used);
                 carried.push(track);
@@ -177,7 +177,7 @@ impl World {
         let mid_to_track_id = if one {
             peer.slots.map()
         } else {
-            Default::default()
+            std::collections::HashMap::default()
         };
         self.touch(key, Side::Publisher);
         match answer {
@@ -195,7 +195,7 @@ impl World {
                 return self.renew(key, proto::DisconnectReason::UnknownReason);
             }
         }
-        self.tell_subscribed(&carried, now);
+        self.tell_subscribed(key, &carried, now);
         self.published_changed(key, announced, now);
         self.reconcile(key, now);
     }
@@ -299,7 +299,7 @@ fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
             continue;
         };
         publication.mid = Some(section.mid.to_owned());
-        publication.info.mid = section.mid.to_owned();
+        section.mid.clone_into(&mut publication.info.mid);
         publication.layer = section.layers.first().map(|layer| (*layer).to_owned());
         if let Some(mime) = section
             .video_mime

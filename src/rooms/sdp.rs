@@ -53,10 +53,13 @@ pub struct Section<'a> {
 /// Why a description cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SdpError {
+    /// Sections are told apart by `a=mid` (RFC 5888).
     #[error("a media section of the description has no a=mid")]
     NoMid,
+    /// See `LONGEST_MID`.
     #[error("a media section's name is longer than {LONGEST_MID} characters")]
     LongMid,
+    /// See [`MOST_SECTIONS`].
     #[error("the description has more than {MOST_SECTIONS} media sections")]
     TooManySections,
 }

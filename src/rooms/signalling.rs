@@ -57,7 +57,7 @@ impl World {
             Request::TrackSetting(setting) => self.track_setting(key, &setting, now),
             Request::Leave(_) => self.remove(key, DisconnectReason::ClientInitiated, now),
             Request::SubscriptionPermission(permission) => {
-                self.subscription_permission(key, permission, now)
+                self.subscription_permission(key, permission, now);
             }
             Request::SyncState(state) => self.sync(key, state, now),
             Request::Simulate(simulated) => {
@@ -154,7 +154,7 @@ impl World {
                 self.drop_signalling(connection, now);
             }
             Scenario::LeaveRequestFullReconnect(_) => {
-                self.renew(key, DisconnectReason::UnknownReason)
+                self.renew(key, DisconnectReason::UnknownReason);
             }
             Scenario::SwitchCandidateProtocol(_) | Scenario::SubscriberBandwidth(_) => {}
         }

@@ -72,7 +72,7 @@ mod tests {
         let mut meter = LevelMeter::default();
         speak(&mut meter, 12, 20);
         assert!(meter.judge() > 0.1);
-        let ended = (0..20).position(|_| meter.judge() == 0.0);
+        let ended = (0..20).position(|_| meter.judge() <= 0.0);
         assert!(ended.is_some_and(|intervals| intervals < 5), "{ended:?}");
     }
 
@@ -80,8 +80,8 @@ mod tests {
     fn a_click_and_a_murmur_are_not_speech() {
         let mut meter = LevelMeter::default();
         speak(&mut meter, 5, 3);
-        assert_eq!(meter.judge(), 0.0);
+        assert!(meter.judge() <= 0.0);
         speak(&mut meter, 50, 20);
-        assert_eq!(meter.judge(), 0.0);
+        assert!(meter.judge() <= 0.0);
     }
 }

@@ -7,7 +7,7 @@ use str0m::media::KeyframeRequestKind;
 
 use super::limits;
 use super::negotiation::{TrackSid, Wanted};
-use super::participant::{Link, Side, allows};
+use super::participant::{Link, Participant, Side, allows};
 use super::peer::PeerError;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
@@ -111,7 +111,7 @@ impl World {
             return;
         }
         participant.stale = false;
-        let assigned = peer.slots.assign(&wanted);
+        let assigned = peer.slots.assign(&wanted, true);
         let revived: Vec<String> = assigned
             .changed
             .iter()
@@ -136,7 +136,7 @@ impl World {
         carried.extend(added.iter().map(|wanted| wanted.track.clone()));
         let offered = peer.offer(&added, &silenced, &revived, first);
         self.send_offer(key, offered, now);
-        self.tell_subscribed(&carried, now);
+        self.tell_subscribed(key, &carried, now);
     }
 
     /// A resumed client with two peer connections needs a fresh path on the one that the server offers.
@@ -205,15 +205,19 @@ impl World {
     }
 
     /// Tells publishers that somebody subscribed, once for each track; a picture is asked for to start from.
-    pub(super) fn tell_subscribed(&mut self, tracks: &[TrackSid], now: Now) {
+    pub(super) fn tell_subscribed(
+        &mut self,
+        subscriber: ParticipantKey,
+        tracks: &[TrackSid],
+        now: Now,
+    ) {
         for track in tracks {
-            let found = self.participants.values_mut().find_map(|participant| {
-                let key = participant.key;
-                participant
-                    .publication_mut(track)
-                    .map(|publication| (key, publication))
-            });
-            let Some((publisher, publication)) = found else {
+            let Some(publisher) = self.publisher_of(subscriber, track) else {
+                continue;
+            };
+            let participant = self.participants.get_mut(&publisher);
+            let Some(publication) = participant.and_then(|found| found.publication_mut(track))
+            else {
                 continue;
             };
             if !std::mem::replace(&mut publication.told_subscribed, true) {
@@ -226,6 +230,37 @@ impl World {
         }
     }
 
+    /// Who publishes a track in the room of a participant.
+    pub(super) fn publisher_of(&self, key: ParticipantKey, track: &str) -> Option<ParticipantKey> {
+        let room = self.participants.get(&key)?.room;
+        let publishes =
+            |other: &&Participant| other.published().any(|published| &*published.sid == track);
+        self.members(room)
+            .find(publishes)
+            .map(|publisher| publisher.key)
+    }
+
+    /// Forgets what a participant said of tracks that are gone, when it said much.
+    fn forget_ended(&mut self, key: ParticipantKey) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        if participant.choices.len().max(participant.disabled.len())
+            < limits::CHOICES_PER_PARTICIPANT
+        {
+            return;
+        }
+        let published = self
+            .members(participant.room)
+            .flat_map(Participant::published);
+        let live: std::collections::HashSet<TrackSid> =
+            published.map(|track| TrackSid::clone(&track.sid)).collect();
+        if let Some(participant) = self.participants.get_mut(&key) {
+            participant.choices.retain(|track, _| live.contains(track));
+            participant.disabled.retain(|track| live.contains(track));
+        }
+    }
+
     /// A client chooses tracks by name.
     pub(super) fn choose(
         &mut self,
@@ -233,6 +268,7 @@ impl World {
         subscription: &proto::UpdateSubscription,
         _now: Now,
     ) {
+        self.forget_ended(key);
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
@@ -258,6 +294,7 @@ impl World {
         setting: &proto::UpdateTrackSettings,
         now: Now,
     ) {
+        self.forget_ended(key);
         let mut enabled = Vec::new();
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
@@ -269,19 +306,14 @@ impl World {
                 .position(|disabled| **disabled == **sid);
             match (before, setting.disabled) {
                 (None, true) if participant.disabled.len() < limits::CHOICES_PER_PARTICIPANT => {
-                    participant.disabled.push(sid.as_str().into())
+                    participant.disabled.push(sid.as_str().into());
                 }
                 (Some(at), false) => enabled.push(participant.disabled.swap_remove(at)),
                 _ => {}
             }
         }
         for track in enabled {
-            let publisher = self.participants.values().find(|other| {
-                other
-                    .published()
-                    .any(|publication| publication.sid == track)
-            });
-            if let Some(publisher) = publisher.map(|publisher| publisher.key) {
+            if let Some(publisher) = self.publisher_of(key, &track) {
                 self.ask_for_keyframe(publisher, &track, KeyframeRequestKind::Pli, now);
             }
         }

@@ -83,10 +83,10 @@ pub struct Claims {
     pub room_config: Option<proto::RoomConfiguration>,
 }
 
-/// The `video` claim.
+/// The `video` claim; the names are those of LiveKit's documentation of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(clippy::struct_excessive_bools)] // the wire's own flags
+#[allow(clippy::struct_excessive_bools, missing_docs)] // the wire's own flags
 pub struct VideoGrant {
     #[serde(skip_serializing_if = "is_false")]
     pub room_create: bool,
@@ -127,6 +127,7 @@ pub struct VideoGrant {
 }
 
 /// The `sip` claim.
+#[allow(missing_docs)] // as above
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SipGrant {
@@ -210,16 +211,22 @@ fn source(name: &str) -> proto::TrackSource {
 /// Why a token is refused. The texts are for the client; none says anything of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
+    /// Not three parts of base64 and JSON.
     #[error("the access token is not a signed JSON Web Token")]
     Malformed,
+    /// Another algorithm, or none.
     #[error("the access token is not signed with HS256")]
     Algorithm,
+    /// `iss` is none of ours.
     #[error("the access token names an unknown API key")]
     UnknownKey,
+    /// Signed with another secret, or changed.
     #[error("the access token's signature is wrong")]
     Signature,
+    /// `exp` is past.
     #[error("the access token has expired")]
     Expired,
+    /// `nbf` is to come.
     #[error("the access token is not valid yet")]
     TooEarly,
 }

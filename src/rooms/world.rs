@@ -24,8 +24,8 @@ use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
 /// How long a client has to close its socket after it was told to leave.
 const LEAVE_LINGER: Duration = Duration::from_secs(2);
-/// Addresses that packets come from and whose connection is known.
-const MOST_ROUTES: usize = 65_536;
+/// Addresses of one participant that are remembered.
+const MOST_ROUTES: usize = 32;
 /// What a peer connection may yield in one go before others have their turn.
 const MOST_PER_TURN: usize = 1_000;
 
@@ -103,6 +103,17 @@ impl World {
     /// What was counted.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How much is held: rooms, participants, addresses that packets come from, connections.
+    #[cfg(test)]
+    pub fn held(&self) -> (usize, usize, usize, usize) {
+        (
+            self.rooms.len(),
+            self.participants.len(),
+            self.routes.len(),
+            self.connections.len(),
+        )
     }
 
     /// When [`Self::tick`] is due.
@@ -216,9 +227,16 @@ impl World {
             }
         }
         let found = found?;
-        if self.routes.len() < MOST_ROUTES {
-            self.routes.insert(source, found);
+        // A client has a few addresses in its life; one that shows up at ever new ones starts over.
+        let known = self
+            .routes
+            .values()
+            .filter(|(key, _)| *key == found.0)
+            .count();
+        if known >= MOST_ROUTES {
+            self.routes.retain(|_, (key, _)| *key != found.0);
         }
+        self.routes.insert(source, found);
         Some(found)
     }
 

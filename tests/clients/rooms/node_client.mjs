@@ -14,6 +14,7 @@ const room = new rtc.Room();
 const tones = new Map();
 const heard = new Map();
 const heardAt = new Map();
+const streams = new Map();
 
 const on = (name, event, describe = () => ({})) => room.on(rtc.RoomEvent[name], (...given) => say(event, describe(...given)));
 on('ParticipantConnected', 'participant_connected', (p) => ({ identity: p.identity }));
@@ -39,7 +40,11 @@ on('DataReceived', 'data', (payload, p, kind, topic) => ({
 room.on(rtc.RoomEvent.TrackSubscribed, async (track, publication, participant) => {
   say('track_subscribed', { sid: publication.sid, identity: participant.identity, kind: track.kind });
   if (track.kind !== rtc.TrackKind.KIND_AUDIO) return;
-  for await (const frame of new rtc.AudioStream(track, RATE, 1)) {
+  // A participant's newest track is the one that counts.
+  const stream = new rtc.AudioStream(track, RATE, 1);
+  streams.set(participant.identity, stream);
+  for await (const frame of stream) {
+    if (streams.get(participant.identity) !== stream) break;
     const before = heard.get(participant.identity) ?? [];
     heard.set(participant.identity, before.concat(Array.from(frame.data)).slice(-RATE / 4));
     heardAt.set(participant.identity, Date.now());

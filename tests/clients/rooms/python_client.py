@@ -43,6 +43,7 @@ class Client:
         self.tones = {}
         self.heard = {}
         self.heard_at = {}
+        self.streams = {}
         self.tasks = set()
 
     def task(self, work):
@@ -104,10 +105,13 @@ class Client:
         self.echo = echo
 
     async def hear(self, track, identity):
-        """Keeps the newest second of a track's samples."""
+        """Keeps the newest second of a track's samples; a participant's newest track is the one that counts."""
         stream = rtc.AudioStream(track, sample_rate=RATE, num_channels=1)
+        self.streams[identity] = stream
         self.heard[identity] = np.zeros(0, dtype=np.int16)
         async for event in stream:
+            if self.streams[identity] is not stream:
+                break
             samples = np.frombuffer(event.frame.data, dtype=np.int16)
             self.heard[identity] = np.concatenate([self.heard[identity], samples])[-RATE:]
             self.heard_at[identity] = time.monotonic()

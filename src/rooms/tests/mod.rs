@@ -1,0 +1,223 @@
+//! Rooms in virtual time, without sockets. Here is the bench on which a world is tried; `sessions` and
+//! `operations` try it with signalling alone, `offers` with what real clients sent, `media` with peer connections over a lossy network.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use livekit_protocol as proto;
+use prost::Message as _;
+use proto::DisconnectReason;
+use proto::leave_request::Action;
+use proto::signal_request::Message as Request;
+use proto::signal_response::Message;
+
+use super::events::Event;
+use super::token::{self, Claims};
+use super::world::World;
+use super::{Admission, ConnectionId, Keys, Now, Route, Settings, admission};
+
+pub const BROWSER_JOIN: &str = include_str!("../testdata/offers/browser-join.sdp");
+pub const BROWSER_PUBLISH: &str = include_str!("../testdata/offers/browser-publish.sdp");
+pub const BROWSER_UNPUBLISH: &str = include_str!("../testdata/offers/browser-unpublish.sdp");
+
+mod media;
+mod offers;
+mod operations;
+mod sessions;
+
+/// A world with a clock of its own and the messages that each connection got.
+pub struct Bench {
+    pub world: World,
+    pub now: Now,
+    inboxes: HashMap<ConnectionId, Vec<Message>>,
+    pub closed: Vec<ConnectionId>,
+    pub events: Vec<Event>,
+    connections: u64,
+    /// Datagrams on their way to clients.
+    pub datagrams: Vec<str0m::net::Transmit>,
+}
+
+impl Bench {
+    pub fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        let now = Now {
+            instant: Instant::now(),
+            unix_ms: 1_800_000_000_000,
+        };
+        let mut settings = Settings {
+            keys: Keys::new([("key", "secret")]),
+            addresses: vec!["192.0.2.1:5000".parse().unwrap()],
+            seed: 7,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let world = World::new(settings, now);
+        Self {
+            world,
+            now,
+            inboxes: HashMap::new(),
+            closed: vec![],
+            events: vec![],
+            connections: 0,
+            datagrams: vec![],
+        }
+    }
+
+    pub fn admission(identity: &str, change: impl FnOnce(&mut Claims)) -> Admission {
+        let mut claims = Claims {
+            iss: "key".into(),
+            sub: identity.into(),
+            exp: 1_800_003_600,
+            ..Claims::default()
+        };
+        claims.video.room_join = true;
+        claims.video.room = "kitchen".into();
+        change(&mut claims);
+        let keys = Keys::new([("key", "secret")]);
+        let bearer = format!("Bearer {}", token::mint(&claims, &keys).unwrap());
+        admission::admit(
+            Route::TwoConnections,
+            "",
+            Some(&bearer),
+            &keys,
+            1_800_000_000,
+        )
+        .unwrap()
+    }
+
+    pub fn connect(&mut self, admission: Admission) -> ConnectionId {
+        self.connections += 1;
+        let connection = ConnectionId(self.connections);
+        self.world.connect(connection, admission, self.now);
+        self.collect();
+        connection
+    }
+
+    pub fn join_with(&mut self, identity: &str, change: impl FnOnce(&mut Claims)) -> ConnectionId {
+        let mut admission = Self::admission(identity, change);
+        admission.route = Route::OneConnection;
+        admission.offer = Some(offer(BROWSER_JOIN, 1));
+        self.connect(admission)
+    }
+
+    pub fn join(&mut self, identity: &str) -> ConnectionId {
+        self.join_with(identity, |_| ())
+    }
+
+    pub fn ask(&mut self, connection: ConnectionId, request: Request) {
+        let bytes = proto::SignalRequest {
+            message: Some(request),
+        }
+        .encode_to_vec();
+        self.world.signal(connection, &bytes.into(), self.now);
+        self.collect();
+    }
+
+    pub fn publish(&mut self, connection: ConnectionId) -> proto::TrackInfo {
+        let track = BROWSER_PUBLISH
+            .lines()
+            .filter_map(|line| line.trim_end().strip_prefix("a=msid:"))
+            .next_back();
+        let cid = track.unwrap().split(' ').nth(1).unwrap().to_owned();
+        let source = proto::TrackSource::Microphone as i32;
+        self.ask(
+            connection,
+            Request::AddTrack(proto::AddTrackRequest {
+                cid,
+                source,
+                ..Default::default()
+            }),
+        );
+        self.ask(connection, Request::Offer(offer(BROWSER_PUBLISH, 2)));
+        let published = self
+            .told(connection)
+            .iter()
+            .rev()
+            .find_map(|message| match message {
+                Message::TrackPublished(published) => published.track.clone(),
+                _ => None,
+            });
+        published.unwrap()
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now.instant + time;
+        while self.now.instant < end {
+            let next = self
+                .world
+                .deadline()
+                .clamp(self.now.instant + Duration::from_millis(1), end);
+            self.now.unix_ms += (next - self.now.instant).as_millis() as i64;
+            self.now.instant = next;
+            self.world.tick(self.now);
+            self.collect();
+        }
+    }
+
+    pub fn collect(&mut self) {
+        let outputs = self.world.take_outputs();
+        for (connection, bytes) in outputs.signals {
+            let response = proto::SignalResponse::decode(bytes).unwrap();
+            self.inboxes
+                .entry(connection)
+                .or_default()
+                .push(response.message.unwrap());
+        }
+        self.closed.extend(outputs.closes);
+        self.datagrams.extend(outputs.datagrams);
+        self.events
+            .extend(outputs.events.iter().map(|event| event.event));
+    }
+
+    pub fn told(&self, connection: ConnectionId) -> &[Message] {
+        self.inboxes
+            .get(&connection)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
+    /// Where clients send their media.
+    pub fn world_address() -> std::net::SocketAddr {
+        "192.0.2.1:5000".parse().unwrap()
+    }
+
+    pub fn forget(&mut self) {
+        self.inboxes.clear();
+    }
+
+    pub fn join_response(&self, connection: ConnectionId) -> &proto::JoinResponse {
+        match &self.told(connection)[0] {
+            Message::Join(join) => join,
+            other => panic!("the first message is {other:?}"),
+        }
+    }
+
+    /// What a connection was told of participants, oldest first: sid and state.
+    pub fn updates(&self, connection: ConnectionId) -> Vec<proto::ParticipantInfo> {
+        let updates = self
+            .told(connection)
+            .iter()
+            .filter_map(|message| match message {
+                Message::Update(update) => Some(update.participants.clone()),
+                _ => None,
+            });
+        updates.flatten().collect()
+    }
+
+    pub fn leave_of(&self, connection: ConnectionId) -> Option<(Action, DisconnectReason)> {
+        self.told(connection)
+            .iter()
+            .find_map(|message| match message {
+                Message::Leave(leave) => Some((leave.action(), leave.reason())),
+                _ => None,
+            })
+    }
+}
+
+pub fn offer(sdp: &str, id: u32) -> proto::SessionDescription {
+    proto::SessionDescription {
+        r#type: "offer".into(),
+        sdp: sdp.replace('\n', "\r\n").replace("\r\r", "\r"),
+        id,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,241 @@
+//! Descriptions: the recorded offers of the three clients, what they publish, and what is none.
+
+use std::collections::HashMap;
+
+use livekit_protocol as proto;
+use proto::leave_request::Action;
+use proto::signal_request::Message as Request;
+use proto::signal_response::Message;
+
+use super::super::Route;
+use super::super::events::Event;
+use super::super::sdp::{self, Direction, SectionKind};
+use super::{BROWSER_JOIN, BROWSER_PUBLISH, BROWSER_UNPUBLISH, Bench, offer};
+
+#[test]
+fn a_track_is_announced_with_its_section_and_is_gone_with_it() {
+    let mut bench = Bench::new(|_| ());
+    let bob = bench.join("bob");
+    let alice = bench.join("alice");
+    bench.forget();
+    let track = bench.publish(alice);
+    assert!(track.sid.starts_with("TR_AM"));
+    let seen = bench.updates(bob).pop().unwrap();
+    assert_eq!(
+        (
+            seen.tracks[0].sid.as_str(),
+            seen.tracks[0].mime_type.as_str(),
+            seen.tracks[0].mid.as_str()
+        ),
+        (track.sid.as_str(), "audio/opus", "7")
+    );
+    bench.ask(
+        alice,
+        Request::Mute(proto::MuteTrackRequest {
+            sid: track.sid.clone(),
+            muted: true,
+        }),
+    );
+    assert!(bench.updates(bob).pop().unwrap().tracks[0].muted);
+    bench.ask(alice, Request::Offer(offer(BROWSER_UNPUBLISH, 3)));
+    let last = bench.updates(bob).pop().unwrap();
+    assert!(last.tracks.is_empty() && last.version > seen.version);
+    assert_eq!(
+        bench.events,
+        [
+            Event::RoomStarted,
+            Event::TrackPublished,
+            Event::TrackUnpublished
+        ]
+    );
+}
+
+#[test]
+fn a_track_that_is_there_is_in_the_first_answer() {
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let sid = bench.join_response(alice).participant.clone().unwrap().sid;
+    let track = bench.publish(alice);
+    let bob = bench.join("bob");
+    let answer = bench
+        .told(bob)
+        .iter()
+        .find_map(|m| {
+            if let Message::Answer(answer) = m {
+                Some(answer)
+            } else {
+                None
+            }
+        })
+        .unwrap();
+    assert_eq!(
+        answer.mid_to_track_id,
+        HashMap::from([("0".to_owned(), track.sid.clone())])
+    );
+    assert!(
+        answer
+            .sdp
+            .contains(&format!("a=msid:{sid}|{0} {0}", track.sid))
+    );
+    assert_eq!(answer.sdp.matches("a=inactive").count(), 5);
+    assert!(
+        bench
+            .told(alice)
+            .iter()
+            .any(|m| matches!(m, Message::TrackSubscribed(told) if told.track_sid == track.sid))
+    );
+    let refused = bench.join_with("carol", |claims| claims.video.can_subscribe = Some(false));
+    let answer = bench
+        .told(refused)
+        .iter()
+        .find_map(|m| {
+            if let Message::Answer(answer) = m {
+                Some(answer)
+            } else {
+                None
+            }
+        })
+        .unwrap();
+    assert!(answer.mid_to_track_id.is_empty());
+}
+
+#[test]
+fn garbage_on_a_connection_closes_it_and_harms_nobody() {
+    let mut bench = Bench::new(|_| ());
+    let bob = bench.join("bob");
+    for garbage in [&b"\xff\xff\xff\xff"[..], b"\x0a\x80"] {
+        let alice = bench.join("alice");
+        bench
+            .world
+            .signal(alice, &garbage.to_vec().into(), bench.now);
+        bench.collect();
+        assert!(bench.closed.contains(&alice));
+    }
+    for sdp in [
+        "",
+        "v=0\r\n",
+        "v=0\r\nm=audio 9 X 1\r\n",
+        &BROWSER_JOIN[..400],
+        "\u{0}\u{1}",
+    ] {
+        let alice = bench.join("alice");
+        bench.ask(alice, Request::Offer(offer(sdp, 5)));
+        assert_eq!(
+            bench.leave_of(alice).map(|(action, _)| action),
+            Some(Action::Reconnect),
+            "{sdp:?}"
+        );
+    }
+    bench.ask(bob, Request::Ping(1));
+    assert!(matches!(bench.told(bob).last(), Some(Message::Pong(_))));
+}
+
+#[test]
+fn every_recorded_offer_is_answered() {
+    let offers = [
+        [
+            BROWSER_JOIN,
+            BROWSER_PUBLISH,
+            BROWSER_UNPUBLISH,
+            include_str!("../testdata/offers/browser-again.sdp"),
+        ],
+        [
+            include_str!("../testdata/offers/node-join.sdp"),
+            include_str!("../testdata/offers/node-publish.sdp"),
+            include_str!("../testdata/offers/node-unpublish.sdp"),
+            include_str!("../testdata/offers/node-again.sdp"),
+        ],
+        [
+            include_str!("../testdata/offers/python-join.sdp"),
+            include_str!("../testdata/offers/python-publish.sdp"),
+            include_str!("../testdata/offers/python-unpublish.sdp"),
+            include_str!("../testdata/offers/python-again.sdp"),
+        ],
+    ];
+    for chain in offers {
+        let mut bench = Bench::new(|_| ());
+        let mut admission = Bench::admission("alice", |_| ());
+        admission.route = Route::OneConnection;
+        admission.offer = Some(offer(chain[0], 1));
+        let alice = bench.connect(admission);
+        for (id, sdp) in chain.iter().enumerate().skip(1) {
+            let source = proto::TrackSource::Microphone as i32;
+            bench.ask(
+                alice,
+                Request::AddTrack(proto::AddTrackRequest {
+                    cid: format!("c{id}"),
+                    source,
+                    ..Default::default()
+                }),
+            );
+            bench.ask(alice, Request::Offer(offer(sdp, id as u32 + 1)));
+        }
+        let answers: Vec<_> = bench
+            .told(alice)
+            .iter()
+            .filter_map(|m| {
+                if let Message::Answer(answer) = m {
+                    Some(answer)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        assert_eq!(
+            answers.iter().map(|answer| answer.id).collect::<Vec<_>>(),
+            [1, 2, 3, 4]
+        );
+        for (answer, sdp) in answers.iter().zip(chain) {
+            let offered = sdp::sections(sdp).unwrap();
+            let answered = sdp::sections(&answer.sdp).unwrap();
+            assert_eq!(
+                offered.iter().map(|s| s.mid).collect::<Vec<_>>(),
+                answered.iter().map(|s| s.mid).collect::<Vec<_>>()
+            );
+            let publishes = offered
+                .iter()
+                .filter(|s| s.direction.sends() && s.kind != SectionKind::Application);
+            for section in publishes {
+                let answer = answered.iter().find(|s| s.mid == section.mid).unwrap();
+                assert_eq!(answer.direction, Direction::RecvOnly);
+            }
+            assert!(
+                answer.sdp.contains("a=ice-lite") && answer.sdp.contains("192.0.2.1 5000 typ host")
+            );
+        }
+        let tracks = bench
+            .world
+            .get_participant("kitchen", "alice")
+            .unwrap()
+            .tracks;
+        assert!(!tracks.is_empty());
+    }
+}
+
+#[test]
+fn a_publisher_says_who_may_have_its_track() {
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let bob = bench.join("bob");
+    let track = bench.publish(alice);
+    let only_carol = proto::TrackPermission {
+        participant_identity: "carol".into(),
+        all_tracks: true,
+        ..Default::default()
+    };
+    let permission = proto::SubscriptionPermission {
+        all_participants: false,
+        track_permissions: vec![only_carol],
+    };
+    bench.ask(alice, Request::SubscriptionPermission(permission));
+    let refused = |message: &Message| matches!(message, Message::SubscriptionPermissionUpdate(told) if !told.allowed && told.track_sid == track.sid);
+    assert!(bench.told(bob).iter().any(refused));
+    for (identity, expected) in [("carol", 1), ("dave", 0)] {
+        let joined = bench.join(identity);
+        let carried = bench.told(joined).iter().find_map(|message| match message {
+            Message::Answer(answer) => Some(answer.mid_to_track_id.len()),
+            _ => None,
+        });
+        assert_eq!(carried, Some(expected), "{identity}");
+    }
+}
