@@ -82,9 +82,9 @@ impl S3Store {
             let checksum = STANDARD.encode(Sha256::digest(&body));
             let known = there
                 .iter()
-                .find(|part| progress.has(part, piece, &checksum));
-            let e_tag = match known.and_then(Part::e_tag) {
-                Some(e_tag) => Some(e_tag.to_owned()),
+                .find_map(|part| progress.e_tag_of(part, piece, &checksum));
+            let e_tag = match known {
+                Some(e_tag) => Some(e_tag),
                 None => {
                     let e_tag = self.send(&progress, piece, &checksum, body).await?;
                     progress.parts.push(Sent {
@@ -92,7 +92,7 @@ impl S3Store {
                         sha256: checksum.clone(),
                         e_tag: e_tag.clone(),
                     });
-                    note(file.progress, &progress).await?;
+                    note(file.progress, &progress).await;
                     e_tag
                 }
             };
@@ -163,7 +163,7 @@ impl S3Store {
             upload_id: begun.upload_id().unwrap_or_default().to_owned(),
             parts: Vec::new(),
         };
-        note(file.progress, &progress).await?;
+        note(file.progress, &progress).await;
         Ok(progress)
     }
 
@@ -232,19 +232,24 @@ where
 }
 
 impl Progress {
-    /// Whether what the store lists is this piece of the file.
-    fn has(&self, part: &Part, piece: Piece, checksum: &str) -> bool {
-        let sent = |sent: &Sent| {
-            sent.number == piece.number
-                && sent.sha256 == checksum
-                && sent.e_tag.as_deref() == part.e_tag()
-        };
-        part.part_number() == Some(piece.number)
-            && part.size().is_some_and(|size| size as u64 == piece.bytes)
-            && match part.checksum_sha256() {
-                Some(listed) => listed == checksum,
-                None => self.parts.iter().any(sent),
-            }
+    /// The tag of what the store lists where that is this piece of the file. Not every store lists checksums or tags:
+    /// what it leaves out is what was noted when it took the part.
+    fn e_tag_of(&self, part: &Part, piece: Piece, checksum: &str) -> Option<String> {
+        let same_place = part.part_number() == Some(piece.number)
+            && part.size().is_some_and(|size| size as u64 == piece.bytes);
+        if !same_place {
+            return None;
+        }
+        let sent = self.parts.iter().find(|sent| {
+            let same_tag = part.e_tag().is_none() || part.e_tag() == sent.e_tag.as_deref();
+            sent.number == piece.number && sent.sha256 == checksum && same_tag
+        });
+        let e_tag = part.e_tag().map(str::to_owned);
+        match part.checksum_sha256() {
+            Some(listed) if listed != checksum => None,
+            Some(_) => e_tag.or_else(|| sent?.e_tag.clone()),
+            None => sent.and_then(|sent| e_tag.or_else(|| sent.e_tag.clone())),
+        }
     }
 }
 
@@ -276,8 +281,15 @@ async fn read(path: &Path, from: u64, bytes: u64) -> io::Result<Bytes> {
         .map_err(io::Error::other)?
 }
 
-/// There as a whole, or not at all.
-async fn note(path: &Path, progress: &Progress) -> io::Result<()> {
+/// There as a whole, or not at all. Where it cannot be noted, on a disk that is full, another attempt begins anew; going
+/// on is what makes room.
+async fn note(path: &Path, progress: &Progress) {
+    if let Err(error) = try_to_note(path, progress).await {
+        tracing::warn!(%error, "how far an upload has got cannot be noted");
+    }
+}
+
+async fn try_to_note(path: &Path, progress: &Progress) -> io::Result<()> {
     let text = serde_json::to_vec(progress).map_err(io::Error::other)?;
     let path = path.to_owned();
     let write = move || {
