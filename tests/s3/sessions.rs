@@ -163,6 +163,30 @@ async fn a_bucket_that_vanished_gets_what_waits_when_it_is_made_again() {
     assert!(!stored(&server, "homeless").await.is_empty());
 }
 
+#[actix_web::test]
+async fn wrong_credentials_keep_what_was_recorded_until_somebody_has_changed_them() {
+    let s3 = S3sFs::start();
+    let mut settings = into(&s3.address);
+    let wrong = "a secret that is wrong";
+    settings.push(("RECORDING_S3_SECRET_KEY", wrong.to_owned()));
+    let server = Server::start_logged(&borrowed(&settings));
+    for name in ["one", "two"] {
+        recorded(&server, name).await;
+    }
+    eventually("nobody says that the store refuses", || {
+        server.log_so_far().contains("the store refuses")
+    })
+    .await;
+    let log = server.log_so_far();
+    assert!(!log.contains(wrong), "{log}");
+    assert_eq!(log.matches(" ERROR ").count(), 1, "{log}");
+    settings.pop();
+    let server = Server::start_in(server.into_data(), &borrowed(&settings));
+    for name in ["one", "two"] {
+        assert!(!stored(&server, name).await.is_empty());
+    }
+}
+
 /// A stream of at least so many bytes, with the frames that it has at 48 kHz.
 fn long_stream(bytes: usize) -> Vec<u8> {
     let head = OpusHead {
