@@ -39,8 +39,8 @@ impl Peer {
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = command.stdin(Stdio::null()).spawn();
         let program = command.get_program().to_owned();
-        let child =
-            child.unwrap_or_else(|error| panic!("{program:?}: {error}; ./test installs it"));
+        let child = child
+            .unwrap_or_else(|error| panic!("{}: {error}; ./test installs it", program.display()));
         // Its ends of the pipe would keep it open.
         drop(command);
         let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
@@ -232,7 +232,7 @@ fn part_number(piece: &[u8]) -> Option<u32> {
 
 async fn slow_down(mut client: TcpStream) {
     let body = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
-    let mut head = [0; 4096];
+    let mut head = vec![0; 4096];
     let _ = client.read(&mut head).await;
     let answer = format!(
         "HTTP/1.1 503 Slow Down\r\nretry-after: 7\r\nconnection: close\r\ncontent-type: application/xml\r\ncontent-length: {}\r\n\r\n{body}",
@@ -241,7 +241,7 @@ async fn slow_down(mut client: TcpStream) {
     let _ = client.write_all(answer.as_bytes()).await;
     // Whatever else comes is read, so that the answer is not lost to a reset.
     let _ = tokio::time::timeout(Duration::from_secs(5), async {
-        let mut rest = [0; 65_536];
+        let mut rest = vec![0; 4096];
         while client.read(&mut rest).await.is_ok_and(|read| read > 0) {}
     })
     .await;

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::errors::store_error;
-use super::{S3Store, SHA256, StoreError, StoredFile, hex};
+use super::{S3Store, SHA256, StoreError, StoredFile};
+use crate::recordings::journal::hex;
 
 /// The least that a part may have is 5 MiB, and 10,000 parts are the most (Amazon's "multipart upload limits").
 const PART_BYTES: u64 = 8 << 20;
@@ -67,7 +68,7 @@ impl S3Store {
             .metadata(SHA256, hex(&file.sha256))
             .checksum_sha256(STANDARD.encode(file.sha256))
             .body(body.into());
-        request.send().await.map_err(store_error)?;
+        request.send().await.map_err(|error| store_error(&error))?;
         Ok(())
     }
 
@@ -130,7 +131,7 @@ impl S3Store {
             let request = request
                 .upload_id(&progress.upload_id)
                 .set_part_number_marker(behind.take());
-            let page = match request.send().await.map_err(store_error) {
+            let page = match request.send().await.map_err(|error| store_error(&error)) {
                 Ok(page) => page,
                 Err(StoreError::NotFound) => return Ok(None),
                 Err(error) => return Err(error),
@@ -154,7 +155,7 @@ impl S3Store {
             .metadata(SHA256, hex(&file.sha256))
             .checksum_algorithm(ChecksumAlgorithm::Sha256)
             .send();
-        let begun = begun.await.map_err(store_error)?;
+        let begun = begun.await.map_err(|error| store_error(&error))?;
         let progress = Progress {
             bucket: self.bucket.clone(),
             key: key.to_owned(),
@@ -185,7 +186,11 @@ impl S3Store {
             .checksum_sha256(checksum)
             .body(body.into())
             .send();
-        Ok(sent.await.map_err(lost)?.e_tag().map(str::to_owned))
+        Ok(sent
+            .await
+            .map_err(|error| lost(&error))?
+            .e_tag()
+            .map(str::to_owned))
     }
 
     async fn complete(
@@ -202,12 +207,12 @@ impl S3Store {
             .key(&progress.key)
             .upload_id(&progress.upload_id);
         let sent = request.if_none_match("*").multipart_upload(parts).send();
-        let done = sent.await.map_err(lost);
+        let done = sent.await.map_err(|error| lost(&error));
         if matches!(done, Err(StoreError::Exists)) {
             // Its parts would be paid for as long as they lie there.
             let request = self.client.abort_multipart_upload().bucket(&self.bucket);
             let request = request.key(&progress.key).upload_id(&progress.upload_id);
-            if let Err(error) = request.send().await.map_err(store_error) {
+            if let Err(error) = request.send().await.map_err(|error| store_error(&error)) {
                 tracing::warn!(%error, "an upload that is not needed could not be ended");
             }
         }
@@ -217,7 +222,7 @@ impl S3Store {
 
 /// An upload that the store has forgotten meanwhile is begun anew by the next attempt.
 fn lost<E>(
-    error: aws_sdk_s3::error::SdkError<E, aws_sdk_s3::config::http::HttpResponse>,
+    error: &aws_sdk_s3::error::SdkError<E, aws_sdk_s3::config::http::HttpResponse>,
 ) -> StoreError
 where
     E: aws_sdk_s3::error::ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
