@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::harness::{Server, eventually, ffprobe};
 use crate::session::client::{Session, with};
-use crate::session::recorded::{hears, recorded, recording, stored};
+use crate::session::recorded::{hears, left_behind, recorded, recording, stored};
 
 const NULL: (&str, &str) = ("NULL_ENABLED", "true");
 /// What takes the room on a disk.
@@ -107,6 +107,42 @@ async fn a_full_disk_ends_a_recording_once_and_the_session_goes_on() {
     let complaints = complaints(&log);
     assert_eq!(complaints.len(), 1, "{complaints:#?}");
     assert!(complaints[0].contains("a recording has failed"));
+}
+
+/// What finishing takes was set aside when the recording began; one that has nothing set aside waits for room.
+#[tokio::test]
+async fn a_recording_of_a_process_that_died_is_finished_on_a_disk_that_is_full() {
+    let server = Server::start_on_disks(&[("recordings", "256k")], &[NULL]);
+    let disk = server.inside("recordings");
+    recorded(&server, "sample").await;
+    let sound = stored(&server, "sample").await;
+    let live = Session::open(&server, recording("live")).await;
+    let journals = disk.join(".journal");
+    let reserve = std::fs::read(journals.join("live/reserve")).unwrap();
+    live.close().await;
+    stored(&server, "live").await;
+    for name in ["left", "poor"] {
+        let journal = journals.join(format!(".{name}"));
+        left_behind(&journal, name, &sound);
+        if name == "left" {
+            std::fs::write(journal.join("reserve"), &reserve).unwrap();
+        }
+    }
+    fill(&disk, 0);
+    let appears = |name: &str| {
+        std::fs::rename(journals.join(format!(".{name}")), journals.join(name)).unwrap();
+    };
+    appears("poor");
+    eventually("the one without a reserve is not tried", || {
+        server
+            .log_so_far()
+            .contains("could not be stored and is tried again")
+    })
+    .await;
+    appears("left");
+    assert!(stored(&server, "left").await == sound);
+    make_room(&disk);
+    assert!(stored(&server, "poor").await == sound);
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Sessions whose recordings go to S3: they arrive whole whatever happens to the store, to the way there, or to our own
 //! process.
 
-use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 
 use super::{ACCESS_KEY, BUCKET, MIB, S3sFs, SECRET_KEY, Wire};
 use crate::harness::{PATIENCE, Server, client, eventually, ffprobe};
-use crate::session::recorded::{recorded, stored};
+use crate::session::recorded::{left_behind, recorded, stored};
 
 /// The settings of a server that records into the bucket behind this address.
 fn into(address: &str) -> Vec<(&'static str, String)> {
@@ -208,23 +207,6 @@ fn long_stream(bytes: usize) -> Vec<u8> {
     stream
 }
 
-/// The journal of a recording whose process has died.
-fn left_behind(data: &Path, stream_id: &str, sound: &[u8]) {
-    let journal = data.join("recordings/.journal").join(stream_id);
-    std::fs::create_dir_all(&journal).unwrap();
-    let known = json!({
-        "stream_id": stream_id, "started_at": 1, "duration_ms": 0, "size": 0, "sha256": "", "channels": 0,
-        "participants": [], "complete": false,
-    });
-    for (name, content) in [
-        ("session.json", known.to_string().as_bytes()),
-        ("audio.ogg", sound),
-        ("transcript.jsonl", b""),
-    ] {
-        std::fs::write(journal.join(name), content).unwrap();
-    }
-}
-
 #[actix_web::test]
 async fn a_server_that_is_killed_in_the_middle_of_an_upload_sends_only_what_is_missing() {
     let s3 = S3sFs::start();
@@ -232,7 +214,11 @@ async fn a_server_that_is_killed_in_the_middle_of_an_upload_sends_only_what_is_m
     let settings = into(&wire.address);
     let data = tempfile::tempdir().unwrap();
     let sound = long_stream(25 * MIB);
-    left_behind(data.path(), "long", &sound);
+    left_behind(
+        &data.path().join("recordings/.journal/long"),
+        "long",
+        &sound,
+    );
     // Two parts of 8 MiB arrive, the third one stands still.
     wire.faults.stalls.store(true, SeqCst);
     wire.cut_after(18 * MIB);

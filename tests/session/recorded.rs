@@ -1,5 +1,6 @@
 //! Sessions that are recorded, and what became of their recordings.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -52,4 +53,20 @@ pub async fn stored(server: &Server, stream_id: &str) -> Vec<u8> {
 pub fn known(server: &Server, stream_id: &str) -> Value {
     let folder = server.data.path().join("recordings").join(stream_id);
     serde_json::from_slice(&std::fs::read(folder.join("metadata.json")).unwrap()).unwrap()
+}
+
+/// The journal of a recording whose process has died.
+pub fn left_behind(journal: &Path, stream_id: &str, sound: &[u8]) {
+    std::fs::create_dir_all(journal).unwrap();
+    let known = json!({
+        "stream_id": stream_id, "started_at": 1, "duration_ms": 0, "size": 0, "sha256": "", "channels": 0,
+        "participants": [], "complete": false,
+    });
+    for (name, content) in [
+        ("session.json", known.to_string().as_bytes()),
+        ("audio.ogg", sound),
+        ("transcript.jsonl", b""),
+    ] {
+        std::fs::write(journal.join(name), content).unwrap();
+    }
 }
