@@ -349,6 +349,7 @@ async fn nobody_learns_of_the_recordings_of_another_tenant() {
             for request in [
                 client().get(&url),
                 client().head(&url),
+                client().get(format!("{url}/transcript")),
                 client().delete(&url),
             ] {
                 assert_eq!(
