@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vivavoce::audio::{Pcm, linear16};
+use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate, linear16};
 
 use crate::auth::{OF_A, OF_B, with_secrets};
 use crate::harness::{Server, assert_error, client, ffprobe, run, stdout, which};
 use crate::session::client::{Session, with};
-use crate::session::sound::{WIDE, chopped};
+use crate::session::sound::{WIDE, chopped, encoded};
 
 /// The providers that cost nothing, recorded.
 const NULL: (&str, &str) = ("NULL_ENABLED", "true");
@@ -186,6 +186,71 @@ async fn a_second_config_turns_recording_on_and_off() {
     session.send(recorded("late", json!({}))).await;
     session.refused("stream_id_in_use").await;
     session.close().await;
+}
+
+/// The packets of the sound in an Ogg file, by nothing of the server's: lacing values, and the bytes that they count.
+fn packets(file: &Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(file).unwrap();
+    let (mut packets, mut packet, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(page) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        assert_eq!(&page[..4], b"OggS");
+        let lacing = &page[27..27 + usize::from(page[26])];
+        let mut body = 27 + lacing.len();
+        for value in lacing {
+            packet.extend_from_slice(&page[body..body + usize::from(*value)]);
+            body += usize::from(*value);
+            if *value < 255 {
+                packets.push(std::mem::take(&mut packet));
+            }
+        }
+        at += body;
+    }
+    packets.split_off(2)
+}
+
+#[tokio::test]
+async fn opus_of_one_source_is_recorded_as_it_came() {
+    let server = Server::start_with(&[NULL, ("RECORDING_LAYOUT", "mono")]);
+    let format = AudioFormat::mono(Encoding::Opus, SampleRate::HZ_48000);
+    let sound = encoded(&bursts(2_000), format).await;
+    let sent: Vec<_> = sound.iter().map(|piece| piece.data.to_vec()).collect();
+    let stt = json!({"provider": "null", "encoding": "opus", "sample_rate": 48_000});
+    let config = |name| recorded(name, json!({"stt_config": stt}));
+    let listening = async {
+        let session = Session::open(&server, config("heard")).await;
+        let (first, second) = sound.split_at(sound.len() / 2);
+        session.hear(first.to_vec()).await;
+        // A client that sends nothing for a while.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        session.hear(second.to_vec()).await;
+        session.close().await;
+        let file = stored(&server, "heard").await;
+        let seconds = judged(&file);
+        assert!(seconds >= 2.6, "{seconds}");
+        let found = packets(&file);
+        let passed: Vec<_> = found.iter().filter(|found| sent.contains(found)).collect();
+        assert_eq!(passed, sent.iter().collect::<Vec<_>>());
+        // Beside them there is silence, and at most one packet that ends it.
+        let silent = |packet: &&Vec<u8>| packet.len() == 3 && packet.ends_with(&[0xFF, 0xFE]);
+        let silent = found.iter().filter(silent).count();
+        assert!(found.len() - passed.len() - silent <= 1);
+        assert_eq!(metadata(&server, "heard")["channels"], 1);
+    };
+    // Once something is played both are mixed, in the same file.
+    let talking = async {
+        let mut session = Session::open(&server, config("talked")).await;
+        session.hear(sound.clone()).await;
+        session.speak("one", "This is said at the end.").await;
+        session.completion_of("one").await;
+        session.close().await;
+        let file = stored(&server, "talked").await;
+        judged(&file);
+        let found = packets(&file);
+        assert!(sent[..30].iter().all(|packet| found.contains(packet)));
+        let onsets = onsets(&sides(&file)[0]);
+        assert!(onsets.len() >= 3, "{onsets:?}");
+    };
+    tokio::join!(listening, talking);
 }
 
 #[tokio::test]
