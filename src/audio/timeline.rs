@@ -219,8 +219,8 @@ impl Timeline {
     /// The next piece, if its time has come. Blocks are appended to `block`.
     pub fn take(&mut self, now: Duration, block: &mut Vec<i16>) -> Option<Piece> {
         let horizon = match self.end {
-            // The last one is filled up with silence.
-            Some(end) => end.next_multiple_of(self.frames_in(FRAME)),
+            // No more than one packet may lie beyond the end, not even a part of it.
+            Some(end) => end.next_multiple_of(self.frames_in(SHORTEST)),
             None => {
                 self.place(now);
                 self.clock(now).saturating_sub(self.frames_in(LAG))
@@ -238,8 +238,8 @@ impl Timeline {
         })
     }
 
-    /// Everything ends at `end`: what is left is to be taken now, and frames are left out beyond the number that is
-    /// returned. What the listener would have heard after that is left out, what was heard is not.
+    /// Everything ends at `end`: what is left is to be taken now, filled up with silence; frames beyond the number that is
+    /// returned are to be left out. What the listener would have heard after that is left out, what was heard is not.
     pub fn finish(&mut self, end: Duration) -> u64 {
         self.place(end + HOLD);
         let total = self.clock(end).max(self.next_heard() as u64);

@@ -171,6 +171,22 @@ fn both_sides_are_mixed_in_mono() {
 }
 
 #[test]
+fn packets_end_with_the_last_of_them() {
+    for end in 100..130 {
+        let mut timeline = Timeline::new(Layout::mono(RATE));
+        timeline.hear(&loud(20 * MS), Some(&[0xF8, 0xFF, 0xFE]), ms(50));
+        let total = timeline.finish(ms(end));
+        assert_eq!(total, end * MS as u64);
+        let mut last = 0;
+        while let Some(piece) = timeline.take(ms(end), &mut Vec::new()) {
+            assert!(last < total, "{piece:?} begins beyond the end, {end}");
+            last = timeline.frames();
+        }
+        assert!(last >= total && last - total < 40, "{last} of {total}");
+    }
+}
+
+#[test]
 fn packets_are_passed_on_until_something_is_played() {
     let mut timeline = Timeline::new(Layout::mono(RATE));
     // 20 ms of silence in the code of CELT, told apart by their padding.
