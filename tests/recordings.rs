@@ -370,6 +370,53 @@ async fn a_recording_is_given_in_parts_listed_and_deleted() {
     assert!(!server.data.path().join("recordings/c").exists());
 }
 
+/// 500 MB, nearly all of them a hole in a file.
+#[tokio::test]
+async fn somebody_who_reads_slowly_costs_no_memory() {
+    const SIZE: u64 = 500 << 20;
+    let server = Server::start_with(&[NULL]);
+    let folder = server.data.path().join("recordings/large");
+    std::fs::create_dir_all(&folder).unwrap();
+    let audio = std::fs::File::create(folder.join("audio.ogg")).unwrap();
+    audio.set_len(SIZE).unwrap();
+    let metadata = json!({
+        "stream_id": "large", "started_at": 0, "duration_ms": 1, "size": SIZE, "sha256": "", "channels": 2,
+        "participants": [], "complete": true,
+    });
+    std::fs::write(folder.join("metadata.json"), metadata.to_string()).unwrap();
+    let url = format!("{}/recording/large", server.url);
+    let before = crate::limits::resident(&server);
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(client().get(&url).send().await.unwrap());
+    }
+    let mut most = 0;
+    for _ in 0..200 {
+        for reader in &mut readers {
+            assert!(!reader.chunk().await.unwrap().unwrap().is_empty());
+        }
+        most = most.max(crate::limits::resident(&server).saturating_sub(before));
+    }
+    assert!(most < 32 << 20, "{most} bytes for four readers");
+    // The rest comes as well.
+    let mut last = readers.pop().unwrap();
+    assert_eq!(last.headers()["content-length"], SIZE.to_string());
+    let rest = last.content_length().unwrap();
+    drop(readers);
+    let mut read = 0;
+    for number in 0.. {
+        let Some(piece) = last.chunk().await.unwrap() else {
+            break;
+        };
+        read += piece.len() as u64;
+        if number % 100 == 0 {
+            most = most.max(crate::limits::resident(&server).saturating_sub(before));
+        }
+    }
+    assert_eq!(read, rest);
+    assert!(most < 32 << 20, "{most} bytes for one reader");
+}
+
 #[tokio::test]
 async fn nobody_learns_of_the_recordings_of_another_tenant() {
     let server = with_secrets(&[]);
