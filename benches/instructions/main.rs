@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod recording;
 #[path = "../vowel/mod.rs"]
 mod vowel;
 
@@ -17,7 +18,7 @@ use vivavoce::audio::encode::StreamEncoder;
 use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce::audio::vad::{RATE, Vad, VadEvent, VadSettings};
-use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+use vivavoce::audio::{AudioFormat, Channels, Encoding, Layout, Pcm, SampleRate, linear16};
 use vivavoce::providers::{SttEvent, Transcript};
 
 const FRAMES: usize = 50;
@@ -93,7 +94,14 @@ fn main() {
         "denoise-16k" => denoise(wide, count),
         "denoise-48k" => denoise(full, count),
         "turns" => turns(count),
-        other => panic!("no scenario {other:?}"),
+        "record-passed" => recording::record(Channels::Mono, 5, count),
+        other => match other.rsplit_once('-') {
+            Some(("record", complexity)) => {
+                recording::record(Channels::Stereo, complexity.parse().unwrap(), count);
+            }
+            Some(("record-raw", complexity)) => raw_record(complexity.parse().unwrap(), count),
+            _ => panic!("no scenario {other:?}"),
+        },
     }
 }
 
@@ -101,6 +109,24 @@ fn raw_encode(layout: Layout, count: usize) {
     let mut encoder = raw_encoder(layout);
     let mut packet = [0; MAX_FRAME_PACKET];
     for frame in sound(layout).iter().cycle().take(count) {
+        black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    }
+}
+
+/// libopus with the settings of a recording in stereo.
+fn raw_record(complexity: i32, count: usize) {
+    let layout = Layout::new(SampleRate::HZ_16000, Channels::Stereo);
+    let channels = opus::Channels::Stereo;
+    let mut encoder =
+        opus::Encoder::new(layout.rate.hz(), channels, opus::Application::Audio).unwrap();
+    encoder.set_bitrate(opus::Bitrate::Bits(48_000)).unwrap();
+    encoder.set_complexity(complexity).unwrap();
+    let mut packet = [0; MAX_FRAME_PACKET];
+    let sides = sound(Layout::mono(layout.rate));
+    let frames = sides
+        .into_iter()
+        .map(|frame| frame.into_channels(Channels::Stereo));
+    for frame in frames.collect::<Vec<_>>().iter().cycle().take(count) {
         black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
     }
 }
