@@ -10,6 +10,7 @@ mod vowel;
 use std::hint::black_box;
 use std::time::Instant;
 
+use vivavoce::actors::session::playback::{PlaybackQueue, Speak};
 use vivavoce::actors::session::turn::{Moment, TurnDetector, TurnSettings};
 use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
@@ -94,6 +95,7 @@ fn main() {
         "denoise-16k" => denoise(wide, count),
         "denoise-48k" => denoise(full, count),
         "turns" => turns(count),
+        "playback" => playback(count),
         "record-passed" => recording::record(Channels::Mono, 5, count),
         other => match other.rsplit_once('-') {
             Some(("record", complexity)) => {
@@ -248,6 +250,30 @@ fn turns(count: usize) {
         }
         if turns.next_deadline().is_some_and(|due| due <= moment.now) {
             black_box(turns.tick(moment));
+        }
+    }
+}
+
+/// Frames of one long utterance that come as they are played, to a client that is told of its words.
+fn playback(count: usize) {
+    let frames = sound(Layout::mono(SampleRate::HZ_24000));
+    let frames: Vec<_> = frames.into_iter().map(|sound| Frame { sound }).collect();
+    let begin = Instant::now();
+    let mut queue = PlaybackQueue::new(FRAME * 10);
+    queue.tell_words(true);
+    let spoken = Speak {
+        text: "so many words ".repeat(count / 50 + 1),
+        flush: true,
+        allow_interruption: true,
+        replace: false,
+        id: None,
+    };
+    let (utterance, _) = queue.speak(spoken, begin).unwrap();
+    for (place, frame) in (0..count as u32).zip(frames.into_iter().cycle()) {
+        let _ = black_box(queue.sound(utterance, frame));
+        let now = begin + FRAME * place;
+        while let Some(output) = queue.poll(now) {
+            black_box(output);
         }
     }
 }
