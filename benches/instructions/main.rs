@@ -124,12 +124,15 @@ fn raw_record(complexity: i32, count: usize) {
     encoder.set_bitrate(opus::Bitrate::Bits(48_000)).unwrap();
     encoder.set_complexity(complexity).unwrap();
     let mut packet = [0; MAX_FRAME_PACKET];
-    let sides = sound(Layout::mono(layout.rate));
-    let frames = sides
-        .into_iter()
-        .map(|frame| frame.into_channels(Channels::Stereo));
-    for frame in frames.collect::<Vec<_>>().iter().cycle().take(count) {
-        black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    let frames = sound(Layout::mono(layout.rate));
+    // What is heard was said a frame before it comes; what is played is heard as it leaves.
+    let played = frames.iter().cycle().skip(frames.len() - 1);
+    let both = frames.iter().zip(played).map(|(left, right)| {
+        let both = left.samples().iter().zip(right.samples());
+        both.flat_map(|(left, right)| [*left, *right]).collect()
+    });
+    for frame in both.collect::<Vec<Vec<_>>>().iter().cycle().take(count) {
+        black_box(encoder.encode(frame, &mut packet).unwrap());
     }
 }
 

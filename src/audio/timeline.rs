@@ -19,6 +19,7 @@
 mod lateness;
 
 use std::collections::VecDeque;
+use std::iter;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -395,15 +396,16 @@ impl Timeline {
     }
 
     fn give(&mut self, frames: usize, block: &mut Vec<i16>) {
-        for _ in 0..frames {
-            let left = self.heard.ready.pop_front().unwrap_or(0);
-            let right = self.played.ready.pop_front().unwrap_or(0);
-            match self.layout.channels {
-                Channels::Stereo => block.extend([left, right]),
-                Channels::Mono => block.push(left.saturating_add(right)),
-            }
-        }
         self.given += frames as u64;
+        let [left, right] = [&mut self.heard, &mut self.played].map(|side| {
+            let ready = side.ready.len().min(frames);
+            side.ready.drain(..ready).chain(iter::repeat(0))
+        });
+        let both = left.zip(right).take(frames);
+        match self.layout.channels {
+            Channels::Stereo => block.extend(both.flat_map(|(left, right)| [left, right])),
+            Channels::Mono => block.extend(both.map(|(left, right)| left.saturating_add(right))),
+        }
     }
 }
 
