@@ -1,7 +1,8 @@
 """What espeak-ng says and where each word begins, by the library's own word events: the truth for heard words.
 
     python3 benches/heard/espeak.py FOLDER
-    VIVAVOCE_SPOKEN=FOLDER cargo test --lib places_of_real_speech -- --ignored --nocapture
+
+The test `places_of_real_speech_are_estimated_within_a_word` calls it.
 """
 
 import ctypes

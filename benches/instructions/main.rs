@@ -3,12 +3,14 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod recording;
 #[path = "../vowel/mod.rs"]
 mod vowel;
 
 use std::hint::black_box;
 use std::time::Instant;
 
+use vivavoce::actors::session::playback::{PlaybackQueue, Speak};
 use vivavoce::actors::session::turn::{Moment, TurnDetector, TurnSettings};
 use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
@@ -17,7 +19,7 @@ use vivavoce::audio::encode::StreamEncoder;
 use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce::audio::vad::{RATE, Vad, VadEvent, VadSettings};
-use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+use vivavoce::audio::{AudioFormat, Channels, Encoding, Layout, Pcm, SampleRate, linear16};
 use vivavoce::providers::{SttEvent, Transcript};
 
 const FRAMES: usize = 50;
@@ -93,7 +95,15 @@ fn main() {
         "denoise-16k" => denoise(wide, count),
         "denoise-48k" => denoise(full, count),
         "turns" => turns(count),
-        other => panic!("no scenario {other:?}"),
+        "playback" => playback(count),
+        "record-passed" => recording::record(Channels::Mono, 5, count),
+        other => match other.rsplit_once('-') {
+            Some(("record", complexity)) => {
+                recording::record(Channels::Stereo, complexity.parse().unwrap(), count);
+            }
+            Some(("record-raw", complexity)) => raw_record(complexity.parse().unwrap(), count),
+            _ => panic!("no scenario {other:?}"),
+        },
     }
 }
 
@@ -102,6 +112,27 @@ fn raw_encode(layout: Layout, count: usize) {
     let mut packet = [0; MAX_FRAME_PACKET];
     for frame in sound(layout).iter().cycle().take(count) {
         black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    }
+}
+
+/// libopus with the settings of a recording in stereo.
+fn raw_record(complexity: i32, count: usize) {
+    let layout = Layout::new(SampleRate::HZ_16000, Channels::Stereo);
+    let channels = opus::Channels::Stereo;
+    let mut encoder =
+        opus::Encoder::new(layout.rate.hz(), channels, opus::Application::Audio).unwrap();
+    encoder.set_bitrate(opus::Bitrate::Bits(48_000)).unwrap();
+    encoder.set_complexity(complexity).unwrap();
+    let mut packet = [0; MAX_FRAME_PACKET];
+    let frames = sound(Layout::mono(layout.rate));
+    // What is heard was said a frame before it comes; what is played is heard as it leaves.
+    let played = frames.iter().cycle().skip(frames.len() - 1);
+    let both = frames.iter().zip(played).map(|(left, right)| {
+        let both = left.samples().iter().zip(right.samples());
+        both.flat_map(|(left, right)| [*left, *right]).collect()
+    });
+    for frame in both.collect::<Vec<Vec<_>>>().iter().cycle().take(count) {
+        black_box(encoder.encode(frame, &mut packet).unwrap());
     }
 }
 
@@ -222,6 +253,30 @@ fn turns(count: usize) {
         }
         if turns.next_deadline().is_some_and(|due| due <= moment.now) {
             black_box(turns.tick(moment));
+        }
+    }
+}
+
+/// Frames of one long utterance that come as they are played, to a client that is told of its words.
+fn playback(count: usize) {
+    let frames = sound(Layout::mono(SampleRate::HZ_24000));
+    let frames: Vec<_> = frames.into_iter().map(|sound| Frame { sound }).collect();
+    let begin = Instant::now();
+    let mut queue = PlaybackQueue::new(FRAME * 10);
+    queue.tell_words(true);
+    let spoken = Speak {
+        text: "so many words ".repeat(count / 50 + 1),
+        flush: true,
+        allow_interruption: true,
+        replace: false,
+        id: None,
+    };
+    let (utterance, _) = queue.speak(spoken, begin).unwrap();
+    for (place, frame) in (0..count as u32).zip(frames.into_iter().cycle()) {
+        let _ = black_box(queue.sound(utterance, frame));
+        let now = begin + FRAME * place;
+        while let Some(output) = queue.poll(now) {
+            black_box(output);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Measures where turns end: flite's sentences with pauses of known length inside turns and between them, in noise, go
 //! through voice activity detection and the turn detector of a session. Counted are ends inside a turn, ends that never
 //! came, and the delay from the last sample of speech to the end of its turn. The recogniser is an ideal one whose finals
-//! come a quarter of a second after each phrase.
+//! come a quarter of a second after each phrase, and which never says itself that a turn is over.
 //!
 //! `cargo run --release [SVG]` from this folder prints the tables and writes the plot. Needs flite (Debian). Everything
 //! is seeded.
@@ -19,14 +19,18 @@ mod turn;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use turn::{Moment, TurnDetector, TurnEvent, TurnSettings, VoiceEventKind};
 use audio::vad::Vad;
 use providers::{SttEvent, Transcript, Word};
 use scores::{CANDIDATES, Candidate};
 use speech::{Noise, Scene};
+use turn::{Moment, TurnDetector, TurnEvent, TurnSettings, VoiceEventKind};
 
-/// Silences that end a turn, in milliseconds.
+/// Silences that end a turn, in milliseconds, and the one that detectors are compared at.
 pub const SILENCES: [u64; 5] = [200, 300, 500, 800, 1_200];
+pub const COMPARED_AT: u64 = 500;
+/// How much louder than the noise speech is, in decibels.
+pub const SNRS: [f64; 3] = [20.0, 10.0, 5.0];
+const THRESHOLDS: [f32; 8] = [0.2, 0.35, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95];
 /// How long after a phrase its final comes.
 const FINAL: Duration = Duration::from_millis(250);
 /// What is heard at a time.
@@ -35,9 +39,13 @@ const FRAME: usize = 320;
 /// What was counted over a scene.
 #[derive(Debug, Default, Clone)]
 pub struct Outcome {
-    /// Ends inside turns, and those of them in pauses shorter than the silence that ends a turn.
-    pub early: usize,
-    pub unjustified: usize,
+    /// Pauses inside turns that are shorter than the silence that ends one, and those of them that ended it.
+    pub short: usize,
+    pub false_ends: usize,
+    /// The longer ones: what ends in those ends as the setting wants it.
+    pub long: usize,
+    pub wanted_ends: usize,
+    pub turns: usize,
     /// Turns that had not ended when the next one began.
     pub missed: usize,
     /// Milliseconds from the last sample of speech to the end of the turn.
@@ -45,16 +53,20 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn delay(&self, share: f64) -> u64 {
+    /// Where no turn ended there is none.
+    pub fn delay(&self, share: f64) -> Option<u64> {
         let mut delays = self.delays.clone();
         delays.sort_unstable();
         let place = (delays.len().saturating_sub(1)) as f64 * share;
-        delays.get(place.round() as usize).copied().unwrap_or(0)
+        delays.get(place.round() as usize).copied()
     }
 
     fn add(&mut self, other: Self) {
-        self.early += other.early;
-        self.unjustified += other.unjustified;
+        self.short += other.short;
+        self.false_ends += other.false_ends;
+        self.long += other.long;
+        self.wanted_ends += other.wanted_ends;
+        self.turns += other.turns;
         self.missed += other.missed;
         self.delays.extend(other.delays);
     }
@@ -145,18 +157,22 @@ fn count(scene: &Scene, ends: &[Duration], silence: u64) -> Outcome {
         for pair in phrases.windows(2) {
             // An end that is found when speech has begun again is still that of the pause.
             let limit = pair[1].begin + Duration::from_millis(100);
-            let early = ends.iter().filter(|at| **at > pair[0].begin && **at <= limit);
-            let early = early.count();
-            outcome.early += early;
-            if ((pair[1].begin - pair[0].end).as_millis() as u64) < silence {
-                outcome.unjustified += early;
-            }
+            let ended = ends.iter().any(|at| *at > pair[0].begin && *at <= limit);
+            let short = ((pair[1].begin - pair[0].end).as_millis() as u64) < silence;
+            let (pauses, ended_in) = if short {
+                (&mut outcome.short, &mut outcome.false_ends)
+            } else {
+                (&mut outcome.long, &mut outcome.wanted_ends)
+            };
+            *pauses += 1;
+            *ended_in += usize::from(ended);
         }
         let (Some(last), next) = (phrases.last(), scene.phrases.get(turn.end)) else {
             continue;
         };
         let until = next.map_or(scene.lasts, |next| next.begin);
         let own_end = ends.iter().find(|at| **at > last.begin && **at <= until);
+        outcome.turns += 1;
         match own_end {
             Some(at) => outcome
                 .delays
@@ -167,69 +183,224 @@ fn count(scene: &Scene, ends: &[Duration], silence: u64) -> Outcome {
     outcome
 }
 
-/// Runs one candidate over one kind of sound at every silence.
-fn row(scene: &Scene, sound: &[i16], candidate: &Candidate) -> Vec<Outcome> {
-    let scores = scores(candidate, sound);
-    let outcome = |silence| {
+/// What one detector makes of one sound.
+struct Heard {
+    candidate: usize,
+    suppressed: bool,
+    noise: Noise,
+    snr: f64,
+    sound: Arc<Vec<i16>>,
+    scores: Vec<f32>,
+}
+
+/// All that was heard, and the scene that it was heard of.
+pub struct Measurement {
+    scene: Scene,
+    heard: Vec<Heard>,
+}
+
+impl Measurement {
+    fn new() -> Self {
+        let scene = Scene::new(20_261_122);
+        let mut heard = Vec::new();
+        for noise in Noise::ALL {
+            for snr in SNRS {
+                let noisy = Arc::new(scene.in_noise(noise, snr));
+                let quiet = Arc::new(scores::denoised(&noisy));
+                for (suppressed, sound) in [(false, noisy), (true, quiet)] {
+                    for (candidate, by) in CANDIDATES.iter().enumerate() {
+                        heard.push(Heard {
+                            candidate,
+                            suppressed,
+                            noise,
+                            snr,
+                            scores: scores(by, &sound),
+                            sound: Arc::clone(&sound),
+                        });
+                    }
+                }
+            }
+        }
+        Self { scene, heard }
+    }
+
+    /// Counts over all noises of a kind, steady or babble.
+    pub fn outcome(&self, of: Condition, threshold: f32, silence: u64) -> Outcome {
         let settings = TurnSettings {
             silence: Duration::from_millis(silence),
-            threshold: candidate.threshold,
+            threshold,
             final_patience: Duration::from_millis(447),
             ..TurnSettings::default()
         };
-        count(scene, &ends(scene, sound, &scores, settings), silence)
+        let mut sum = Outcome::default();
+        for heard in self.heard.iter().filter(|heard| of.is_of(heard)) {
+            let ends = ends(&self.scene, &heard.sound, &heard.scores, settings);
+            sum.add(count(&self.scene, &ends, silence));
+        }
+        sum
+    }
+
+    /// The threshold with the fewest false and missed ends together, in steady noise of every level.
+    pub fn best_threshold(&self, candidate: usize, suppressed: bool) -> f32 {
+        let errors = |threshold| -> usize {
+            let of = |snr| Condition {
+                candidate,
+                suppressed,
+                steady: true,
+                snr,
+            };
+            let outcomes = SNRS.map(|snr| self.outcome(of(snr), threshold, COMPARED_AT));
+            outcomes.iter().map(|o| o.false_ends + o.missed).sum()
+        };
+        let best = THRESHOLDS.into_iter().min_by_key(|&it| errors(it));
+        best.unwrap_or(OURS)
+    }
+}
+
+/// The default of `vad.threshold`.
+pub const OURS: f32 = 0.65;
+
+/// A detector in a kind of noise.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition {
+    pub candidate: usize,
+    pub suppressed: bool,
+    pub steady: bool,
+    pub snr: f64,
+}
+
+impl Condition {
+    fn is_of(self, heard: &Heard) -> bool {
+        (heard.candidate, heard.suppressed) == (self.candidate, self.suppressed)
+            && heard.snr == self.snr
+            && matches!(heard.noise, Noise::Babble) != self.steady
+    }
+}
+
+/// `false ends | missed | delay`, as columns.
+fn columns(outcome: &Outcome) -> String {
+    let delays = match (outcome.delay(0.5), outcome.delay(0.95)) {
+        (Some(median), Some(most)) => format!("{median} / {most} ms"),
+        _ => "–".to_owned(),
     };
-    SILENCES.map(outcome).to_vec()
+    format!(
+        "{} of {} | {} of {} | {delays}",
+        outcome.false_ends, outcome.short, outcome.missed, outcome.turns,
+    )
+}
+
+fn kind(steady: bool) -> &'static str {
+    if steady { "steady" } else { "babble" }
+}
+
+fn ours_by_silence(measured: &Measurement) {
+    println!("\n### Ours, by silence_ms\n");
+    println!(
+        "| noise | SNR | silence_ms | false ends | missed ends | delay median / p95 | suppressed: false | missed | delay |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|");
+    for steady in [true, false] {
+        for snr in SNRS {
+            for silence in SILENCES {
+                let [off, on] = [false, true].map(|suppressed| {
+                    let of = Condition {
+                        candidate: 0,
+                        suppressed,
+                        steady,
+                        snr,
+                    };
+                    columns(&measured.outcome(of, OURS, silence))
+                });
+                println!(
+                    "| {} | {snr:.0} dB | {silence} | {off} | {on} |",
+                    kind(steady)
+                );
+            }
+        }
+    }
+}
+
+fn ours_by_threshold(measured: &Measurement) {
+    println!("\n### Ours, by threshold, silence_ms {COMPARED_AT}\n");
+    println!(
+        "| threshold | 20 dB: false / missed / median | 10 dB | 5 dB | babble, 20 dB | babble, 10 dB |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|");
+    for threshold in THRESHOLDS {
+        let cells = [
+            (true, 20.0),
+            (true, 10.0),
+            (true, 5.0),
+            (false, 20.0),
+            (false, 10.0),
+        ];
+        let cells = cells.map(|(steady, snr)| {
+            let of = Condition {
+                candidate: 0,
+                suppressed: false,
+                steady,
+                snr,
+            };
+            short(&measured.outcome(of, threshold, COMPARED_AT))
+        });
+        println!("| {threshold} | {} |", cells.join(" | "));
+    }
+}
+
+fn short(outcome: &Outcome) -> String {
+    let delay = outcome.delay(0.5);
+    let delay = delay.map_or_else(|| "–".to_owned(), |median| format!("{median} ms"));
+    format!("{} / {} / {delay}", outcome.false_ends, outcome.missed)
+}
+
+fn candidates(measured: &Measurement) {
+    println!("\n### Detectors, each at its best threshold, silence_ms {COMPARED_AT}\n");
+    println!(
+        "| detector | suppression | threshold | 20 dB: false / missed / median | 10 dB | 5 dB | babble, 20 dB | babble, 10 dB |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    for (candidate, named) in CANDIDATES.iter().enumerate() {
+        for suppressed in [false, true] {
+            let threshold = measured.best_threshold(candidate, suppressed);
+            let cells = [
+                (true, 20.0),
+                (true, 10.0),
+                (true, 5.0),
+                (false, 20.0),
+                (false, 10.0),
+            ];
+            let cells = cells.map(|(steady, snr)| {
+                let of = Condition {
+                    candidate,
+                    suppressed,
+                    steady,
+                    snr,
+                };
+                short(&measured.outcome(of, threshold, COMPARED_AT))
+            });
+            let on = if suppressed { "on" } else { "off" };
+            println!(
+                "| {} | {on} | {threshold} | {} |",
+                named.name,
+                cells.join(" | ")
+            );
+        }
+    }
 }
 
 fn main() {
-    let scene = Scene::new(20_261_122);
-    let inside = scene.phrases.len() - scene.turns.len();
+    let measured = Measurement::new();
+    let scene = &measured.scene;
     println!(
-        "{} turns of {} phrases, {:.0} s of sound; {inside} pauses inside turns, 200 to 2000 ms.\n",
+        "{} turns, {} phrases, {:.0} s of sound.",
         scene.turns.len(),
         scene.phrases.len(),
         scene.lasts.as_secs_f64()
     );
-    println!("| detector | noise suppression | SNR | silence_ms | ends inside turns | of them in pauses shorter than silence_ms | missed ends (of {}) | delay median / p95 |", 3 * scene.turns.len());
-    println!("|---|---|---|---:|---:|---:|---:|---:|");
-    let mut lines = Vec::new();
-    for candidate in &CANDIDATES {
-        for suppressed in [false, true] {
-            for snr in [20.0, 10.0, 5.0] {
-                let mut sums = vec![Outcome::default(); SILENCES.len()];
-                for noise in Noise::ALL {
-                    let mut sound = scene.in_noise(noise, snr);
-                    if suppressed {
-                        sound = scores::denoised(&sound);
-                    }
-                    for (sum, outcome) in sums.iter_mut().zip(row(&scene, &sound, candidate)) {
-                        sum.add(outcome);
-                    }
-                }
-                for (silence, sum) in SILENCES.iter().zip(&sums) {
-                    let on = if suppressed { "on" } else { "off" };
-                    println!(
-                        "| {} | {on} | {snr:.0} dB | {silence} | {} | {} | {} | {} / {} ms |",
-                        candidate.name,
-                        sum.early,
-                        sum.unjustified,
-                        sum.missed,
-                        sum.delay(0.5),
-                        sum.delay(0.95)
-                    );
-                }
-                lines.push(plot::Line {
-                    candidate: candidate.name,
-                    suppressed,
-                    snr,
-                    outcomes: sums,
-                });
-            }
-        }
-    }
-    println!("\nOf {} pauses inside turns, over three kinds of noise.", 3 * inside);
+    ours_by_silence(&measured);
+    ours_by_threshold(&measured);
+    candidates(&measured);
     if let Some(path) = std::env::args().nth(1) {
-        std::fs::write(path, plot::svg(&lines, 3 * inside, 3 * scene.turns.len())).unwrap();
+        std::fs::write(path, plot::svg(&measured)).unwrap();
     }
 }

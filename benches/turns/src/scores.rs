@@ -9,32 +9,27 @@ use crate::audio::denoise::Denoiser;
 use crate::audio::vad::Score;
 use crate::audio::{Layout, Resampler, SampleRate};
 
-/// One of them. A threshold that is its own is where it is at its best on this sound.
+/// One of them.
 pub struct Candidate {
     pub name: &'static str,
-    pub threshold: f32,
     pub score: fn() -> Score,
 }
 
 pub const CANDIDATES: [Candidate; 4] = [
     Candidate {
         name: "earshot (ours)",
-        threshold: 0.65,
         score: earshot,
     },
     Candidate {
         name: "WebRTC, mode 3",
-        threshold: 0.65,
         score: webrtc,
     },
     Candidate {
         name: "RNNoise's own",
-        threshold: 0.65,
         score: rnnoise,
     },
     Candidate {
         name: "energy over the noise floor",
-        threshold: 0.65,
         score: energy,
     },
 ];

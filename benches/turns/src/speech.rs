@@ -83,7 +83,10 @@ fn flite(voice: &str, text: &str) -> Vec<i16> {
 fn trimmed(sound: &[i16]) -> Vec<i16> {
     let loud = |sample: &i16| sample.unsigned_abs() > 300;
     let begin = sound.iter().position(loud).unwrap_or(0);
-    let end = sound.iter().rposition(loud).map_or(sound.len(), |at| at + 1);
+    let end = sound
+        .iter()
+        .rposition(loud)
+        .map_or(sound.len(), |at| at + 1);
     sound[begin..end].to_vec()
 }
 
@@ -145,7 +148,11 @@ impl Scene {
         let noise: Vec<f64> = match noise {
             Noise::White => self.sound.iter().map(|_| random.f64() - 0.5).collect(),
             Noise::Pink => pink(self.sound.len(), &mut random),
-            Noise::Babble => self.babble.iter().map(|&sample| f64::from(sample)).collect(),
+            Noise::Babble => self
+                .babble
+                .iter()
+                .map(|&sample| f64::from(sample))
+                .collect(),
         };
         let speech: Vec<i16> = self
             .phrases

@@ -33,6 +33,9 @@ use crate::providers::{FinalDelay, SttEvent, Transcript, Word};
 /// How far before a pause the last word may end and still be the last one before it: recognisers and voice activity
 /// detection do not agree to the frame.
 const WORD_SLACK: Duration = Duration::from_millis(300);
+/// The same of a final without word times, which covers what was heard when it came: voice activity detection puts the
+/// beginning of a pause at the edge of a frame, and its last frames of speech may be silence already.
+const FRAME_SLACK: Duration = Duration::from_millis(50);
 /// Speech of which no sample has come for this long is not going on: the client has stopped sending in its middle.
 const STALL: Duration = Duration::from_secs(2);
 /// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
@@ -660,8 +663,10 @@ impl Turn {
         }
         let last_word = segment.words.last();
         let end = last_word.and_then(|word| Duration::try_from_secs_f64(word.end).ok());
-        // Without times, a final covers at most what was heard when it came.
-        let reach = end.map_or(heard, |end| end.saturating_add(WORD_SLACK));
+        let reach = match end {
+            Some(end) => end.saturating_add(WORD_SLACK),
+            None => heard.saturating_add(FRAME_SLACK),
+        };
         self.reach = self.reach.max(reach);
     }
 }
@@ -1043,6 +1048,16 @@ mod tests {
         scene.final_segment("to order");
         assert_eq!(scene.turns(), ["I would like to order"]);
         assert_eq!(scene.ends(), [(2_700, Silence)]);
+    }
+
+    #[test]
+    fn a_final_without_times_that_comes_with_the_last_sample_of_speech_covers_it() {
+        let mut scene = Scene::usual();
+        scene.speech(980).final_segment("hello");
+        // What is heard of speech lasts a frame longer than what is understood.
+        scene.speech(20).silence(1_000);
+        assert_eq!(scene.turns(), ["hello"]);
+        assert_eq!(scene.ends(), [(1_500, Silence)]);
     }
 
     #[test]
