@@ -306,7 +306,7 @@ settings! {
 
     /// Rooms.
     rtc: Rtc {
-        /// Which rooms are used; `embedded` when absent and no URL is set, else `livekit`.
+        /// Which rooms are used; when absent `livekit` where a URL is set, else none (`embedded` becomes the default when it is complete).
         mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE";
         /// The LiveKit deployment: http, https, ws or wss.
         url: Option<VendorUrl> = "", "rtc.url", "RTC_URL";

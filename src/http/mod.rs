@@ -49,12 +49,32 @@ pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
         .app_data(web::QueryConfig::default().error_handler(bad_query));
-    for endpoint in endpoints() {
+    for endpoint in endpoints().into_iter().chain(livekit_endpoints()) {
         if with_metrics || endpoint.path != metrics::PATH {
             app.service(endpoint);
         }
     }
     app.default_service(web::to(unknown_path));
+}
+
+/// Paths of LiveKit's own protocol, which LiveKit's documents describe and not ours. Clients that are given an address with a
+/// slash at its end ask with two.
+fn livekit_endpoints() -> Vec<Endpoint> {
+    let mut endpoints = vec![at("/twirp/{service}/{method}").on(Method::POST, public(twirp::call))];
+    for slashes in ["/", "//"] {
+        let under = |path| at(format!("{slashes}{path}"));
+        endpoints.extend([
+            under("rtc").on(Method::GET, public(signal::two_connections)),
+            under("rtc/v1").on(Method::GET, public(signal::one_connection)),
+            under("rtc/validate")
+                .get(public(signal::validate_two))
+                .on(Method::OPTIONS, public(signal::preflight)),
+            under("rtc/v1/validate")
+                .get(public(signal::validate_one))
+                .on(Method::OPTIONS, public(signal::preflight)),
+        ]);
+    }
+    endpoints
 }
 
 /// Every path with its methods; [`openapi`] describes the same.
@@ -79,11 +99,6 @@ fn endpoints() -> Vec<Endpoint> {
         at("/rtc/rooms/{room_name}").get(protected(rtc::room)),
         at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)),
         at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)),
-        at("/rtc").on(Method::GET, public(signal::two_connections)),
-        at("/rtc/v1").on(Method::GET, public(signal::one_connection)),
-        at("/rtc/validate").get(public(signal::validate_two)).on(Method::OPTIONS, public(signal::preflight)),
-        at("/rtc/v1/validate").get(public(signal::validate_one)).on(Method::OPTIONS, public(signal::preflight)),
-        at("/twirp/{service}/{method}").on(Method::POST, public(twirp::call)),
         at("/rtc/webhook").on(Method::POST, public(rtc::webhook)),
         at("/recordings").get(protected(recording::list)),
         at("/recording/{stream_id:.*}/transcript").get(protected(recording::transcript)),
@@ -99,14 +114,14 @@ fn endpoints() -> Vec<Endpoint> {
 
 /// A path and what it answers to; any other method is 405 with `Allow`, whoever asks.
 struct Endpoint {
-    path: &'static str,
+    path: String,
     routes: Vec<Route>,
     methods: Vec<Method>,
 }
 
-fn at(path: &'static str) -> Endpoint {
+fn at(path: impl Into<String>) -> Endpoint {
     Endpoint {
-        path,
+        path: path.into(),
         routes: Vec::new(),
         methods: Vec::new(),
     }

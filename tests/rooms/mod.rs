@@ -18,7 +18,7 @@ pub fn server() -> Server {
 
 /// The same with further settings.
 pub fn server_with(environment: &[(&str, &str)]) -> Server {
-    let mut settings = vec![("RTC_UDP_PORT", "0")];
+    let mut settings = vec![("RTC_MODE", "embedded"), ("RTC_UDP_PORT", "0")];
     settings.extend_from_slice(environment);
     Server::start_with(&settings)
 }

@@ -336,6 +336,7 @@ async fn a_server_without_rooms_says_so() {
 #[tokio::test]
 async fn a_room_of_a_deployment_that_is_away_is_an_error_that_names_it() {
     let server = server_with(&[
+        ("RTC_MODE", "livekit"),
         ("RTC_URL", "ws://127.0.0.1:9"),
         ("RTC_API_KEY", "key"),
         ("RTC_API_SECRET", "a secret of at least thirty-two bytes"),
@@ -354,7 +355,7 @@ async fn the_same_api_serves_a_deployment_by_one_setting() {
     let pair = [("RTC_API_KEY", key), ("RTC_API_SECRET", secret)];
     let deployment = server_with(&pair);
     let url = deployment.url.replacen("http", "ws", 1);
-    let server = with_tenants(&[pair[0], pair[1], ("RTC_URL", url.as_str())]);
+    let server = with_tenants(&[pair[0], pair[1], ("RTC_MODE", "livekit"), ("RTC_URL", url.as_str())]);
     let (status, answer) = ask(&server, Method::POST, "/rtc/token", Some(A), &wish("room")).await;
     assert_eq!((status, &answer["rtc_url"]), (200, &json!(url)), "{answer}");
     let refused = ask(&server, Method::POST, "/rtc/token", Some(B), &wish("room")).await;

@@ -73,7 +73,8 @@ impl LiveKit {
 pub fn mode(settings: &Rtc) -> RtcMode {
     let by_url = || match settings.url {
         Some(_) => RtcMode::Livekit,
-        None => RtcMode::Embedded,
+        // Embedded rooms become the default when they are complete.
+        None => RtcMode::Off,
     };
     settings.mode.unwrap_or_else(by_url)
 }
