@@ -19,7 +19,6 @@
 mod lateness;
 
 use std::collections::VecDeque;
-use std::iter;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -397,14 +396,19 @@ impl Timeline {
 
     fn give(&mut self, frames: usize, block: &mut Vec<i16>) {
         self.given += frames as u64;
-        let [left, right] = [&mut self.heard, &mut self.played].map(|side| {
+        let channels = self.layout.channels.count();
+        let start = block.len();
+        block.resize(start + frames * channels, 0);
+        let block = block.get_mut(start..).unwrap_or_default();
+        for (side, channel) in [(&mut self.heard, 0), (&mut self.played, channels - 1)] {
             let ready = side.ready.len().min(frames);
-            side.ready.drain(..ready).chain(iter::repeat(0))
-        });
-        let both = left.zip(right).take(frames);
-        match self.layout.channels {
-            Channels::Stereo => block.extend(both.flat_map(|(left, right)| [left, right])),
-            Channels::Mono => block.extend(both.map(|(left, right)| left.saturating_add(right))),
+            let samples = side.ready.make_contiguous().iter().take(ready);
+            for (frame, sample) in block.chunks_exact_mut(channels).zip(samples) {
+                if let Some(place) = frame.get_mut(channel) {
+                    *place = place.saturating_add(*sample);
+                }
+            }
+            side.ready.drain(..ready);
         }
     }
 }
