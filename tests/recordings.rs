@@ -262,6 +262,36 @@ async fn opus_of_one_source_is_recorded_as_it_came() {
     tokio::join!(listening, talking);
 }
 
+/// `GET /recordings` gives a, b and c, two at a time.
+async fn listed_in_pages(server: &Server) {
+    let list = |query: &str| {
+        client()
+            .get(format!("{}/recordings{query}", server.url))
+            .send()
+    };
+    let names = |page: &Value| -> Vec<String> {
+        let all = page["recordings"].as_array().unwrap();
+        all.iter()
+            .map(|one| one["stream_id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let page: Value = list("?limit=2").await.unwrap().json().await.unwrap();
+    assert_eq!(
+        (names(&page), &page["next"]),
+        (vec!["a".to_owned(), "b".to_owned()], &json!("b"))
+    );
+    let page: Value = list("?limit=2&after=b")
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        (names(&page), &page["next"]),
+        (vec!["c".to_owned()], &Value::Null)
+    );
+}
+
 #[tokio::test]
 async fn a_recording_is_given_in_parts_listed_and_deleted() {
     let server = Server::start_with(&[NULL]);
@@ -331,32 +361,7 @@ async fn a_recording_is_given_in_parts_listed_and_deleted() {
     assert_eq!(both(tag).await.unwrap().status(), 206);
     assert_eq!(both("\"other\"".to_owned()).await.unwrap().status(), 200);
 
-    let list = |query: &str| {
-        client()
-            .get(format!("{}/recordings{query}", server.url))
-            .send()
-    };
-    let names = |page: &Value| -> Vec<String> {
-        let all = page["recordings"].as_array().unwrap();
-        all.iter()
-            .map(|one| one["stream_id"].as_str().unwrap().to_owned())
-            .collect()
-    };
-    let page: Value = list("?limit=2").await.unwrap().json().await.unwrap();
-    assert_eq!(
-        (names(&page), &page["next"]),
-        (vec!["a".to_owned(), "b".to_owned()], &json!("b"))
-    );
-    let page: Value = list("?limit=2&after=b")
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
-    assert_eq!(
-        (names(&page), &page["next"]),
-        (vec!["c".to_owned()], &Value::Null)
-    );
+    listed_in_pages(&server).await;
     let deleted = client().delete(&url).send().await.unwrap();
     let deleted: Value = deleted.json().await.unwrap();
     assert_eq!(deleted, json!({"status": "deleted", "stream_id": "c"}));
