@@ -40,6 +40,7 @@ SCENARIOS = [
     ("denoise-16k", "Denoiser, 16 kHz", None),
     ("denoise-48k", "Denoiser, 48 kHz", None),
     ("turns", "TurnDetector", None),
+    ("playback", "PlaybackQueue, words estimated and told", None),
 ]
 
 
