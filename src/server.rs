@@ -11,6 +11,7 @@ use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -290,17 +291,10 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         work: work.clone(),
     });
 
-    let storing = CancellationToken::new();
-    let uploads = recordings.map(|recordings| {
-        if let Some(days) = settings.recording.retention_days {
-            let age = Duration::from_hours(24) * days.get();
-            actix_web::rt::spawn(recordings.clone().forget(age, storing.clone()));
-        }
-        actix_web::rt::spawn(recordings.run(storing.clone()))
-    });
+    let uploads = recordings.map(|recordings| Uploads::begin(recordings, settings));
 
     // Signals are caught before anything is announced, so that an early one is not lost.
-    let mut stop = StopSignal::listen()?;
+    let stop = StopSignal::listen()?;
     let address = SocketAddr::new(settings.server.host, settings.server.port);
     let workers = match settings.server.workers {
         0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -341,41 +335,85 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let running = server.run();
     announce(address, settings);
 
-    let handle = running.handle();
-    let drain = settings.shutdown.drain_seconds;
-    actix_web::rt::spawn(async move {
-        stop.received().await;
-        tracing::info!("stopping: running work may go on for {} s", drain.as_secs());
-        // New connections are still taken, so that a load balancer is told by /readyz.
-        draining.cancel();
-        work.close();
-        let done = tokio::select! {
-            () = work.wait() => true,
-            () = stop.received() => false,
-            () = tokio::time::sleep(drain) => false,
-        };
-        if !done {
-            // Sessions say goodbye; whatever else still runs is cut.
-            tracing::warn!("ending what still runs");
-            closing.cancel();
-            let _late = tokio::time::timeout(GOODBYE, work.wait()).await;
-        }
-        handle.stop(work.is_empty()).await;
-    });
+    let drain = Drain {
+        patience: settings.shutdown.drain_seconds,
+        draining,
+        work,
+        closing,
+    };
+    actix_web::rt::spawn(drain.run(stop, running.handle()));
     running.await?;
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
     }
-    storing.cancel();
     // What is not kept or told by then is kept and told by the next server over this data folder.
-    if let Some(uploads) = uploads
-        && tokio::time::timeout(GOODBYE, uploads).await.is_err()
-    {
-        tracing::warn!("recordings wait in their journals");
+    if let Some(uploads) = uploads {
+        uploads.finish().await;
     }
     let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What brings recordings to the store, and removes old ones.
+struct Uploads {
+    task: JoinHandle<()>,
+    closing: CancellationToken,
+}
+
+impl Uploads {
+    fn begin(recordings: Arc<Recordings>, settings: &Settings) -> Self {
+        let closing = CancellationToken::new();
+        if let Some(days) = settings.recording.retention_days {
+            let age = Duration::from_hours(24) * days.get();
+            actix_web::rt::spawn(recordings.clone().forget(age, closing.clone()));
+        }
+        let task = actix_web::rt::spawn(recordings.run(closing.clone()));
+        Self { task, closing }
+    }
+
+    /// Waits a little for what is under way.
+    async fn finish(self) {
+        self.closing.cancel();
+        if tokio::time::timeout(GOODBYE, self.task).await.is_err() {
+            tracing::warn!("recordings wait in their journals");
+        }
+    }
+}
+
+/// How the server comes to its end.
+struct Drain {
+    patience: Duration,
+    draining: CancellationToken,
+    work: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Drain {
+    /// Waits for a signal, lets running work finish, and stops the server.
+    async fn run(self, mut stop: StopSignal, server: ServerHandle) {
+        stop.received().await;
+        let patience = self.patience;
+        tracing::info!(
+            "stopping: running work may go on for {} s",
+            patience.as_secs()
+        );
+        // New connections are still taken, so that a load balancer is told by /readyz.
+        self.draining.cancel();
+        self.work.close();
+        let done = tokio::select! {
+            () = self.work.wait() => true,
+            () = stop.received() => false,
+            () = tokio::time::sleep(patience) => false,
+        };
+        if !done {
+            // Sessions say goodbye; whatever else still runs is cut.
+            tracing::warn!("ending what still runs");
+            self.closing.cancel();
+            let _late = tokio::time::timeout(GOODBYE, self.work.wait()).await;
+        }
+        server.stop(self.work.is_empty()).await;
+    }
 }
 
 /// Shows the metrics at an address of their own until they are stopped.

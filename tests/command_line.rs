@@ -14,6 +14,7 @@ fn help_has_examples_for_every_subcommand() {
         &["voices", "--help"],
         &["bench", "--help"],
         &["bench", "sessions", "--help"],
+        &["recordings", "--help"],
     ] {
         let output = vivavoce(arguments);
         assert!(output.status.success());

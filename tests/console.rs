@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
@@ -17,6 +17,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use vivavoce::audio::{Layout, SampleRate, wav};
 
 use crate::harness::*;
+use crate::session::client::Session;
+use crate::session::recorded::{hears, recording, stored};
 
 /// What a page ought not to cause: exceptions, lines on the console, violations of its policy, failed requests.
 const COMPLAINTS: [&str; 3] = [
@@ -51,7 +53,7 @@ async fn what_is_said_to_the_console_is_on_the_page_and_what_it_says_is_understo
     for colour in ["in", "good", "bad"] {
         page.until_drawn(colour).await;
     }
-    let nothing = page.evaluate(&drawn_in("out")).await;
+    let nothing = page.evaluate(&drawn_in("time", "out")).await;
     assert_eq!(nothing, json!(0), "nothing was played yet");
 
     page.keep_what_is_played().await;
@@ -73,7 +75,7 @@ async fn what_is_said_to_the_console_is_on_the_page_and_what_it_says_is_understo
     }
 
     // To be looked at.
-    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console.png");
+    let picture = in_tmp("console.png");
     page.screenshot(&picture).await;
     assert!(std::fs::metadata(&picture).unwrap().len() > 10_000);
     let asked = page.requests();
@@ -143,6 +145,64 @@ async fn the_console_says_why_a_socket_or_the_microphone_is_refused() {
     page.click("#mic").await;
     page.until("$('alert').textContent.startsWith('No microphone') && !$('mic').disabled")
         .await;
+}
+
+#[actix_web::test]
+async fn the_console_shows_and_plays_a_recording_with_what_was_said_beside_it() {
+    let server = Server::start_with(&[("NULL_ENABLED", "true")]);
+    let hostile = "<img src=x onerror=document.title='caught'> was said";
+    let mut session = Session::open(&server, recording("call-17")).await;
+    hears(&session, 2).await;
+    session.speak("a", hostile).await;
+    session.completion_of("a").await;
+    session.close().await;
+    stored(&server, "call-17").await;
+
+    let browser = Chromium::start(None);
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+    page.click("#list-recordings").await;
+    page.until("document.querySelector('#recordings button')")
+        .await;
+    assert!(page.text("#recordings").await.starts_with("call-17 · "));
+    page.click("#recordings button").await;
+    page.until("!$('player').hidden && document.querySelectorAll('#transcript button').length > 1")
+        .await;
+    let lines = page.text("#transcript").await;
+    assert!(
+        lines.contains("heard") && lines.contains(hostile),
+        "{lines}"
+    );
+    let images = page
+        .evaluate("document.querySelectorAll('img').length")
+        .await;
+    assert_eq!(images, json!(0));
+    for colour in ["in", "out", "bad"] {
+        page.until_drawn_on("wave", colour).await;
+    }
+
+    // A line moves the position to where it begins, by mouse or keyboard, and playing goes on from there.
+    let begins = page.evaluate("recordings.opened.lines.find((line) => line.who === 'said').at");
+    let begins = begins.await.as_f64().unwrap();
+    assert!(begins > 1.0, "{begins}");
+    page.click("#transcript .said").await;
+    page.until("document.querySelector('#transcript .said').classList.contains('now')")
+        .await;
+    assert_eq!(page.evaluate("position()").await.as_f64(), Some(begins));
+    page.screenshot(&in_tmp("recording-light.png")).await;
+    let dark = json!({"features": [{"name": "prefers-color-scheme", "value": "dark"}]});
+    page.call("Emulation.setEmulatedMedia", dark).await;
+    page.until_drawn_on("wave", "out").await;
+    page.screenshot(&in_tmp("recording-dark.png")).await;
+    page.click("#play").await;
+    page.until("$('play').textContent === 'Pause' && Number($('wave').ariaValueNow) > 0")
+        .await;
+    page.until("$('play').textContent === 'Play'").await;
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+}
+
+/// Where pictures are kept, to be looked at.
+fn in_tmp(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 /// A browser with a profile of its own. Dropping it ends its processes and removes the profile.
@@ -360,7 +420,12 @@ impl Page {
     }
 
     async fn until_drawn(&mut self, colour: &str) {
-        self.until(&format!("{} > 50", drawn_in(colour))).await;
+        self.until_drawn_on("time", colour).await;
+    }
+
+    async fn until_drawn_on(&mut self, canvas: &str, colour: &str) {
+        self.until(&format!("{} > 50", drawn_in(canvas, colour)))
+            .await;
     }
 
     /// Taps the page's player, with the page's own worklet for microphones.
@@ -420,13 +485,13 @@ impl Page {
     }
 }
 
-/// An expression: how many pixels of the time line have one of the page's colours.
-fn drawn_in(colour: &str) -> String {
+/// An expression: how many pixels of a canvas have one of the page's colours.
+fn drawn_in(canvas: &str, colour: &str) -> String {
     format!(
         "(() => {{
-            const {{ width, height }} = $('time');
+            const {{ width, height }} = $('{canvas}');
             const copy = new OffscreenCanvas(width, height).getContext('2d', {{ willReadFrequently: true }});
-            copy.drawImage($('time'), 0, 0);
+            copy.drawImage($('{canvas}'), 0, 0);
             const {{ data }} = copy.getImageData(0, 0, width, height);
             const colour = palette['{colour}'].match(/\\d+/g).map(Number);
             let count = 0;

@@ -177,7 +177,7 @@ fn first_frame(socket: &mut TcpStream) -> Vec<u8> {
 }
 
 /// Bytes of memory that the server has.
-fn resident(server: &Server) -> usize {
+pub fn resident(server: &Server) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS"));
     let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();

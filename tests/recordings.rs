@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vivavoce::audio::{Pcm, linear16};
+use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate, linear16};
 
 use crate::auth::{OF_A, OF_B, with_secrets};
 use crate::harness::{Server, assert_error, client, ffprobe, run, stdout, which};
 use crate::session::client::{Session, with};
-use crate::session::sound::{WIDE, chopped};
+use crate::session::sound::{WIDE, chopped, encoded};
 
 /// The providers that cost nothing, recorded.
 const NULL: (&str, &str) = ("NULL_ENABLED", "true");
@@ -188,6 +188,80 @@ async fn a_second_config_turns_recording_on_and_off() {
     session.close().await;
 }
 
+/// The packets of the sound in an Ogg file, by nothing of the server's: lacing values, and the bytes that they count.
+fn packets(file: &Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(file).unwrap();
+    let (mut packets, mut packet, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(page) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        assert_eq!(&page[..4], b"OggS");
+        let lacing = &page[27..27 + usize::from(page[26])];
+        let mut body = 27 + lacing.len();
+        for value in lacing {
+            packet.extend_from_slice(&page[body..body + usize::from(*value)]);
+            body += usize::from(*value);
+            if *value < 255 {
+                packets.push(std::mem::take(&mut packet));
+            }
+        }
+        at += body;
+    }
+    packets.split_off(2)
+}
+
+fn is_silent(packet: &[u8]) -> bool {
+    packet.len() == 3 && packet.ends_with(&[0xFF, 0xFE])
+}
+
+#[tokio::test]
+async fn opus_of_one_source_is_recorded_as_it_came() {
+    let server = Server::start_with(&[NULL, ("RECORDING_LAYOUT", "mono")]);
+    let format = AudioFormat::mono(Encoding::Opus, SampleRate::HZ_48000);
+    // A tone that rises: no packet is like another, and none is silent.
+    let rising = |n: usize| {
+        let seconds = n as f64 / 16_000.0;
+        ((seconds * (300.0 + 40.0 * seconds) * std::f64::consts::TAU).sin() * 12_000.0) as i16
+    };
+    let sound = Pcm::new(WIDE.layout, (0..32_000).map(rising).collect());
+    let sound = encoded(&sound, format).await;
+    let sent: Vec<_> = sound.iter().map(|piece| piece.data.to_vec()).collect();
+    let stt = json!({"provider": "null", "encoding": "opus", "sample_rate": 48_000});
+    let config = |name| recorded(name, json!({"stt_config": stt}));
+    let listening = async {
+        let session = Session::open(&server, config("heard")).await;
+        let (first, second) = sound.split_at(sound.len() / 2);
+        session.hear(first.to_vec()).await;
+        // A client that sends nothing for a while.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        session.hear(second.to_vec()).await;
+        session.close().await;
+        let file = stored(&server, "heard").await;
+        let seconds = judged(&file);
+        assert!(seconds >= 2.6, "{seconds}");
+        let found = packets(&file);
+        let passed = found.iter().filter(|packet| sent.contains(packet));
+        assert!(passed.eq(&sent), "packets are missing or out of order");
+        let of_ours = found.iter().filter(|packet| !sent.contains(packet));
+        // At most one that is not silent ends the stream.
+        assert!(of_ours.filter(|packet| !is_silent(packet)).count() <= 1);
+        assert_eq!(metadata(&server, "heard")["channels"], 1);
+    };
+    // Once something is played both are mixed, in the same file.
+    let talking = async {
+        let mut session = Session::open(&server, config("talked")).await;
+        session.hear(sound.clone()).await;
+        session.speak("one", "This is said at the end.").await;
+        session.completion_of("one").await;
+        session.close().await;
+        let file = stored(&server, "talked").await;
+        judged(&file);
+        let found = packets(&file);
+        assert!(sent[..30].iter().all(|packet| found.contains(packet)));
+        let mixed = found.iter().filter(|packet| !sent.contains(packet));
+        assert!(mixed.filter(|packet| !is_silent(packet)).count() > 25);
+    };
+    tokio::join!(listening, talking);
+}
+
 #[tokio::test]
 async fn a_recording_is_given_in_parts_listed_and_deleted() {
     let server = Server::start_with(&[NULL]);
@@ -296,6 +370,53 @@ async fn a_recording_is_given_in_parts_listed_and_deleted() {
     assert!(!server.data.path().join("recordings/c").exists());
 }
 
+/// 500 MB, nearly all of them a hole in a file.
+#[tokio::test]
+async fn somebody_who_reads_slowly_costs_no_memory() {
+    const SIZE: u64 = 500 << 20;
+    let server = Server::start_with(&[NULL]);
+    let folder = server.data.path().join("recordings/large");
+    std::fs::create_dir_all(&folder).unwrap();
+    let audio = std::fs::File::create(folder.join("audio.ogg")).unwrap();
+    audio.set_len(SIZE).unwrap();
+    let metadata = json!({
+        "stream_id": "large", "started_at": 0, "duration_ms": 1, "size": SIZE, "sha256": "", "channels": 2,
+        "participants": [], "complete": true,
+    });
+    std::fs::write(folder.join("metadata.json"), metadata.to_string()).unwrap();
+    let url = format!("{}/recording/large", server.url);
+    let before = crate::limits::resident(&server);
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(client().get(&url).send().await.unwrap());
+    }
+    let mut most = 0;
+    for _ in 0..200 {
+        for reader in &mut readers {
+            assert!(!reader.chunk().await.unwrap().unwrap().is_empty());
+        }
+        most = most.max(crate::limits::resident(&server).saturating_sub(before));
+    }
+    assert!(most < 32 << 20, "{most} bytes for four readers");
+    // The rest comes as well.
+    let mut last = readers.pop().unwrap();
+    assert_eq!(last.headers()["content-length"], SIZE.to_string());
+    let rest = last.content_length().unwrap();
+    drop(readers);
+    let mut read = 0;
+    for number in 0.. {
+        let Some(piece) = last.chunk().await.unwrap() else {
+            break;
+        };
+        read += piece.len() as u64;
+        if number % 100 == 0 {
+            most = most.max(crate::limits::resident(&server).saturating_sub(before));
+        }
+    }
+    assert_eq!(read, rest);
+    assert!(most < 32 << 20, "{most} bytes for one reader");
+}
+
 #[tokio::test]
 async fn nobody_learns_of_the_recordings_of_another_tenant() {
     let server = with_secrets(&[]);
@@ -349,6 +470,7 @@ async fn nobody_learns_of_the_recordings_of_another_tenant() {
             for request in [
                 client().get(&url),
                 client().head(&url),
+                client().get(format!("{url}/transcript")),
                 client().delete(&url),
             ] {
                 assert_eq!(

@@ -51,6 +51,10 @@ fn rooms() -> Vec<Case> {
         (get(), "/recording/", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
         (get(), "/recording/a%2Fb", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
         (get(), "/recording/a..b", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
+        (get(), "/recording/abc/transcript", Value::Null, 404, "RECORDING_NOT_FOUND", "stream_id"),
+        (get(), "/recording//transcript", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
+        (get(), "/recording/a/b/transcript", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
+        (get(), "/recording/a..b/transcript", Value::Null, 400, "INVALID_REQUEST", "stream_id"),
     ]
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::*;
 use crate::session::client::Session;
+use crate::session::recorded::{hears, recorded, recording};
 
 const SECRET: &str = "a secret of sixteen bytes or more";
 
@@ -129,6 +130,93 @@ async fn a_webhook_survives_a_restart_while_its_receiver_is_away() {
     assert_eq!((&seen["id"], &seen["good"]), (&waiting["id"], &json!(true)));
     assert_eq!(seen["body"]["stream_id"], "second");
     drop(server);
+}
+
+/// The next of this kind.
+fn next_of(receiver: &mut Receiver, event: &str) -> Value {
+    loop {
+        let seen = receiver.next();
+        assert_eq!(seen["good"], true, "{seen}");
+        if seen["body"]["event"] == event {
+            return seen;
+        }
+    }
+}
+
+#[actix_web::test]
+async fn a_recording_that_is_stored_is_told_with_what_is_known_of_it_and_always_as_the_same_event()
+{
+    // It refuses everything at first, then it is away.
+    let mut receiver = Receiver::start(0, u32::MAX);
+    let port = receiver.port;
+    let url = format!("http://127.0.0.1:{port}/");
+    let settings = settings(&url);
+    let server = Server::start_with(&settings);
+    recorded(&server, "call").await;
+    let refused = next_of(&mut receiver, "recording.stored");
+    assert_eq!(refused["status"], 500);
+    drop(receiver);
+    let mut told = server.into_data();
+    let known: Value = serde_json::from_slice(
+        &std::fs::read(told.path().join("recordings/call/metadata.json")).unwrap(),
+    )
+    .unwrap();
+
+    // Another process tells it as well, and once more where the first has died before the journal was gone.
+    for _ in 0..2 {
+        let server = Server::start_in(told, &settings);
+        let mut receiver = Receiver::start(port, 0);
+        let seen = next_of(&mut receiver, "recording.stored");
+        assert_eq!(
+            (&seen["id"], &seen["status"]),
+            (&refused["id"], &json!(204))
+        );
+        let body = &seen["body"];
+        let expected = json!({
+            "event": "recording.stored", "stream_id": "call", "timestamp": body["timestamp"],
+            "key": "recordings/call/audio.ogg", "duration_ms": known["duration_ms"],
+            "size": known["size"], "sha256": known["sha256"],
+        });
+        assert_eq!(body, &expected);
+        assert!(body["timestamp"].as_u64() >= known["started_at"].as_u64());
+        let spool = server.data.path().join("webhooks");
+        eventually("what was taken stays in the spool", || {
+            std::fs::read_dir(&spool).unwrap().count() == 0
+        })
+        .await;
+        told = server.into_data();
+        let journal = told.path().join("recordings/.journal/call");
+        std::fs::create_dir(&journal).unwrap();
+        for file in ["audio.ogg", "transcript.jsonl", "metadata.json"] {
+            let kept = told.path().join("recordings/call").join(file);
+            std::fs::copy(kept, journal.join(file)).unwrap();
+        }
+    }
+}
+
+#[actix_web::test]
+async fn a_recording_whose_key_is_taken_is_told_to_have_failed() {
+    let mut receiver = Receiver::start(0, 0);
+    let url = format!("http://127.0.0.1:{}/", receiver.port);
+    let server = Server::start_with(&settings(&url));
+    let session = Session::open(&server, recording("taken")).await;
+    hears(&session, 1).await;
+    let folder = server.data.path().join("recordings/taken");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("audio.ogg"), "something else").unwrap();
+    session.close().await;
+    let failed = next_of(&mut receiver, "recording.failed");
+    let body = &failed["body"];
+    assert_eq!(
+        (&body["stream_id"], &body["key"]),
+        (&json!("taken"), &json!("recordings/taken/audio.ogg"))
+    );
+    assert_eq!(body["message"], "the key is taken");
+    let journal = server.data.path().join("recordings/.journal/taken");
+    let size = std::fs::metadata(journal.join("audio.ogg")).unwrap().len();
+    assert_eq!(body["size"], size);
+    assert_eq!(body["sha256"].as_str().unwrap().len(), 64);
+    assert!(body["duration_ms"].as_u64().unwrap() >= 900);
 }
 
 #[test]

@@ -86,6 +86,7 @@ fn parts(settings: &Settings) -> Parts {
             synthesizer,
             voices: VoiceRegistry::new(providers).start(),
             sessions,
+            recordings: None,
             outbound_address: None,
             draining: CancellationToken::new(),
             work: TaskTracker::new(),

@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod recording;
 #[path = "../vowel/mod.rs"]
 mod vowel;
 
@@ -18,7 +19,7 @@ use vivavoce::audio::encode::StreamEncoder;
 use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce::audio::vad::{RATE, Vad, VadEvent, VadSettings};
-use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};
+use vivavoce::audio::{AudioFormat, Channels, Encoding, Layout, Pcm, SampleRate, linear16};
 use vivavoce::providers::{SttEvent, Transcript};
 
 const FRAMES: usize = 50;
@@ -95,7 +96,14 @@ fn main() {
         "denoise-48k" => denoise(full, count),
         "turns" => turns(count),
         "playback" => playback(count),
-        other => panic!("no scenario {other:?}"),
+        "record-passed" => recording::record(Channels::Mono, 5, count),
+        other => match other.rsplit_once('-') {
+            Some(("record", complexity)) => {
+                recording::record(Channels::Stereo, complexity.parse().unwrap(), count);
+            }
+            Some(("record-raw", complexity)) => raw_record(complexity.parse().unwrap(), count),
+            _ => panic!("no scenario {other:?}"),
+        },
     }
 }
 
@@ -104,6 +112,27 @@ fn raw_encode(layout: Layout, count: usize) {
     let mut packet = [0; MAX_FRAME_PACKET];
     for frame in sound(layout).iter().cycle().take(count) {
         black_box(encoder.encode(frame.samples(), &mut packet).unwrap());
+    }
+}
+
+/// libopus with the settings of a recording in stereo.
+fn raw_record(complexity: i32, count: usize) {
+    let layout = Layout::new(SampleRate::HZ_16000, Channels::Stereo);
+    let channels = opus::Channels::Stereo;
+    let mut encoder =
+        opus::Encoder::new(layout.rate.hz(), channels, opus::Application::Audio).unwrap();
+    encoder.set_bitrate(opus::Bitrate::Bits(48_000)).unwrap();
+    encoder.set_complexity(complexity).unwrap();
+    let mut packet = [0; MAX_FRAME_PACKET];
+    let frames = sound(Layout::mono(layout.rate));
+    // What is heard was said a frame before it comes; what is played is heard as it leaves.
+    let played = frames.iter().cycle().skip(frames.len() - 1);
+    let both = frames.iter().zip(played).map(|(left, right)| {
+        let both = left.samples().iter().zip(right.samples());
+        both.flat_map(|(left, right)| [*left, *right]).collect()
+    });
+    for frame in both.collect::<Vec<Vec<_>>>().iter().cycle().take(count) {
+        black_box(encoder.encode(frame, &mut packet).unwrap());
     }
 }
 

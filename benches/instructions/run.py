@@ -4,7 +4,9 @@
 Every scenario of main.rs runs twice, with different counts; the difference cancels start-up. Prints a Markdown table
 in which each scenario stands beside libopus alone where there is such a one. Usage, from the root of the repository:
 
-    benches/instructions/run.py
+    benches/instructions/run.py [SCENARIO]...
+
+All scenarios, or those that are named and what they are compared with.
 """
 
 import pathlib
@@ -42,6 +44,11 @@ SCENARIOS = [
     ("turns", "TurnDetector", None),
     ("playback", "PlaybackQueue, words estimated and told", None),
 ]
+for complexity in [0, 3, 5, 10]:
+    raw = f"record-raw-{complexity}"
+    SCENARIOS.append((raw, f"libopus alone: encode, 16 kHz stereo, complexity {complexity}", None))
+    SCENARIOS.append((f"record-{complexity}", f"RecorderActor, 16 kHz stereo, complexity {complexity}", raw))
+SCENARIOS.append(("record-passed", "RecorderActor, Opus passed through", "record-raw-0"))
 
 
 def instructions(program, scenario, count):
@@ -55,7 +62,11 @@ def main():
     counts = {}
     print("| 20 ms of sound | instructions | beside libopus alone |")
     print("|---|---:|---:|")
+    wanted = set(sys.argv[1:] or [scenario for scenario, _, _ in SCENARIOS])
+    wanted |= {beside for scenario, _, beside in SCENARIOS if scenario in wanted}
     for scenario, name, beside in SCENARIOS:
+        if scenario not in wanted:
+            continue
         few = instructions(program, scenario, FEW)
         many = instructions(program, scenario, MANY)
         counts[scenario] = (many - few) / (MANY - FEW)

@@ -17,15 +17,16 @@ use tracing::Instrument;
 
 use crate::audio::ogg::{OggError, OggOpusWriter, OpusHead};
 use crate::audio::opus::{
-    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, has_rate,
+    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames,
+    has_rate, silent_packets,
 };
-use crate::audio::timeline::Timeline;
+use crate::audio::timeline::{Piece, Timeline};
 use crate::audio::{Channels, Layout, Pcm, SampleRate};
 use crate::recordings::journal::Journal;
 use crate::recordings::{Line, Metadata, RecordingSettings};
 
 /// How often the task looks what is due.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(50);
 /// How much sound a page holds. With the clock's lag, a tick and what the disk takes, what a process that is killed has
 /// not written is less than a second.
 const PAGE: Duration = Duration::from_millis(100);
@@ -60,11 +61,11 @@ impl Tap {
         })))
     }
 
-    /// Sound that has come at `at`.
-    pub fn hear(&self, sound: &Pcm, at: Instant) {
+    /// Sound that has come at `at`, and the Opus packet that it came in.
+    pub fn hear(&self, sound: &Pcm, packet: Option<&[u8]>, at: Instant) {
         let tapped = &mut *self.0.borrow_mut();
         let at = at.saturating_duration_since(tapped.start);
-        tapped.timeline.hear(sound, at);
+        tapped.timeline.hear(sound, packet, at);
     }
 
     /// Sound that leaves now, for a listener who has `unplayed` to hear before it.
@@ -217,52 +218,48 @@ async fn record(
     let mut disk = Disk::new(journal);
     pages.begin();
     disk.write(&mut pages.bytes, String::new()).await?;
-    let mut block = Vec::new();
     loop {
         let over = tokio::select! {
             () = ended.cancelled() => true,
             () = tokio::time::sleep(TICK) => false,
         };
-        let mut blocks = 0;
-        loop {
-            block.clear();
-            let due = {
-                let tapped = &mut *tap.0.borrow_mut();
-                let now = tapped.start.elapsed();
-                tapped.timeline.take(now, &mut block)
-            };
-            if !due {
-                break;
-            }
-            pages.encode(&block)?;
-            blocks += 1;
-            if blocks % BLOCKS_AT_ONCE == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
         if over {
             break;
         }
+        encode_due(&tap, &mut pages).await?;
         let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
         disk.write(&mut pages.bytes, lines).await?;
     }
-    let (rest, total, lines) = {
+    let total = {
         let tapped = &mut *tap.0.borrow_mut();
-        let layout = tapped.timeline.layout();
-        let timeline = std::mem::replace(&mut tapped.timeline, Timeline::new(layout));
-        block.clear();
-        let total = timeline.finish(tapped.start.elapsed(), &mut block);
-        (block, total, std::mem::take(&mut tapped.lines))
+        tapped.timeline.finish(tapped.start.elapsed())
     };
-    let frame = tap.layout().samples_in(FRAME);
-    for (number, block) in rest.chunks(frame).enumerate() {
-        pages.encode(block)?;
+    encode_due(&tap, &mut pages).await?;
+    let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
+    let mut bytes = pages.finish(total)?;
+    disk.finish(&mut bytes, lines).await
+}
+
+/// Encodes what is due, a little at a time.
+async fn encode_due(tap: &Tap, pages: &mut Pages) -> Result<(), RecordError> {
+    let mut block = Vec::new();
+    for number in 1.. {
+        block.clear();
+        let piece = {
+            let tapped = &mut *tap.0.borrow_mut();
+            tapped.timeline.take(tapped.start.elapsed(), &mut block)
+        };
+        match piece {
+            Some(Piece::Block) => pages.encode(&block)?,
+            Some(Piece::Packet(packet)) => pages.push(&packet)?,
+            Some(Piece::Silence(units)) => pages.silence(units)?,
+            None => break,
+        }
         if number % BLOCKS_AT_ONCE == 0 {
             tokio::task::yield_now().await;
         }
     }
-    let mut bytes = pages.finish(total)?;
-    disk.finish(&mut bytes, lines).await
+    Ok(())
 }
 
 /// What the comment header says.
@@ -342,6 +339,21 @@ impl Pages {
         Ok(())
     }
 
+    /// A packet as it is.
+    fn push(&mut self, packet: &[u8]) -> Result<(), RecordError> {
+        self.encoded += u64::from(clock_frames(packet)?);
+        self.bytes.extend_from_slice(&self.writer.push(packet)?);
+        Ok(())
+    }
+
+    /// Silence between packets, of so many times 2.5 ms.
+    fn silence(&mut self, units: u32) -> Result<(), RecordError> {
+        for packet in silent_packets(units) {
+            self.push(&packet)?;
+        }
+        Ok(())
+    }
+
     /// The end of the stream behind so many frames.
     fn finish(mut self, frames: u64) -> Result<BytesMut, RecordError> {
         let layout = self.encoder.layout();
@@ -415,3 +427,6 @@ async fn written(writing: JoinHandle<io::Result<Journal>>) -> io::Result<Journal
         .await
         .unwrap_or_else(|error| Err(io::Error::other(error)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Duration;
 
+use bytes::Bytes;
 use symphonia::core::audio::Channels as AnyChannels;
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
@@ -136,6 +137,7 @@ impl StreamDecoder {
         Chunks {
             decoder: &mut self.decoder,
             bytes: Some(bytes),
+            packet: None,
             ended: false,
         }
     }
@@ -148,6 +150,7 @@ impl StreamDecoder {
         Chunks {
             decoder: &mut self.decoder,
             bytes: None,
+            packet: None,
             ended: true,
         }
     }
@@ -169,6 +172,8 @@ pub struct Chunks<'a> {
     decoder: &'a mut Decoder,
     /// What was pushed, for the formats that need no buffer.
     bytes: Option<&'a [u8]>,
+    /// The packet of bare Opus that was decoded.
+    packet: Option<&'a [u8]>,
     ended: bool,
 }
 
@@ -190,6 +195,14 @@ impl Iterator for Chunks<'_> {
 }
 
 impl Chunks<'_> {
+    /// The Opus packet that the newest chunk was decoded from, if it was.
+    pub fn packet(&self) -> Option<&[u8]> {
+        match &*self.decoder {
+            Decoder::OggOpus(decoder) => Some(&decoder.packet),
+            _ => self.packet,
+        }
+    }
+
     fn decode(&mut self) -> Result<Option<Pcm>, DecodeError> {
         let bytes = self.bytes.take();
         let mut samples = Vec::new();
@@ -210,6 +223,7 @@ impl Chunks<'_> {
             }
             (Decoder::Opus(decoder), Some(packet)) => {
                 decoder.decode(packet, &mut samples)?;
+                self.packet = Some(packet);
                 decoder.layout()
             }
             (Decoder::Wav(reader), Some(bytes)) => {
@@ -280,6 +294,8 @@ struct OggOpusDecoder {
     /// Of the first head; chained streams are brought to its channels.
     head: Option<OpusHead>,
     decoder: Option<OpusDecoder>,
+    /// The newest packet.
+    packet: Bytes,
 }
 
 impl OggOpusDecoder {
@@ -289,6 +305,7 @@ impl OggOpusDecoder {
             rate,
             head: None,
             decoder: None,
+            packet: Bytes::new(),
         }
     }
 
@@ -305,7 +322,9 @@ impl OggOpusDecoder {
                     self.decoder = Some(OpusDecoder::new(layout)?);
                 }
                 OggItem::Packet(packet) => {
-                    if let Some(sound) = self.decode(&packet)? {
+                    let sound = self.decode(&packet)?;
+                    self.packet = packet.data;
+                    if let Some(sound) = sound {
                         return Ok(Some(sound));
                     }
                 }

@@ -244,6 +244,17 @@ impl OpusDecoder {
     }
 }
 
+/// Packets of digital silence, for so many times 2.5 ms: frames of CELT in full band (configurations 28 to 31 of table 2
+/// in RFC 6716) that hold nothing but their flag of silence (section 4.3).
+pub fn silent_packets(mut units: u32) -> impl Iterator<Item = [u8; 3]> {
+    const SIZES: [(u32, u8); 4] = [(8, 31), (4, 30), (2, 29), (1, 28)];
+    std::iter::from_fn(move || {
+        let (size, configuration) = SIZES.into_iter().find(|(size, _)| *size <= units)?;
+        units -= size;
+        Some([configuration << 3, 0xFF, 0xFE])
+    })
+}
+
 /// How long the sound in `packet` lasts, read from its first two bytes without decoding.
 pub fn packet_duration(packet: &[u8]) -> Result<Duration, OpusError> {
     Ok(SampleRate::HZ_48000.duration_of(clock_frames(packet)? as usize))
@@ -323,6 +334,20 @@ mod tests {
 
     fn energy(samples: &[i16]) -> f64 {
         samples.iter().map(|&s| f64::from(s).powi(2)).sum::<f64>() / samples.len() as f64
+    }
+
+    #[test]
+    fn silent_packets_are_silent_and_as_long_as_they_say() {
+        let layout = layout(48_000, Channels::Mono);
+        for units in 1..=20 {
+            let mut decoder = OpusDecoder::new(layout).unwrap();
+            let mut samples = Vec::new();
+            for packet in silent_packets(units) {
+                decoder.decode(&packet, &mut samples).unwrap();
+            }
+            assert_eq!(samples.len(), units as usize * 120);
+            assert!(samples.iter().all(|sample| *sample == 0));
+        }
     }
 
     #[test]

@@ -79,6 +79,7 @@ fn endpoints() -> Vec<Endpoint> {
         at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)),
         at("/rtc/webhook").on(Method::POST, public(rtc::webhook)),
         at("/recordings").get(protected(recording::list)),
+        at("/recording/{stream_id:.*}/transcript").get(protected(recording::transcript)),
         at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete)),
         at("/sip/call").on(Method::POST, protected(sip::call)),
         at("/sip/transfer").on(Method::POST, protected(sip::transfer)),

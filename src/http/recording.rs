@@ -1,9 +1,10 @@
-//! `/recording/{stream_id}` and `/recordings`: what was said, as it is kept. Whoever may not see a recording is told what
+//! `/recording/{stream_id}`, its transcript, and `/recordings`: what was said, as it is kept. Whoever may not see a recording is told what
 //! they would be told if there were none.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use actix_web::body::{MessageBody, SizedStream};
 use actix_web::http::header::{
     self, ContentDisposition, ContentRange, ContentRangeSpec, DispositionParam, DispositionType,
     ETag, EntityTag, Header, IfMatch, IfNoneMatch, IfRange,
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::auth::Access;
-use crate::providers::StoreError;
+use crate::providers::{ByteStream, StoreError};
 use crate::recordings::catalogue::{Found, Page};
 use crate::recordings::{Metadata, Recordings};
 
@@ -85,20 +86,43 @@ pub async fn download(
     response.no_chunking(part.end - part.start);
     if request.method() == Method::HEAD || part.is_empty() {
         let nothing = futures_util::stream::empty::<Result<web::Bytes, actix_web::Error>>();
-        let body = actix_web::body::SizedStream::new(part.end - part.start, nothing);
+        let body = SizedStream::new(part.end - part.start, nothing);
         return Ok(response.body(body));
     }
     let length = part.end - part.start;
     let sound = recordings.sound(&metadata, Some(part)).await;
     // What was there a moment ago may have been deleted.
     let sound = sound.map_err(|error| failed(&error))?;
-    let sound = sound.map(|piece| {
+    Ok(response.body(sized(length, sound)))
+}
+
+/// Gives what was said in a recording, as it is kept: one JSON object a line.
+pub async fn transcript(
+    access: Access,
+    state: web::Data<AppState>,
+    stream_id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let recordings = recordings(&state, &stream_id)?;
+    let metadata = find(recordings, &stream_id, &access).await?;
+    let found = recordings.transcript(&metadata).await;
+    let (size, lines) = found.map_err(|error| failed(&error))?;
+    let mut response = HttpResponse::Ok();
+    response
+        .content_type("application/x-ndjson")
+        .insert_header((header::CACHE_CONTROL, "private, no-cache"))
+        .no_chunking(size);
+    Ok(response.body(sized(size, lines)))
+}
+
+/// A body of so many bytes. An answer has begun when its store fails: it then breaks off.
+fn sized(length: u64, pieces: ByteStream) -> impl MessageBody {
+    let pieces = pieces.map(|piece| {
         piece.map_err(|error| {
             tracing::warn!(%error, "a recording could not be read to its end");
             actix_web::error::ErrorInternalServerError("the recording cannot be read")
         })
     });
-    Ok(response.body(actix_web::body::SizedStream::new(length, sound)))
+    SizedStream::new(length, pieces)
 }
 
 /// Deletes a recording.

@@ -69,6 +69,13 @@ impl Recordings {
             .await
     }
 
+    /// What was said in a recording, with its size in bytes.
+    pub async fn transcript(&self, metadata: &Metadata) -> Result<(u64, ByteStream), StoreError> {
+        let key = key(&self.prefix, &metadata.stream_id, TRANSCRIPT);
+        let size = self.store.head(&key).await?.size;
+        Ok((size, self.store.get(&key, Some(0..size)).await?))
+    }
+
     /// Removes a recording. What is known of it goes last, so that its owner can try again.
     pub async fn remove(&self, metadata: &Metadata) -> Result<(), StoreError> {
         for file in [AUDIO, TRANSCRIPT, METADATA] {

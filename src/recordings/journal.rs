@@ -2,7 +2,8 @@
 //! process that died has left is found again at the next start, and ended where its last whole page ends.
 //!
 //! `{root}/{stream_id}/` holds `session.json` (what is known at the start), `audio.ogg`, `transcript.jsonl`, and, once
-//! it is finished, `metadata.json`; whoever brings it to the store notes its progress beside them. Everything here
+//! it is finished, `metadata.json`; whoever brings it to the store notes its progress beside them. Until it is finished
+//! a `reserve` keeps the room that finishing takes, so that it can also be done on a disk that is full. Everything here
 //! waits for the disk.
 
 use std::collections::HashSet;
@@ -22,6 +23,9 @@ use crate::audio::ogg;
 pub const FOLDER: &str = "recordings/.journal";
 /// What is known at the start.
 const SESSION: &str = "session.json";
+/// Room for what is written at the end: a page of silence and `metadata.json`.
+const RESERVE: &str = "reserve";
+const RESERVE_BYTES: usize = 8 * 1024;
 /// What the folder of a journal is called while it is being removed.
 const GONE: &str = ".gone-";
 /// No description of ours is longer.
@@ -112,6 +116,7 @@ impl Journals {
         let opened = write_description(&folder, SESSION, metadata).and_then(|()| {
             let audio = create(&folder.join(AUDIO))?;
             let transcript = create(&folder.join(TRANSCRIPT))?;
+            create(&folder.join(RESERVE))?.write_all(&[0; RESERVE_BYTES])?;
             sync_folder(&folder)?;
             sync_folder(&self.root)?;
             Ok((audio, transcript))
@@ -171,6 +176,10 @@ impl Journals {
             remove(&folder)?;
             return Ok(None);
         };
+        match fs::remove_file(folder.join(RESERVE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut audio = OpenOptions::new()
             .read(true)
             .write(true)

@@ -115,14 +115,15 @@ impl Recordings {
                 abandon(journal);
                 Err(BeginError::Exists)
             }
-            Ok(Err(StoreError::NotFound)) => Ok(journal),
+            Ok(Err(StoreError::NotFound)) | Err(_) => Ok(journal),
             // A store that is away does not keep anybody from speaking: the journal waits for it, and it overwrites
             // nothing when it is back.
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the store cannot tell whether it has a recording");
+            answer => {
+                if let Ok(Err(error)) = answer {
+                    tracing::warn!(%error, "the store cannot tell whether it has a recording");
+                }
                 Ok(journal)
             }
-            Err(_) => Ok(journal),
         }
     }
 

@@ -36,7 +36,7 @@ pub async fn run(
                 "recordings were older than recording.retention_days and are removed"
             ),
             Err(error) => {
-                tracing::warn!(%error, "old recordings could not be removed and will be later")
+                tracing::warn!(%error, "old recordings could not be removed and will be later");
             }
         }
         tokio::select! {

@@ -67,6 +67,8 @@ pub struct Uploader {
     webhooks: Option<Webhooks>,
     waiting: HashMap<String, Waiting>,
     outage: Option<Outage>,
+    /// The journals could not be listed when it looked last.
+    blind: bool,
 }
 
 /// A journal that waits.
@@ -111,6 +113,7 @@ impl Uploader {
             webhooks,
             waiting: HashMap::new(),
             outage: None,
+            blind: false,
         }
     }
 
@@ -155,6 +158,7 @@ impl Uploader {
         });
         match looked.await {
             Ok((there, oldest, wanted)) => {
+                self.blind = false;
                 self.waiting
                     .retain(|name, waiting| waiting.under_way || there.contains(name));
                 for (order, name) in there.into_iter().enumerate() {
@@ -169,7 +173,11 @@ impl Uploader {
                 let age = oldest.and_then(|oldest| SystemTime::now().duration_since(oldest).ok());
                 metrics::recordings_waiting(self.waiting.len(), age.unwrap_or_default());
             }
-            Err(error) => tracing::warn!(%error, "the journals of recordings cannot be listed"),
+            Err(error) if !self.blind => {
+                self.blind = true;
+                tracing::warn!(%error, "the journals of recordings cannot be listed");
+            }
+            Err(_) => {}
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use reqwest::Url;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -144,6 +145,8 @@ pub struct Webhooks {
     slips: mpsc::Sender<(String, Slip)>,
     /// Webhooks on their way to the disk.
     writing: TaskTracker,
+    /// Where they are written: sessions, and the threads that they live on, end before it does.
+    runtime: Handle,
     closing: CancellationToken,
 }
 
@@ -162,6 +165,7 @@ impl Webhooks {
             told: settings.receiver.is_some(),
             slips,
             writing: TaskTracker::new(),
+            runtime: Handle::current(),
             closing,
         })
     }
@@ -183,13 +187,10 @@ impl Webhooks {
 
     /// The same for whoever cannot wait; [`Self::finish`] waits instead.
     pub fn tell_later(&self, notice: Notice) {
-        // Sessions end, at the latest, with the threads that they live on.
-        if self.told
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        if self.told {
             let this = self.clone();
             self.writing
-                .spawn_on(async move { this.tell(&notice).await }, &runtime);
+                .spawn_on(async move { this.tell(&notice).await }, &self.runtime);
         }
     }
 

@@ -211,7 +211,7 @@ const fn behind_the_door([other, right, without]: [&'static str; 3]) -> Cells {
 
 /// Every operation of the document with the example that is sent, and what comes back. Each `HEAD` is answered like its
 /// `GET`.
-const OPERATIONS: [(&str, &str, &str, Cells); 27] = [
+const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
     ("GET", "/", "asked", OPEN),
     ("GET", "/healthz", "asked", OPEN),
     ("GET", "/readyz", "asked", OPEN),
@@ -262,6 +262,12 @@ const OPERATIONS: [(&str, &str, &str, Cells); 27] = [
     ),
     ("GET", "/recordings", "asked", locked("200")),
     ("GET", "/recording/{stream_id}", "asked", NO_RECORDINGS),
+    (
+        "GET",
+        "/recording/{stream_id}/transcript",
+        "asked",
+        NO_RECORDINGS,
+    ),
     ("DELETE", "/recording/{stream_id}", "asked", NO_RECORDINGS),
     (
         "POST",

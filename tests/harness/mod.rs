@@ -72,7 +72,37 @@ impl Server {
         environment: &[(&str, &str)],
         log: impl Into<Stdio>,
     ) -> Self {
-        let mut child = Command::new(VIVAVOCE)
+        Self::start_command(Command::new(VIVAVOCE), data, environment, log)
+    }
+
+    /// A server whose log is kept, with folders in its data folder that are small disks, each of a size as `mount` takes
+    /// it. Only the server sees them; others go through [`Self::inside`].
+    pub fn start_on_disks(disks: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(data.path().join(LOG)).unwrap();
+        let mut script = String::from("set -e\n");
+        for (folder, size) in disks {
+            let folder = data.path().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            script += &format!(
+                "mount -t tmpfs -o size={size} tmpfs '{}'\n",
+                folder.display()
+            );
+        }
+        // A name space of its own, in which nobody needs to be root to mount.
+        let mut command = Command::new(which("unshare"));
+        command.args(["--map-root-user", "--mount", "sh", "-c"]);
+        command.arg(script + "exec \"$0\" \"$@\"").arg(VIVAVOCE);
+        Self::start_command(command, data, environment, log)
+    }
+
+    fn start_command(
+        mut command: Command,
+        data: tempfile::TempDir,
+        environment: &[(&str, &str)],
+        log: impl Into<Stdio>,
+    ) -> Self {
+        let mut child = command
             .args(["serve", "--port", "0", "--data-dir"])
             .arg(data.path())
             .current_dir(data.path())
@@ -105,6 +135,13 @@ impl Server {
     pub fn log_so_far(&self) -> String {
         std::fs::read_to_string(self.data.path().join(LOG))
             .expect("a server that was started with a log")
+    }
+
+    /// A folder in its data folder as the server sees it.
+    pub fn inside(&self, folder: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid()));
+        let data = self.data.path().strip_prefix("/").unwrap();
+        root.join(data).join(folder)
     }
 
     /// The server's process id.
@@ -237,6 +274,7 @@ pub fn which(name: &str) -> PathBuf {
         ("ffprobe", "ffmpeg"),
         ("opusinfo", "opus-tools"),
         ("opusenc", "opus-tools"),
+        ("unshare", "util-linux"),
     ]
     .into();
     let package = packages.get(name).unwrap_or(&name);

@@ -57,11 +57,14 @@ async fn coughs_and_backchannels_let_speech_go_on_and_a_sentence_cuts_it() {
         WIDE,
     )
     .await;
-    let mhm = spoken(&server, "mhm", WIDE).await;
+    // The local voice spells "mhm".
+    let uh_huh = spoken(&server, "uh huh", WIDE).await;
+    let okay = spoken(&server, "okay", WIDE).await;
     for mode in ["duck", "pause"] {
         for (name, sound, state) in [
             ("a cough", &cough(), "resumed"),
-            ("mhm", &mhm, "resumed"),
+            ("uh huh", &uh_huh, "resumed"),
+            ("okay", &okay, "resumed"),
             ("a sentence", &sentence, "confirmed"),
         ] {
             let (told, mut session) = decided(&server, mode, sound).await;

@@ -7,5 +7,6 @@ mod hearing;
 mod interruption;
 mod loading;
 mod protocol;
+pub mod recorded;
 pub mod sound;
 mod speaking;

@@ -186,11 +186,12 @@ impl Ear {
         self.ear.vad.as_mut().and_then(EarVad::break_off)
     }
 
-    /// Decodes some of it; false when there is more. `record` is given the sound as it came.
+    /// Decodes some of it; false when there is more. `record` is given the sound as it came, and
+    /// the Opus packet that it came in.
     pub(super) fn hear(
         &mut self,
         bytes: &[u8],
-        mut record: impl FnMut(&Pcm),
+        mut record: impl FnMut(&Pcm, Option<&[u8]>),
         mut tell: impl FnMut(EarNews),
     ) -> bool {
         let mut chunks = self.decoder.push(bytes);
@@ -200,7 +201,7 @@ impl Ear {
             };
             match chunk {
                 Ok(sound) => {
-                    record(&sound);
+                    record(&sound, chunks.packet());
                     self.ear.listen(sound.into_mono(), &mut tell);
                 }
                 Err(error) => {

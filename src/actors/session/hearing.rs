@@ -82,15 +82,18 @@ enum Recorded {
     /// It waits for the recorder that a config has asked for.
     Early {
         since: Instant,
-        sound: VecDeque<(Pcm, Instant)>,
+        sound: VecDeque<Early>,
         length: Duration,
     },
     /// It is recorded.
     By(Tap),
 }
 
+/// Sound, the Opus packet that it came in, and when it came.
+type Early = (Pcm, Option<Bytes>, Instant);
+
 impl Recorded {
-    fn hear(&mut self, sound: &Pcm) {
+    fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>) {
         match self {
             Self::Nowhere => {}
             Self::Early {
@@ -99,15 +102,16 @@ impl Recorded {
                 ..
             } => {
                 *length += sound.duration();
-                early.push_back((sound.clone(), Instant::now()));
+                let packet = packet.map(Bytes::copy_from_slice);
+                early.push_back((sound.clone(), packet, Instant::now()));
                 while *length > MAX_EARLY
-                    && let Some((oldest, _)) = early.pop_front()
+                    && let Some((oldest, ..)) = early.pop_front()
                 {
                     *length -= oldest.duration();
                     metrics::audio_dropped(DropCause::Recording, oldest.duration());
                 }
             }
-            Self::By(tap) => tap.hear(sound, Instant::now()),
+            Self::By(tap) => tap.hear(sound, packet, Instant::now()),
         }
     }
 }
@@ -199,8 +203,8 @@ impl Hearing {
             Recorded::Nowhere | Recorded::By(_) => (Instant::now(), VecDeque::new()),
         };
         let tap = make(since);
-        for (sound, at) in sound {
-            tap.hear(&sound, at);
+        for (sound, packet, at) in sound {
+            tap.hear(&sound, packet.as_deref(), at);
         }
         state.recorded = Recorded::By(tap.clone());
         tap
@@ -443,7 +447,9 @@ impl Hearing {
 
     /// Whether all of it was decoded; the rest comes with the next bytes, or with none.
     fn decode(&self, ear: &Rc<RefCell<Ear>>, bytes: &[u8]) -> bool {
-        let record = |sound: &Pcm| self.0.state.borrow_mut().recorded.hear(sound);
+        let record = |sound: &Pcm, packet: Option<&[u8]>| {
+            self.0.state.borrow_mut().recorded.hear(sound, packet);
+        };
         ear.borrow_mut().hear(bytes, record, |news| self.tell(news))
     }
 

@@ -112,11 +112,16 @@ pub(super) struct Ready {
     sockets: Vec<Socket>,
 }
 
-/// Connects so many sessions and configures them.
-pub(super) async fn connect(url: &str, peer: Peer, sessions: usize) -> Result<Ready, SessionError> {
+/// Connects so many sessions and configures them, recorded or not.
+pub(super) async fn connect(
+    url: &str,
+    peer: Peer,
+    sessions: usize,
+    recording: bool,
+) -> Result<Ready, SessionError> {
     let sockets = stream::iter(0..sessions)
         .map(|_| async move {
-            timeout(PATIENCE, connect_one(url, peer))
+            timeout(PATIENCE, connect_one(url, peer, recording))
                 .await
                 .map_err(|_| SessionError::Silent)?
         })
@@ -126,13 +131,14 @@ pub(super) async fn connect(url: &str, peer: Peer, sessions: usize) -> Result<Re
     Ok(Ready { peer, sockets })
 }
 
-async fn connect_one(url: &str, peer: Peer) -> Result<Socket, SessionError> {
+async fn connect_one(url: &str, peer: Peer, recording: bool) -> Result<Socket, SessionError> {
     let (mut socket, _) = connect_async_with_config(url, Some(socket_config()), true).await?;
     if peer == Peer::Echo {
         return Ok(socket);
     }
     let config = json!({
         "type": "config",
+        "recording": recording,
         "stt_config": {"provider": NULL, "sample_rate": RATE_HZ},
         "tts_config": {
             "provider": NULL, "model": "", "audio_format": "linear16", "sample_rate": RATE_HZ,

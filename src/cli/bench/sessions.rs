@@ -37,6 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
     vivavoce bench sessions                            200 sessions, and a bare echo beside them\n  \
     vivavoce bench sessions --sessions 800 --json capacity.json\n  \
     vivavoce bench sessions --ramp                     find how many stay within 2 ms\n  \
+    vivavoce bench sessions --record                   the same, recorded\n  \
     vivavoce bench sessions --set socket.lead_ms=100   the server's settings may be changed\n  \
     vivavoce bench sessions --url ws://10.0.0.5:3001   a server that runs, with NULL_ENABLED=true\n\n\
     Each session sends 20 ms frames of 16 kHz linear16 and has 2 s of speech spoken to it every 4 s, by providers that\n\
@@ -58,6 +59,9 @@ pub(super) struct Arguments {
     /// Finds the largest number of sessions to which the server adds at most 2 ms (p99)
     #[arg(long)]
     ramp: bool,
+    /// Records each session
+    #[arg(long, conflicts_with = "echo")]
+    record: bool,
     /// Writes everything measured into a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -80,6 +84,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let bench = Bench {
         config,
         seconds: arguments.seconds,
+        recording: arguments.record,
         runtime,
         cores,
         stop,
@@ -110,6 +115,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
 struct Bench<'a> {
     config: &'a ConfigArgs,
     seconds: u32,
+    recording: bool,
     runtime: Runtime,
     cores: Option<Cores>,
     stop: CancellationToken,
@@ -249,7 +255,7 @@ impl Bench<'_> {
         let idle = target.usage()?.map_or(0, |usage| usage.resident_bytes);
         eprintln!("connecting {sessions} sessions to the {}", target.name());
         let load = tokio::select! {
-            ready = load::connect(&target.url, target.peer, sessions) => {
+            ready = load::connect(&target.url, target.peer, sessions, self.recording) => {
                 ready.map_err(|error| Failure::work(format!("{}: {error}", target.url)))?.start()
             }
             () = self.stop.cancelled() => return Ok(None),

@@ -305,6 +305,17 @@ fn recordings() -> Vec<Operation> {
             .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
             .example("asked", Value::Null, 404),
+        get("/recording/{stream_id}/transcript", "getTranscript", "Recordings")
+            .summary("What was understood and said in a session, with its times in the recording")
+            .says("A JSON object a line: `heard` (a final result), `begins` and `said` (an utterance), each with `at_ms`.")
+            .protected()
+            .parameter(stream_id())
+            .answers(200, media("The lines.", &["application/x-ndjson"]))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(404, &[Code::RecordingNotFound])
+            .refuses(500, &[Code::StorageError])
+            .refuses(503, &[Code::RecordingUnavailable])
+            .example("asked", Value::Null, 404),
         delete("/recording/{stream_id}", "deleteRecording", "Recordings")
             .summary("Deletes a recording")
             .protected()

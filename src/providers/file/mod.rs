@@ -167,8 +167,12 @@ fn keep(source: &Path, path: &Path) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     let part = path.with_file_name(name);
-    fs::copy(source, &part)?;
-    File::open(&part)?.sync_all()?;
+    let copied = fs::copy(source, &part).and_then(|_| File::open(&part)?.sync_all());
+    if let Err(error) = copied {
+        // A full disk is left as it was.
+        let _ = fs::remove_file(part);
+        return Err(error);
+    }
     // Where there are no links there is no way to replace nothing but to look first.
     let kept = match fs::hard_link(&part, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {

@@ -10,7 +10,7 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use super::StoreError;
 
 /// The kind of an error, with what the store said.
-pub(super) fn store_error<E>(error: SdkError<E, HttpResponse>) -> StoreError
+pub(super) fn store_error<E>(error: &SdkError<E, HttpResponse>) -> StoreError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
@@ -19,7 +19,7 @@ where
     let retry_after = answer.and_then(|answer| answer.headers().get("retry-after")?.parse().ok());
     let code = error.code().unwrap_or_default();
     let message = match (code, error.message()) {
-        ("", _) => causes(&error),
+        ("", _) => causes(error),
         (code, None) => code.to_owned(),
         (code, Some(message)) => format!("{code}: {message}"),
     };
@@ -34,7 +34,7 @@ where
         }
         (_, Some(401 | 403)) => StoreError::Denied(message),
         ("NoSuchKey" | "NotFound" | "NoSuchUpload", _) | (_, Some(404)) => StoreError::NotFound,
-        (_, None) if without_credentials(&error) => StoreError::Denied(message),
+        (_, None) if without_credentials(error) => StoreError::Denied(message),
         _ => StoreError::Unavailable {
             retry_after: retry_after.map(Duration::from_secs),
             message,

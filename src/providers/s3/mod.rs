@@ -131,7 +131,7 @@ impl S3Store {
 
     async fn bucket_exists(&self) -> bool {
         let asked = self.client.head_bucket().bucket(&self.bucket).send().await;
-        match asked.map_err(store_error) {
+        match asked.map_err(|error| store_error(&error)) {
             Err(StoreError::NotFound) => false,
             // Whoever may not ask gets to know when it is used.
             Ok(_) | Err(_) => true,
@@ -183,7 +183,7 @@ impl RecordingStore for S3Store {
             .key(key)
             .send()
             .await;
-        match asked.map_err(store_error) {
+        match asked.map_err(|error| store_error(&error)) {
             Ok(object) => Ok(ObjectInfo {
                 size: object
                     .content_length()
@@ -214,7 +214,7 @@ impl RecordingStore for S3Store {
             .set_range(wanted)
             .send()
             .await
-            .map_err(store_error)?;
+            .map_err(|error| store_error(&error))?;
         let pieces = stream::unfold(object.body, |mut body| async move {
             let piece = body.next().await?;
             let piece = piece.map_err(|error| errors::away(&error));
@@ -238,7 +238,7 @@ impl RecordingStore for S3Store {
 
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let request = self.client.delete_object().bucket(&self.bucket).key(key);
-        match request.send().await.map_err(store_error) {
+        match request.send().await.map_err(|error| store_error(&error)) {
             Ok(_) | Err(StoreError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -265,7 +265,7 @@ impl RecordingStore for S3Store {
                 .max_keys(wanted as i32)
                 .send()
                 .await
-                .map_err(store_error)?;
+                .map_err(|error| store_error(&error))?;
             let folders = page.common_prefixes().iter().filter_map(|one| one.prefix());
             let files = page.contents().iter().filter_map(|one| one.key());
             let mut names: Vec<_> = folders
@@ -296,10 +296,6 @@ fn same(there: ObjectInfo, file: &StoredFile<'_>) -> Result<ObjectInfo, StoreErr
     }
 }
 
-fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn digest(hex: &String) -> Option<[u8; 32]> {
     let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -311,6 +307,7 @@ fn digest(hex: &String) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recordings::journal::hex;
 
     #[test]
     fn a_digest_is_read_as_it_is_written_and_nothing_else_is() {

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::errors::store_error;
-use super::{S3Store, SHA256, StoreError, StoredFile, hex};
+use super::{S3Store, SHA256, StoreError, StoredFile};
+use crate::recordings::journal::hex;
 
 /// The least that a part may have is 5 MiB, and 10,000 parts are the most (Amazon's "multipart upload limits").
 const PART_BYTES: u64 = 8 << 20;
@@ -67,7 +68,7 @@ impl S3Store {
             .metadata(SHA256, hex(&file.sha256))
             .checksum_sha256(STANDARD.encode(file.sha256))
             .body(body.into());
-        request.send().await.map_err(store_error)?;
+        request.send().await.map_err(|error| store_error(&error))?;
         Ok(())
     }
 
@@ -82,9 +83,9 @@ impl S3Store {
             let checksum = STANDARD.encode(Sha256::digest(&body));
             let known = there
                 .iter()
-                .find(|part| progress.has(part, piece, &checksum));
-            let e_tag = match known.and_then(Part::e_tag) {
-                Some(e_tag) => Some(e_tag.to_owned()),
+                .find_map(|part| progress.e_tag_of(part, piece, &checksum));
+            let e_tag = match known {
+                Some(e_tag) => Some(e_tag),
                 None => {
                     let e_tag = self.send(&progress, piece, &checksum, body).await?;
                     progress.parts.push(Sent {
@@ -92,7 +93,7 @@ impl S3Store {
                         sha256: checksum.clone(),
                         e_tag: e_tag.clone(),
                     });
-                    note(file.progress, &progress).await?;
+                    note(file.progress, &progress).await;
                     e_tag
                 }
             };
@@ -130,7 +131,7 @@ impl S3Store {
             let request = request
                 .upload_id(&progress.upload_id)
                 .set_part_number_marker(behind.take());
-            let page = match request.send().await.map_err(store_error) {
+            let page = match request.send().await.map_err(|error| store_error(&error)) {
                 Ok(page) => page,
                 Err(StoreError::NotFound) => return Ok(None),
                 Err(error) => return Err(error),
@@ -154,7 +155,7 @@ impl S3Store {
             .metadata(SHA256, hex(&file.sha256))
             .checksum_algorithm(ChecksumAlgorithm::Sha256)
             .send();
-        let begun = begun.await.map_err(store_error)?;
+        let begun = begun.await.map_err(|error| store_error(&error))?;
         let progress = Progress {
             bucket: self.bucket.clone(),
             key: key.to_owned(),
@@ -163,7 +164,7 @@ impl S3Store {
             upload_id: begun.upload_id().unwrap_or_default().to_owned(),
             parts: Vec::new(),
         };
-        note(file.progress, &progress).await?;
+        note(file.progress, &progress).await;
         Ok(progress)
     }
 
@@ -185,7 +186,11 @@ impl S3Store {
             .checksum_sha256(checksum)
             .body(body.into())
             .send();
-        Ok(sent.await.map_err(lost)?.e_tag().map(str::to_owned))
+        Ok(sent
+            .await
+            .map_err(|error| lost(&error))?
+            .e_tag()
+            .map(str::to_owned))
     }
 
     async fn complete(
@@ -202,12 +207,12 @@ impl S3Store {
             .key(&progress.key)
             .upload_id(&progress.upload_id);
         let sent = request.if_none_match("*").multipart_upload(parts).send();
-        let done = sent.await.map_err(lost);
+        let done = sent.await.map_err(|error| lost(&error));
         if matches!(done, Err(StoreError::Exists)) {
             // Its parts would be paid for as long as they lie there.
             let request = self.client.abort_multipart_upload().bucket(&self.bucket);
             let request = request.key(&progress.key).upload_id(&progress.upload_id);
-            if let Err(error) = request.send().await.map_err(store_error) {
+            if let Err(error) = request.send().await.map_err(|error| store_error(&error)) {
                 tracing::warn!(%error, "an upload that is not needed could not be ended");
             }
         }
@@ -217,7 +222,7 @@ impl S3Store {
 
 /// An upload that the store has forgotten meanwhile is begun anew by the next attempt.
 fn lost<E>(
-    error: aws_sdk_s3::error::SdkError<E, aws_sdk_s3::config::http::HttpResponse>,
+    error: &aws_sdk_s3::error::SdkError<E, aws_sdk_s3::config::http::HttpResponse>,
 ) -> StoreError
 where
     E: aws_sdk_s3::error::ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
@@ -232,19 +237,24 @@ where
 }
 
 impl Progress {
-    /// Whether what the store lists is this piece of the file.
-    fn has(&self, part: &Part, piece: Piece, checksum: &str) -> bool {
-        let sent = |sent: &Sent| {
-            sent.number == piece.number
-                && sent.sha256 == checksum
-                && sent.e_tag.as_deref() == part.e_tag()
-        };
-        part.part_number() == Some(piece.number)
-            && part.size().is_some_and(|size| size as u64 == piece.bytes)
-            && match part.checksum_sha256() {
-                Some(listed) => listed == checksum,
-                None => self.parts.iter().any(sent),
-            }
+    /// The tag of what the store lists where that is this piece of the file. Not every store lists checksums or tags:
+    /// what it leaves out is what was noted when it took the part.
+    fn e_tag_of(&self, part: &Part, piece: Piece, checksum: &str) -> Option<String> {
+        let same_place = part.part_number() == Some(piece.number)
+            && part.size().is_some_and(|size| size as u64 == piece.bytes);
+        if !same_place {
+            return None;
+        }
+        let sent = self.parts.iter().find(|sent| {
+            let same_tag = part.e_tag().is_none() || part.e_tag() == sent.e_tag.as_deref();
+            sent.number == piece.number && sent.sha256 == checksum && same_tag
+        });
+        let e_tag = part.e_tag().map(str::to_owned);
+        match part.checksum_sha256() {
+            Some(listed) if listed != checksum => None,
+            Some(_) => e_tag.or_else(|| sent?.e_tag.clone()),
+            None => sent.and_then(|sent| e_tag.or_else(|| sent.e_tag.clone())),
+        }
     }
 }
 
@@ -276,8 +286,15 @@ async fn read(path: &Path, from: u64, bytes: u64) -> io::Result<Bytes> {
         .map_err(io::Error::other)?
 }
 
-/// There as a whole, or not at all.
-async fn note(path: &Path, progress: &Progress) -> io::Result<()> {
+/// There as a whole, or not at all. Where it cannot be noted, on a disk that is full, another attempt begins anew; going
+/// on is what makes room.
+async fn note(path: &Path, progress: &Progress) {
+    if let Err(error) = try_to_note(path, progress).await {
+        tracing::warn!(%error, "how far an upload has got cannot be noted");
+    }
+}
+
+async fn try_to_note(path: &Path, progress: &Progress) -> io::Result<()> {
     let text = serde_json::to_vec(progress).map_err(io::Error::other)?;
     let path = path.to_owned();
     let write = move || {

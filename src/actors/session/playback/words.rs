@@ -9,8 +9,11 @@ use unicode_segmentation::UnicodeSegmentation;
 
 /// The grid on which energy is known.
 pub(super) const FRAME: Duration = Duration::from_millis(10);
-/// Speech at normal speed, in weights of [`weight`] for a voiced frame: used only where the whole sound is not there yet.
+/// Speech at normal speed, in weights of [`weight`] for a frame, its closures and short pauses included: used only where
+/// the whole sound is not there yet.
 const WEIGHT_PER_FRAME: f64 = 0.13;
+/// So much sound tells how much of a voice's speech is voiced.
+const FRAMES_FOR_A_SHARE: usize = 50;
 /// How far below the loudest frame sound is no voice any more.
 const QUIET_SHARE: u16 = 24;
 /// Mean samples below this are silence in any case.
@@ -186,6 +189,14 @@ impl Voice {
         f64::from(self.voiced[self.frames()])
     }
 
+    /// How much of the sound is voice: voices differ in it, and text is not said any slower for that.
+    fn share(&self) -> f64 {
+        if self.frames() < FRAMES_FOR_A_SHARE {
+            return 1.0;
+        }
+        (self.total() / self.frames() as f64).max(0.1)
+    }
+
     fn is_voice(&self, frame: usize) -> bool {
         self.voiced[frame + 1] > self.voiced[frame]
     }
@@ -298,7 +309,7 @@ impl Curve {
         let end = if finished {
             voice.total()
         } else {
-            let at_normal_speed = voiced + (total - weight) / WEIGHT_PER_FRAME;
+            let at_normal_speed = voiced + (total - weight) / WEIGHT_PER_FRAME * voice.share();
             at_normal_speed.max(voice.total())
         };
         points.push((total, end.max(voiced)));

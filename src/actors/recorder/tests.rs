@@ -1,0 +1,190 @@
+//! A whole recording in virtual time, from the tap to the file.
+
+use std::fs::File;
+use std::path::Path;
+
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::TaskTracker;
+
+use super::*;
+use crate::audio::decode::{FileDecoder, FileLimits};
+use crate::audio::ogg::{OggItem, OggOpusReader};
+use crate::audio::timeline::bad_way::{arrivals, bad_way, is_paused};
+use crate::recordings::AUDIO;
+use crate::recordings::journal::Journals;
+
+const RATE: SampleRate = SampleRate::HZ_16000;
+const CHUNK: usize = 320;
+
+fn metadata() -> Metadata {
+    Metadata {
+        stream_id: "one".to_owned(),
+        tenant: None,
+        started_at: 0,
+        duration_ms: 0,
+        size: 0,
+        sha256: String::new(),
+        channels: 0,
+        participants: Vec::new(),
+        complete: false,
+    }
+}
+
+/// Records what `session` brings, and gives the finished file.
+async fn recorded<F: Future<Output = ()>>(
+    folder: &Path,
+    channels: Channels,
+    session: impl FnOnce(Tap, Instant) -> F,
+) -> std::path::PathBuf {
+    let journals = Journals::open(folder.to_owned()).unwrap();
+    let recording = Recording {
+        journal: journals.begin(&metadata()).unwrap(),
+        settings: RecordingSettings {
+            channels,
+            complexity: 0,
+        },
+        work: TaskTracker::new().token(),
+    };
+    let start = Instant::now();
+    let tap = Tap::new(RATE, RATE, channels, start);
+    let ended = CancellationToken::new();
+    let local = LocalSet::new();
+    let task = local.spawn_local(record(tap.clone(), recording, ended.clone()));
+    local
+        .run_until(async {
+            session(tap, start).await;
+            ended.cancel();
+            task.await.unwrap().unwrap();
+        })
+        .await;
+    let finished = journals.finish("one").unwrap().unwrap();
+    assert!(finished.metadata.complete);
+    finished.file(AUDIO)
+}
+
+fn tone() -> Pcm {
+    let wave = |n: usize| (n as f64 * 440.0 * std::f64::consts::TAU / 16_000.0).sin() * 12_000.0;
+    Pcm::new(
+        Layout::mono(RATE),
+        (0..CHUNK).map(|n| wave(n) as i16).collect(),
+    )
+}
+
+/// Where a side of the file becomes loud after 50 ms of quiet, in milliseconds.
+fn onsets(file: &Path) -> [Vec<u64>; 2] {
+    let limits = FileLimits {
+        duration: Duration::from_hours(1),
+    };
+    let mut onsets = [Vec::new(), Vec::new()];
+    let mut quiet = [2_400; 2];
+    let mut frame = 0;
+    for sound in FileDecoder::open(File::open(file).unwrap(), limits).unwrap() {
+        let sound = sound.unwrap();
+        assert_eq!(
+            sound.layout(),
+            Layout::new(SampleRate::HZ_48000, Channels::Stereo)
+        );
+        for samples in sound.samples().chunks(2) {
+            for side in 0..2 {
+                let loud = samples[side].unsigned_abs() > 2_000;
+                if loud && quiet[side] >= 2_400 {
+                    onsets[side].push(frame / 48);
+                }
+                quiet[side] = if loud { 0 } else { quiet[side] + 1 };
+            }
+            frame += 1;
+        }
+    }
+    onsets
+}
+
+/// Ten minutes in the long run, one otherwise.
+#[tokio::test(start_paused = true)]
+async fn both_sides_are_in_step_in_the_file_from_first_to_last() {
+    let minutes = std::env::var_os("VIVAVOCE_LONG").map_or(1, |_| 10);
+    let seconds = minutes * 60;
+    let folder = tempfile::tempdir().unwrap();
+    let file = recorded(folder.path(), Channels::Stereo, async |tap, start| {
+        let silence = Pcm::new(Layout::mono(RATE), vec![0; CHUNK]);
+        let heard = arrivals(seconds * 50, &mut bad_way(3)).into_iter();
+        let heard = heard.map(|(at, chunk)| (at, Some(chunk)));
+        let played = (0..seconds).map(|second| (second * 1_000 + 500, None));
+        let mut events: Vec<_> = heard.chain(played).collect();
+        events.sort_by_key(|(at, _)| *at);
+        for (at, event) in events {
+            sleep_until(start + Duration::from_millis(at)).await;
+            match event {
+                Some(chunk) if chunk % 50 < 5 => tap.hear(&tone(), None, Instant::now()),
+                Some(_) => tap.hear(&silence, None, Instant::now()),
+                None => (0..5).for_each(|chunk| tap.play(&tone(), FRAME * chunk)),
+            }
+        }
+        sleep_until(start + Duration::from_secs(seconds)).await;
+    })
+    .await;
+    let [heard, played] = onsets(&file);
+    let expected = (0..seconds).filter(|second| !is_paused(second * 50));
+    let expected = [
+        expected.map(|second| second * 1_000).collect::<Vec<_>>(),
+        (0..seconds).map(|second| second * 1_000 + 500).collect(),
+    ];
+    for (found, expected) in [heard, played].iter().zip(&expected) {
+        assert_eq!(found.len(), expected.len());
+        let errors = found.iter().zip(expected);
+        let worst = errors
+            .map(|(found, expected)| found.abs_diff(*expected))
+            .max();
+        println!("{} bursts, at most {worst:?} ms off", found.len());
+        assert!(worst <= Some(20), "{found:?}");
+    }
+}
+
+/// The packets of a file.
+fn packets(file: &Path) -> Vec<Vec<u8>> {
+    let mut reader = OggOpusReader::new();
+    reader.push(&std::fs::read(file).unwrap());
+    let mut packets = Vec::new();
+    while let Some(item) = reader.next_item().unwrap() {
+        if let OggItem::Packet(packet) = item {
+            packets.push(packet.data.to_vec());
+        }
+    }
+    packets
+}
+
+#[tokio::test(start_paused = true)]
+async fn packets_of_one_source_are_in_the_file_as_they_came() {
+    let mut encoder = OpusEncoder::new(Layout::mono(RATE), OpusSettings::SPEECH).unwrap();
+    let mut packet = vec![0; MAX_FRAME_PACKET];
+    let sent: Vec<_> = (0..150)
+        .map(|_| {
+            let len = encoder.encode(tone().samples(), &mut packet).unwrap();
+            packet[..len].to_vec()
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = recorded(folder.path(), Channels::Mono, async |tap, start| {
+        for (number, packet) in sent.iter().enumerate() {
+            // A gap of 505 ms.
+            let gap = if number < 50 { 0 } else { 505 };
+            let at = start + Duration::from_millis((number as u64 + 1) * 20 + gap);
+            sleep_until(at).await;
+            tap.hear(&tone(), Some(packet), at);
+        }
+    })
+    .await;
+    let found = packets(&file);
+    let (silent, passed): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|packet| packet.ends_with(&[0xFF, 0xFE]) && packet.len() == 3);
+    assert_eq!(passed[..150], sent);
+    // What is behind them belongs to the end of the stream.
+    assert!(passed.len() <= 151);
+    let silent: u32 = silent
+        .iter()
+        .map(|packet| clock_frames(packet).unwrap())
+        .sum();
+    assert!(silent >= 48 * 505, "{silent}");
+    assert!(silent <= 48 * 525, "{silent}");
+}
