@@ -8,9 +8,9 @@ mod recording;
 mod vowel;
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use vivavoce::actors::session::playback::{PlaybackQueue, Speak};
+use vivavoce::actors::session::playback::{PlaybackQueue, Sound, Speak};
 use vivavoce::actors::session::turn::{Moment, TurnDetector, TurnSettings};
 use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
@@ -257,26 +257,59 @@ fn turns(count: usize) {
     }
 }
 
-/// Frames of one long utterance that come as they are played, to a client that is told of its words.
+/// A chunk of speech with what the estimate of words goes by.
+#[derive(Clone)]
+struct Spoken(Pcm);
+
+impl Sound for Spoken {
+    fn duration(&self) -> Duration {
+        self.0.duration()
+    }
+
+    fn loudness(&self) -> Vec<u16> {
+        let frames = self.0.samples().chunks(240);
+        let mean = |frame: &[i16]| {
+            let sum: u64 = frame.iter().map(|s| u64::from(s.unsigned_abs())).sum();
+            (sum / frame.len() as u64) as u16
+        };
+        frames.map(mean).collect()
+    }
+}
+
+/// Utterances of a second each, whose sound comes as it is played, to a client that is told of words that have to be
+/// estimated.
 fn playback(count: usize) {
+    const TEXT: &str = "so many words";
     let frames = sound(Layout::mono(SampleRate::HZ_24000));
-    let frames: Vec<_> = frames.into_iter().map(|sound| Frame { sound }).collect();
     let begin = Instant::now();
     let mut queue = PlaybackQueue::new(FRAME * 10);
     queue.tell_words(true);
-    let spoken = Speak {
-        text: "so many words ".repeat(count / 50 + 1),
-        flush: true,
-        allow_interruption: true,
-        replace: false,
-        id: None,
-    };
-    let (utterance, _) = queue.speak(spoken, begin).unwrap();
+    let mut utterance = queue.next_key();
     for (place, frame) in (0..count as u32).zip(frames.into_iter().cycle()) {
-        let _ = black_box(queue.sound(utterance, frame));
         let now = begin + FRAME * place;
+        let within = place % 50;
+        if within == 0 {
+            let spoken = Speak {
+                text: TEXT.to_owned(),
+                flush: true,
+                allow_interruption: true,
+                replace: false,
+                id: None,
+            };
+            (utterance, _) = queue.speak(spoken, now).unwrap();
+            while let Some(output) = queue.poll(now) {
+                black_box(output);
+            }
+            queue.begin_text(utterance, 0..TEXT.len(), Duration::ZERO);
+        }
+        assert!(queue.sound(utterance, Spoken(frame)).is_ok());
+        if within == 49 {
+            queue.end_text(utterance, FRAME * 50);
+            queue.done(utterance);
+        }
         while let Some(output) = queue.poll(now) {
             black_box(output);
         }
+        black_box(queue.next_wakeup(now));
     }
 }

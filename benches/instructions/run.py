@@ -42,6 +42,7 @@ SCENARIOS = [
     ("denoise-16k", "Denoiser, 16 kHz", None),
     ("denoise-48k", "Denoiser, 48 kHz", None),
     ("turns", "TurnDetector", None),
+    ("playback", "PlaybackQueue, words estimated and told", None),
 ]
 for complexity in [0, 3, 5, 10]:
     raw = f"record-raw-{complexity}"

@@ -35,7 +35,7 @@ const QUIET: u64 = 60 * 60;
 pub(super) struct Ear {
     listen: ListenConfig,
     decoder: StreamDecoder,
-    ear: Inner,
+    inner: Inner,
     failed: bool,
     /// Whether the feed ends with what waits to be decoded.
     pub(super) ends: bool,
@@ -105,7 +105,7 @@ impl Ear {
     ) -> Result<Self, DecodeError> {
         let decoder = StreamDecoder::new(listen.format)?;
         let accepted = Layout::mono(accepted.layout.rate);
-        let mut ear = Inner {
+        let mut inner = Inner {
             noise_suppression: false,
             denoiser: None,
             rate: RecogniserRate::new(accepted),
@@ -117,11 +117,11 @@ impl Ear {
             feed: Feed::new(accepted, start),
             handover: None,
         };
-        ear.set_vad(vad, &mut |_| {});
+        inner.set_vad(vad, &mut |_| {});
         Ok(Self {
             listen,
             decoder,
-            ear,
+            inner,
             failed: false,
             ends: false,
         })
@@ -134,19 +134,19 @@ impl Ear {
 
     /// What the recogniser hears that is in force, or will be, and what that sound is.
     pub(super) fn newest(&self) -> (Feed, Layout) {
-        let feed = match &self.ear.handover {
+        let feed = match &self.inner.handover {
             Some(Handover {
                 stage: Stage::Waits { next, .. },
                 ..
             }) => next,
-            _ => &self.ear.feed,
+            _ => &self.inner.feed,
         };
         (feed.clone(), feed.layout())
     }
 
     /// What sound goes to now.
     pub(super) const fn feed(&self) -> &Feed {
-        &self.ear.feed
+        &self.inner.feed
     }
 
     /// Whether these bytes are better decoded bit by bit than in the reading task.
@@ -178,12 +178,12 @@ impl Ear {
     /// Listens for voice activity in this way from now on, and suppresses noise or does not. What becomes of speech that
     /// was heard in another way is told.
     pub(super) fn set_vad(&mut self, config: &VadConfig, tell: &mut impl FnMut(EarNews)) {
-        self.ear.set_vad(config, tell);
+        self.inner.set_vad(config, tell);
     }
 
     /// Ends speech that is heard here no further, as a pause: whoever hears it go on says that it has resumed.
     pub(super) fn break_off(&mut self) -> Option<EarNews> {
-        self.ear.vad.as_mut().and_then(EarVad::break_off)
+        self.inner.vad.as_mut().and_then(EarVad::break_off)
     }
 
     /// Decodes some of it; false when there is more. `record` is given the sound as it came, and
@@ -202,7 +202,7 @@ impl Ear {
             match chunk {
                 Ok(sound) => {
                     record(&sound, chunks.packet());
-                    self.ear.listen(sound.into_mono(), &mut tell);
+                    self.inner.listen(sound.into_mono(), &mut tell);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
@@ -216,17 +216,17 @@ impl Ear {
 
     /// Hears sound that another ear was given by mistake.
     pub(super) fn take_over(&mut self, sound: Pcm, tell: &mut impl FnMut(EarNews)) {
-        self.ear.understand(sound, tell);
+        self.inner.understand(sound, tell);
     }
 
     /// Gives away what its recogniser was not sent.
     pub(super) fn give_away(&self) -> Pcm {
-        Pcm::new(self.ear.rate.accepted, self.ear.feed.give_away())
+        Pcm::new(self.inner.rate.accepted, self.inner.feed.give_away())
     }
 
     /// No more sound comes: what is still held back is heard.
     pub(super) fn finish(&mut self, tell: &mut impl FnMut(EarNews)) {
-        self.ear.drain_denoiser(tell);
+        self.inner.drain_denoiser(tell);
     }
 
     /// From the next lull on another recogniser hears, which takes this.
@@ -239,7 +239,7 @@ impl Ear {
         self.make_handover(tell);
         let former = std::mem::replace(&mut self.listen, listen);
         let accepted = Layout::mono(accepted.layout.rate);
-        self.ear.handover = Some(Handover {
+        self.inner.handover = Some(Handover {
             listen: former,
             stage: Stage::Waits {
                 next: Feed::new(accepted, Duration::ZERO),
@@ -252,24 +252,24 @@ impl Ear {
 
     /// A handover that is still to be made is made now.
     pub(super) fn make_handover(&mut self, tell: &mut impl FnMut(EarNews)) {
-        self.ear.make_handover(tell);
+        self.inner.make_handover(tell);
     }
 
     /// The config in force is this ear's newest.
     pub(super) fn commit(&mut self) {
         self.newest().0.limit(feed::LIMIT);
-        if let Some(handover) = &mut self.ear.handover {
+        if let Some(handover) = &mut self.inner.handover {
             handover.committed = true;
             if let Stage::Made { .. } = handover.stage {
-                self.ear.handover = None;
+                self.inner.handover = None;
             }
         }
     }
 
     /// Ends this feed as soon as it is handed over. False where there is no such thing to wait for.
     pub(super) fn ends_with_handover(&mut self, feed: &Feed) -> bool {
-        match &mut self.ear.handover {
-            Some(handover) if self.ear.feed.is(feed) => {
+        match &mut self.inner.handover {
+            Some(handover) if self.inner.feed.is(feed) => {
                 let waits = matches!(handover.stage, Stage::Waits { .. });
                 handover.ends |= waits;
                 waits
@@ -280,18 +280,18 @@ impl Ear {
 
     /// The next recogniser will not hear: the former one goes on, with what the next was to hear.
     pub(super) fn take_back(&mut self, tell: &mut impl FnMut(EarNews)) {
-        let Some(handover) = self.ear.handover.take() else {
+        let Some(handover) = self.inner.handover.take() else {
             return;
         };
         self.listen = handover.listen;
         if let Stage::Made { former } = handover.stage {
-            let layout = self.ear.rate.accepted;
-            self.ear.hear_at(former.layout(), tell);
-            let kept = Pcm::new(layout, self.ear.feed.give_away());
-            self.ear.feed = former;
-            let kept = Resampler::convert(kept, self.ear.rate.accepted.rate);
+            let layout = self.inner.rate.accepted;
+            self.inner.hear_at(former.layout(), tell);
+            let kept = Pcm::new(layout, self.inner.feed.give_away());
+            self.inner.feed = former;
+            let kept = Resampler::convert(kept, self.inner.rate.accepted.rate);
             // Voice activity detection has heard it already.
-            self.ear.feed.push(kept.samples(), true);
+            self.inner.feed.push(kept.samples(), true);
         }
     }
 }

@@ -454,9 +454,10 @@ impl Session {
         // After one that was given up the next hears everything that is kept.
         let is_deaf = self.stt.as_ref().is_none_or(|stt| stt.failed);
         let anew = known.is_some() && known != wanted.stt.as_ref() && !is_deaf;
-        let sound = match is_update {
-            true => SoundOf::Session { anew },
-            false => SoundOf::Message { anew },
+        let sound = if is_update {
+            SoundOf::Session { anew }
+        } else {
+            SoundOf::Message { anew }
         };
         self.effects.push(Effect::Prepare {
             config,
@@ -611,9 +612,10 @@ impl Session {
         let steps = self.interruption.configure(&vad, languages, self.heard);
         self.interrupted(steps);
         let (spoke, had_clip) = before.map_or((None, None), |before| (before.tts, before.clip));
-        let clip = match is_update {
-            true => had_clip.clone(),
-            false => clip.filter(|_| speech.is_some()),
+        let clip = if is_update {
+            had_clip.clone()
+        } else {
+            clip.filter(|_| speech.is_some())
         };
         let new_output = self.speak_with(spoke.as_ref(), speech.as_ref(), is_update);
         if new_output || had_clip != clip {

@@ -114,11 +114,18 @@ impl Stage {
     }
 }
 
-#[test]
-fn coughs_and_backchannels_resume_and_words_cut() {
-    use InterruptionReason::{Backchannel, Speech, TooShort, Words};
-    use InterruptionState::{Confirmed, Resumed};
-    let cases: [(&str, &str, Vec<(u64, Heard)>, _); 14] = [
+/// What is said over playback and in which language, when it is heard, and when what is decided why.
+type Case = (
+    &'static str,
+    &'static str,
+    Vec<(u64, Heard)>,
+    (u64, InterruptionState, InterruptionReason),
+);
+
+fn coughs_and_backchannels() -> Vec<Case> {
+    use InterruptionReason::{Backchannel, TooShort};
+    use InterruptionState::Resumed;
+    vec![
         (
             "a cough",
             "en-US",
@@ -177,6 +184,13 @@ fn coughs_and_backchannels_resume_and_words_cut() {
             vec![(0, Voice), (300, Partial("Ja, genau")), (420, Pause)],
             (420, Resumed, Backchannel),
         ),
+    ]
+}
+
+fn words() -> Vec<Case> {
+    use InterruptionReason::{Speech, Words};
+    use InterruptionState::Confirmed;
+    vec![
         (
             "the same where nobody knows German",
             "en-US",
@@ -217,11 +231,15 @@ fn coughs_and_backchannels_resume_and_words_cut() {
             vec![(0, Voice)],
             (600, Confirmed, Speech),
         ),
-    ];
+    ]
+}
+
+#[test]
+fn coughs_and_backchannels_resume_and_words_cut() {
     let mut table = String::from(
         "| what is said over playback | decision | reason | after |\n|---|---|---|---|\n",
     );
-    for (name, language, script, expected) in cases {
+    for (name, language, script, expected) in [coughs_and_backchannels(), words()].concat() {
         let mut stage = Stage::new(language);
         for (at, heard) in script {
             stage.hears(at, &heard);
@@ -229,7 +247,7 @@ fn coughs_and_backchannels_resume_and_words_cut() {
         stage.pass(5_000);
         assert_eq!(stage.decisions(), [expected], "{name}");
         let (at, state, reason) = expected;
-        assert_eq!(stage.cut, state == Confirmed, "{name}");
+        assert_eq!(stage.cut, state == InterruptionState::Confirmed, "{name}");
         writeln!(table, "| {name} | {state:?} | {reason:?} | {at} ms |").unwrap();
     }
     println!("{table}");

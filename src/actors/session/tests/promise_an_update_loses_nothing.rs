@@ -4,11 +4,9 @@
 use super::*;
 use crate::providers::ErrorKind;
 
-fn update(parts: Value) -> Value {
-    let mut update = json!({"type": "update_config"});
-    let parts = parts.as_object().unwrap().clone();
-    update.as_object_mut().unwrap().extend(parts);
-    update
+fn update(mut parts: Value) -> Value {
+    parts["type"] = json!("update_config");
+    parts
 }
 
 fn transcripts(client: &Client) -> Vec<String> {
