@@ -16,17 +16,20 @@ async fn pair(publisher: &mut Client, subscriber: &mut Client) {
         .await;
     subscriber.hears(&from, 440).await;
 
-    subscriber.mark();
-    publisher.command(json!({"do": "mute", "sid": track})).await;
-    subscriber.next("track_muted", &json!({"sid": track})).await;
-    subscriber.hears(&from, 0).await;
-    publisher
-        .command(json!({"do": "unmute", "sid": track}))
-        .await;
-    subscriber
-        .next("track_unmuted", &json!({"sid": track}))
-        .await;
-    subscriber.hears(&from, 440).await;
+    // LiveKit's client for Node cannot mute what it publishes.
+    if publisher.kind != Kind::Node {
+        subscriber.mark();
+        publisher.command(json!({"do": "mute", "sid": track})).await;
+        subscriber.next("track_muted", &json!({"sid": track})).await;
+        subscriber.hears(&from, 0).await;
+        publisher
+            .command(json!({"do": "unmute", "sid": track}))
+            .await;
+        subscriber
+            .next("track_unmuted", &json!({"sid": track}))
+            .await;
+        subscriber.hears(&from, 440).await;
+    }
 
     for on in [false, true] {
         subscriber

@@ -209,15 +209,22 @@ async fn participants_are_removed_and_muted_by_whom_the_room_belongs_to() {
     );
     ann.connected().await;
     let track = ann.publish(440).await;
-
-    let (_, room) = ask(
-        &server,
-        Method::GET,
-        "/rtc/rooms/room",
-        Some(A),
-        &Value::Null,
-    )
-    .await;
+    // It is a track of the room when its media has been negotiated.
+    let mut room = Value::Null;
+    for _ in 0..100 {
+        (_, room) = ask(
+            &server,
+            Method::GET,
+            "/rtc/rooms/room",
+            Some(A),
+            &Value::Null,
+        )
+        .await;
+        if room["participants"][0]["is_publisher"] == true {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     let [shown] = &room["participants"].as_array().unwrap()[..] else {
         panic!("{room}")
     };
@@ -355,7 +362,12 @@ async fn the_same_api_serves_a_deployment_by_one_setting() {
     let pair = [("RTC_API_KEY", key), ("RTC_API_SECRET", secret)];
     let deployment = server_with(&pair);
     let url = deployment.url.replacen("http", "ws", 1);
-    let server = with_tenants(&[pair[0], pair[1], ("RTC_MODE", "livekit"), ("RTC_URL", url.as_str())]);
+    let server = with_tenants(&[
+        pair[0],
+        pair[1],
+        ("RTC_MODE", "livekit"),
+        ("RTC_URL", url.as_str()),
+    ]);
     let (status, answer) = ask(&server, Method::POST, "/rtc/token", Some(A), &wish("room")).await;
     assert_eq!((status, &answer["rtc_url"]), (200, &json!(url)), "{answer}");
     let refused = ask(&server, Method::POST, "/rtc/token", Some(B), &wish("room")).await;

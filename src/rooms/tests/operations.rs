@@ -34,39 +34,26 @@ fn a_revoked_permission_takes_the_track_away() {
 }
 
 #[test]
-fn one_of_several_claims_a_room() {
+fn one_of_several_makes_a_room_and_one_of_several_changes_it() {
     let mut bench = Bench::new(|_| ());
     let now = bench.now;
-    assert_eq!(
-        bench.world.claim_room("new", "mine", now).unwrap().metadata,
-        "mine"
-    );
-    assert_eq!(
-        bench
-            .world
-            .claim_room("new", "yours", now)
-            .unwrap()
-            .metadata,
-        "mine"
-    );
-    bench
-        .world
-        .create_room(
-            &proto::CreateRoomRequest {
-                name: "bare".into(),
-                ..Default::default()
-            },
-            now,
-        )
-        .unwrap();
-    assert_eq!(
-        bench
-            .world
-            .claim_room("bare", "yours", now)
-            .unwrap()
-            .metadata,
-        "yours"
-    );
+    let wish = |metadata: &str| proto::CreateRoomRequest {
+        name: "new".into(),
+        metadata: metadata.into(),
+        ..Default::default()
+    };
+    let first = bench.world.create_new_room(&wish("mine"), now).unwrap();
+    let second = bench.world.create_new_room(&wish("yours"), now).unwrap();
+    assert_eq!(first.unwrap().metadata, "mine");
+    assert_eq!(second.unwrap_err().metadata, "mine");
+    let mut replace = |expected: &str, metadata: &str| {
+        let world = &mut bench.world;
+        world.replace_room_metadata("new", expected, metadata.to_owned())
+    };
+    assert_eq!(replace("mine", "changed"), Ok(true));
+    assert_eq!(replace("mine", "late"), Ok(false));
+    assert_eq!(replace("changed", "again"), Ok(true));
+    assert_eq!(bench.world.list_rooms(&[])[0].metadata, "again");
 }
 
 #[test]
