@@ -378,14 +378,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
     }
-    if let Some(rooms) = embedded_rooms {
-        let _stopped = rooms.stop().await;
-    }
-    // What is not kept or told by then is kept and told by the next server over this data folder.
-    if let Some(uploads) = uploads {
-        uploads.finish().await;
-    }
-    let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
+    finish(embedded_rooms, uploads, &webhooks).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -449,6 +442,18 @@ impl Drain {
         }
         server.stop(self.work.is_empty()).await;
     }
+}
+
+/// Brings to an end what outlives the doors.
+async fn finish(rooms: Option<RoomServer>, uploads: Option<Uploads>, webhooks: &Webhooks) {
+    if let Some(rooms) = rooms {
+        let _stopped = rooms.stop().await;
+    }
+    // What is not kept or told by then is kept and told by the next server over this data folder.
+    if let Some(uploads) = uploads {
+        uploads.finish().await;
+    }
+    let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
 }
 
 /// Shows the metrics at an address of their own until they are stopped.

@@ -14,6 +14,7 @@ use actix_web::{App, HttpServer, web};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use vivavoce::actors::registry::rooms::RoomRegistry;
 use vivavoce::actors::registry::sessions::SessionRegistry;
 use vivavoce::actors::registry::voices::VoiceRegistry;
 use vivavoce::actors::session::SessionServices;
@@ -85,6 +86,8 @@ fn parts(settings: &Settings) -> Parts {
             auth: Authenticator::open(&settings.auth, &Authorities::default()).unwrap(),
             synthesizer,
             voices: VoiceRegistry::new(providers).start(),
+            rooms: RoomRegistry::new(None).start(),
+            embedded_rooms: None,
             sessions,
             recordings: None,
             outbound_address: None,

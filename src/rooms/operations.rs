@@ -13,7 +13,7 @@ use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
 
 /// Why an operation was not done. The kinds are those of the real server's API.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
     /// No room of this name.
     #[error("requested room does not exist")]

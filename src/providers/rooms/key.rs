@@ -1,6 +1,7 @@
 //! The key pair that room tokens are signed with: the one in the settings, or for embedded rooms one that the first start
 //! makes and keeps in the data folder.
 
+use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -108,7 +109,11 @@ impl ApiKey {
 fn random<const BYTES: usize>() -> io::Result<String> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        // A text takes whatever is written to it.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
 }
 
 #[cfg(test)]
