@@ -19,7 +19,7 @@ use vivavoce::config::TABLE;
 use crate::harness::*;
 
 /// In every secret.
-const SECRET: &str = "mArKeR-7f3a";
+const SECRET: &str = "mArKeR-7f3a-0123456789";
 
 /// Every secret that can be configured, in its own shape.
 fn secrets_of_the_server() -> Vec<(&'static str, String)> {
@@ -196,6 +196,13 @@ async fn no_secret_is_told(auth_required: &str) {
         ("LOG_LEVEL", "trace"),
         ("LOG_FORMAT", "json"),
         ("AUTH_REQUIRED", auth_required),
+        // What some of them need beside them.
+        ("WEBHOOKS_URL", "http://127.0.0.1:1/"),
+        ("WEBHOOKS_ALLOW_INSECURE", "true"),
+        ("WEBHOOKS_ALLOW_PRIVATE", "true"),
+        ("RTC_MODE", "embedded"),
+        ("RTC_UDP_PORT", "0"),
+        ("RTC_API_KEY", "key"),
     ]);
     let mut server = Server::start_logged(&environment);
     let mut told = answers(&server).await;
