@@ -1,7 +1,8 @@
 //! Rooms in the box: unmodified LiveKit clients in the embedded room server, and the server's own paths beside them.
 
 mod api;
-mod client;
+pub mod client;
+mod events;
 mod matrix;
 mod rest;
 
