@@ -17,8 +17,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use vivavoce::audio::{Layout, SampleRate, wav};
 
 use crate::harness::*;
-use crate::rooms::client::Kind;
 use crate::rooms;
+use crate::rooms::client::Kind;
 use crate::session::client::Session;
 use crate::session::recorded::{hears, recording, stored};
 
@@ -226,14 +226,18 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
 
     // A first click only asks.
     page.click(r#"[aria-label="Remove bob"]"#).await;
-    page.until("$('people').textContent.includes('Sure?')").await;
+    page.until("$('people').textContent.includes('Sure?')")
+        .await;
     assert_eq!(bob.count("disconnected", &json!({})), 0);
     page.click(r#"[aria-label="Remove bob"]"#).await;
     bob.wait("disconnected", &json!({})).await;
-    page.until("!$('people').textContent.includes('bob') && $('people').textContent.includes('ann')")
-        .await;
+    page.until(
+        "!$('people').textContent.includes('bob') && $('people').textContent.includes('ann')",
+    )
+    .await;
     ann.leave().await;
-    page.until("$('people').textContent === 'Nobody is in it.'").await;
+    page.until("$('people').textContent === 'Nobody is in it.'")
+        .await;
     page.click("#list-rooms").await;
     page.until("$('room').hidden && !$('rooms').hasChildNodes()")
         .await;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
-    RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
+    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, Millis, Networks,
+    PortRange, RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth,
+    VendorUrl,
 };
 
 /// One declaration.

@@ -34,7 +34,10 @@ struct Telling {
 
 impl OpenRooms {
     /// Opens them. Must be called in an actor system.
-    pub(super) fn open(settings: &Settings, authorities: &Authorities) -> Result<Self, ServerError> {
+    pub(super) fn open(
+        settings: &Settings,
+        authorities: &Authorities,
+    ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         let registry = |provider: Option<Arc<dyn RoomProvider>>| {
             let rooms = provider.map(|provider| Rooms {

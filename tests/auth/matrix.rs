@@ -275,12 +275,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
     ),
     // Its signature lets it in, not a token.
-    (
-        "POST",
-        "/rtc/webhook",
-        "unsigned",
-        ["401 unauthorized"; 6],
-    ),
+    ("POST", "/rtc/webhook", "unsigned", ["401 unauthorized"; 6]),
     ("GET", "/recordings", "asked", locked("200")),
     ("GET", "/recording/{stream_id}", "asked", NO_RECORDINGS),
     (

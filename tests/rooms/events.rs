@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use livekit_api::access_token::TokenVerifier;
-use livekit_api::services::room::RoomClient;
+use livekit_api::services::room::{CreateRoomOptions, RoomClient};
 use livekit_api::webhooks::WebhookReceiver;
 use serde_json::{Value, json};
 
@@ -197,10 +197,7 @@ async fn the_life_of_a_room_is_told_in_order_signed_as_livekits_packages_check_i
     };
     all.push(posted(&altered));
     for (program, script) in [
-        (
-            "{root}/.clients/python/bin/python",
-            "webhook_receiver.py",
-        ),
+        ("{root}/.clients/python/bin/python", "webhook_receiver.py"),
         ("node", "webhook_receiver.mjs"),
     ] {
         let read = read_with(program, script, &all);
@@ -233,7 +230,9 @@ async fn an_event_that_is_not_signed_with_the_rooms_own_key_is_not_taken() {
     let inbox = Inbox::default();
     let server = telling(&inbox.open());
     let api = RoomClient::with_api_key(&server.url, KEY, SECRET);
-    api.create_room("kitchen", Default::default()).await.unwrap();
+    api.create_room("kitchen", CreateRoomOptions::default())
+        .await
+        .unwrap();
     eventually("nothing is told", || !inbox.taken().is_empty()).await;
     let Posted {
         body,
@@ -242,7 +241,10 @@ async fn an_event_that_is_not_signed_with_the_rooms_own_key_is_not_taken() {
     } = inbox.taken().remove(0);
     let stranger = server_with(&[
         ("RTC_API_KEY", KEY),
-        ("RTC_API_SECRET", "another secret that is as long as it must be"),
+        (
+            "RTC_API_SECRET",
+            "another secret that is as long as it must be",
+        ),
     ]);
     let altered = body.replace("kitchen", "cellar");
     for (to, authorization, body, status) in [
@@ -270,7 +272,9 @@ async fn rooms_that_end_with_the_server_are_told_too_and_a_dead_receiver_holds_n
     let mut server = telling(&urls);
     let api = RoomClient::with_api_key(&server.url, KEY, SECRET);
     for room in ["kitchen", "cellar"] {
-        api.create_room(room, Default::default()).await.unwrap();
+        api.create_room(room, CreateRoomOptions::default())
+            .await
+            .unwrap();
     }
     server.terminate();
     assert!(server.ended().success());
@@ -284,7 +288,10 @@ async fn rooms_that_end_with_the_server_are_told_too_and_a_dead_receiver_holds_n
 async fn addresses_out_of_reach_are_refused_when_the_server_starts() {
     let output = Command::new(crate::harness::VIVAVOCE)
         .args(["check"])
-        .env("RTC_WEBHOOK_URLS", "https://hooks.example/,http://10.0.0.1/")
+        .env(
+            "RTC_WEBHOOK_URLS",
+            "https://hooks.example/,http://10.0.0.1/",
+        )
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);

@@ -28,7 +28,9 @@ pub struct SignedEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// It has no token, or one that is not signed with this key pair, is out of date, or names another body.
-    #[error("Authorization: must be a token, signed with the key pair of the rooms, of this body and of now")]
+    #[error(
+        "Authorization: must be a token, signed with the key pair of the rooms, of this body and of now"
+    )]
     Signature,
     /// What is signed is no event.
     #[error("the body is no event of a room")]
@@ -95,7 +97,8 @@ mod tests {
     fn what_is_signed_is_read_again_and_nothing_else_is() {
         let signed = key("a").sign_event(&event()).unwrap();
         let body: serde_json::Value = serde_json::from_str(&signed.body).unwrap();
-        let written = serde_json::json!({"event": "room_started", "id": "EV_1", "createdAt": "1700000000"});
+        let written =
+            serde_json::json!({"event": "room_started", "id": "EV_1", "createdAt": "1700000000"});
         assert_eq!(body, written);
         assert_eq!(key("a").read_event(&signed), Ok(event()));
         assert_eq!(key("b").read_event(&signed), Err(EventError::Signature));
@@ -148,7 +151,8 @@ mod tests {
         let ApiKey { key, secret } = key("a");
         let url_safe = base64::engine::general_purpose::URL_SAFE_NO_PAD;
         let header = url_safe.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
-        let claims = serde_json::json!({"iss": key, "nbf": now - 600, "exp": now - 300, "sha256": digest});
+        let claims =
+            serde_json::json!({"iss": key, "nbf": now - 600, "exp": now - 300, "sha256": digest});
         let claims = url_safe.encode(claims.to_string());
         let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
         mac.update(format!("{header}.{claims}").as_bytes());

@@ -160,7 +160,11 @@ fn rooms_end_when_nobody_came_and_when_the_last_left() {
         &[RoomStarted, RoomFinished][..],
         &[RoomStarted, ParticipantConnectionAborted, RoomFinished],
     ];
-    assert_eq!(bench.events, [empty, left].concat(), "no media ever came up");
+    assert_eq!(
+        bench.events,
+        [empty, left].concat(),
+        "no media ever came up"
+    );
 }
 
 #[test]
