@@ -3,6 +3,7 @@
 //! of changing a room's metadata are such that of two who race one finds out that it has lost.
 
 mod key;
+pub mod link;
 
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ pub trait RoomProvider: Send + Sync {
 
     /// Mutes or unmutes a track for everybody.
     async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError>;
+
+    /// Joins a room as an agent. The answer comes when the room was joined; its media may still be on its way.
+    async fn connect(&self, join: link::Join) -> Result<link::RoomLink, RoomError>;
 
     /// A token that opens one room.
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;
