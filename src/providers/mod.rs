@@ -16,7 +16,7 @@ pub mod livekit;
 pub mod local;
 pub mod null;
 pub mod parameters;
-mod rooms;
+pub mod rooms;
 pub mod s3;
 mod store;
 mod table;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::mpsc;
 
+use super::rooms::link::{Join, RoomLink};
 use super::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
@@ -150,6 +151,14 @@ impl RoomProvider for Embedded {
         let [room, identity, sid] = [track.room, track.identity, track.sid].map(str::to_owned);
         let answer = self.server.mute_track(room, identity, sid, muted).await;
         answer.map_err(failure)
+    }
+
+    async fn connect(&self, _join: Join) -> Result<RoomLink, RoomError> {
+        Err(RoomError {
+            provider: SLUG,
+            kind: RoomErrorKind::Unavailable,
+            message: "agents do not join these rooms yet".to_owned(),
+        })
     }
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {

@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::config::{Rtc, RtcMode, VendorUrl};
 
+use super::rooms::link::{Join, RoomLink};
 use super::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
@@ -181,6 +182,14 @@ impl RoomProvider for LiveKit {
                     "; LiveKit unmutes remotely where its setting room.enable_remote_unmute is on";
             }
             error
+        })
+    }
+
+    async fn connect(&self, _join: Join) -> Result<RoomLink, RoomError> {
+        Err(RoomError {
+            provider: SLUG,
+            kind: RoomErrorKind::Unavailable,
+            message: "agents do not join these rooms yet".to_owned(),
         })
     }
 

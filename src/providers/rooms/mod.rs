@@ -4,6 +4,7 @@
 
 mod event;
 mod key;
+pub mod link;
 
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub trait RoomProvider: Send + Sync {
 
     /// Mutes or unmutes a track for everybody.
     async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError>;
+
+    /// Joins a room as an agent. The answer comes when the room was joined; its media may still be on its way.
+    async fn connect(&self, join: link::Join) -> Result<link::RoomLink, RoomError>;
 
     /// A token that opens one room.
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;

@@ -1,0 +1,253 @@
+//! The other end of a [`RoomLink`], for those who make one: what it wants sent and wished, and where they say what happens.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::{Notify, mpsc};
+
+use super::ring::Ring;
+use super::{
+    Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, MESSAGE_BYTES, Outgoing,
+    Packet, PublishSink, RoomLink, SendError, TrackAudio, WAITING_BYTES, WAITING_EVENTS,
+    WAITING_FRAMES, WAITING_PACKETS,
+};
+
+/// What a link wants, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whether the published track is muted.
+    pub muted: bool,
+    /// Whom to hear.
+    pub listen: Listen,
+    /// Whether it is to leave.
+    pub left: bool,
+}
+
+/// Why an end is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// A frame or a message waits.
+    Media,
+    /// [`Wishes`] have changed.
+    Wishes,
+}
+
+type Wake = Box<dyn Fn(Woken) + Send + Sync>;
+
+/// What both ends hold.
+pub(super) struct Shared {
+    pub(super) frames: Ring<Frame>,
+    messages: Mutex<Messages>,
+    wishes: Mutex<Wishes>,
+    ending: OnceLock<Ending>,
+    over: Notify,
+    is_over: AtomicBool,
+    wake: Wake,
+    /// Whether [`Woken::Media`] was said and nothing was taken since.
+    woken: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Messages {
+    waiting: VecDeque<Outgoing>,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("wishes", &self.wishes)
+            .field("ending", &self.ending)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn push_frame(&self, frame: Frame) {
+        self.frames.push(frame);
+        self.wake_media();
+    }
+
+    pub(super) fn push_message(&self, message: Outgoing) -> Result<(), SendError> {
+        let bytes = message.bytes();
+        if bytes > MESSAGE_BYTES {
+            return Err(SendError::TooLarge);
+        }
+        if self.ending.get().is_some() {
+            return Err(SendError::Ended);
+        }
+        let mut messages = lock(&self.messages);
+        if messages.bytes + bytes > WAITING_BYTES {
+            return Err(SendError::Full);
+        }
+        messages.bytes += bytes;
+        messages.waiting.push_back(message);
+        drop(messages);
+        self.wake_media();
+        Ok(())
+    }
+
+    fn wake_media(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            (self.wake)(Woken::Media);
+        }
+    }
+
+    pub(super) fn wish(&self, change: impl FnOnce(&mut Wishes)) {
+        change(&mut lock(&self.wishes));
+        (self.wake)(Woken::Wishes);
+    }
+
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.ending.get().cloned()
+    }
+
+    pub(super) async fn ended(&self) {
+        loop {
+            let over = self.over.notified();
+            if self.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            over.await;
+        }
+    }
+}
+
+/// A link and its end. `wake` is called from any thread when there is something to do; it must not wait.
+pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomLink, LinkEnd) {
+    let (events, queue) = mpsc::channel(WAITING_EVENTS);
+    let wishes = Wishes {
+        muted: false,
+        listen: join.listen.clone(),
+        left: false,
+    };
+    let shared = Arc::new(Shared {
+        frames: Ring::new(WAITING_FRAMES),
+        messages: Mutex::default(),
+        wishes: Mutex::new(wishes),
+        ending: OnceLock::new(),
+        over: Notify::new(),
+        is_over: AtomicBool::new(false),
+        wake: Box::new(wake),
+        woken: AtomicBool::new(false),
+    });
+    let link = RoomLink {
+        events: LinkEvents {
+            queue,
+            shared: Arc::clone(&shared),
+            told_end: false,
+        },
+        publish: PublishSink {
+            shared: Arc::clone(&shared),
+        },
+        control: LinkControl {
+            shared: Arc::clone(&shared),
+        },
+    };
+    let end = LinkEnd(Arc::new(Inner { shared, events }));
+    (link, end)
+}
+
+/// See the module. The link is over when all clones are dropped; without a word from [`Self::end`] it counts as lost.
+#[derive(Debug, Clone)]
+pub struct LinkEnd(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<LinkEvent>,
+}
+
+impl LinkEnd {
+    /// What is wished now.
+    pub fn wishes(&self) -> Wishes {
+        lock(&self.0.shared.wishes).clone()
+    }
+
+    /// To be called before frames and messages are taken, so that the next ones wake again.
+    pub fn awake(&self) {
+        self.0.shared.woken.store(false, Ordering::Release);
+    }
+
+    /// The next frame to be sent.
+    pub fn next_frame(&self) -> Option<Frame> {
+        self.0.shared.frames.pop()
+    }
+
+    /// Counts a frame that was taken and could not be sent.
+    pub fn frame_lost(&self) {
+        self.0.shared.frames.count_dropped();
+    }
+
+    /// The next message to be sent.
+    pub fn next_message(&self) -> Option<Outgoing> {
+        let mut messages = lock(&self.0.shared.messages);
+        let message = messages.waiting.pop_front()?;
+        messages.bytes -= message.bytes();
+        Some(message)
+    }
+
+    /// Tells what happened. `false` when the link is over: nobody reads, or not fast enough, in which case it is ended.
+    /// A message that may be lost is lost before anything else.
+    pub fn tell(&self, event: LinkEvent) -> bool {
+        let loseable = matches!(&event, LinkEvent::Message(message) if !message.reliable);
+        if loseable && self.0.events.capacity() < WAITING_EVENTS / 4 {
+            return true;
+        }
+        match self.0.events.try_send(event) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                let _ = self.0.shared.ending.set(Ending::Overrun);
+                false
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+        }
+    }
+
+    /// A track that can be heard: its writer, and the reader for [`LinkEvent::TrackSubscribed`].
+    pub fn track() -> (TrackWriter, TrackAudio) {
+        let ring = Arc::new(Ring::new(WAITING_PACKETS));
+        let writer = TrackWriter {
+            ring: Arc::clone(&ring),
+        };
+        (writer, TrackAudio { ring })
+    }
+
+    /// Says why the link ends. The first reason counts.
+    pub fn end(&self, ending: Ending) {
+        let _ = self.0.shared.ending.set(ending);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let lost = || Ending::Network("it ended without a word".to_owned());
+        let _ = self.shared.ending.get_or_init(lost);
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.over.notify_waiters();
+    }
+}
+
+/// Writes the packets of a subscribed track; dropping it ends the track.
+#[derive(Debug)]
+pub struct TrackWriter {
+    ring: Arc<Ring<Packet>>,
+}
+
+impl TrackWriter {
+    /// A packet that arrived.
+    pub fn write(&self, packet: Packet) {
+        self.ring.push(packet);
+    }
+}
+
+impl Drop for TrackWriter {
+    fn drop(&mut self) {
+        self.ring.end();
+    }
+}
