@@ -163,6 +163,7 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
         } else {
             Duration::MAX
         },
+        room_complexity: settings.rtc.complexity,
     }
 }
 
@@ -282,6 +283,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        rooms: Some(rooms.registry.clone()),
         webhooks: Some(webhooks.clone()),
         recordings: recordings.clone(),
         closing: closing.clone(),

@@ -76,6 +76,7 @@ fn parts(settings: &Settings) -> Parts {
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
+        rooms: None,
         webhooks: None,
         recordings: None,
         closing: CancellationToken::new(),

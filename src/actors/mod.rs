@@ -2,6 +2,7 @@
 
 pub mod recorder;
 pub mod registry;
+pub mod room;
 pub mod session;
 pub mod stt;
 pub mod supervision;

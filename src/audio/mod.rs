@@ -3,11 +3,13 @@
 pub mod adpcm;
 pub mod bus;
 pub mod companding;
+pub mod conference;
 pub mod convert;
 pub mod decode;
 pub mod denoise;
 pub mod encode;
 pub mod format;
+pub mod jitter;
 pub mod linear16;
 pub mod mix;
 pub mod mp3;

@@ -324,6 +324,8 @@ settings! {
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
+        /// How hard the encoder of what a session says in a room tries, 0 (cheap) to 10 (best).
+        complexity: u8 = "5", "rtc.complexity", "RTC_COMPLEXITY", check up_to_ten;
         /// Where embedded rooms post what happens in them, as LiveKit does. What `webhooks.allow_insecure` and `webhooks.allow_private`
         /// say holds for these too.
         webhook_urls: HttpUrls = "", "rtc.webhook_urls", "RTC_WEBHOOK_URLS";

@@ -256,7 +256,7 @@ pub async fn token(
 }
 
 /// Where whoever sent this request reaches this server's own rooms: where it has just reached this server.
-fn own_url(request: &HttpRequest) -> String {
+pub(super) fn own_url(request: &HttpRequest) -> String {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
     let scheme = if request.app_config().secure() {

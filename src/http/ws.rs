@@ -10,6 +10,7 @@ use super::cors::Origins;
 use super::error::{ApiError, Code};
 use super::limits::Limits;
 use super::requests::RequestId;
+use super::rtc;
 use super::socket::{self, MessageBudget, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Caller, Places, SessionServices};
@@ -75,6 +76,7 @@ pub async fn open(
         access,
         pass,
         request_id: RequestId::of(&request),
+        own_url: rtc::own_url(&request),
     };
     let services = Arc::clone(&sockets.services);
     let response = socket::open(&request, payload, &sockets.settings, |writer| {

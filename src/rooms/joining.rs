@@ -128,6 +128,7 @@ impl World {
             speakers: Vec::new(),
             counts_changed: false,
             nonces: std::collections::VecDeque::new(),
+            recordings: 0,
         };
         self.rooms.insert(key, room);
         self.room_names.insert(name.to_owned(), key);

@@ -148,6 +148,22 @@ impl World {
         Ok(self.room_info(room))
     }
 
+    /// Somebody begins to record a room, or has ended it: everybody in it is told whether it is being recorded.
+    pub fn show_recording(&mut self, name: &str, recorded: bool) -> Result<(), OperationError> {
+        let key = self.room_key(name)?;
+        let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
+        let was = room.recordings > 0;
+        room.recordings = if recorded {
+            room.recordings.saturating_add(1)
+        } else {
+            room.recordings.saturating_sub(1)
+        };
+        if was != (room.recordings > 0) {
+            self.tell_room_info(key);
+        }
+        Ok(())
+    }
+
     /// Makes a room unless there is one of this name, which is then the inner error: of several who do it at the same time
     /// one makes it.
     pub fn create_new_room(

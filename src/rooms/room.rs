@@ -39,6 +39,8 @@ pub struct Room {
     pub counts_changed: bool,
     /// Nonces of the newest messages sent through the server's API, to leave out repetitions.
     pub nonces: VecDeque<Vec<u8>>,
+    /// How many record it.
+    pub recordings: u32,
 }
 
 impl Room {
@@ -56,6 +58,7 @@ impl Room {
             metadata: self.settings.metadata.clone(),
             num_participants: participants,
             num_publishers: publishers,
+            active_recording: self.recordings > 0,
             ..Default::default()
         }
     }

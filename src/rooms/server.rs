@@ -305,6 +305,12 @@ impl RoomServer {
             .await?
     }
 
+    /// See [`World::show_recording`].
+    pub async fn show_recording(&self, name: String, recorded: bool) -> Result<(), OperationError> {
+        self.call(move |world, _| world.show_recording(&name, recorded))
+            .await?
+    }
+
     /// See [`World::update_room_metadata`].
     pub async fn update_room_metadata(
         &self,

@@ -75,6 +75,25 @@ pub struct Admission {
     pub url: Option<String>,
 }
 
+/// Opens a room to a session: it is there, and of the right owner, before the session joins it.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<OpenRoom, RoomsError>")]
+pub struct EnterRoom {
+    /// Whose session it is.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+}
+
+/// A room that a session may join.
+#[derive(Clone)]
+pub struct OpenRoom {
+    /// Who keeps it.
+    pub provider: Arc<dyn RoomProvider>,
+    /// Whether it was not there before.
+    pub created: bool,
+}
+
 /// Lists the rooms that somebody may see.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Room>, RoomsError>")]
@@ -209,25 +228,32 @@ impl Rooms {
         }
     }
 
-    /// Sees to it that the room is there and the tenant's.
-    async fn claim(&self, name: &str, tenant: &TenantId) -> Result<(), RoomsError> {
+    /// The room, made with this metadata if it was not there; `None` says that it was made.
+    async fn found_or_made(&self, name: &str, metadata: &str) -> Result<Option<Room>, RoomsError> {
+        if let Some(room) = self.provider.room(name).await? {
+            return Ok(Some(room));
+        }
+        Ok(match self.provider.create(name, metadata).await? {
+            Creation::Created => None,
+            Creation::Exists(room) => Some(*room),
+        })
+    }
+
+    /// Sees to it that the room is there and the tenant's; whether it was made.
+    async fn claim(&self, name: &str, tenant: &TenantId) -> Result<bool, RoomsError> {
         for _ in 0..MOST_ATTEMPTS {
-            let room = match self.provider.room(name).await? {
-                Some(room) => room,
-                None => match self.provider.create(name, &owned("", tenant)).await? {
-                    Creation::Created => return Ok(()),
-                    Creation::Exists(room) => *room,
-                },
+            let Some(room) = self.found_or_made(name, &owned("", tenant)).await? else {
+                return Ok(true);
             };
             match Owner::of(&room.metadata) {
-                Owner::Tenant(owner) if owner == *tenant => return Ok(()),
+                Owner::Tenant(owner) if owner == *tenant => return Ok(false),
                 Owner::Nobody if self.claim_unowned => {
                     let metadata = owned(&room.metadata, tenant);
                     let replaced = self
                         .provider
                         .replace_metadata(name, &room.metadata, &metadata);
                     if replaced.await? {
-                        return Ok(());
+                        return Ok(false);
                     }
                 }
                 Owner::Nobody | Owner::Tenant(_) | Owner::Unknown => {
@@ -240,6 +266,22 @@ impl Rooms {
             kind: RoomErrorKind::Unavailable,
             message: "others keep changing this room; try again".to_owned(),
         }))
+    }
+
+    async fn enter(&self, wish: EnterRoom) -> Result<OpenRoom, RoomsError> {
+        let created = if let Some(tenant) = wish.access.tenant() {
+            self.claim(&wish.room, tenant).await?
+        } else {
+            match self.found_or_made(&wish.room, "").await? {
+                None => true,
+                Some(room) if Owner::of(&room.metadata).lets(&wish.access) => false,
+                Some(_) => return Err(RoomsError::AccessDenied),
+            }
+        };
+        Ok(OpenRoom {
+            provider: Arc::clone(&self.provider),
+            created,
+        })
     }
 
     async fn admit(&self, wish: Admit) -> Result<Admission, RoomsError> {
@@ -310,6 +352,15 @@ impl Handler<Admit> for RoomRegistry {
     fn handle(&mut self, wish: Admit, _: &mut Context<Self>) -> Self::Result {
         let rooms = self.rooms();
         Box::pin(async move { rooms?.admit(wish).await })
+    }
+}
+
+impl Handler<EnterRoom> for RoomRegistry {
+    type Result = ResponseFuture<<EnterRoom as Message>::Result>;
+
+    fn handle(&mut self, wish: EnterRoom, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move { rooms?.enter(wish).await })
     }
 }
 

@@ -82,7 +82,7 @@ impl SocketHandler for Door {
             }
             let listen = wanted.stt.as_ref();
             let listen = listen.map(|listen| (listen, accepted(&self.providers, listen)));
-            if !self.hearing.expect(config, listen, &wanted.vad) {
+            if !self.hearing.expect(config, listen, &wanted.vad, wanted.rtc.is_some()) {
                 let message = "too many configs wait to be carried out";
                 return self.refuse(ErrorCode::Overloaded, message);
             }
@@ -105,11 +105,15 @@ impl SocketHandler for Door {
     }
 
     fn binary(&mut self, bytes: Bytes) {
-        match self.hearing.hear(bytes) {
+        match self.hearing.hear_client(bytes) {
             Ok(()) | Err(None) => {}
             Err(Some(Deaf::NotConfigured)) => {
                 self.refuse(ErrorCode::NotConfigured, "binary: send config first");
             }
+            Err(Some(Deaf::InRoom)) => self.refuse(
+                ErrorCode::AudioDisabled,
+                "binary: the session hears its room",
+            ),
             Err(Some(Deaf::AudioDisabled)) => self.refuse(
                 ErrorCode::AudioDisabled,
                 "binary: the session was configured with audio: false",

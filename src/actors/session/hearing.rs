@@ -48,6 +48,8 @@ pub enum Deaf {
     NotConfigured,
     /// The session has no sound.
     AudioDisabled,
+    /// It hears its room.
+    InRoom,
 }
 
 /// The input of one session; clones are the same.
@@ -123,6 +125,8 @@ struct Slot {
     ear: Option<Rc<RefCell<Ear>>>,
     /// Whether its recogniser takes the place of another in the same ear.
     hands_over: bool,
+    /// Whether it hears a room instead of the client.
+    in_room: bool,
 }
 
 impl Hearing {
@@ -144,6 +148,7 @@ impl Hearing {
         config: u64,
         listen: Option<(&ListenConfig, AudioFormat)>,
         vad: &VadConfig,
+        in_room: bool,
     ) -> bool {
         let mut state = self.0.state.borrow_mut();
         if state.ears.len() > MAX_EARS {
@@ -174,6 +179,7 @@ impl Hearing {
             config,
             ear,
             hands_over: false,
+            in_room,
         });
         drop(state);
         if let Some(former) = breaks_off {
@@ -218,13 +224,14 @@ impl Hearing {
     /// A config that leaves the format as it is has its place behind the one in force.
     pub fn follow(&self, config: u64) {
         let mut state = self.0.state.borrow_mut();
-        let ear = state.ears.front().and_then(|slot| slot.ear.clone());
-        let place = state.ears.len().min(1);
+        let front = state.ears.front();
         let slot = Slot {
             config,
-            ear,
+            ear: front.and_then(|slot| slot.ear.clone()),
             hands_over: false,
+            in_room: front.is_some_and(|slot| slot.in_room),
         };
+        let place = state.ears.len().min(1);
         state.ears.insert(place, slot);
     }
 
@@ -391,6 +398,18 @@ impl Hearing {
     }
 
     /// Takes what the client has sent. Deafness is told once.
+    pub fn hear_client(&self, bytes: Bytes) -> Result<(), Option<Deaf>> {
+        {
+            let state = &mut *self.0.state.borrow_mut();
+            if state.ears.back().is_some_and(|slot| slot.in_room) {
+                let told = std::mem::replace(&mut state.told_deaf, true);
+                return Err((!told).then_some(Deaf::InRoom));
+            }
+        }
+        self.hear(bytes)
+    }
+
+    /// Takes sound. Deafness is told once.
     pub fn hear(&self, bytes: Bytes) -> Result<(), Option<Deaf>> {
         let ear = {
             let mut state = self.0.state.borrow_mut();

@@ -15,6 +15,9 @@ use crate::json::{self, Misfit};
 use crate::providers::OwnCredential;
 use crate::synthesis::{SpeechConfig, TtsConfig};
 
+/// The sound of a room, both ways.
+pub const ROOM_FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_48000);
+
 /// Providers that may stand by for another.
 const MAX_FALLBACKS: usize = 3;
 /// The longest name of a room.
@@ -662,15 +665,33 @@ impl WireConfig {
         } else {
             (None, None)
         };
-        Ok(SessionConfig {
+        let rtc = self.rtc.map(WireRtc::check).transpose()?;
+        let recorded = rtc.as_ref().is_some_and(|rtc| rtc.enable_recording);
+        let mut config = SessionConfig {
             stream_id: self.stream_id.as_deref().map(StreamId::parse).transpose()?,
             stt,
             tts,
             loading_audio: self.loading_audio,
             vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
-            rtc: self.rtc.map(WireRtc::check).transpose()?,
-            recording: self.recording.unwrap_or(false),
-        })
+            rtc,
+            recording: recorded || self.recording.unwrap_or(false),
+        };
+        if config.rtc.is_some() {
+            config.take_sound_of_room();
+        }
+        Ok(config)
+    }
+}
+
+impl SessionConfig {
+    /// In a room sound comes and goes as rooms have it, whatever the socket was to have.
+    fn take_sound_of_room(&mut self) {
+        if let Some(stt) = &mut self.stt {
+            stt.format = ROOM_FORMAT;
+        }
+        if let Some(tts) = &mut self.tts {
+            tts.format = ROOM_FORMAT;
+        }
     }
 }
 
@@ -823,13 +844,25 @@ impl WireRtc {
         if !(1..=MAX_ROOM_NAME_CHARS).contains(&room_name.chars().count()) {
             return Err(misfit("rtc.room_name", "must be 1 to 256 characters"));
         }
-        let text = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.into());
+        let text = |value: Option<String>, default: &str, place| {
+            let value = value.unwrap_or_else(|| default.into());
+            if (1..=MAX_ROOM_NAME_CHARS).contains(&value.chars().count()) {
+                Ok(value)
+            } else {
+                Err(misfit(place, "must be 1 to 256 characters"))
+            }
+        };
+        let identity = "rtc.service_participant_identity";
         let empty_timeout = self.empty_timeout_seconds.unwrap_or(20);
         Ok(RoomConfig {
             room_name,
             enable_recording: self.enable_recording.unwrap_or(false),
-            identity: text(self.service_participant_identity, "voice-agent"),
-            name: text(self.service_participant_name, "Voice Agent"),
+            identity: text(self.service_participant_identity, "voice-agent", identity)?,
+            name: text(
+                self.service_participant_name,
+                "Voice Agent",
+                "rtc.service_participant_name",
+            )?,
             listen_participants: self.listen_participants.unwrap_or_default(),
             stt_mode: self.stt_mode.unwrap_or_default(),
             delete_room: self.delete_room.unwrap_or_default(),
@@ -901,6 +934,29 @@ pub enum ServerMessage {
     Ready {
         /// Its name.
         stream_id: StreamId,
+        /// The room that it is in.
+        #[serde(flatten)]
+        room: Option<RoomOfSession>,
+    },
+    /// Somebody said something in writing in the room.
+    Message {
+        /// What.
+        message: RoomText,
+    },
+    /// Somebody is in the room; those who were there before are told too.
+    ParticipantConnected {
+        /// Who.
+        participant: RoomParticipant,
+    },
+    /// Somebody has left the room.
+    ParticipantDisconnected {
+        /// Who.
+        participant: RoomParticipant,
+    },
+    /// Somebody is heard from now on.
+    TrackSubscribed {
+        /// Of whom.
+        track: RoomTrack,
     },
     /// What was heard.
     SttResult(SttResult),
@@ -971,6 +1027,70 @@ pub enum ServerMessage {
         /// Whether the session ends.
         fatal: bool,
     },
+}
+
+/// The room of a session, as `ready` names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomOfSession {
+    /// Its name.
+    pub rtc_room_name: String,
+    /// Where clients connect.
+    pub rtc_url: String,
+    /// Who the session is in it.
+    pub service_participant_identity: String,
+    /// What it is called there.
+    pub service_participant_name: String,
+}
+
+/// A message of a room; `message` where it is UTF-8, else `data`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomText {
+    /// As it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("contentEncoding" = "base64"))]
+    pub data: Option<String>,
+    /// Who sent it; null where the server's API did.
+    pub identity: Option<String>,
+    /// What it is about; null where it does not say.
+    pub topic: Option<String>,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
+}
+
+/// Somebody in a room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomParticipant {
+    /// Who, as the room knows them.
+    pub identity: String,
+    /// What people read.
+    pub name: String,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
+}
+
+/// A track of somebody in a room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomTrack {
+    /// Whose.
+    pub identity: String,
+    /// What they call it.
+    pub name: String,
+    /// `audio`: nothing else is subscribed to.
+    #[schemars(extend("const" = "audio"))]
+    pub track_kind: &'static str,
+    /// Its id.
+    pub track_sid: String,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
 }
 
 /// `error.code`.
@@ -1201,6 +1321,7 @@ mod tests {
             turn_transcript: None,
             words: Vec::new(),
             language: None,
+            identity: None,
         });
         let expected = json!({"type": "stt_result", "transcript": "hello", "is_final": true,
             "is_speech_final": false, "confidence": null});

@@ -11,6 +11,7 @@ mod hearing;
 mod interruption;
 mod loading;
 pub mod messages;
+mod place;
 pub mod playback;
 pub mod player;
 mod recording;
@@ -38,7 +39,8 @@ use failure::Refusal;
 use hearing::{EarNews, Hearing};
 use loading::Clip;
 pub use messages::StreamId;
-use messages::{ErrorCode, ListenConfig, ServerMessage, SessionConfig};
+use messages::{ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionConfig};
+use place::Place;
 use player::Player;
 use recording::Recording;
 pub use schema::socket_schema;
@@ -46,7 +48,9 @@ use state::{Command, Effect, Prepared, Session, SoundOf};
 use turn::{Moment, VoiceEventKind};
 
 use super::recorder::RecordingFailed;
+use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
+use super::room::{self, Entered};
 use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
@@ -84,6 +88,8 @@ pub struct SessionSettings {
     pub config_timeout: Duration,
     /// How far ahead of real time sound leaves; [`Duration::MAX`] is without pacing.
     pub lead: Duration,
+    /// Of the encoder of what is said in a room, 0 (cheap) to 10.
+    pub room_complexity: u8,
 }
 
 /// What all sessions share.
@@ -94,6 +100,8 @@ pub struct SessionServices {
     pub synthesizer: Arc<Synthesizer>,
     /// Who has which name.
     pub sessions: Addr<SessionRegistry>,
+    /// Who knows whose rooms there are; `None` where there are none.
+    pub rooms: Option<Addr<RoomRegistry>>,
     /// Who is told that a session has ended, if anybody is.
     pub webhooks: Option<Webhooks>,
     /// Where recordings go; `None` where nothing is recorded.
@@ -112,6 +120,8 @@ pub struct Caller {
     pub pass: Option<Pass>,
     /// The id of the request that opened it.
     pub request_id: String,
+    /// Where they have reached this server, as clients of rooms do.
+    pub own_url: String,
 }
 
 /// What a session holds as long as it lives, so that others know.
@@ -179,6 +189,10 @@ pub struct SessionActor {
     recording: Option<Recording>,
     /// Of the config that is being carried out.
     journal_asked_for: Option<Journal>,
+    place: Option<Place>,
+    /// Of the config that is being carried out.
+    entered_for: Option<(Entered, RoomConfig)>,
+    own_url: String,
     unconfigured: Option<(OwnedSemaphorePermit, Option<AddressPlace>)>,
     /// Messages that were looked at.
     messages: usize,
@@ -227,6 +241,9 @@ pub fn open(
             name_asked_for: None,
             recording: None,
             journal_asked_for: None,
+            place: None,
+            entered_for: None,
+            own_url: caller.own_url,
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
@@ -339,6 +356,8 @@ impl SessionActor {
             } => {
                 self.hearing.commit(config, &vad);
                 self.record(recording, context);
+                self.take_place(context);
+                self.show_recording();
                 let feed = self.hearing.feed(config).map(|(feed, _)| feed);
                 let former = std::mem::replace(&mut self.feed, feed);
                 let replaced = std::mem::replace(&mut self.in_force, config);
@@ -352,6 +371,7 @@ impl SessionActor {
             Effect::Discard { config } => {
                 self.hearing.discard(config);
                 self.name_asked_for = None;
+                self.entered_for = None;
                 self.discard_journal();
             }
             Effect::StartStt {
@@ -380,6 +400,8 @@ impl SessionActor {
                     player.load(on);
                 }
             }
+            Effect::SendToRoom(message) => self.send_to_room(message, context),
+            Effect::ChangeRoom(config) => self.change_room(*config),
             Effect::Speak(speak) => {
                 self.account.speaks(&speak.text);
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
@@ -469,6 +491,7 @@ impl SessionActor {
             self.account.asks(&stream_id);
         }
         let begin = self.begin_recording(&stream_id, &wanted);
+        let enter = self.enter_room(&wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
             access: self.access.clone(),
@@ -499,21 +522,28 @@ impl SessionActor {
                 }
                 _ => None,
             };
+            let entered = enter.await?;
             let journal = begin.await?;
             let prepared = Prepared {
                 clip,
                 is_heard,
                 patience,
+                room: None,
             };
-            Ok((name, journal, prepared))
+            Ok((name, journal, entered, prepared))
         };
         context.spawn(
             prepare
                 .into_actor(self)
                 .map(move |outcome, session, context| {
-                    let prepared = outcome.map(|(name, journal, prepared)| {
+                    let prepared = outcome.map(|(name, journal, entered, mut prepared)| {
                         session.name_asked_for = name;
                         session.journal_asked_for = journal;
+                        let shown = entered
+                            .as_ref()
+                            .map(|(entered, config)| session.shown(entered, config));
+                        prepared.room = shown;
+                        session.entered_for = entered;
                         prepared
                     });
                     let now = session.moment().now;
@@ -521,6 +551,7 @@ impl SessionActor {
                     // A config that was given up meanwhile.
                     if !session.state.is_carrying_out(config) && !session.state.is_in_force(config)
                     {
+                        session.entered_for = None;
                         session.discard_journal();
                     }
                     session.carry_out(context);
@@ -698,8 +729,12 @@ impl SessionActor {
             before.stop();
         }
         let Some(speech) = speech else { return };
-        let lead = self.services.settings.lead;
-        let player = Player::new(self.writer.clone(), speech.format, lead);
+        let mouth = self.place.as_ref().map(|place| place.mouth.clone());
+        let lead = match &mouth {
+            Some(_) => room::LEAD,
+            None => self.services.settings.lead,
+        };
+        let player = Player::new(self.writer.clone(), speech.format, lead, mouth);
         player.tell_words(speech.progress);
         player.set_recorder(
             self.recording
@@ -843,6 +878,7 @@ impl Handler<RecordingFailed> for SessionActor {
             let store = self.services.recordings.as_ref();
             let store = store.map_or("off", |recordings| recordings.store().slug());
             self.state.recording_failed(store, problem);
+            self.show_recording();
             self.carry_out(context);
         }
     }

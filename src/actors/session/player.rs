@@ -22,8 +22,9 @@ use super::playback::{
     Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
 use crate::actors::recorder::Tap;
+use crate::actors::room::Mouth;
 use crate::actors::tts::Synthesize;
-use crate::audio::encode::{EncodeError, Encoded, StreamEncoder};
+use crate::audio::encode::{Encoded, StreamEncoder};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm};
 use crate::http::socket::{Audio, AudioRefused, SocketWriter};
 use crate::recordings::Line;
@@ -46,6 +47,8 @@ struct Shared {
     room: Notify,
     writer: SocketWriter,
     format: AudioFormat,
+    /// Where sound leaves instead of the socket.
+    mouth: Option<Mouth>,
 }
 
 struct State {
@@ -118,8 +121,14 @@ enum Step {
 }
 
 impl Player {
-    /// A player of one output. `lead` is how far ahead of real time sound may leave.
-    pub fn new(writer: SocketWriter, format: AudioFormat, lead: Duration) -> Self {
+    /// A player of one output. `lead` is how far ahead of real time sound may leave. With a mouth its sound leaves there, in
+    /// a format of [`ROOM_FORMAT`](super::messages::ROOM_FORMAT); events are the socket's all the same.
+    pub fn new(
+        writer: SocketWriter,
+        format: AudioFormat,
+        lead: Duration,
+        mouth: Option<Mouth>,
+    ) -> Self {
         Self(Rc::new(Shared {
             state: RefCell::new(State {
                 queue: PlaybackQueue::new(lead),
@@ -141,6 +150,7 @@ impl Player {
             room: Notify::new(),
             writer,
             format,
+            mouth,
         }))
     }
 
@@ -412,7 +422,9 @@ impl Player {
             state.encoder = None;
             state.encoding = None;
         }
-        self.0.writer.cut_audio(from.number());
+        if self.0.mouth.is_none() {
+            self.0.writer.cut_audio(from.number());
+        }
     }
 
     /// Does what is due, whenever something is, until it was stopped and everything was told.
@@ -444,10 +456,10 @@ impl Player {
             }
         };
         let has_room = async {
-            if room {
-                self.0.writer.audio_room(CHUNK).await;
-            } else {
-                std::future::pending::<()>().await;
+            match &self.0.mouth {
+                _ if !room => std::future::pending::<()>().await,
+                Some(mouth) => mouth.opened().await,
+                None => self.0.writer.audio_room(CHUNK).await,
             }
         };
         tokio::select! {
@@ -460,8 +472,15 @@ impl Player {
     fn next_step(&self) -> Step {
         let instant = Instant::now();
         let now = instant.into_std();
-        let has_room = self.0.writer.has_audio_room(CHUNK);
         let state = &mut *self.0.state.borrow_mut();
+        let has_room = match &self.0.mouth {
+            // A listener is waited for from when there is something to hear.
+            Some(mouth) => {
+                let nothing_to_say = state.queue.is_idle() && !state.is_loading();
+                nothing_to_say || mouth.is_open()
+            }
+            None => self.0.writer.has_audio_room(CHUNK),
+        };
         state.queue.hold(!has_room);
         state.pass_on_commands();
         // An utterance's stream is finished before its end is told.
@@ -531,6 +550,12 @@ impl Player {
 
     /// Encodes a chunk and gives it to the socket. There is room for it: that was seen before it was taken.
     async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
+        if let Some(mouth) = &self.0.mouth {
+            if let Err(error) = mouth.say(sound.samples()) {
+                self.encoding_failed(utterance, &error);
+            }
+            return;
+        }
         let (tag, cuts, encoder) = {
             let state = &mut *self.0.state.borrow_mut();
             state.tag = utterance.map_or(state.tag, |key| state.tag.max(key.number()));
@@ -602,7 +627,7 @@ impl Player {
         self.0.state.borrow().cuts == cuts
     }
 
-    fn encoding_failed(&self, utterance: Option<UtteranceKey>, error: &EncodeError) {
+    fn encoding_failed(&self, utterance: Option<UtteranceKey>, error: &dyn std::error::Error) {
         tracing::warn!(%error, "speech could not be encoded");
         let message = format!("the speech could not be encoded: {error}");
         let refusal = ServerMessage::refusal(super::messages::ErrorCode::TtsFailed, message);

@@ -269,7 +269,8 @@ mod tests {
             |message: &ServerMessage| validator.is_valid(&serde_json::to_value(message).unwrap());
         assert!(valid(&ServerMessage::refusal(ErrorCode::Internal, "x")));
         assert!(valid(&ServerMessage::Ready {
-            stream_id: StreamId::random()
+            stream_id: StreamId::random(),
+            room: None
         }));
         assert!(!validator.is_valid(&json!({"type": "ready"})));
         assert!(!validator.is_valid(

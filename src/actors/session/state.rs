@@ -10,8 +10,8 @@ use super::hearing::EarNews;
 use super::interruption::{Interruption, InterruptionMode, InterruptionReason, Step};
 use super::loading::Clip;
 use super::messages::{
-    Changeable, ClientMessage, ConfigUpdate, ErrorCode, ListenConfig, ServerMessage, SessionConfig,
-    StreamId, VadConfig,
+    Changeable, ClientMessage, ConfigUpdate, ErrorCode, ListenConfig, RoomConfig, RoomOfSession,
+    SendMessage, ServerMessage, SessionConfig, StreamId, VadConfig,
 };
 use super::playback::Speak;
 use super::succession::{Former, Succession};
@@ -22,6 +22,7 @@ use crate::actors::tts::{TtsNews, TtsReport};
 use crate::audio::vad::VadEvent;
 use crate::audio::{Layout, SampleRate};
 use crate::json::Misfit;
+use crate::providers::rooms::link::Ending as RoomEnding;
 use crate::providers::{ErrorKind, ProviderError, SttEvent};
 use crate::synthesis::SpeechConfig;
 
@@ -59,6 +60,8 @@ pub struct Prepared {
     pub is_heard: bool,
     /// How long each of the recognisers that it names may take over a final.
     pub patience: Vec<Duration>,
+    /// The room that was entered.
+    pub room: Option<RoomOfSession>,
 }
 
 /// What is to be done.
@@ -124,6 +127,10 @@ pub enum Effect {
     SetClip(Option<Clip>),
     /// Start or stop it.
     Load(bool),
+    /// Send this into the room.
+    SendToRoom(SendMessage),
+    /// The room's config has changed, as far as it can.
+    ChangeRoom(Box<RoomConfig>),
     /// Queue text.
     Speak(Speak),
     /// Cut speech.
@@ -248,6 +255,7 @@ struct UnderWay {
     stt: Option<u32>,
     /// Which of those that were asked for.
     choice: usize,
+    room: Option<RoomOfSession>,
 }
 
 /// What is in force.
@@ -261,6 +269,7 @@ struct InForce {
     /// How long each recogniser that may hear takes over a final.
     patience: Vec<Duration>,
     recording: bool,
+    room: Option<(RoomConfig, RoomOfSession)>,
 }
 
 #[derive(Debug)]
@@ -382,8 +391,14 @@ impl Session {
         let loads = in_force.clip.is_some();
         let effect = match message {
             ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) => return,
-            ClientMessage::SendMessage(_) | ClientMessage::SipTransfer(_) => {
+            ClientMessage::SendMessage(_) | ClientMessage::SipTransfer(_)
+                if in_force.room.is_none() =>
+            {
                 return self.refuse(ErrorCode::RtcNotConfigured, "the session is in no room");
+            }
+            ClientMessage::SendMessage(message) => Effect::SendToRoom(message),
+            ClientMessage::SipTransfer(_) => {
+                return self.refuse(ErrorCode::RtcFailed, "this server cannot telephone yet");
             }
             _ if !speaks => {
                 return self.refuse(
@@ -422,16 +437,15 @@ impl Session {
                 ErrorCode::InvalidMessage,
                 "stream_id: cannot change during a session",
             )),
-            _ if wanted.rtc.is_some() => Some(Refusal::new(
-                ErrorCode::RtcNotConfigured,
-                "rtc: this server has no rooms",
-            )),
-            _ if wanted.recording && wanted.stt.is_none() => Some(Refusal::new(
-                ErrorCode::RecordingUnavailable,
-                "recording: without audio there is nothing to record",
-            )),
+            _ if self.in_force.is_some() => self.other_room(wanted.rtc.as_ref()),
             _ => None,
         };
+        let nothing_to_record = || {
+            let nothing = wanted.recording && wanted.stt.is_none();
+            let problem = "recording: without audio there is nothing to record";
+            nothing.then(|| Refusal::new(ErrorCode::RecordingUnavailable, problem))
+        };
+        let refusal = refusal.or_else(nothing_to_record);
         if let Some(refusal) = refusal {
             return self.config_failed(config, refusal);
         }
@@ -474,7 +488,69 @@ impl Session {
             patience: Vec::new(),
             stt: None,
             choice: 0,
+            room: None,
         });
+    }
+
+    /// What speaks against this room of a further config: a session joins its room with its first one.
+    fn other_room(&self, wanted: Option<&RoomConfig>) -> Option<Refusal> {
+        let in_force = self.in_force.as_ref();
+        let has = in_force.and_then(|known| known.room.as_ref().map(|(config, _)| config));
+        let problem = match (has, wanted) {
+            (None, None) => return None,
+            (None, Some(_)) => "rtc: a session joins its room with its first config",
+            (Some(_), None) => "rtc: the room of a session cannot change",
+            (Some(has), Some(wants)) => {
+                let fixed = [
+                    (has.room_name != wants.room_name, "rtc.room_name: cannot change during a session"),
+                    (
+                        has.identity != wants.identity,
+                        "rtc.service_participant_identity: cannot change during a session",
+                    ),
+                    (
+                        has.name != wants.name,
+                        "rtc.service_participant_name: cannot change during a session",
+                    ),
+                    (has.stt_mode != wants.stt_mode, "rtc.stt_mode: cannot change during a session"),
+                ];
+                let mut changed = fixed.into_iter().filter(|(changed, _)| *changed);
+                changed.next()?.1
+            }
+        };
+        Some(Refusal::new(ErrorCode::InvalidMessage, problem))
+    }
+
+    /// Everybody else has been gone from the room for long enough.
+    pub fn deserted(&mut self, moment: Moment) {
+        self.end(1000, "nobody else is left in the room", moment);
+    }
+
+    /// The session is not in its room any more.
+    pub fn room_lost(&mut self, provider: &str, ending: &RoomEnding, moment: Moment) {
+        if self.ending.is_some() || self.ended {
+            return;
+        }
+        self.provider_event("rtc", "failed", provider.to_owned(), ending.to_string());
+        let (code, reason) = match ending {
+            RoomEnding::Left => (1000, "the room was left"),
+            RoomEnding::Removed => (1000, "the session was removed from its room"),
+            RoomEnding::Duplicate => (1000, "another participant took the session's identity"),
+            RoomEnding::RoomDeleted => (1000, "the room was deleted"),
+            RoomEnding::Refused(_) | RoomEnding::Network(_) | RoomEnding::Overrun => {
+                self.tell(ServerMessage::Error {
+                    message: ending.to_string(),
+                    code: ErrorCode::RtcFailed,
+                    fatal: true,
+                });
+                (1011, "the room was lost")
+            }
+        };
+        self.end(code, reason, moment);
+    }
+
+    /// The way to the room is lost, or found again.
+    pub fn room_changes(&mut self, state: &'static str, provider: &str, message: &str) {
+        self.provider_event("rtc", state, provider.to_owned(), message.to_owned());
     }
 
     fn update(&mut self, config: u64, update: ConfigUpdate) {
@@ -482,6 +558,7 @@ impl Session {
             return self.refuse(ErrorCode::NotConfigured, "send config first");
         };
         let (stream_id, recording) = (stream_id.clone(), known.recording);
+        let room = known.room.as_ref().map(|(config, _)| config.clone());
         let changeable = Changeable {
             stt: known.stt.as_ref(),
             tts: known.tts.as_ref(),
@@ -490,6 +567,7 @@ impl Session {
         match update.over(changeable) {
             Ok(Some(mut wanted)) => {
                 wanted.recording = recording;
+                wanted.rtc = room;
                 self.prepare(config, stream_id, Box::new(wanted), true);
             }
             Ok(None) => self.refuse(
@@ -516,6 +594,7 @@ impl Session {
             clip,
             is_heard,
             patience,
+            room,
         } = match prepared {
             Ok(prepared) => prepared,
             Err(refusal) => {
@@ -524,6 +603,7 @@ impl Session {
             }
         };
         under_way.patience = patience;
+        under_way.room = room;
         let bad_clip = match clip {
             Some(Ok(clip)) => {
                 under_way.clip = Some(clip);
@@ -568,15 +648,22 @@ impl Session {
             patience,
             stt,
             choice,
+            room,
         } = under_way;
         let SessionConfig {
             stt: listen,
             tts: speech,
             vad,
             recording,
+            rtc,
             ..
         } = *wanted;
-        let before = self.in_force.take();
+        let mut before = self.in_force.take();
+        let was_in = before.as_mut().and_then(|before| before.room.take());
+        let changed = |(was, _): &(RoomConfig, _)| rtc.as_ref().is_some_and(|rtc| rtc != was);
+        let changes_room = was_in.as_ref().is_some_and(changed);
+        let room = room.or_else(|| was_in.map(|(_, shown)| shown));
+        let room = rtc.zip(room);
         let rate =
             |layout: Option<Layout>| layout.map_or(SampleRate::HZ_48000, |layout| layout.rate);
         let rates = || {
@@ -629,11 +716,17 @@ impl Session {
             clip,
             patience,
             recording,
+            room: room.clone(),
         });
+        if let Some((config, _)) = room.as_ref().filter(|_| changes_room) {
+            let config = Box::new(config.clone());
+            self.effects.push(Effect::ChangeRoom(config));
+        }
         self.set_turns();
         self.config_due = None;
         self.stream_id = Some(stream_id.clone());
-        self.tell(ServerMessage::Ready { stream_id });
+        let room = room.map(|(_, shown)| shown);
+        self.tell(ServerMessage::Ready { stream_id, room });
         for (event, moment) in std::mem::take(&mut self.early) {
             self.ear(EarNews::Voice(event), moment);
         }

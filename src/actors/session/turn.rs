@@ -128,6 +128,9 @@ pub struct SttResult {
     /// BCP-47 where the provider says it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
+    /// Who said it, where the participants of a room are heard each alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 /// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
@@ -698,6 +701,7 @@ fn result(segment: Transcript, is_final: bool, turn_transcript: Option<String>) 
         turn_transcript,
         words: segment.words,
         language: segment.language,
+        identity: None,
     })
 }
 

@@ -140,6 +140,20 @@ impl RoomProvider for Embedded {
         }
     }
 
+    async fn delete(&self, room: &str) -> Result<(), RoomError> {
+        match self.server.delete_room(room.to_owned()).await {
+            Err(OperationError::NoRoom) => Ok(()),
+            deleted => deleted.map_err(failure),
+        }
+    }
+
+    async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError> {
+        match self.server.show_recording(room.to_owned(), recorded).await {
+            Err(OperationError::NoRoom) => Ok(()),
+            shown => shown.map_err(failure),
+        }
+    }
+
     async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError> {
         let removed = self
             .server

@@ -160,6 +160,18 @@ impl RoomProvider for LiveKit {
         Ok(after.metadata == metadata)
     }
 
+    async fn delete(&self, room: &str) -> Result<(), RoomError> {
+        match self.client.delete_room(room).await.map_err(failure) {
+            Err(error) if error.kind == RoomErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// LiveKit shows its own recordings only.
+    async fn show_recording(&self, _room: &str, _recorded: bool) -> Result<(), RoomError> {
+        Ok(())
+    }
+
     async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError> {
         let removed = self.client.remove_participant(room, identity).await;
         removed.map_err(failure)

@@ -43,6 +43,12 @@ pub trait RoomProvider: Send + Sync {
         metadata: &str,
     ) -> Result<bool, RoomError>;
 
+    /// Ends a room and sends everybody out; one that there is not is ended.
+    async fn delete(&self, room: &str) -> Result<(), RoomError>;
+
+    /// Shows whether a room is being recorded, where that can be shown.
+    async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError>;
+
     /// Sends somebody out of a room.
     async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError>;
 

@@ -16,9 +16,11 @@ mod promise_a_failing_part_ends_nothing_but_itself;
 mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
 mod promise_a_session_ends_with_its_token;
+mod promise_a_session_is_in_its_room;
 mod promise_a_session_leaves_nothing_behind;
 mod promise_an_update_loses_nothing;
 mod recogniser;
+mod room;
 mod synthesiser;
 
 use std::future::Future;
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Caller, Places, SessionServices, SessionSettings};
+use crate::actors::registry::rooms::{RoomRegistry, Rooms};
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionRegistry};
 use crate::audio::pacer::LEAD;
 use crate::auth::{Access, Pass};
@@ -67,6 +70,7 @@ struct Stage {
     /// Those that stand by: `spare`.
     spare_recogniser: Arc<Recogniser>,
     spare_synthesiser: Arc<Synthesiser>,
+    rooms: Arc<room::Rooms>,
     services: Arc<SessionServices>,
     work: TaskTracker,
     sessions: Arc<Semaphore>,
@@ -94,16 +98,24 @@ impl Stage {
             cache: None,
             per_provider: 64,
         };
+        let rooms = Arc::new(room::Rooms::default());
+        let kept = Rooms {
+            provider: rooms.clone(),
+            token_lifetime: Duration::from_mins(5),
+            claim_unowned: true,
+        };
         let services = SessionServices {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
+            rooms: Some(RoomRegistry::new(Some(kept)).start()),
             webhooks: None,
             recordings: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),
                 lead,
+                room_complexity: 0,
             },
         };
         Self {
@@ -111,6 +123,7 @@ impl Stage {
             synthesiser,
             spare_recogniser,
             spare_synthesiser,
+            rooms,
             services: Arc::new(services),
             work: TaskTracker::new(),
             sessions: Arc::new(Semaphore::new(8)),
@@ -137,6 +150,7 @@ impl Stage {
             access,
             pass,
             request_id: String::new(),
+            own_url: "ws://here".to_owned(),
         };
         Client::connect(|writer| super::open(services, places, caller, writer))
     }

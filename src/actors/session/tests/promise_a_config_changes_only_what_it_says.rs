@@ -135,7 +135,7 @@ async fn a_config_that_fails_leaves_the_former_in_force() {
         ),
         (json!({"stream_id": "other"}), "invalid_message"),
         (json!({"recording": true}), "recording_unavailable"),
-        (json!({"rtc": {"room_name": "r"}}), "rtc_not_configured"),
+        (json!({"rtc": {"room_name": "r"}}), "invalid_message"),
     ] {
         client.send(&config(change));
         assert_eq!(client.event("error").await["code"], code);

@@ -209,6 +209,13 @@ impl Stream {
         heard.runs.iter().map(|(number, _)| *number).collect()
     }
 
+    /// How many samples it heard that are at least so loud.
+    pub fn louder_than(&self, least: u16) -> usize {
+        let heard = self.heard.lock().unwrap();
+        let loud = heard.runs.iter().filter(|(sample, _)| sample.unsigned_abs() >= least);
+        loud.map(|(_, samples)| samples).sum()
+    }
+
     /// How often a final was asked for.
     pub fn finalizes(&self) -> usize {
         self.heard.lock().unwrap().finalizes

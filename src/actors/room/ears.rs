@@ -1,0 +1,142 @@
+//! The way in from a room: the packets of everybody who is heard become sound, 20 ms at a time and by our clock, for
+//! whoever listens. A media task beside the actors and on their thread.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::mouth::LAYOUT;
+use crate::audio::jitter::JitterBuffer;
+use crate::audio::conference::Conference;
+use crate::providers::rooms::link::TrackAudio;
+
+/// What is heard at once.
+const FRAME: Duration = crate::audio::opus::FRAME;
+/// Silence that is still heard when the last voice has gone, so that whoever listens notices the end of a sentence.
+const TRAILING_SILENCE: Duration = Duration::from_secs(3);
+/// Tracks that are heard at once; further ones are not.
+const MOST_TRACKS: usize = 64;
+
+/// Hears a room, 20 ms after 20 ms, mono at 48 kHz.
+pub trait Listener {
+    /// Everybody together.
+    fn hear(&self, samples: &[i16]);
+
+    /// One of them. Called before [`Self::hear`].
+    fn hear_one(&self, identity: &str, samples: &[i16]);
+
+    /// Somebody is not heard any more.
+    fn lost(&self, identity: &str);
+}
+
+/// The ears of a session in a room; clones are the same.
+#[derive(Clone)]
+pub struct Ears(Rc<Inner>);
+
+struct Inner {
+    voices: RefCell<Vec<Voice>>,
+    listener: Rc<dyn Listener>,
+    /// There is somebody to be heard.
+    wake: Notify,
+}
+
+/// A track.
+struct Voice {
+    identity: String,
+    sid: String,
+    audio: TrackAudio,
+    jitter: JitterBuffer,
+}
+
+impl Ears {
+    pub(super) fn new(listener: Rc<dyn Listener>) -> Self {
+        Self(Rc::new(Inner {
+            voices: RefCell::default(),
+            listener,
+            wake: Notify::new(),
+        }))
+    }
+
+    /// Hears a track from now on, in place of the one of the same sid if there was one.
+    pub(super) fn open(&self, identity: String, sid: String, audio: TrackAudio) {
+        let jitter = match JitterBuffer::new() {
+            Ok(jitter) => jitter,
+            Err(error) => {
+                tracing::error!(%error, "a track cannot be decoded");
+                return;
+            }
+        };
+        self.close(&sid);
+        let mut voices = self.0.voices.borrow_mut();
+        if voices.len() >= MOST_TRACKS {
+            tracing::warn!("more tracks than can be heard at once: one is not heard");
+            return;
+        }
+        voices.push(Voice {
+            identity,
+            sid,
+            audio,
+            jitter,
+        });
+        self.0.wake.notify_one();
+    }
+
+    /// A track has ended.
+    pub(super) fn close(&self, sid: &str) {
+        self.0.voices.borrow_mut().retain(|voice| voice.sid != sid);
+    }
+
+    /// Somebody has left.
+    pub(super) fn forget(&self, identity: &str) {
+        let mut voices = self.0.voices.borrow_mut();
+        voices.retain(|voice| voice.identity != identity);
+        drop(voices);
+        self.0.listener.lost(identity);
+    }
+
+    /// Hears until it is dropped.
+    pub(super) async fn run(self) {
+        loop {
+            while self.0.voices.borrow().is_empty() {
+                self.0.wake.notified().await;
+            }
+            self.listen().await;
+        }
+    }
+
+    /// Hears for as long as there is somebody, and a little longer.
+    async fn listen(&self) {
+        let mut ticks = interval(FRAME);
+        // What was late is heard at once: on average as much is heard as time passes.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut conference = Conference::new();
+        let mut alone = Duration::ZERO;
+        while alone < TRAILING_SILENCE {
+            let now = ticks.tick().await;
+            self.tick(now, &mut conference);
+            if self.0.voices.borrow().is_empty() {
+                alone += FRAME;
+            } else {
+                alone = Duration::ZERO;
+            }
+        }
+    }
+
+    fn tick(&self, now: Instant, conference: &mut Conference) {
+        let now = now.into_std();
+        let mut sound = Vec::with_capacity(LAYOUT.samples_in(FRAME));
+        for voice in &mut *self.0.voices.borrow_mut() {
+            while let Some(packet) = voice.audio.try_next() {
+                voice.jitter.push(&packet);
+            }
+            sound.clear();
+            voice.jitter.pull(now, &mut sound);
+            self.0.listener.hear_one(&voice.identity, &sound);
+            conference.add(&voice.sid, &sound);
+        }
+        self.0.listener.hear(conference.mix());
+    }
+}

@@ -1,0 +1,232 @@
+//! A session's place in a room, from the permission to enter it to the leaving, however the session ends: the link is left,
+//! and the room deleted if it was to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use tokio::time::timeout;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
+
+use super::{ENTRY_PATIENCE, listen};
+use crate::actors::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsError};
+use crate::actors::session::messages::{DeleteRoom, RoomConfig};
+use crate::auth::Access;
+use crate::providers::rooms::link::{Join, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink};
+use crate::providers::{RoomError, RoomProvider};
+
+/// How long leaving may take, and deleting after it: a session leaves nothing behind after five seconds.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a room was not entered.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// It may not be, or there are no rooms.
+    #[error(transparent)]
+    Rooms(#[from] RoomsError),
+    /// The provider failed.
+    #[error(transparent)]
+    Provider(#[from] RoomError),
+    /// The link ended before its media was up, or that took too long.
+    #[error("{provider}: {problem}")]
+    Link {
+        /// Whose.
+        provider: &'static str,
+        /// For people.
+        problem: String,
+    },
+    /// The registry has gone.
+    #[error("the rooms cannot be asked")]
+    Registry,
+}
+
+/// A place in a room. Dropping it leaves.
+pub struct Entered {
+    provider: Arc<dyn RoomProvider>,
+    room: String,
+    identity: String,
+    created: bool,
+    delete: DeleteRoom,
+    recorded: bool,
+    control: Option<LinkControl>,
+    events: Option<LinkEvents>,
+    publish: Option<PublishSink>,
+    /// The server waits for it when it stops.
+    work: Option<TaskTrackerToken>,
+}
+
+/// Enters the room of a config.
+pub async fn enter(
+    registry: Addr<RoomRegistry>,
+    access: Access,
+    config: RoomConfig,
+    audio: bool,
+    work: TaskTrackerToken,
+) -> Result<Entered, EnterError> {
+    let wish = EnterRoom {
+        access,
+        room: config.room_name.clone(),
+    };
+    let asked = registry.send(wish).await;
+    let OpenRoom { provider, created } = asked.map_err(|_| EnterError::Registry)??;
+    let mut entered = Entered {
+        provider: Arc::clone(&provider),
+        room: config.room_name.clone(),
+        identity: config.identity.clone(),
+        created,
+        delete: config.delete_room,
+        recorded: false,
+        control: None,
+        events: None,
+        publish: None,
+        work: Some(work),
+    };
+    let join = Join {
+        room: config.room_name.clone(),
+        identity: config.identity.clone(),
+        name: config.name.clone(),
+        attributes: Vec::new(),
+        listen: listen(&config),
+        audio,
+    };
+    let failed = |problem: String| EnterError::Link {
+        provider: provider.slug(),
+        problem,
+    };
+    let connect = async {
+        let RoomLink {
+            mut events,
+            publish,
+            control,
+        } = provider.connect(join).await?;
+        // From here on it is left when this is given up.
+        entered.control = Some(control);
+        match events.next().await {
+            Some(LinkEvent::Connected { .. }) => {}
+            Some(LinkEvent::Ended(ending)) => return Err(failed(ending.to_string())),
+            _ => return Err(failed("the link did not say that it is there".to_owned())),
+        }
+        entered.events = Some(events);
+        entered.publish = Some(publish);
+        Ok(())
+    };
+    match timeout(ENTRY_PATIENCE, connect).await {
+        Ok(connected) => connected?,
+        Err(_) => {
+            let seconds = ENTRY_PATIENCE.as_secs();
+            let late = format!("the room could not be joined within {seconds} s");
+            return Err(failed(late));
+        }
+    }
+    Ok(entered)
+}
+
+impl Entered {
+    /// Who keeps the room.
+    pub fn provider(&self) -> &'static str {
+        self.provider.slug()
+    }
+
+    /// Where clients connect; `None` is this server's own address.
+    pub fn url(&self) -> Option<&str> {
+        self.provider.url()
+    }
+
+    /// What is wished of the link; there is one until it is left.
+    pub(super) const fn control(&self) -> Option<&LinkControl> {
+        self.control.as_ref()
+    }
+
+    /// What happens, once.
+    pub(super) const fn take_events(&mut self) -> Option<LinkEvents> {
+        self.events.take()
+    }
+
+    /// The way to speak, once.
+    pub const fn take_publish(&mut self) -> Option<PublishSink> {
+        self.publish.take()
+    }
+
+    /// What becomes of the room when it is left.
+    pub(super) const fn deletes(&mut self, delete: DeleteRoom) {
+        self.delete = delete;
+    }
+
+    /// Whether the session records the room; everybody in it may see that.
+    pub(super) fn shows_recording(&mut self, recorded: bool) {
+        if std::mem::replace(&mut self.recorded, recorded) != recorded {
+            let (provider, room) = (Arc::clone(&self.provider), self.room.clone());
+            let show = async move {
+                if let Err(error) = provider.show_recording(&room, recorded).await {
+                    tracing::warn!(%error, "a room does not show whether it is recorded");
+                }
+            };
+            actix::spawn(show.in_current_span());
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let leaving = Leaving {
+            provider: Arc::clone(&self.provider),
+            room: std::mem::take(&mut self.room),
+            identity: std::mem::take(&mut self.identity),
+            created: self.created,
+            delete: self.delete,
+            recorded: self.recorded,
+            control: self.control.take(),
+        };
+        let work = self.work.take();
+        actix::spawn(
+            async move {
+                leaving.run().await;
+                drop(work);
+            }
+            .in_current_span(),
+        );
+    }
+}
+
+struct Leaving {
+    provider: Arc<dyn RoomProvider>,
+    room: String,
+    identity: String,
+    created: bool,
+    delete: DeleteRoom,
+    recorded: bool,
+    control: Option<LinkControl>,
+}
+
+impl Leaving {
+    async fn run(self) {
+        if let Some(control) = self.control {
+            let _left = timeout(LEAVE_PATIENCE, control.leave()).await;
+        }
+        let (provider, room) = (&self.provider, &self.room);
+        let rest = async {
+            if self.recorded {
+                provider.show_recording(room, false).await?;
+            }
+            let due = match self.delete {
+                DeleteRoom::Never => false,
+                DeleteRoom::Always => true,
+                DeleteRoom::Auto if self.created => {
+                    let others = provider.participants(room).await?;
+                    others.iter().all(|other| other.identity == self.identity)
+                }
+                DeleteRoom::Auto => false,
+            };
+            if due {
+                provider.delete(room).await?;
+            }
+            Ok::<_, RoomError>(())
+        };
+        match timeout(LEAVE_PATIENCE, rest).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a room was left as it is"),
+            Err(_) => tracing::warn!("a room was left as it is: its provider does not answer"),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Rooms in which everything happens as the scenario says: the provider is in memory, and the scenario has the other end
+//! of each link.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
+use tokio::time::Instant;
+
+use crate::audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
+use crate::audio::{Layout, SampleRate};
+use crate::providers::rooms::link::{
+    Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
+};
+use crate::providers::{
+    Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
+};
+
+/// The provider.
+#[derive(Default)]
+pub struct Rooms {
+    rooms: Mutex<HashMap<String, Kept>>,
+    /// What the next joins get instead of a link.
+    refusals: Mutex<Vec<RoomError>>,
+    links: Mutex<Vec<(Join, Link)>>,
+}
+
+#[derive(Default, Clone)]
+struct Kept {
+    metadata: String,
+    recorded: bool,
+    others: Vec<String>,
+}
+
+/// The other end of a link.
+#[derive(Clone)]
+pub struct Link {
+    end: LinkEnd,
+    frames: Arc<Mutex<Vec<(Instant, Frame)>>>,
+    messages: Arc<Mutex<Vec<(String, String)>>>,
+    left: Arc<Mutex<bool>>,
+}
+
+impl Rooms {
+    /// A room that is there before anybody asks.
+    pub fn keep(&self, name: &str, metadata: &str, others: &[&str]) {
+        let kept = Kept {
+            metadata: metadata.to_owned(),
+            recorded: false,
+            others: others.iter().map(|other| (*other).to_owned()).collect(),
+        };
+        self.rooms.lock().unwrap().insert(name.to_owned(), kept);
+    }
+
+    pub fn refuses(&self, kind: RoomErrorKind) {
+        let error = RoomError {
+            provider: "scripted",
+            kind,
+            message: "not now".to_owned(),
+        };
+        self.refusals.lock().unwrap().push(error);
+    }
+
+    /// The names of the rooms that there are.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.rooms.lock().unwrap().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub fn is_recorded(&self, name: &str) -> bool {
+        self.rooms.lock().unwrap()[name].recorded
+    }
+
+    /// The newest link, and who joined with it.
+    pub fn link(&self) -> (Join, Link) {
+        self.links.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+impl Link {
+    fn new(join: &Join) -> (RoomLink, Self) {
+        let told = Arc::new(tokio::sync::Notify::new());
+        let wake = Arc::clone(&told);
+        let (link, end) = pair(join, move |_: Woken| wake.notify_one());
+        let this = Self {
+            end,
+            frames: Arc::default(),
+            messages: Arc::default(),
+            left: Arc::default(),
+        };
+        let peer = this.clone();
+        // What leaves is taken at once, as a wire would.
+        let weak = Arc::downgrade(&peer.left);
+        tokio::task::spawn_local(async move {
+            while weak.upgrade().is_some() {
+                peer.end.awake();
+                while let Some(frame) = peer.end.next_frame() {
+                    peer.frames.lock().unwrap().push((Instant::now(), frame));
+                }
+                while let Some(message) = peer.end.next_message() {
+                    let text = String::from_utf8(message.payload.to_vec()).unwrap();
+                    let topic = message.topic.unwrap_or_default();
+                    peer.messages.lock().unwrap().push((topic, text));
+                }
+                if peer.end.wishes().left {
+                    peer.end.end(crate::providers::rooms::link::Ending::Left);
+                    *peer.left.lock().unwrap() = true;
+                    return;
+                }
+                told.notified().await;
+            }
+        });
+        (link, this)
+    }
+
+    pub fn tell(&self, event: LinkEvent) {
+        self.end.tell(event);
+    }
+
+    pub fn joins(&self, identity: &str) {
+        self.tell(LinkEvent::ParticipantJoined(Box::new(somebody(identity))));
+    }
+
+    pub fn leaves(&self, identity: &str) {
+        self.tell(LinkEvent::ParticipantLeft(Box::new(somebody(identity))));
+    }
+
+    pub fn says(&self, identity: &str, topic: &str, text: &[u8]) {
+        self.tell(LinkEvent::Message(Message {
+            identity: Some(identity.to_owned()),
+            topic: Some(topic.to_owned()),
+            payload: Bytes::copy_from_slice(text),
+            reliable: true,
+        }));
+    }
+
+    /// Somebody publishes sound.
+    pub fn publishes(&self, identity: &str) -> Speaker {
+        let (track, audio) = LinkEnd::track();
+        let sid = format!("TR_{identity}");
+        let info = TrackInfo {
+            sid: sid.clone(),
+            name: "microphone".to_owned(),
+            ..TrackInfo::default()
+        };
+        let identity = identity.to_owned();
+        self.tell(LinkEvent::TrackPublished {
+            identity: identity.clone(),
+            track: Box::new(info),
+        });
+        self.tell(LinkEvent::TrackSubscribed {
+            identity,
+            sid,
+            audio,
+        });
+        Speaker {
+            track,
+            encoder: OpusEncoder::new(LAYOUT, OpusSettings::SPEECH).unwrap(),
+            sequence: 1,
+        }
+    }
+
+    /// Frames so far, and when each left.
+    pub fn frames(&self) -> Vec<(Instant, Frame)> {
+        self.frames.lock().unwrap().clone()
+    }
+
+    /// The sound of all frames so far.
+    pub fn sound(&self) -> Vec<i16> {
+        let mut decoder = OpusDecoder::new(LAYOUT).unwrap();
+        let mut samples = Vec::new();
+        for (_, frame) in self.frames() {
+            decoder.decode(&frame.payload, &mut samples).unwrap();
+        }
+        samples
+    }
+
+    /// Topics and texts of what was sent.
+    pub fn messages(&self) -> Vec<(String, String)> {
+        self.messages.lock().unwrap().clone()
+    }
+
+    pub fn was_left(&self) -> bool {
+        *self.left.lock().unwrap()
+    }
+
+    /// The link ends.
+    pub fn ends(&self, ending: crate::providers::rooms::link::Ending) {
+        self.end.end(ending.clone());
+        self.tell(LinkEvent::Ended(ending));
+    }
+}
+
+const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
+
+/// Somebody who speaks in a room.
+pub struct Speaker {
+    track: TrackWriter,
+    encoder: OpusEncoder,
+    sequence: u64,
+}
+
+impl Speaker {
+    /// Speaks so long, as a microphone does: a loud tone.
+    pub async fn speaks(&mut self, time: Duration) {
+        self.live(time, 20_000.0).await;
+    }
+
+    pub async fn is_silent(&mut self, time: Duration) {
+        self.live(time, 0.0).await;
+    }
+
+    async fn live(&mut self, time: Duration, amplitude: f64) {
+        for _ in 0..time.as_millis() / 20 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let sample = |at: u64| {
+                let phase = at as f64 * std::f64::consts::TAU * 440.0 / 48_000.0;
+                (phase.sin() * amplitude) as i16
+            };
+            let from = self.sequence * 960;
+            let samples: Vec<i16> = (from..from + 960).map(sample).collect();
+            let mut packet = [0; 1_276];
+            let bytes = self.encoder.encode(&samples, &mut packet).unwrap();
+            self.track.write(Packet {
+                payload: packet[..bytes].into(),
+                sequence: self.sequence,
+                timestamp: from as u32,
+                marker: self.sequence == 1,
+                arrived: Instant::now().into_std(),
+            });
+            self.sequence += 1;
+        }
+    }
+}
+
+fn somebody(identity: &str) -> ParticipantInfo {
+    ParticipantInfo {
+        identity: identity.to_owned(),
+        name: identity.to_uppercase(),
+        ..ParticipantInfo::default()
+    }
+}
+
+#[async_trait]
+impl RoomProvider for Rooms {
+    fn slug(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn url(&self) -> Option<&str> {
+        None
+    }
+
+    async fn rooms(&self) -> Result<Vec<Room>, RoomError> {
+        Ok(Vec::new())
+    }
+
+    async fn room(&self, name: &str) -> Result<Option<Room>, RoomError> {
+        let rooms = self.rooms.lock().unwrap();
+        Ok(rooms.get(name).map(|kept| Room {
+            name: name.to_owned(),
+            metadata: kept.metadata.clone(),
+            ..Room::default()
+        }))
+    }
+
+    async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
+        let rooms = self.rooms.lock().unwrap();
+        let others = rooms.get(room).map(|kept| kept.others.clone());
+        Ok(others.unwrap_or_default().iter().map(|one| somebody(one)).collect())
+    }
+
+    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
+        if let Some(room) = self.room(name).await? {
+            return Ok(Creation::Exists(Box::new(room)));
+        }
+        self.keep(name, metadata, &[]);
+        Ok(Creation::Created)
+    }
+
+    async fn replace_metadata(
+        &self,
+        room: &str,
+        expected: &str,
+        metadata: &str,
+    ) -> Result<bool, RoomError> {
+        let mut rooms = self.rooms.lock().unwrap();
+        let Some(kept) = rooms.get_mut(room).filter(|kept| kept.metadata == expected) else {
+            return Ok(false);
+        };
+        metadata.clone_into(&mut kept.metadata);
+        Ok(true)
+    }
+
+    async fn delete(&self, room: &str) -> Result<(), RoomError> {
+        self.rooms.lock().unwrap().remove(room);
+        Ok(())
+    }
+
+    async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError> {
+        if let Some(kept) = self.rooms.lock().unwrap().get_mut(room) {
+            kept.recorded = recorded;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, _room: &str, _identity: &str) -> Result<(), RoomError> {
+        Ok(())
+    }
+
+    async fn mute(&self, _track: &TrackOf<'_>, _muted: bool) -> Result<TrackInfo, RoomError> {
+        Ok(TrackInfo::default())
+    }
+
+    async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
+        if let Some(refusal) = self.refusals.lock().unwrap().pop() {
+            return Err(refusal);
+        }
+        let (room, link) = Link::new(&join);
+        link.tell(LinkEvent::Connected {
+            sid: "PA_agent".to_owned(),
+            identity: join.identity.clone(),
+        });
+        self.links.lock().unwrap().push((join, link));
+        Ok(room)
+    }
+
+    fn token(&self, _pass: &RoomPass<'_>) -> Result<String, RoomError> {
+        Ok(String::new())
+    }
+
+    fn read_event(&self, _event: &SignedEvent) -> Result<WebhookEvent, EventError> {
+        Err(EventError::Body)
+    }
+}
