@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
+use super::turn::SttResult;
 use crate::actors::recorder::Tap;
 use crate::actors::stt::feed::Feed;
 use crate::audio::vad::VadEvent;
@@ -436,6 +437,18 @@ impl Hearing {
             (!std::mem::replace(&mut state.told_deaf, true)).then_some(deaf)
         };
         Err(ear)
+    }
+
+    /// Sound that others hear is recorded as the session's.
+    pub fn overhear(&self, sound: &Pcm) {
+        self.0.state.borrow_mut().recorded.hear(sound, None);
+    }
+
+    /// What others have understood is noted as the session's.
+    pub fn note_final(&self, result: &SttResult) {
+        if let Recorded::By(tap) = &self.0.state.borrow().recorded {
+            tap.note_final(result);
+        }
     }
 
     /// How much sound the session has heard.

@@ -260,6 +260,8 @@ pub struct RoomConfig {
     pub listen_participants: Vec<String>,
     /// Whether everybody is heard together.
     pub stt_mode: RoomHearing,
+    /// How to listen to each, where everybody is heard alone; the session itself hears nothing then.
+    pub listen: Option<Box<ListenConfig>>,
     /// What becomes of the room when the session ends.
     pub delete_room: DeleteRoom,
     /// How long the session stays when nobody else is left; `None` is for ever.
@@ -692,6 +694,11 @@ impl SessionConfig {
         if let Some(tts) = &mut self.tts {
             tts.format = ROOM_FORMAT;
         }
+        if let Some(rtc) = &mut self.rtc
+            && rtc.stt_mode == RoomHearing::PerParticipant
+        {
+            rtc.listen = self.stt.take().map(Box::new);
+        }
     }
 }
 
@@ -865,6 +872,7 @@ impl WireRtc {
             )?,
             listen_participants: self.listen_participants.unwrap_or_default(),
             stt_mode: self.stt_mode.unwrap_or_default(),
+            listen: None,
             delete_room: self.delete_room.unwrap_or_default(),
             empty_timeout: (empty_timeout > 0).then(|| Duration::from_secs(empty_timeout.into())),
         })

@@ -9,11 +9,13 @@ mod failure;
 mod gain;
 mod hearing;
 mod interruption;
+mod listeners;
 mod loading;
 pub mod messages;
 mod place;
 pub mod playback;
 pub mod player;
+mod recogniser;
 mod recording;
 mod schema;
 mod state;
@@ -22,6 +24,8 @@ mod succession;
 mod tests;
 pub mod turn;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,9 +63,7 @@ use crate::audio::{AudioFormat, Encoding};
 use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
-use crate::providers::{
-    Credential, FinalDelay, ProviderTable, SpeechToText, SttRequest, parameters,
-};
+use crate::providers::{Credential, ProviderTable, SpeechToText, parameters};
 use crate::recordings::Recordings;
 use crate::recordings::journal::Journal;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
@@ -182,6 +184,8 @@ pub struct SessionActor {
     former_feeds: Vec<(u64, Feed)>,
     /// The output in force.
     output: Option<Player>,
+    /// The same, for those who hear the participants of a room.
+    output_of_room: Rc<RefCell<Option<Player>>>,
     synthesiser: Option<Addr<TtsActor>>,
     name: Option<Registration>,
     /// Of the config that is being carried out.
@@ -236,6 +240,7 @@ pub fn open(
             in_force: 0,
             former_feeds: Vec::new(),
             output: None,
+            output_of_room: Rc::default(),
             synthesiser: None,
             name: None,
             name_asked_for: None,
@@ -356,7 +361,7 @@ impl SessionActor {
             } => {
                 self.hearing.commit(config, &vad);
                 self.record(recording, context);
-                self.take_place(context);
+                self.take_place(vad, context);
                 self.show_recording();
                 let feed = self.hearing.feed(config).map(|(feed, _)| feed);
                 let former = std::mem::replace(&mut self.feed, feed);
@@ -562,7 +567,8 @@ impl SessionActor {
     /// What can be said of a config at once.
     fn check(&self, wanted: &SessionConfig) -> Result<(), Refusal> {
         let providers = &self.services.providers;
-        if let Some(listen) = &wanted.stt {
+        let alone = listeners::listens_alone(wanted.rtc.as_ref());
+        if let Some(listen) = wanted.stt.as_ref().or(alone) {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {
                 let field = format!("stt_config.fallback[{index}]");
@@ -615,15 +621,10 @@ impl SessionActor {
 
     /// How long each recogniser of a config may take over a final.
     fn patience(&self, wanted: &SessionConfig) -> Vec<Duration> {
-        let Some(listen) = &wanted.stt else {
-            return Vec::new();
-        };
-        let choices = (0..listen.choices()).map(|number| listen.choice(number).provider);
-        let known = choices.map(|slug| self.services.providers.speech_to_text(&slug));
-        known
-            .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
-            .map(FinalDelay::patience)
-            .collect()
+        let listen = wanted.stt.as_ref();
+        listen.map_or_else(Vec::new, |listen| {
+            recogniser::patience(&self.services.providers, listen)
+        })
     }
 
     /// The feed of a config, also of one that was replaced and is still heard.
@@ -653,39 +654,14 @@ impl SessionActor {
             // Both were there when the config was checked, and stay as long as it is heard.
             return;
         };
-        let layout = feed.layout();
         if self.feed.is_some() && self.state.is_in_force(config) {
             metrics::stt_restarted();
         }
-        let stands_by = !listen.fallback.is_empty();
         self.tell_ignored(config, provider.as_ref(), &listen);
-        // Telephone sound that nothing has changed goes up as it came: compressing it again gives the same bytes.
-        let encoding = match listen.format {
-            AudioFormat {
-                encoding: law @ (Encoding::Mulaw | Encoding::Alaw),
-                layout: same,
-            } if same == layout => law,
-            _ => Encoding::Linear16,
-        };
-        let heard = AudioFormat { encoding, layout };
-        let credential = Credential::of_caller(&listen.auth, provider.credential_fields());
-        let request = SttRequest {
-            language: listen.language,
-            model: listen.model,
-            punctuation: listen.punctuation,
-            format: provider.accepts().nearest(heard),
-            keyterms: listen.keyterms,
-            languages: listen.languages,
-            diarize: listen.diarize,
-            // It was checked with the config.
-            credential: credential.unwrap_or_default(),
-        };
         let report = context.address().recipient();
-        let actor = SttActor::new(provider, request, feed.clone(), report, life);
-        let actor = if stands_by {
-            actor.with_fallback()
-        } else {
-            actor
+        let providers = &self.services.providers;
+        let Some(actor) = recogniser::actor(providers, listen, &feed, report, life) else {
+            return;
         };
         let actor = start_in_span(|_| actor);
         self.recognisers.push(Recogniser { life, actor, feed });
@@ -724,6 +700,7 @@ impl SessionActor {
             synthesiser.do_send(Dismiss);
         }
         let mut loads = false;
+        self.output_of_room.take();
         if let Some(before) = self.output.take() {
             loads = before.loads();
             before.stop();
@@ -752,6 +729,7 @@ impl SessionActor {
                 context.stop();
             }
         }));
+        *self.output_of_room.borrow_mut() = Some(player.clone());
         self.output = Some(player);
     }
 

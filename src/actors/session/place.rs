@@ -1,7 +1,9 @@
 //! What a session has to do with its room: entering it with the config that asks for it, telling the client what happens
 //! there, and sending what the client says in writing.
 
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
@@ -13,9 +15,10 @@ use serde_json::json;
 use super::SessionActor;
 use super::failure::Refusal;
 use super::hearing::Hearing;
+use super::listeners::{Common, Each};
 use super::messages::{
-    ErrorCode, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack, SendMessage,
-    ServerMessage, SessionConfig,
+    ErrorCode, ListenConfig, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack, SendMessage,
+    ServerMessage, SessionConfig, VadConfig,
 };
 use crate::actors::registry::rooms::RoomsError;
 use crate::actors::room::{
@@ -29,6 +32,8 @@ use crate::providers::rooms::link::{Message as RoomMessage, Outgoing, SendError}
 pub(super) struct Place {
     pub(super) mouth: Mouth,
     actor: Addr<RoomActor>,
+    /// Who hears everybody alone.
+    each: Option<Rc<Each>>,
     name: String,
     provider: &'static str,
 }
@@ -92,8 +97,11 @@ impl SessionActor {
     }
 
     /// The config that asked for a room is in force.
-    pub(super) fn take_place(&mut self, context: &Context<Self>) {
+    pub(super) fn take_place(&mut self, vad: VadConfig, context: &Context<Self>) {
         let Some((mut entered, config)) = self.entered_for.take() else {
+            if let Some(each) = self.place.as_ref().and_then(|place| place.each.as_ref()) {
+                each.change_vad(vad);
+            }
             return;
         };
         let complexity = self.services.settings.room_complexity;
@@ -109,12 +117,25 @@ impl SessionActor {
             None => return,
         };
         let (name, provider) = (config.room_name.clone(), entered.provider());
-        let listener = Rc::new(Together(self.hearing.clone()));
+        let (listener, each): (Rc<dyn Listener>, _) = match &config.listen {
+            None => (Rc::new(Together(self.hearing.clone())), None),
+            Some(listen) => {
+                let each = Rc::new(Each::new(Common {
+                    services: Arc::clone(&self.services),
+                    writer: self.writer.clone(),
+                    player: Rc::clone(&self.output_of_room),
+                    wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
+                    session: self.hearing.clone(),
+                }));
+                (Rc::clone(&each) as Rc<dyn Listener>, Some(each))
+            }
+        };
         let report = context.address().recipient();
         let room = RoomActor::new(entered, config, listener, mouth.clone(), report);
         self.place = Some(Place {
             mouth,
             actor: start_in_span(move |_| room),
+            each,
             name,
             provider,
         });
@@ -132,6 +153,9 @@ impl SessionActor {
 
     pub(super) fn change_room(&self, config: RoomConfig) {
         if let Some(place) = &self.place {
+            if let (Some(each), Some(listen)) = (&place.each, &config.listen) {
+                each.change_listen(ListenConfig::clone(listen));
+            }
             // One for each config.
             place.actor.do_send(ChangeRoom(config));
         }

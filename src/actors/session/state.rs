@@ -441,7 +441,8 @@ impl Session {
             _ => None,
         };
         let nothing_to_record = || {
-            let nothing = wanted.recording && wanted.stt.is_none();
+            let alone = wanted.rtc.as_ref().is_some_and(|rtc| rtc.listen.is_some());
+            let nothing = wanted.recording && wanted.stt.is_none() && !alone;
             let problem = "recording: without audio there is nothing to record";
             nothing.then(|| Refusal::new(ErrorCode::RecordingUnavailable, problem))
         };

@@ -1,0 +1,408 @@
+//! The participants of a room heard each alone (`rtc.stt_mode` `per_participant`): a small actor for each of them, with a
+//! hearing, a recogniser and turns of its own, all decided by the same [`Session`] state as a client's. What it tells is
+//! told with who it is about; who speaks over playback interrupts it as ever.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::prelude::*;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::door;
+use super::hearing::{EarNews, Hearing};
+use super::messages::{
+    ClientMessage, ListenConfig, RoomConfig, ServerMessage, SessionConfig, StreamId, VadConfig,
+};
+use super::player::Player;
+use super::state::{Command, Effect, Prepared, Session};
+use super::turn::Moment;
+use super::{SessionServices, recogniser};
+use crate::actors::room::Listener;
+use crate::actors::start_in_span;
+use crate::actors::stt::feed::Feed;
+use crate::actors::stt::{Stop, SttActor, SttNews, SttReport};
+use crate::audio::{Layout, Pcm, SampleRate};
+use crate::http::socket::SocketWriter;
+
+/// Participants that are heard at once; further ones are not.
+const MOST_LISTENERS: usize = 32;
+const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
+
+/// What all listeners of a session share.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) services: Arc<SessionServices>,
+    pub(super) writer: SocketWriter,
+    /// What is being said, if anything can be.
+    pub(super) player: Rc<RefCell<Option<Player>>>,
+    /// How to listen.
+    pub(super) wanted: Rc<RefCell<(ListenConfig, VadConfig)>>,
+    /// Of the recording.
+    pub(super) session: Hearing,
+}
+
+/// Hears each participant alone.
+pub(super) struct Each {
+    common: Common,
+    listeners: RefCell<HashMap<String, (Hearing, Addr<ListenerActor>)>>,
+}
+
+impl Each {
+    pub(super) fn new(common: Common) -> Self {
+        Self {
+            common,
+            listeners: RefCell::default(),
+        }
+    }
+
+    /// How to listen from now on.
+    pub(super) fn change_listen(&self, listen: ListenConfig) {
+        let vad = self.common.wanted.borrow().1;
+        self.change(listen, vad);
+    }
+
+    /// How to look for voice activity from now on.
+    pub(super) fn change_vad(&self, vad: VadConfig) {
+        let listen = self.common.wanted.borrow().0.clone();
+        self.change(listen, vad);
+    }
+
+    fn change(&self, listen: ListenConfig, vad: VadConfig) {
+        let wanted = (listen, vad);
+        if *self.common.wanted.borrow() == wanted {
+            return;
+        }
+        *self.common.wanted.borrow_mut() = wanted;
+        for (_, listener) in self.listeners.borrow().values() {
+            // One for each config.
+            listener.do_send(Change);
+        }
+    }
+}
+
+impl Listener for Each {
+    fn hear(&self, samples: &[i16]) {
+        self.common
+            .session
+            .overhear(&Pcm::new(LAYOUT, samples.to_vec()));
+    }
+
+    fn hear_one(&self, identity: &str, samples: &[i16]) {
+        let mut listeners = self.listeners.borrow_mut();
+        if !listeners.contains_key(identity) {
+            if listeners.len() >= MOST_LISTENERS {
+                return;
+            }
+            let started = ListenerActor::start_for(identity, &self.common);
+            listeners.insert(identity.to_owned(), started);
+        }
+        if let Some((hearing, _)) = listeners.get(identity) {
+            let _deaf = hearing.hear(crate::audio::linear16::encode(samples));
+        }
+    }
+
+    fn lost(&self, identity: &str) {
+        if let Some((_, listener)) = self.listeners.borrow_mut().remove(identity) {
+            // One for each life.
+            listener.do_send(Finish);
+        }
+    }
+}
+
+impl Drop for Each {
+    fn drop(&mut self) {
+        for (_, (_, listener)) in self.listeners.borrow_mut().drain() {
+            listener.do_send(Finish);
+        }
+    }
+}
+
+/// The participant has left, or the session: what was said is understood first.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Finish;
+
+/// What is wanted has changed.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Change;
+
+/// Hears one participant.
+struct ListenerActor {
+    identity: String,
+    common: Common,
+    state: Session,
+    hearing: Hearing,
+    recognisers: Vec<(u32, Addr<SttActor>, Feed)>,
+    configs: u64,
+    alarm: Option<(std::time::Instant, SpawnHandle)>,
+}
+
+impl ListenerActor {
+    fn start_for(identity: &str, common: &Common) -> (Hearing, Addr<Self>) {
+        let (hearing, news) = Hearing::new();
+        let (identity, common) = (identity.to_owned(), common.clone());
+        let heard = hearing.clone();
+        let patience = common.services.settings.config_timeout;
+        let begin = move |context: &mut Context<Self>| {
+            context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
+            Self {
+                state: Session::new(Instant::now().into_std(), patience),
+                identity,
+                common,
+                hearing: heard,
+                recognisers: Vec::new(),
+                configs: 0,
+                alarm: None,
+            }
+        };
+        (hearing, start_in_span(begin))
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            now: Instant::now().into_std(),
+            heard: self.hearing.position(),
+        }
+    }
+
+    fn look_at_output(&mut self, moment: Moment) {
+        let player = self.common.player.borrow();
+        let is_interruptible = player.as_ref().is_some_and(Player::is_interruptible);
+        self.state.plays(is_interruptible, moment.heard);
+    }
+
+    fn configure(&mut self, context: &mut Context<Self>) {
+        self.configs += 1;
+        let (listen, vad) = self.common.wanted.borrow().clone();
+        let accepted = door::accepted(&self.common.services.providers, &listen);
+        if !self
+            .hearing
+            .expect(self.configs, Some((&listen, accepted)), &vad, true)
+        {
+            return;
+        }
+        let wanted = SessionConfig {
+            stream_id: Some(StreamId::random()).filter(|_| self.configs == 1),
+            stt: Some(listen),
+            tts: None,
+            loading_audio: None,
+            vad,
+            rtc: None,
+            recording: false,
+        };
+        self.state.message(Command {
+            config: self.configs,
+            message: ClientMessage::Config(Box::new(wanted)),
+            bytes: 0,
+        });
+        self.carry_out(context);
+    }
+
+    fn carry_out(&mut self, context: &mut Context<Self>) {
+        // What is decided may bring more to be decided.
+        loop {
+            let effects = self.state.take_effects();
+            if effects.is_empty() {
+                break;
+            }
+            for effect in effects {
+                self.effect(effect, context);
+            }
+        }
+        self.set_alarm(context);
+    }
+
+    fn effect(&mut self, effect: Effect, context: &mut Context<Self>) {
+        match effect {
+            Effect::Tell(message) => self.tell(&message),
+            Effect::Prepare { config, wanted, .. } => {
+                let patience = wanted
+                    .stt
+                    .as_ref()
+                    .map(|listen| recogniser::patience(&self.common.services.providers, listen));
+                let prepared = Prepared {
+                    clip: None,
+                    is_heard: false,
+                    patience: patience.unwrap_or_default(),
+                    room: None,
+                };
+                let now = self.moment().now;
+                self.state.prepared(config, Ok(prepared), now);
+            }
+            Effect::Commit { config, vad, .. } => self.hearing.commit(config, &vad),
+            Effect::Discard { config } => self.hearing.discard(config),
+            Effect::StartStt {
+                life,
+                config,
+                listen,
+            } => self.start_recogniser(life, config, listen, context),
+            Effect::EndStt { life } => {
+                let ending = self.recognisers.iter().find(|(known, ..)| *known == life);
+                if let Some((_, _, feed)) = ending {
+                    self.hearing.end(feed);
+                }
+            }
+            Effect::Finalize => self.hearing.finalize(),
+            Effect::Close { .. } => context.stop(),
+            effect => self.to_player(effect),
+        }
+    }
+
+    /// Whoever speaks over playback has it yield, as the session's config says.
+    fn to_player(&self, effect: Effect) {
+        let player = self.common.player.borrow();
+        let Some(player) = &*player else { return };
+        match effect {
+            Effect::Yield(mode) => player.yields(mode),
+            Effect::Resume => player.resumes(),
+            Effect::Clear => player.clear(),
+            // A listener neither speaks nor is in a room.
+            _ => {}
+        }
+    }
+
+    fn tell(&self, message: &ServerMessage) {
+        if matches!(message, ServerMessage::Ready { .. }) {
+            return;
+        }
+        let Ok(mut value) = serde_json::to_value(message) else {
+            return;
+        };
+        let about_somebody = matches!(
+            message,
+            ServerMessage::SttResult(_)
+                | ServerMessage::VadEvent(_)
+                | ServerMessage::Interruption(_)
+        );
+        if let (true, Some(fields)) = (about_somebody, value.as_object_mut()) {
+            let identity = Value::from(self.identity.as_str());
+            fields.insert("identity".to_owned(), identity);
+        }
+        if let ServerMessage::SttResult(result) = message
+            && result.is_final
+        {
+            let mut result = result.clone();
+            result.identity = Some(self.identity.clone());
+            self.common.session.note_final(&result);
+        }
+        let text = value.to_string();
+        match message {
+            ServerMessage::Error { .. } => self.common.writer.error(text),
+            // Also what is only the newest of its kind: that of one person must not replace that of another.
+            _ => self.common.writer.event(text),
+        }
+    }
+
+    fn start_recogniser(
+        &mut self,
+        life: u32,
+        config: u64,
+        listen: ListenConfig,
+        context: &mut Context<Self>,
+    ) {
+        let Some((feed, _)) = self.hearing.feed(config) else {
+            return;
+        };
+        let report = context.address().recipient();
+        let providers = &self.common.services.providers;
+        let Some(actor) = recogniser::actor(providers, listen, &feed, report, life) else {
+            return;
+        };
+        let actor = start_in_span(|_| actor);
+        self.recognisers.push((life, actor, feed));
+    }
+
+    fn set_alarm(&mut self, context: &mut Context<Self>) {
+        let due = self.state.next_deadline();
+        if self.alarm.as_ref().map(|(at, _)| *at) == due {
+            return;
+        }
+        if let Some((_, alarm)) = self.alarm.take() {
+            context.cancel_future(alarm);
+        }
+        if let Some(at) = due {
+            let alarm = tokio::time::sleep_until(Instant::from_std(at));
+            let alarm = context.spawn(alarm.into_actor(self).map(|(), listener, context| {
+                listener.alarm = None;
+                let moment = listener.moment();
+                listener.look_at_output(moment);
+                listener.state.tick(moment);
+                listener.carry_out(context);
+            }));
+            self.alarm = Some((at, alarm));
+        }
+    }
+}
+
+impl Actor for ListenerActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        let hearing = self.hearing.clone().run().in_current_span();
+        context.spawn(hearing.into_actor(self));
+        self.configure(context);
+    }
+}
+
+impl Drop for ListenerActor {
+    fn drop(&mut self) {
+        for (_, recogniser, _) in &self.recognisers {
+            recogniser.do_send(Stop);
+        }
+    }
+}
+
+impl Handler<Change> for ListenerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Change, context: &mut Context<Self>) {
+        self.configure(context);
+    }
+}
+
+impl Handler<Finish> for ListenerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Finish, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.state.end(1000, "the participant has left", moment);
+        self.carry_out(context);
+    }
+}
+
+impl Handler<SttReport> for ListenerActor {
+    type Result = ();
+
+    fn handle(&mut self, report: SttReport, context: &mut Context<Self>) {
+        let life = report.life;
+        if matches!(report.news, SttNews::Stopped(_)) {
+            self.recognisers.retain(|(known, ..)| *known != life);
+        }
+        let lost = self.hearing.undecoded();
+        let moment = self.moment();
+        self.look_at_output(moment);
+        self.state.stt(report, lost, moment);
+        self.carry_out(context);
+    }
+}
+
+impl StreamHandler<EarNews> for ListenerActor {
+    fn handle(&mut self, news: EarNews, context: &mut Context<Self>) {
+        let moment = self.moment();
+        self.look_at_output(moment);
+        self.state.ear(news, moment);
+        self.carry_out(context);
+    }
+
+    fn finished(&mut self, _: &mut Context<Self>) {}
+}
+
+/// Whether a config wants everybody heard alone.
+pub(super) fn listens_alone(room: Option<&RoomConfig>) -> Option<&ListenConfig> {
+    room.and_then(|room| room.listen.as_deref())
+}
