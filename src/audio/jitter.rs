@@ -531,7 +531,10 @@ impl JitterBuffer {
             return false;
         };
         let (delay, target) = (self.delay(now, next.timestamp), self.target());
-        self.stats.depth = duration(delay - fastest);
+        // While the sound is stretched nobody knows whether what is missing is late or lost.
+        if self.stretched == 0 {
+            self.stats.depth = duration(delay - fastest);
+        }
         self.stats.target = duration(target - fastest);
         self.unchanged = self.unchanged.saturating_add(1);
         let Some(piece) = self.ready.last_chunk::<FRAME>() else {
@@ -546,7 +549,7 @@ impl JitterBuffer {
         let excess = delay - target;
         let (alike, longest) = match excess {
             ..-960 => (0.3, FRAME),
-            ..-48 => (if pause { -1.0 } else { 0.7 }, 12 * MS as usize),
+            -960..-48 => (if pause { -1.0 } else { 0.7 }, 12 * MS as usize),
             720.. if pause && self.unchanged >= 2 => (-1.0, excess as usize),
             4_800.. if self.unchanged >= 3 => (0.5, FRAME),
             1_200.. if self.unchanged >= 10 => (0.8, FRAME),

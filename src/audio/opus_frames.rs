@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn before_the_first_sound_nothing_is_made() {
-        assert!(frames(&mut at(16_000), &[0; 16_000], 320).is_empty());
+        assert!(frames(&mut at(16_000), &vec![0; 16_000], 320).is_empty());
     }
 
     #[test]

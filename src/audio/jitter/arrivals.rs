@@ -26,10 +26,10 @@ pub(super) struct Transits {
 impl Transits {
     /// Takes note of a packet.
     pub(super) fn push(&mut self, timestamp: i64, transit: i64) {
-        if let Some(&(newest, _)) = self.recent.back() {
-            if timestamp - newest > PAUSE {
-                self.carry_over(timestamp, transit);
-            }
+        if let Some(&(newest, _)) = self.recent.back()
+            && timestamp - newest > PAUSE
+        {
+            self.carry_over(timestamp, transit);
         }
         match self.recent.back_mut() {
             // Also one that was overtaken: it counts where it came.

@@ -64,6 +64,8 @@ fn decoded(packets: &[Arc<[u8]>]) -> Vec<i16> {
 #[derive(Clone, Copy)]
 struct Network {
     loss: f64,
+    /// Packets that are lost one after the other, on average.
+    burst: f64,
     /// Each packet is late by up to this, on its own.
     jitter_ms: f64,
     /// How much faster the publisher's clock is than ours.
@@ -73,6 +75,7 @@ struct Network {
 
 const PERFECT: Network = Network {
     loss: 0.0,
+    burst: 1.0,
     jitter_ms: 0.0,
     drift_ppm: 0.0,
     seed: 1,
@@ -84,11 +87,15 @@ impl Network {
     /// When so many packets of 20 ms arrive, in milliseconds, in order of arrival. The lost ones are left out.
     fn arrivals(self, packets: usize) -> Vec<(f64, usize)> {
         let mut random = fastrand::Rng::with_seed(self.seed);
+        // Two states (Gilbert): what follows a lost packet is more likely to be lost, too.
+        let (mut lost, stays) = (false, 1.0 - 1.0 / self.burst);
         let mut arrivals: Vec<_> = (0..packets)
             .filter_map(|n| {
                 let sent = n as f64 * 20.0 / (1.0 + self.drift_ppm / 1e6);
                 let arrives = sent + 40.0 + random.f64() * self.jitter_ms;
-                (random.f64() >= self.loss).then_some((arrives, n))
+                let begins = self.loss * (1.0 - stays) / (1.0 - self.loss);
+                lost = random.f64() < if lost { stays } else { begins };
+                (!lost).then_some((arrives, n))
             })
             .collect();
         arrivals.sort_by(|left, right| left.0.total_cmp(&right.0));
@@ -208,21 +215,26 @@ fn over_a_perfect_network_every_sample_is_handed_out_as_it_was_sent_20_ms_after_
 fn loss_and_jitter_leave_no_hole_and_cost_little_delay() {
     let packets = encoded(&speech(60));
     let said = decoded(&packets);
-    for (jitter_ms, seed) in [
-        (30.0, 1),
-        (30.0, 2),
-        (30.0, 3),
-        (60.0, 1),
-        (60.0, 2),
-        (60.0, 3),
+    for (jitter_ms, burst, seed) in [
+        (30.0, 1.0, 1),
+        (30.0, 1.0, 2),
+        (30.0, 1.0, 3),
+        (60.0, 1.0, 1),
+        (30.0, 2.5, 1),
+        (30.0, 2.5, 2),
     ] {
         let network = Network {
             loss: 0.05,
+            burst,
             jitter_ms,
             seed,
             ..PERFECT
         };
-        let mut call = Call::new(network.arrivals(packets.len()));
+        let arrivals = network.arrivals(packets.len());
+        let mut numbers: Vec<_> = arrivals.iter().map(|(_, n)| *n).collect();
+        numbers.sort_unstable();
+        let longest_loss = numbers.windows(2).map(|pair| pair[1] - pair[0] - 1).max();
+        let mut call = Call::new(arrivals);
         let (mut depths, mut alike, mut holes) = (Vec::new(), Vec::new(), 0);
         let mut kinds = [0_u32; 4];
         let (mut pause, mut longest_pause) = (0, 0);
@@ -247,7 +259,7 @@ fn loss_and_jitter_leave_no_hole_and_cost_little_delay() {
         let stats = call.buffer.stats();
         let share = |count: u64| 100.0 * count as f64 / packets.len() as f64;
         println!(
-            "{jitter_ms} ms, seed {seed}: lost {:.1} %, late {:.2} %, recovered {:.1} %, concealed {:.2} % of the time, shortened {}, \
+            "{jitter_ms} ms, bursts of {burst}, seed {seed}: lost {:.1} %, late {:.2} %, recovered {:.1} %, concealed {:.2} % of the time, shortened {}, \
              lengthened {}, depth p50 {:.0} p99 {:.0} ms, target {:?}, likeness p1 {:.0} p5 {:.0} p50 {:.0} mean {:.1} dB, \
              frames silent/voice/recovered/concealed {kinds:?}, holes {holes}",
             share(stats.lost),
@@ -264,9 +276,12 @@ fn loss_and_jitter_leave_no_hole_and_cost_little_delay() {
             percentile(&mut alike, 50),
             alike.iter().sum::<f64>() / alike.len() as f64,
         );
-        assert_eq!(longest_pause, 0);
+        // What is lost for longer than 100 ms has faded.
+        assert!(longest_pause <= longest_loss.unwrap_or(0).saturating_sub(4));
         assert!(share(stats.late) < 1.5);
-        assert!(share(stats.recovered) > 0.6 * share(stats.lost));
+        // Of a burst only the last can be recovered, and only where the next one carries it, as most of speech does.
+        let recoverable = if burst > 1.0 { 0.4 / burst } else { 0.6 };
+        assert!(share(stats.recovered) > recoverable * share(stats.lost));
         assert!(percentile(&mut depths, 50) < jitter_ms + 50.0);
         assert!(percentile(&mut depths, 99) < jitter_ms + 65.0);
     }
@@ -287,9 +302,9 @@ fn a_clock_that_drifts_is_followed_without_a_click() {
             jitter_ms: 10.0,
             ..PERFECT
         };
-        let mut call = Call::new(network.arrivals(minutes * 3_000));
+        let mut call = Call::new(network.arrivals(minutes * 3_001));
         let (mut depths, mut kinds) = (Vec::new(), [0_u32; 4]);
-        for n in 0..minutes * 3_000 - 10 {
+        for n in 0..minutes * 3_000 - 60 {
             let pulled = call.pull_20_ms_of(&packets);
             if n > 500 {
                 depths.push(pulled.depth_ms);
