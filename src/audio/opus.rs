@@ -299,6 +299,31 @@ pub fn clock_frames(packet: &[u8]) -> Result<u32, OpusError> {
     }
 }
 
+/// Whether `packet` carries the sound before it once more, for [`OpusDecoder::recover`]: the flag of low bit-rate
+/// redundancy at the head of its first SILK frame (RFC 6716, section 4.2.3), which only packets of SILK and hybrid have.
+pub fn carries_redundancy(packet: &[u8]) -> bool {
+    let Some(toc) = packet.first() else {
+        return false;
+    };
+    let silk_frames = match toc >> 3 {
+        configuration @ 0..12 => [1, 1, 2, 3][usize::from(configuration % 4)],
+        12..16 => 1,
+        _ => return false,
+    };
+    let head = match toc & 0b11 {
+        0 | 1 => 1,
+        // Two frames with a length between them, of one or two bytes.
+        2 if packet.get(1).is_some_and(|length| *length >= 252) => 3,
+        2 => 2,
+        // With padding and lengths of its own: rare, and concealment does for it.
+        _ => return false,
+    };
+    // After one flag of voice activity for each SILK frame of the channel.
+    packet
+        .get(head)
+        .is_some_and(|flags| flags & (0x80 >> silk_frames) != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,9 +432,24 @@ mod tests {
             }
             assert_eq!(heard.len(), sound.len());
         }
+        assert!(packets.iter().any(|packet| carries_redundancy(packet)));
         let lost = 320 * 10..320 * 11;
         let [concealed, recovered] = heard;
         assert!(energy(&recovered[lost.clone()]) > 100.0 * energy(&concealed[lost]).max(1.0));
+    }
+
+    #[test]
+    fn without_forward_error_correction_no_packet_claims_to_carry_any() {
+        let sound = tone(layout(16_000, Channels::Mono), 16_000);
+        let settings = OpusSettings {
+            application: Application::Voip,
+            ..OpusSettings::SPEECH
+        };
+        let mut encoder = OpusEncoder::new(layout(16_000, Channels::Mono), settings).unwrap();
+        let packets = packets(&mut encoder, &sound);
+        assert!(packets.iter().any(|packet| packet[0] >> 3 < 16));
+        assert!(!packets.iter().any(|packet| carries_redundancy(packet)));
+        assert!(!carries_redundancy(&[]) && !carries_redundancy(&[0]));
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! What the arrivals of packets tell: how long they were under way, and which are missing or came twice. All times are
+//! in samples of 48 kHz.
+
+use std::collections::VecDeque;
+
+/// How much of the past counts.
+const WINDOW: i64 = 10 * 48_000;
+/// Packets that lie closer together count as one, the slowest of them: what is asked for comes in steps of 20 ms.
+const GRAIN: i64 = 960;
+/// A pause after which the publisher's clock may have drifted away from ours.
+const PAUSE: i64 = 48_000;
+/// One packet in so many may come too late for the depth: to wait for all would be to wait for outliers.
+const OUTLIERS: usize = 100;
+
+/// How long packets were under way, by a clock that is off by a constant: when they arrived minus what is written on
+/// them. The differences between them are the jitter, their drift is that of the publisher's clock.
+#[derive(Debug, Default)]
+pub(super) struct Transits {
+    /// Timestamp and transit, at most one per [`GRAIN`] of [`WINDOW`].
+    recent: VecDeque<(i64, i64)>,
+    sorted: Vec<i64>,
+    fastest: i64,
+    slow: i64,
+}
+
+impl Transits {
+    /// Takes note of a packet.
+    pub(super) fn push(&mut self, timestamp: i64, transit: i64) {
+        if let Some(&(newest, _)) = self.recent.back()
+            && timestamp - newest > PAUSE
+        {
+            self.carry_over(timestamp, transit);
+        }
+        match self.recent.back_mut() {
+            // Also one that was overtaken: it counts where it came.
+            Some((newest, slowest)) if timestamp - *newest < GRAIN => {
+                if transit <= *slowest && transit >= self.fastest {
+                    return;
+                }
+                *slowest = transit.max(*slowest);
+            }
+            _ => self.recent.push_back((timestamp, transit)),
+        }
+        while self
+            .recent
+            .front()
+            .is_some_and(|(oldest, _)| timestamp - oldest > WINDOW)
+        {
+            self.recent.pop_front();
+        }
+        self.evaluate(transit);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.recent.clear();
+    }
+
+    /// The transit of the fastest packet; `None` before the first.
+    pub(super) fn fastest(&self) -> Option<i64> {
+        (!self.recent.is_empty()).then_some(self.fastest)
+    }
+
+    /// By how much the slowest but a few were slower than the fastest.
+    pub(super) const fn spread(&self) -> i64 {
+        self.slow - self.fastest
+    }
+
+    /// After a pause the jitter is as it was before, the clocks need not be.
+    fn carry_over(&mut self, timestamp: i64, transit: i64) {
+        self.sort();
+        let median = self.sorted.get(self.sorted.len() / 2).copied();
+        let newest = self.recent.back().map_or(timestamp, |(newest, _)| *newest);
+        let drift = transit - median.unwrap_or(transit);
+        for (at, transit) in &mut self.recent {
+            *at += timestamp - newest - GRAIN;
+            *transit += drift;
+        }
+    }
+
+    fn sort(&mut self) {
+        self.sorted.clear();
+        self.sorted
+            .extend(self.recent.iter().map(|(_, transit)| *transit));
+        self.sorted.sort_unstable();
+    }
+
+    fn evaluate(&mut self, latest: i64) {
+        self.sort();
+        let last = self.sorted.len().saturating_sub(1);
+        let slow = last - self.sorted.len() / OUTLIERS;
+        self.fastest = self.sorted.first().copied().unwrap_or(latest);
+        self.slow = self.sorted.get(slow).copied().unwrap_or(latest);
+    }
+}
+
+/// Which packets came, by their numbers. Counts as RFC 3550 does (appendix A.3): lost is what was expected and never
+/// came, in time or not.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    highest: Option<u64>,
+    /// Of [`Self::highest`] and those before it, bit by bit.
+    seen: u128,
+    expected: u64,
+    received: u64,
+    duplicates: u64,
+}
+
+impl Sequences {
+    /// Takes note of a number; false when it came before.
+    pub(super) fn push(&mut self, sequence: u64) -> bool {
+        let Some(highest) = self.highest else {
+            self.highest = Some(sequence);
+            self.seen = 1;
+            self.expected += 1;
+            self.received += 1;
+            return true;
+        };
+        if sequence > highest {
+            let ahead = sequence - highest;
+            let shifted = u32::try_from(ahead)
+                .ok()
+                .and_then(|by| self.seen.checked_shl(by));
+            self.seen = shifted.unwrap_or(0) | 1;
+            self.highest = Some(sequence);
+            self.expected += ahead;
+        } else {
+            // One from further back cannot be told from a double; it is of no use either way.
+            let bit = u32::try_from(highest - sequence)
+                .ok()
+                .and_then(|by| 1_u128.checked_shl(by));
+            match bit {
+                Some(bit) if self.seen & bit == 0 => self.seen |= bit,
+                _ => {
+                    self.duplicates += 1;
+                    return false;
+                }
+            }
+        }
+        self.received += 1;
+        true
+    }
+
+    /// The next number begins a new count; the sums go on.
+    pub(super) const fn restart(&mut self) {
+        self.highest = None;
+        self.seen = 0;
+    }
+
+    pub(super) const fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(super) const fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    pub(super) const fn lost(&self) -> u64 {
+        self.expected.saturating_sub(self.received)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_is_that_of_all_but_one_in_a_hundred() {
+        let mut transits = Transits::default();
+        for n in 0..500 {
+            let slow = match n % 100 {
+                99 => 9_000,
+                _ => n % 10 * 100,
+            };
+            transits.push(n * 960, 5_000 + slow);
+        }
+        assert_eq!(transits.fastest(), Some(5_000));
+        assert_eq!(transits.spread(), 900);
+    }
+
+    #[test]
+    fn one_slow_packet_among_the_first_counts_at_once() {
+        let mut transits = Transits::default();
+        transits.push(0, 100);
+        transits.push(960, 4_100);
+        assert_eq!(transits.spread(), 4_000);
+    }
+
+    #[test]
+    fn after_a_pause_the_jitter_is_remembered_and_the_drift_is_not_taken_for_jitter() {
+        let mut transits = Transits::default();
+        for n in 0..500 {
+            transits.push(n * 960, n % 10 * 100);
+        }
+        let hour = 3_600 * 48_000;
+        transits.push(hour, 50_000);
+        assert!(transits.spread() <= 1_000);
+        assert!((49_000..=50_000).contains(&transits.fastest().unwrap()));
+    }
+
+    #[test]
+    fn lost_ones_doubles_and_late_ones_are_told_apart() {
+        let mut sequences = Sequences::default();
+        let fresh = [7, 8, 10, 8, 9, 9, 13, 500, 12].map(|number| sequences.push(number));
+        assert_eq!(
+            fresh,
+            [true, true, true, false, true, false, true, true, false]
+        );
+        assert_eq!(sequences.received(), 6);
+        assert_eq!(sequences.duplicates(), 3);
+        assert_eq!(sequences.lost(), 500 - 7 + 1 - 6);
+        sequences.restart();
+        assert!(sequences.push(3));
+        assert_eq!(sequences.received(), 7);
+        assert_eq!(sequences.lost(), 500 - 7 + 1 - 6);
+    }
+}

@@ -1,0 +1,468 @@
+//! What a room sounds like to one listener: the voices of those who speak, added up 20 ms at a time. Microphones that
+//! only rustle are left out, so that ten of them do not rustle ten times as loud; one voice alone passes bit by bit as
+//! it came; several together are kept below full scale without a change of level that could be heard.
+//!
+//! Who spoke last keeps the floor until somebody else speaks: the room behind them goes on, instead of dropping out
+//! between their words. Whose voice it is, and at what pace it comes, is left to others.
+
+use std::time::Duration;
+
+use super::pcm::saturate;
+
+/// Samples mixed at a time: 20 ms at 48 kHz.
+pub const FRAME: usize = 960;
+/// Voices that are heard at the same time. More than so many cannot be understood by anybody, nor by a recogniser.
+pub const MOST_VOICES: usize = 6;
+/// Parts in which levels and gains are reckoned: 5 ms.
+const PART: usize = 240;
+const PARTS: usize = FRAME / PART;
+/// How long a track stays open after its last sound above the noise: longer than the pauses within words.
+const HANG_OVER: Duration = Duration::from_millis(400);
+const HANG_OVER_FRAMES: u32 = HANG_OVER.as_millis() as u32 / 20;
+/// All levels are decibels below full scale. Below this nothing is a voice.
+const QUIETEST_VOICE: f32 = -60.0;
+/// Above this everything is, however long it lasts: music must not be taken for noise.
+const SURELY_VOICE: f32 = -36.0;
+/// How far above its noise a track opens …
+const OPENS: f32 = 9.0;
+/// … and how far above it stays open.
+const STAYS: f32 = 5.0;
+/// The level of digital silence.
+const SILENCE: f32 = -100.0;
+/// How fast a level falls that was higher, in decibels per frame: 30 a second.
+const FALL: f32 = 0.6;
+/// How fast the noise is taken to rise, in decibels per frame: 3 a second.
+const NOISE_RISE: f32 = 0.06;
+/// How much louder another must be to take the place of one that is heard.
+const DISPLACES: f32 = 6.0;
+/// The highest peak of several voices together.
+const CEILING: f32 = 32_000.0;
+/// How fast the gain comes back after a peak, in decibels per part: 4 a second, too slow to be heard as a change.
+const RELEASE: f32 = 0.02;
+
+/// One of the tracks of a [`RoomMixer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TrackKey(u64);
+
+#[derive(Debug)]
+struct Track {
+    key: TrackKey,
+    sound: Box<[i16; FRAME]>,
+    /// Whether there is a sound for this frame.
+    fresh: bool,
+    /// Of this frame.
+    level: f32,
+    /// Of late.
+    loudness: f32,
+    noise: f32,
+    /// Frames until it closes; 0 when it is closed.
+    open: u32,
+    /// The gain at the end of the frame before: 0 or 1.
+    gain: f32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct RoomMixer {
+    tracks: Vec<Track>,
+    next_key: u64,
+    /// Who spoke last.
+    floor: Option<TrackKey>,
+    sum: Box<[f32; FRAME]>,
+    limiter: Limiter,
+}
+
+impl Default for RoomMixer {
+    fn default() -> Self {
+        Self {
+            tracks: Vec::new(),
+            next_key: 0,
+            floor: None,
+            sum: Box::new([0.0; FRAME]),
+            limiter: Limiter::default(),
+        }
+    }
+}
+
+impl RoomMixer {
+    /// Adds a track.
+    pub fn join(&mut self) -> TrackKey {
+        let key = TrackKey(self.next_key);
+        self.next_key += 1;
+        self.tracks.push(Track {
+            key,
+            sound: Box::new([0; FRAME]),
+            fresh: false,
+            level: SILENCE,
+            loudness: SILENCE,
+            noise: QUIETEST_VOICE,
+            open: 0,
+            gain: 0.0,
+        });
+        key
+    }
+
+    /// Removes a track.
+    pub fn leave(&mut self, key: TrackKey) {
+        self.tracks.retain(|track| track.key != key);
+        self.floor = self.floor.filter(|floor| *floor != key);
+    }
+
+    /// Where the next 20 ms of a track are to be written; a track that is not written to is silent. `None` when it has
+    /// left.
+    pub fn frame_mut(&mut self, key: TrackKey) -> Option<&mut [i16; FRAME]> {
+        let track = self.tracks.iter_mut().find(|track| track.key == key)?;
+        track.fresh = true;
+        Some(&mut track.sound)
+    }
+
+    /// Whether a track is heard at present.
+    pub fn is_heard(&self, key: TrackKey) -> bool {
+        let mut tracks = self.tracks.iter();
+        tracks.any(|track| track.key == key && track.gain > 0.0)
+    }
+
+    /// Mixes what was written since the last time. Allocates nothing.
+    pub fn mix(&mut self, output: &mut [i16; FRAME]) {
+        let alone = self.tracks.len() == 1;
+        for track in &mut self.tracks {
+            if !std::mem::take(&mut track.fresh) {
+                track.sound.fill(0);
+            }
+            track.listen();
+        }
+        self.choose();
+        let floor = self.floor;
+        let chosen = |track: &Track| track.open > 0 || alone || floor == Some(track.key);
+        let mut heard = self.tracks.iter().filter(|t| chosen(t) || t.gain > 0.0);
+        if let (Some(only), None) = (heard.next(), heard.next())
+            && chosen(only)
+            && self.limiter.is_idle()
+            && (only.gain > 0.0 || only.begins_abruptly())
+        {
+            *output = *only.sound;
+            for track in &mut self.tracks {
+                track.gain = f32::from(u8::from(chosen(track)));
+            }
+            return;
+        }
+        self.sum.fill(0.0);
+        for track in &mut self.tracks {
+            let gain = f32::from(u8::from(
+                track.open > 0 || alone || floor == Some(track.key),
+            ));
+            track.add_to(&mut self.sum, gain);
+        }
+        self.limiter.run(&mut self.sum);
+        for (output, sum) in output.iter_mut().zip(self.sum.iter()) {
+            *output = saturate(*sum);
+        }
+    }
+
+    /// Leaves the loudest open, and finds who has the floor.
+    fn choose(&mut self) {
+        while self.tracks.iter().filter(|track| track.open > 0).count() > MOST_VOICES {
+            // The one that is heard has an advantage; of equals the last to join goes.
+            let weight = |track: &Track| track.loudness + track.gain * DISPLACES;
+            let open = self.tracks.iter_mut().filter(|track| track.open > 0);
+            let Some(quietest) = open.rev().min_by(|a, b| weight(a).total_cmp(&weight(b))) else {
+                return;
+            };
+            quietest.open = 0;
+        }
+        let open = self.tracks.iter().filter(|track| track.open > 0);
+        let loudest = open.max_by(|a, b| a.loudness.total_cmp(&b.loudness));
+        if let Some(loudest) = loudest {
+            self.floor = Some(loudest.key);
+        }
+    }
+}
+
+impl Track {
+    /// Judges the frame: how loud it is, how much of that is noise, whether somebody speaks.
+    fn listen(&mut self) {
+        let parts = self.sound.chunks_exact(PART);
+        let (mut loudest, mut quietest) = (SILENCE, 0.0_f32);
+        for level in parts.map(level) {
+            loudest = level.max(loudest);
+            quietest = level.min(quietest);
+        }
+        self.level = loudest;
+        self.loudness = loudest.max(self.loudness - FALL);
+        // Digital silence tells nothing about the noise of a microphone.
+        if loudest > SILENCE {
+            let risen = self.noise + NOISE_RISE;
+            self.noise = quietest.min(risen).clamp(-90.0, SURELY_VOICE - OPENS);
+        }
+        let above = if self.open > 0 { STAYS } else { OPENS };
+        if self.level > (self.noise + above).max(QUIETEST_VOICE) {
+            self.open = HANG_OVER_FRAMES;
+        } else {
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+
+    /// Whether it needs no fade to begin: what was left out before was silence, or the sound begins with it.
+    fn begins_abruptly(&self) -> bool {
+        self.sound.first().is_some_and(|first| first.abs() < 64)
+    }
+
+    /// Adds the frame, with a gain that goes to `gain` within 5 ms if it opens, and 20 ms if it closes.
+    fn add_to(&mut self, sum: &mut [f32; FRAME], gain: f32) {
+        let from = std::mem::replace(&mut self.gain, gain);
+        if from == 0.0 && gain == 0.0 {
+            return;
+        }
+        let fade = if gain > from { PART } else { FRAME };
+        for (n, (sum, sample)) in sum.iter_mut().zip(self.sound.iter()).enumerate() {
+            let share = (n as f32 / fade as f32).min(1.0);
+            *sum += f32::from(*sample) * (from + (gain - from) * share);
+        }
+    }
+}
+
+/// Keeps the sum below [`CEILING`]: the gain is at once where a peak needs it, and comes back slowly.
+#[derive(Debug)]
+struct Limiter {
+    gain: f32,
+}
+
+impl Default for Limiter {
+    fn default() -> Self {
+        Self { gain: 1.0 }
+    }
+}
+
+impl Limiter {
+    /// Whether it leaves everything as it is.
+    fn is_idle(&self) -> bool {
+        self.gain >= 1.0
+    }
+
+    fn run(&mut self, sum: &mut [f32; FRAME]) {
+        let release = 10.0_f32.powf(RELEASE / 20.0);
+        let mut needed = [1.0_f32; PARTS + 1];
+        for (needed, part) in needed.iter_mut().zip(sum.chunks_exact(PART)) {
+            let peak = part.iter().fold(0.0_f32, |peak, s| peak.max(s.abs()));
+            *needed = (CEILING / peak.max(1.0)).min(1.0);
+        }
+        for (n, part) in sum.chunks_exact_mut(PART).enumerate() {
+            let (here, next) = (needed[n], needed[n + 1]);
+            let from = self.gain;
+            let to = (from * release).min(here).min(next).min(1.0);
+            // Only where a frame begins with a peak does the gain have to fall faster than over the part before.
+            let fade = if from > here { PART / 8 } else { PART };
+            for (n, sample) in part.iter_mut().enumerate() {
+                let share = ((n + 1) as f32 / fade as f32).min(1.0);
+                *sample *= from + (to - from) * share;
+            }
+            self.gain = to;
+        }
+    }
+}
+
+/// In decibels below full scale.
+fn level(part: &[i16]) -> f32 {
+    let energy: f32 = part.iter().map(|&s| f32::from(s) * f32::from(s)).sum();
+    let mean = energy / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
+    (10.0 * mean.max(1e-12).log10()).max(SILENCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::f32::consts::TAU;
+
+    use super::*;
+
+    type Frame = [i16; FRAME];
+
+    /// Bursts of voice of 300 ms, 200 ms apart, over noise of some microphone.
+    struct Microphone {
+        random: fastrand::Rng,
+        noise: f32,
+        voice: f32,
+        hz: f32,
+        now: usize,
+    }
+
+    impl Microphone {
+        fn new(seed: u64, noise: f32, voice: f32) -> Self {
+            let hz = 90.0 + 37.0 * seed as f32;
+            let random = fastrand::Rng::with_seed(seed);
+            Self {
+                random,
+                noise,
+                voice,
+                hz,
+                now: 0,
+            }
+        }
+
+        fn next(&mut self) -> Frame {
+            std::array::from_fn(|_| {
+                let phase = self.now as f32 * self.hz / 48_000.0;
+                let spoken = (self.now / 4_800) % 5 < 3;
+                self.now += 1;
+                let tone = (phase.fract() * TAU).sin() + 0.5 * ((3.0 * phase).fract() * TAU).sin();
+                let voice = if spoken { self.voice * tone } else { 0.0 };
+                (voice + (self.random.f32() - 0.5) * 2.0 * self.noise) as i16
+            })
+        }
+    }
+
+    fn room(microphones: usize) -> (RoomMixer, Vec<TrackKey>) {
+        let mut mixer = RoomMixer::default();
+        let keys = (0..microphones).map(|_| mixer.join()).collect();
+        (mixer, keys)
+    }
+
+    fn pass(mixer: &mut RoomMixer, frames: &[(TrackKey, Frame)]) -> Frame {
+        for (key, frame) in frames {
+            *mixer.frame_mut(*key).unwrap() = *frame;
+        }
+        let mut output = [1; FRAME];
+        mixer.mix(&mut output);
+        output
+    }
+
+    fn loudness(frames: &[Frame]) -> f32 {
+        level(frames.as_flattened())
+    }
+
+    #[test]
+    fn one_alone_is_heard_bit_by_bit_noise_and_all() {
+        let (mut mixer, keys) = room(1);
+        let mut microphone = Microphone::new(1, 30.0, 20_000.0);
+        for n in 0..500 {
+            let frame = microphone.next();
+            let heard = pass(&mut mixer, &[(keys[0], frame)]);
+            assert!(n == 0 || heard == frame, "{n}");
+        }
+    }
+
+    #[test]
+    fn one_who_speaks_among_silent_ones_is_heard_bit_by_bit() {
+        let (mut mixer, keys) = room(10);
+        let mut voice = Microphone::new(3, 0.0, 20_000.0);
+        for n in 0..500 {
+            let frame = voice.next();
+            // Some send silence, some nothing.
+            let heard = pass(&mut mixer, &[(keys[4], frame), (keys[1], [0; FRAME])]);
+            assert!(heard == frame, "{n}");
+        }
+    }
+
+    #[test]
+    fn ten_open_microphones_rustle_no_louder_than_one() {
+        let (mut mixer, keys) = room(10);
+        let mut microphones: Vec<_> = (0..10)
+            .map(|n| {
+                Microphone::new(
+                    n,
+                    60.0 + 20.0 * n as f32,
+                    if n == 0 { 9_000.0 } else { 0.0 },
+                )
+            })
+            .collect();
+        let (mut said, mut heard) = (Vec::new(), Vec::new());
+        for _ in 0..1_000 {
+            let frames: Vec<_> = keys
+                .iter()
+                .zip(&mut microphones)
+                .map(|(key, microphone)| (*key, microphone.next()))
+                .collect();
+            heard.push(pass(&mut mixer, &frames));
+            said.push(frames[0].1);
+        }
+        // Once the noise is known, only the one who speaks is heard.
+        assert!(heard[500..] == said[500..]);
+    }
+
+    #[test]
+    fn three_loud_voices_neither_clip_nor_pump() {
+        let (mut mixer, keys) = room(3);
+        let mut microphones: Vec<_> = (1..4)
+            .map(|seed| Microphone::new(seed, 10.0, 19_000.0))
+            .collect();
+        let (mut heard, mut gains) = (Vec::new(), Vec::new());
+        for _ in 0..500 {
+            let frames: Vec<_> = keys
+                .iter()
+                .zip(&mut microphones)
+                .map(|(key, microphone)| (*key, microphone.next()))
+                .collect();
+            heard.push(pass(&mut mixer, &frames));
+            gains.push(20.0 * mixer.limiter.gain.log10());
+        }
+        let full = heard
+            .as_flattened()
+            .iter()
+            .filter(|s| s.unsigned_abs() >= 32_700);
+        let full = full.count();
+        let (low, high) = gains[100..]
+            .iter()
+            .fold((0.0_f32, -99.0_f32), |(low, high), gain| {
+                (low.min(*gain), high.max(*gain))
+            });
+        println!("{full} samples at full scale, gain {low:.1} to {high:.1} dB");
+        assert_eq!(full, 0);
+        assert!(high - low < 2.0, "{low} {high}");
+        assert!(loudness(&heard) > -14.0);
+    }
+
+    #[test]
+    fn after_the_others_fall_silent_the_voice_is_as_it_was_again() {
+        let (mut mixer, keys) = room(3);
+        let mut voices = [1, 2, 3].map(|seed| Microphone::new(seed, 0.0, 18_000.0));
+        for _ in 0..100 {
+            let frames = [0, 1, 2].map(|n| (keys[n], voices[n].next()));
+            pass(&mut mixer, &frames);
+        }
+        for n in 0..300 {
+            let frame = voices[0].next();
+            let heard = pass(&mut mixer, &[(keys[0], frame)]);
+            assert!(n < 200 || heard == frame, "{n}");
+        }
+    }
+
+    #[test]
+    fn of_ten_who_speak_the_loudest_six_are_heard_and_do_not_alternate() {
+        let (mut mixer, keys) = room(10);
+        let mut voices: Vec<_> = (0..10)
+            .map(|n| Microphone::new(n, 5.0, if n < 6 { 4_000.0 } else { 2_500.0 }))
+            .collect();
+        for n in 0..300 {
+            let frames: Vec<_> = keys
+                .iter()
+                .zip(&mut voices)
+                .map(|(key, voice)| (*key, voice.next()))
+                .collect();
+            pass(&mut mixer, &frames);
+            let heard: Vec<_> = keys.iter().map(|key| mixer.is_heard(*key)).collect();
+            if n > 5 {
+                assert_eq!(heard, [[true; 6].as_slice(), &[false; 4]].concat(), "{n}");
+            }
+        }
+        mixer.leave(keys[0]);
+        assert!(mixer.frame_mut(keys[0]).is_none());
+    }
+
+    #[test]
+    fn an_empty_room_is_silent_and_a_track_that_is_not_written_to_does_not_repeat() {
+        let (mut mixer, _) = room(0);
+        assert!(pass(&mut mixer, &[]) == [0; FRAME]);
+        let key = mixer.join();
+        pass(&mut mixer, &[(key, [9_000; FRAME])]);
+        assert!(pass(&mut mixer, &[]) == [0; FRAME]);
+    }
+
+    #[test]
+    fn the_loudest_that_can_be_is_no_louder_than_full_scale() {
+        let (mut mixer, keys) = room(6);
+        for sign in [i16::MIN, i16::MAX, i16::MIN] {
+            let frames: Vec<_> = keys.iter().map(|key| (*key, [sign; FRAME])).collect();
+            let heard = pass(&mut mixer, &frames);
+            assert!(heard.iter().skip(PART).all(|s| s.unsigned_abs() <= 32_002));
+        }
+    }
+}
