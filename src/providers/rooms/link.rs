@@ -12,7 +12,7 @@ use bytes::Bytes;
 use livekit_protocol::{ParticipantInfo, TrackInfo};
 
 use end::Shared;
-pub use end::{LinkEnd, Wishes, Woken, pair};
+pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 use ring::Ring;
 
 /// Frames that wait to be sent: whoever paces them is never so far ahead, and what is older than 200 ms is of no use.
