@@ -12,7 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc, oneshot};
 use url::Url;
 
-use super::request::Request;
+use super::request::{Request, Route};
 use super::session::{DialFailure, Session};
 use crate::providers::rooms::link::Ending;
 use crate::providers::transport::websocket::{DialError, Handshake, Received, Socket};
@@ -49,17 +49,25 @@ pub struct Sockets(Vec<(UdpSocket, SocketAddr)>);
 impl Sockets {
     /// Opens them, at any port. To be called on a runtime.
     pub fn open() -> std::io::Result<Self> {
+        let mut sockets = Self(Vec::new());
+        sockets.open_more()?;
+        Ok(sockets)
+    }
+
+    /// Opens as many again, for another peer connection: a server tells those of one client apart by where they send from.
+    /// Returns their addresses.
+    fn open_more(&mut self) -> std::io::Result<Vec<SocketAddr>> {
+        let before = self.0.len();
         let addresses = crate::rooms::local_addresses(&[])?;
-        let mut sockets = Vec::new();
         for (address, _) in addresses.into_iter().take(MOST_ADDRESSES) {
             let Ok(socket) = std::net::UdpSocket::bind((address, 0)) else {
                 continue;
             };
             socket.set_nonblocking(true)?;
             let local = socket.local_addr()?;
-            sockets.push((UdpSocket::from_std(socket)?, local));
+            self.0.push((UdpSocket::from_std(socket)?, local));
         }
-        Ok(Self(sockets))
+        Ok(self.0.iter().skip(before).map(|(_, local)| *local).collect())
     }
 
     /// Their addresses.
@@ -106,7 +114,7 @@ impl Sockets {
 pub async fn run(
     mut session: Session,
     server: Server,
-    sockets: Sockets,
+    mut sockets: Sockets,
     woken: Arc<Notify>,
     joined: oneshot::Sender<Result<(), Ending>>,
 ) {
@@ -128,6 +136,9 @@ pub async fn run(
             signalling = None;
         }
         if let Some(request) = outputs.dial {
+            if request.route == Route::Two && session.subscriber_addresses.is_empty() {
+                session.subscriber_addresses = sockets.open_more().unwrap_or_default();
+            }
             signalling = Some(Signalling::dial(&server, &request, session.token()));
         }
         if let Some(joined) = joined.take_if(|_| outputs.joined || outputs.over.is_some()) {

@@ -33,11 +33,14 @@ impl Session {
             return;
         };
         let input = Input::Receive(now, receive);
-        let subscriber = self.subscriber.as_mut();
-        if let Some(subscriber) = subscriber.filter(|pc| pc.accepts(&input)) {
-            subscriber.handle(input);
-        } else if self.publisher.accepts(&input) {
-            self.publisher.handle(input);
+        // The server sends both connections' packets from one address: which one is meant is said by where they came to.
+        let pc = if self.subscriber_addresses.contains(&destination) {
+            self.subscriber.as_mut()
+        } else {
+            Some(&mut self.publisher)
+        };
+        if let Some(pc) = pc.filter(|pc| pc.accepts(&input)) {
+            pc.handle(input);
         }
         self.settle(now);
     }
@@ -100,16 +103,15 @@ impl Session {
         }
     }
 
-    /// Sends the frames that wait; without a connection they are late already and are dropped.
+    /// Sends the frames that wait. Without a connection the newest wait on: a new path is often found between two frames.
     fn frames(&mut self, now: Instant) {
         self.end.awake();
-        let silent = self.publication.as_ref().is_none_or(|own| own.muted);
-        let flows = !silent && self.publisher.is_connected();
+        let muted = self.publication.as_ref().is_some_and(|own| own.muted);
+        if !muted && !(self.publisher.is_connected() && self.publisher.publishes()) {
+            return;
+        }
         while let Some(frame) = self.end.next_frame() {
-            if silent && self.publication.is_some() {
-                continue;
-            }
-            if !flows || !self.publisher.write(frame, now) {
+            if !muted && !self.publisher.write(frame, now) {
                 self.end.frame_lost();
             }
         }
@@ -269,7 +271,7 @@ impl Session {
         if self.route == Route::One {
             return;
         }
-        let addresses = self.addresses.clone();
+        let addresses = self.subscriber_addresses.clone();
         let subscriber = self
             .subscriber
             .get_or_insert_with(|| Pc::new(&addresses, now));

@@ -108,7 +108,9 @@ pub(super) struct Publication {
 /// See the module.
 pub struct Session {
     pub(super) options: Options,
-    pub(super) addresses: Vec<SocketAddr>,
+    addresses: Vec<SocketAddr>,
+    /// With two connections, those of the sockets of the other one.
+    pub subscriber_addresses: Vec<SocketAddr>,
     pub(super) route: Route,
     pub(super) publisher: Pc,
     pub(super) subscriber: Option<Pc>,
@@ -146,6 +148,7 @@ impl Session {
         let mut session = Self {
             options,
             addresses,
+            subscriber_addresses: Vec::new(),
             route: Route::One,
             publisher,
             subscriber: None,
