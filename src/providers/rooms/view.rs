@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use livekit_protocol as proto;
 use proto::participant_info::State;
-use proto::{ParticipantInfo, TrackInfo, TrackType};
+use proto::{DisconnectReason, ParticipantInfo, TrackInfo, TrackType};
 
-use super::link::{LinkEvent, Listen};
+use super::link::{Ending, LinkEvent, Listen};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl RoomView {
     /// The server tells of participants.
     pub fn update(&mut self, participants: Vec<ParticipantInfo>) -> Vec<LinkEvent> {
         let mut events = Vec::new();
-        // Only a description of everybody names ourselves, which is why that one is recognised.
+        // The description of everybody comes first and names ourselves too, by which it is recognised.
         if self.whole && participants.iter().any(|info| info.sid == self.sid) {
             self.whole = false;
             self.keep_only(&participants, &mut events);
@@ -177,6 +177,29 @@ impl RoomView {
             });
         }
         events.push(LinkEvent::ParticipantLeft(Box::new(last.unwrap_or(member))));
+    }
+}
+
+/// The announcement of the one track that a link publishes.
+pub fn microphone(cid: &str, muted: bool) -> proto::AddTrackRequest {
+    proto::AddTrackRequest {
+        cid: cid.to_owned(),
+        name: "microphone".to_owned(),
+        r#type: TrackType::Audio as i32,
+        source: proto::TrackSource::Microphone as i32,
+        muted,
+        disable_red: true,
+        ..Default::default()
+    }
+}
+
+/// What a server's reason to end a session means.
+pub fn ending(reason: DisconnectReason) -> Ending {
+    match reason {
+        DisconnectReason::DuplicateIdentity => Ending::Duplicate,
+        DisconnectReason::ParticipantRemoved => Ending::Removed,
+        DisconnectReason::RoomDeleted | DisconnectReason::RoomClosed => Ending::RoomDeleted,
+        other => Ending::Refused(other.as_str_name().to_lowercase().replace('_', " ")),
     }
 }
 

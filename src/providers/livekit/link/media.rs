@@ -99,6 +99,11 @@ impl Session {
         let nobody = Listen::Only(Vec::new());
         let listen = if self.options.join.audio { &wishes.listen } else { &nobody };
         for subscription in self.view.subscriptions(listen) {
+            if !subscription.subscribe {
+                // Asked for again, it comes with another description.
+                let refused = &subscription.track_sids;
+                self.carried.retain(|_, track| !refused.contains(track));
+            }
             self.ask(Ask::Subscription(subscription));
         }
     }

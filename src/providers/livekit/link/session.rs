@@ -19,7 +19,7 @@ use super::pc::{Pc, PcError, Wanted};
 use super::request::{Request, Route};
 use crate::providers::rooms::link::{Ending, Join, LinkEnd, LinkEvent, TrackWriter};
 use crate::providers::rooms::packets::{Inbox, Outbox};
-use crate::providers::rooms::view::RoomView;
+use crate::providers::rooms::view::{self, RoomView};
 
 /// How long the first message may take after the socket opened, as in LiveKit's clients.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
@@ -367,15 +367,7 @@ impl Session {
         if publication.info.is_some() {
             return;
         }
-        let ask = proto::AddTrackRequest {
-            cid: publication.cid.clone(),
-            name: "microphone".to_owned(),
-            r#type: proto::TrackType::Audio as i32,
-            source: proto::TrackSource::Microphone as i32,
-            muted: publication.muted,
-            disable_red: true,
-            ..Default::default()
-        };
+        let ask = view::microphone(&publication.cid, publication.muted);
         self.ask(Ask::AddTrack(ask));
     }
 
@@ -470,7 +462,7 @@ impl Session {
             Action::Disconnect if leave.can_reconnect => {
                 self.trouble("the server asked to start anew", true, now);
             }
-            Action::Disconnect => self.finish(ending(reason), now),
+            Action::Disconnect => self.finish(view::ending(reason), now),
         }
     }
 
@@ -587,14 +579,5 @@ fn pause(attempts: u32) -> Duration {
             let longest = FIRST_PAUSE.saturating_mul(1 << more.min(8)).min(LONGEST_PAUSE);
             longest.mul_f32(0.1 + 0.9 * fastrand::f32())
         }
-    }
-}
-
-fn ending(reason: DisconnectReason) -> Ending {
-    match reason {
-        DisconnectReason::DuplicateIdentity => Ending::Duplicate,
-        DisconnectReason::ParticipantRemoved => Ending::Removed,
-        DisconnectReason::RoomDeleted | DisconnectReason::RoomClosed => Ending::RoomDeleted,
-        other => Ending::Refused(other.as_str_name().to_lowercase().replace('_', " ")),
     }
 }
