@@ -15,7 +15,9 @@ use super::link::{
     Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing, PublishSink,
     RoomLink, TrackAudio,
 };
+use crate::outgoing::Authorities;
 use crate::providers::livekit::link::{Links, Options, Server};
+use crate::providers::transport::Transport;
 use crate::rooms::token::{self, Claims};
 use crate::rooms::{Keys, RoomServer, Settings, Sockets};
 
@@ -77,7 +79,7 @@ impl House {
         let server = Server {
             provider: "livekit",
             url: self.edge.url(),
-            transport: crate::providers::transport::Transport::for_tests(),
+            transport: Transport::new(&Authorities::default()).unwrap(),
         };
         let options = Options {
             join,
@@ -230,6 +232,7 @@ impl Guest {
     /// Speaks in the pace of speech.
     async fn say(&mut self, frames: u32) {
         let mut pace = tokio::time::interval(FRAME);
+        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         for _ in 0..frames {
             pace.tick().await;
             let text = format!("{} says {}", self.identity, self.said);

@@ -80,6 +80,10 @@ fn pass(socket: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8], weather: Weather,
     if luck.f32() < weather.loss || down.load(Ordering::SeqCst) {
         return;
     }
+    if delay.is_zero() {
+        let _ = socket.try_send_to(bytes, to);
+        return;
+    }
     let (socket, bytes) = (Arc::clone(socket), bytes.to_vec());
     tokio::spawn(async move {
         tokio::time::sleep(delay).await;
