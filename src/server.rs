@@ -155,7 +155,7 @@ fn rooms(settings: &Settings) -> Result<(Option<Rooms>, Option<RoomServer>), Ser
     let rtc = &settings.rtc;
     let (provider, server): (Arc<dyn RoomProvider>, _) = match livekit::mode(rtc) {
         RtcMode::Off => return Ok((None, None)),
-        RtcMode::Livekit => match LiveKit::from_settings(rtc) {
+        RtcMode::Livekit => match LiveKit::from_settings(rtc, transport(settings)?) {
             Some(deployment) => (Arc::new(deployment), None),
             None => return Ok((None, None)),
         },
@@ -183,6 +183,12 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
             Duration::MAX
         },
     }
+}
+
+/// How other servers are reached.
+fn transport(settings: &Settings) -> Result<Transport, ServerError> {
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
+    Ok(Transport::new(&authorities).map_err(io::Error::other)?)
 }
 
 /// The providers that the settings name.

@@ -88,9 +88,15 @@ impl Local {
 
     /// Takes over what shall be received; returns what is new. Pictures are not for participants inside.
     pub fn follow(&mut self, wanted: &[Wanted]) -> Vec<TrackSid> {
-        let audio = wanted.iter().filter(|wanted| wanted.kind == SectionKind::Audio);
+        let audio = wanted
+            .iter()
+            .filter(|wanted| wanted.kind == SectionKind::Audio);
         let wanted: Vec<TrackSid> = audio.map(|wanted| TrackSid::clone(&wanted.track)).collect();
-        let new = wanted.iter().filter(|track| !self.carries(track)).cloned().collect();
+        let new = wanted
+            .iter()
+            .filter(|track| !self.carries(track))
+            .cloned()
+            .collect();
         self.carries = wanted;
         new
     }
@@ -105,7 +111,12 @@ impl World {
         media: Arc<dyn LocalMedia>,
         now: Now,
     ) {
-        self.join(connection, admission, Some(Box::new(Local::new(media))), now);
+        self.join(
+            connection,
+            admission,
+            Some(Box::new(Local::new(media))),
+            now,
+        );
         if let Some(key) = self.connections.get(&connection).copied() {
             self.media_connected(key, super::participant::Side::Publisher, now);
         }

@@ -509,12 +509,7 @@ impl Peer {
     }
 
     /// Sends another's packet in a slot, as this receiver's stream.
-    pub fn forward(
-        &mut self,
-        mid: &str,
-        packet: &Passing<'_>,
-        now: Instant,
-    ) {
+    pub fn forward(&mut self, mid: &str, packet: &Passing<'_>, now: Instant) {
         let mid: Mid = mid.into();
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
@@ -523,12 +518,9 @@ impl Peer {
             .last
             .map_or(0, |last| now.saturating_duration_since(last).as_millis());
         let elapsed = u32::try_from(passed * u128::from(clock) / 1_000).unwrap_or(u32::MAX);
-        let numbers = outgoing.rebase.numbers(
-            packet.ssrc,
-            packet.sequence,
-            packet.time,
-            elapsed,
-        );
+        let numbers = outgoing
+            .rebase
+            .numbers(packet.ssrc, packet.sequence, packet.time, elapsed);
         let Some(numbers) = numbers else { return };
         outgoing.last = Some(now);
         let pt = match outgoing.payload_types {
@@ -549,14 +541,7 @@ impl Peer {
         self.write(mid, pt, numbers, packet, now);
     }
 
-    fn write(
-        &mut self,
-        mid: Mid,
-        pt: Pt,
-        numbers: Numbers,
-        packet: &Passing<'_>,
-        now: Instant,
-    ) {
+    fn write(&mut self, mid: Mid, pt: Pt, numbers: Numbers, packet: &Passing<'_>, now: Instant) {
         let video = packet
             .format
             .is_some_and(|format| format.spec().codec.is_video());

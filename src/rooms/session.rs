@@ -422,8 +422,8 @@ impl World {
         let connection = participant.connection;
         // Nobody inside the process falls silent without being gone.
         let remote = !matches!(participant.link, Link::Local(_));
-        let silent = remote
-            && now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;
+        let silent =
+            remote && now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;
         let unanswered = participant
             .offer_asked
             .is_some_and(|at| now.instant.saturating_duration_since(at) > OFFER_PATIENCE);

@@ -131,7 +131,10 @@ impl Agent {
                 told,
             })
         };
-        let connection = self.server.connect_local(self.admission.clone(), media).await?;
+        let connection = self
+            .server
+            .connect_local(self.admission.clone(), media)
+            .await?;
         Some((connection, messages))
     }
 
@@ -275,7 +278,9 @@ impl Agent {
 
     fn tell(&self, events: Vec<LinkEvent>) -> Option<Ending> {
         let mut events = events.into_iter();
-        events.any(|event| !self.end.tell(event)).then_some(Ending::Overrun)
+        events
+            .any(|event| !self.end.tell(event))
+            .then_some(Ending::Overrun)
     }
 }
 
@@ -283,7 +288,10 @@ async fn ask(connection: &Connection, message: Ask) {
     let request = proto::SignalRequest {
         message: Some(message),
     };
-    connection.requests.send(request.encode_to_vec().into()).await;
+    connection
+        .requests
+        .send(request.encode_to_vec().into())
+        .await;
 }
 
 /// The tracks that are heard.
@@ -327,9 +335,16 @@ impl LocalMedia for Media {
 
     fn next_message(&self) -> Option<(Delivery, Bytes)> {
         let message = self.end.next_message()?;
-        let delivery = if message.reliable { Delivery::Reliable } else { Delivery::Lossy };
+        let delivery = if message.reliable {
+            Delivery::Reliable
+        } else {
+            Delivery::Lossy
+        };
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((delivery, outbox.packet(message, &self.identity, Instant::now())))
+        Some((
+            delivery,
+            outbox.packet(message, &self.identity, Instant::now()),
+        ))
     }
 
     fn hear(&self, track: &str, packet: LocalPacket) {

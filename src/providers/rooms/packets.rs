@@ -36,7 +36,11 @@ impl Outbox {
             destination_identities: message.destinations.clone(),
             ..Default::default()
         };
-        let kind = if message.reliable { Kind::Reliable } else { Kind::Lossy };
+        let kind = if message.reliable {
+            Kind::Reliable
+        } else {
+            Kind::Lossy
+        };
         if message.reliable {
             self.sequence = self.sequence.wrapping_add(1);
         }
@@ -59,7 +63,8 @@ impl Outbox {
         self.kept_bytes += bytes.len();
         self.kept.push_back((self.sequence, now, bytes));
         while let Some((_, at, first)) = self.kept.front() {
-            if self.kept_bytes <= MOST_KEPT_BYTES && now.saturating_duration_since(*at) <= KEPT_FOR {
+            if self.kept_bytes <= MOST_KEPT_BYTES && now.saturating_duration_since(*at) <= KEPT_FOR
+            {
                 break;
             }
             self.kept_bytes -= first.len();
@@ -69,7 +74,10 @@ impl Outbox {
 
     /// What the server has not got when this was the last that it got.
     pub fn after(&self, sequence: u32) -> impl Iterator<Item = Bytes> {
-        let missing = self.kept.iter().filter(move |(number, ..)| *number > sequence);
+        let missing = self
+            .kept
+            .iter()
+            .filter(move |(number, ..)| *number > sequence);
         missing.map(|(.., bytes)| bytes.clone())
     }
 }
@@ -141,9 +149,14 @@ mod tests {
     fn what_the_server_has_not_got_is_there_to_be_sent_again() {
         let (mut outbox, mut inbox) = (Outbox::default(), Inbox::default());
         let now = Instant::now();
-        let sent: Vec<Bytes> = ["a", "b", "c"].map(|text| outbox.packet(message(text), "me", now)).into();
+        let sent: Vec<Bytes> = ["a", "b", "c"]
+            .map(|text| outbox.packet(message(text), "me", now))
+            .into();
         assert_eq!(outbox.after(1).collect::<Vec<_>>(), sent[1..]);
-        let heard = sent.iter().chain(&sent[1..]).filter_map(|bytes| inbox.read(bytes, true));
+        let heard = sent
+            .iter()
+            .chain(&sent[1..])
+            .filter_map(|bytes| inbox.read(bytes, true));
         assert_eq!(heard.count(), 3, "each once");
         outbox.packet(message("d"), "me", now + KEPT_FOR + Duration::from_secs(1));
         assert_eq!(outbox.after(0).count(), 1, "what is old is forgotten");

@@ -100,14 +100,22 @@ impl RoomView {
 
     /// What has to be asked for so that these are heard and nobody else.
     pub fn subscriptions(&mut self, listen: &Listen) -> Vec<proto::UpdateSubscription> {
-        let heard = self.members.values().filter(|member| listen.hears(&member.identity));
-        let tracks = heard.flat_map(|member| &member.tracks).filter(|track| is_audio(track));
+        let heard = self
+            .members
+            .values()
+            .filter(|member| listen.hears(&member.identity));
+        let tracks = heard
+            .flat_map(|member| &member.tracks)
+            .filter(|track| is_audio(track));
         let wanted: HashSet<String> = tracks.map(|track| track.sid.clone()).collect();
         let mut live = self.members.values().flat_map(|member| &member.tracks);
         let begun: Vec<String> = wanted.difference(&self.asked).cloned().collect();
         let ended = self.asked.difference(&wanted);
         // What has ended by itself need not be refused.
-        let ended = ended.filter(|sid| live.any(|track| track.sid == **sid)).cloned().collect();
+        let ended = ended
+            .filter(|sid| live.any(|track| track.sid == **sid))
+            .cloned()
+            .collect();
         self.asked = wanted;
         let changes = [(begun, true), (ended, false)].into_iter();
         let changes = changes.filter(|(sids, _): &(Vec<String>, bool)| !sids.is_empty());
@@ -127,7 +135,10 @@ impl RoomView {
     }
 
     fn keep_only(&mut self, present: &[ParticipantInfo], events: &mut Vec<LinkEvent>) {
-        let gone = self.members.keys().filter(|sid| !present.iter().any(|info| info.sid == **sid));
+        let gone = self
+            .members
+            .keys()
+            .filter(|sid| !present.iter().any(|info| info.sid == **sid));
         let gone: Vec<String> = gone.cloned().collect();
         for sid in gone {
             self.left(&sid, None, events);
@@ -144,7 +155,10 @@ impl RoomView {
         }
         let Some(before) = self.members.get(&info.sid) else {
             // The same identity with another sid is somebody who joined again.
-            let older = self.members.values().find(|member| member.identity == info.identity);
+            let older = self
+                .members
+                .values()
+                .find(|member| member.identity == info.identity);
             if let Some(older) = older.map(|older| older.sid.clone()) {
                 self.left(&older, None, events);
             }
@@ -220,7 +234,9 @@ fn appeared(info: ParticipantInfo, events: &mut Vec<LinkEvent>) {
 
 fn changed(before: &ParticipantInfo, now: &ParticipantInfo, events: &mut Vec<LinkEvent>) {
     let identity = &now.identity;
-    let of = |info: &ParticipantInfo, sid: &str| info.tracks.iter().find(|track| track.sid == sid).cloned();
+    let of = |info: &ParticipantInfo, sid: &str| {
+        info.tracks.iter().find(|track| track.sid == sid).cloned()
+    };
     for track in &before.tracks {
         if of(now, &track.sid).is_none() {
             events.push(LinkEvent::TrackUnpublished {
@@ -232,7 +248,12 @@ fn changed(before: &ParticipantInfo, now: &ParticipantInfo, events: &mut Vec<Lin
     let itself = |info: &ParticipantInfo| {
         let attributes = info.attributes.clone();
         let permission = info.permission.clone();
-        (info.name.clone(), info.metadata.clone(), attributes, permission)
+        (
+            info.name.clone(),
+            info.metadata.clone(),
+            attributes,
+            permission,
+        )
     };
     if itself(before) != itself(now) {
         events.push(LinkEvent::ParticipantUpdated(Box::new(now.clone())));
@@ -307,14 +328,36 @@ mod tests {
     #[test]
     fn who_is_there_is_told_once_media_is_up_and_then_what_changes() {
         let mut view = RoomView::default();
-        view.joined(join(vec![member("PA_a", "ann", 1, vec![track("TR_1", false)])]));
-        assert!(view.update(vec![member("PA_b", "bob", 1, vec![])]).is_empty());
-        assert_eq!(names(&view.connected()), ["connected", "+ann", "+TR_1", "+bob"]);
+        view.joined(join(vec![member(
+            "PA_a",
+            "ann",
+            1,
+            vec![track("TR_1", false)],
+        )]));
+        assert!(
+            view.update(vec![member("PA_b", "bob", 1, vec![])])
+                .is_empty()
+        );
+        assert_eq!(
+            names(&view.connected()),
+            ["connected", "+ann", "+TR_1", "+bob"]
+        );
         assert!(view.connected().is_empty());
-        let muted = member("PA_a", "ann", 2, vec![track("TR_1", true), track("TR_2", false)]);
-        assert_eq!(names(&view.update(vec![muted])), ["TR_1 muted true", "+TR_2"]);
+        let muted = member(
+            "PA_a",
+            "ann",
+            2,
+            vec![track("TR_1", true), track("TR_2", false)],
+        );
+        assert_eq!(
+            names(&view.update(vec![muted])),
+            ["TR_1 muted true", "+TR_2"]
+        );
         let old = member("PA_a", "ann", 1, vec![]);
-        assert!(view.update(vec![old]).is_empty(), "an older version says nothing");
+        assert!(
+            view.update(vec![old]).is_empty(),
+            "an older version says nothing"
+        );
     }
 
     #[test]
@@ -326,11 +369,20 @@ mod tests {
 
     #[test]
     fn after_an_interruption_those_who_are_not_named_have_left() {
-        let everybody = vec![member("PA_a", "ann", 1, vec![]), member("PA_b", "bob", 1, vec![])];
+        let everybody = vec![
+            member("PA_a", "ann", 1, vec![]),
+            member("PA_b", "bob", 1, vec![]),
+        ];
         let mut view = view(everybody);
         view.resumed();
-        assert!(view.update(vec![member("PA_b", "bob", 2, vec![])]).is_empty());
-        let whole = vec![member("PA_me", "me", 1, vec![]), member("PA_b", "bob", 2, vec![])];
+        assert!(
+            view.update(vec![member("PA_b", "bob", 2, vec![])])
+                .is_empty()
+        );
+        let whole = vec![
+            member("PA_me", "me", 1, vec![]),
+            member("PA_b", "bob", 2, vec![]),
+        ];
         assert_eq!(names(&view.update(whole)), ["-ann"]);
         assert_eq!(names(&view.joined(join(vec![]))), ["-bob"]);
     }
@@ -338,14 +390,26 @@ mod tests {
     #[test]
     fn tracks_are_asked_for_once_and_refused_when_they_are_not_wanted_any_more() {
         let tracks = vec![track("TR_1", false)];
-        let mut view = view(vec![member("PA_a", "ann", 1, tracks), member("PA_b", "bob", 1, vec![])]);
+        let mut view = view(vec![
+            member("PA_a", "ann", 1, tracks),
+            member("PA_b", "bob", 1, vec![]),
+        ]);
         let asked = view.subscriptions(&Listen::All);
-        assert_eq!((asked[0].track_sids.as_slice(), asked[0].subscribe), (&["TR_1".to_owned()][..], true));
+        assert_eq!(
+            (asked[0].track_sids.as_slice(), asked[0].subscribe),
+            (&["TR_1".to_owned()][..], true)
+        );
         assert!(view.subscriptions(&Listen::All).is_empty());
         let refused = view.subscriptions(&Listen::Only(vec!["bob".into()]));
-        assert_eq!((refused[0].track_sids.as_slice(), refused[0].subscribe), (&["TR_1".to_owned()][..], false));
+        assert_eq!(
+            (refused[0].track_sids.as_slice(), refused[0].subscribe),
+            (&["TR_1".to_owned()][..], false)
+        );
         view.subscriptions(&Listen::All);
         view.update(vec![member("PA_a", "ann", 2, vec![])]);
-        assert!(view.subscriptions(&Listen::All).is_empty(), "what has ended is not refused");
+        assert!(
+            view.subscriptions(&Listen::All).is_empty(),
+            "what has ended is not refused"
+        );
     }
 }

@@ -67,7 +67,12 @@ impl Sockets {
             let local = socket.local_addr()?;
             self.0.push((UdpSocket::from_std(socket)?, local));
         }
-        Ok(self.0.iter().skip(before).map(|(_, local)| *local).collect())
+        Ok(self
+            .0
+            .iter()
+            .skip(before)
+            .map(|(_, local)| *local)
+            .collect())
     }
 
     /// Their addresses.
@@ -79,7 +84,11 @@ impl Sockets {
     async fn readable(&self) {
         std::future::poll_fn(|context| {
             let ready = |(socket, _): &(UdpSocket, _)| socket.poll_recv_ready(context).is_ready();
-            if self.0.iter().any(ready) { Poll::Ready(()) } else { Poll::Pending }
+            if self.0.iter().any(ready) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }

@@ -97,7 +97,11 @@ impl Session {
             self.ask(Ask::Mute(proto::MuteTrackRequest { sid, muted }));
         }
         let nobody = Listen::Only(Vec::new());
-        let listen = if self.options.join.audio { &wishes.listen } else { &nobody };
+        let listen = if self.options.join.audio {
+            &wishes.listen
+        } else {
+            &nobody
+        };
         for subscription in self.view.subscriptions(listen) {
             if !subscription.subscribe {
                 // Asked for again, it comes with another description.
@@ -123,7 +127,10 @@ impl Session {
     }
 
     fn messages(&mut self, now: Instant) {
-        while self.phase == Phase::Open && self.recovery.is_none() && self.publisher.takes_messages() {
+        while self.phase == Phase::Open
+            && self.recovery.is_none()
+            && self.publisher.takes_messages()
+        {
             let Some(message) = self.end.next_message() else {
                 return;
             };
@@ -137,7 +144,11 @@ impl Session {
         self.wake_at = now + Duration::from_hours(1);
         for subscribing in [false, true] {
             for turn in 0..=MOST_PER_TURN {
-                let pc = if subscribing { self.subscriber.as_mut() } else { Some(&mut self.publisher) };
+                let pc = if subscribing {
+                    self.subscriber.as_mut()
+                } else {
+                    Some(&mut self.publisher)
+                };
                 let Some(pc) = pc else { break };
                 match pc.poll(now) {
                     Polled::Transmit(transmit) => self.out.datagrams.push(transmit),

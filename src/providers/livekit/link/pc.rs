@@ -213,7 +213,11 @@ impl Pc {
                     ..ChannelConfig::default()
                 });
             }
-            if let Some(mid) = pc.slots.first().filter(|_| wanted.force && !api.has_changes()) {
+            if let Some(mid) = pc
+                .slots
+                .first()
+                .filter(|_| wanted.force && !api.has_changes())
+            {
                 // There is no offer without a change.
                 api.set_direction(*mid, Direction::Inactive);
                 api.set_direction(*mid, Direction::RecvOnly);
@@ -464,7 +468,10 @@ fn tracks(description: &proto::SessionDescription) -> Result<HashMap<Mid, String
         .iter()
         .filter(|section| section.kind == SectionKind::Audio && section.direction.sends());
     let named = audio.filter_map(|section| {
-        let mapped = description.mid_to_track_id.get(section.mid).map(String::as_str);
+        let mapped = description
+            .mid_to_track_id
+            .get(section.mid)
+            .map(String::as_str);
         let track = mapped.or(section.track_id.filter(|id| id.starts_with("TR_")))?;
         Some((section.mid.into(), track.to_owned()))
     });

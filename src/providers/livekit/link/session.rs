@@ -327,7 +327,11 @@ impl Session {
             Told::Join(join) => self.joined(join, now),
             Told::Reconnect(reconnect) => self.reconnected(&reconnect, now),
             Told::Leave(leave) => self.leave(&leave, now),
-            _ => self.trouble("the server began with something else than a join", true, now),
+            _ => self.trouble(
+                "the server began with something else than a join",
+                true,
+                now,
+            ),
         }
     }
 
@@ -398,7 +402,11 @@ impl Session {
         }
         // With two connections the server does the same for the other one.
         self.wanted.restart = true;
-        for message in self.outbox.after(reconnect.last_message_seq).collect::<Vec<_>>() {
+        for message in self
+            .outbox
+            .after(reconnect.last_message_seq)
+            .collect::<Vec<_>>()
+        {
             self.publisher.send(message, true);
         }
     }
@@ -430,9 +438,9 @@ impl Session {
             Told::TrackSubscribed(_) => self.tell(vec![LinkEvent::Listened], now),
             Told::Mute(mute) => {
                 let own = self.publication.as_mut();
-                if let Some(own) = own.filter(|own| {
-                    own.info.as_ref().is_some_and(|info| info.sid == mute.sid)
-                }) && std::mem::replace(&mut own.muted, mute.muted) != mute.muted
+                if let Some(own) =
+                    own.filter(|own| own.info.as_ref().is_some_and(|info| info.sid == mute.sid))
+                    && std::mem::replace(&mut own.muted, mute.muted) != mute.muted
                 {
                     self.end.muted_by_server(mute.muted);
                     self.tell(vec![LinkEvent::Muted(mute.muted)], now);
@@ -446,7 +454,10 @@ impl Session {
             Told::Leave(leave) => self.leave(&leave, now),
             Told::RequestResponse(response) => {
                 if let Some(proto::request_response::Request::AddTrack(_)) = response.request {
-                    tracing::warn!(message = response.message, "the room takes no track of ours");
+                    tracing::warn!(
+                        message = response.message,
+                        "the room takes no track of ours"
+                    );
                 }
             }
             // Speakers, qualities, rooms, data tracks: nothing here depends on them.
@@ -576,7 +587,9 @@ fn pause(attempts: u32) -> Duration {
     match attempts {
         0 => Duration::ZERO,
         more => {
-            let longest = FIRST_PAUSE.saturating_mul(1 << more.min(8)).min(LONGEST_PAUSE);
+            let longest = FIRST_PAUSE
+                .saturating_mul(1 << more.min(8))
+                .min(LONGEST_PAUSE);
             longest.mul_f32(0.1 + 0.9 * fastrand::f32())
         }
     }

@@ -86,7 +86,9 @@ async fn carry(edge: &Arc<Shared>, tcp: TcpStream) {
         let admission = read(&deciding, request).and_then(|admission| {
             let (server, checked) = (deciding.server.clone(), admission.clone());
             let checking = std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .unwrap();
                 runtime.block_on(async move { server.check(&checked).await })
             });
             checking.join().unwrap().map(|()| admission)
@@ -132,6 +134,15 @@ fn read(edge: &Shared, request: &Request) -> Result<Admission, Refusal> {
         "/rtc" => Route::TwoConnections,
         _ => return Err(Refusal::new(404, "not found")),
     };
-    let header = request.headers().get("authorization").map(|value| value.to_str().unwrap());
-    admit(route, uri.query().unwrap_or_default(), header, edge.server.keys(), Now::read().unix_s())
+    let header = request
+        .headers()
+        .get("authorization")
+        .map(|value| value.to_str().unwrap());
+    admit(
+        route,
+        uri.query().unwrap_or_default(),
+        header,
+        edge.server.keys(),
+        Now::read().unix_s(),
+    )
 }

@@ -12,8 +12,8 @@ use livekit_protocol as proto;
 
 use self::edge::Edge;
 use super::link::{
-    Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing, PublishSink,
-    RoomLink, TrackAudio,
+    Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
+    PublishSink, RoomLink, TrackAudio,
 };
 use crate::outgoing::Authorities;
 use crate::providers::livekit::link::{Links, Options, Server};
@@ -75,7 +75,12 @@ impl House {
         self.connect_with(join, token, patience).await
     }
 
-    async fn connect_with(&self, join: Join, token: String, patience: Duration) -> Result<RoomLink, Ending> {
+    async fn connect_with(
+        &self,
+        join: Join,
+        token: String,
+        patience: Duration,
+    ) -> Result<RoomLink, Ending> {
         let server = Server {
             provider: "livekit",
             url: self.edge.url(),
@@ -165,7 +170,11 @@ impl Guest {
     }
 
     /// Waits for an event; those that are none of it stay to be asked for.
-    async fn until<T>(&mut self, what: &str, mut is: impl FnMut(LinkEvent) -> Result<T, LinkEvent>) -> T {
+    async fn until<T>(
+        &mut self,
+        what: &str,
+        mut is: impl FnMut(LinkEvent) -> Result<T, LinkEvent>,
+    ) -> T {
         let mut others = Vec::new();
         let mut unread = std::mem::take(&mut self.unread).into_iter();
         for event in unread.by_ref() {
@@ -195,7 +204,8 @@ impl Guest {
     }
 
     async fn happens(&mut self, what: &str, is: impl Fn(&LinkEvent) -> bool) {
-        self.until(what, |event| if is(&event) { Ok(()) } else { Err(event) }).await;
+        self.until(what, |event| if is(&event) { Ok(()) } else { Err(event) })
+            .await;
     }
 
     async fn ending(&mut self) -> Ending {
@@ -218,7 +228,9 @@ impl Guest {
     async fn hears(&mut self, whom: &str) {
         let audio = self
             .until("track", |event| match event {
-                LinkEvent::TrackSubscribed { identity, audio, .. } if identity == whom => Ok(audio),
+                LinkEvent::TrackSubscribed {
+                    identity, audio, ..
+                } if identity == whom => Ok(audio),
                 other => Err(other),
             })
             .await;
@@ -226,7 +238,8 @@ impl Guest {
     }
 
     async fn listened(&mut self) {
-        self.happens("listener", |event| matches!(event, LinkEvent::Listened)).await;
+        self.happens("listener", |event| matches!(event, LinkEvent::Listened))
+            .await;
     }
 
     /// Speaks in the pace of speech.
@@ -252,7 +265,9 @@ impl Guest {
         let mut numbers = Vec::new();
         let reading = async {
             while numbers.len() < packets {
-                let Some(packet) = audio.next().await else { break };
+                let Some(packet) = audio.next().await else {
+                    break;
+                };
                 let text = std::str::from_utf8(&packet.payload).unwrap().to_owned();
                 let number = text.strip_prefix(&format!("{whom} says "));
                 numbers.push(number.unwrap_or_else(|| panic!("{text}")).parse().unwrap());
@@ -274,7 +289,10 @@ impl Guest {
 }
 
 /// Waits for a state that nobody tells of.
-async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
     let waiting = async {
         loop {
             if let Some(found) = look().await {
@@ -291,6 +309,8 @@ async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl
 
 /// Who is in the kitchen.
 async fn present(server: &RoomServer) -> Vec<proto::ParticipantInfo> {
-    server.list_participants("kitchen".to_owned()).await.unwrap_or_default()
+    server
+        .list_participants("kitchen".to_owned())
+        .await
+        .unwrap_or_default()
 }
-

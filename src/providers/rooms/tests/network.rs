@@ -37,7 +37,13 @@ impl Network {
             };
             let down = Arc::new(AtomicBool::new(false));
             let server = SocketAddr::new(inside, advertised.port());
-            tokio::spawn(carry(Arc::new(front), server, weather, seed, Arc::clone(&down)));
+            tokio::spawn(carry(
+                Arc::new(front),
+                server,
+                weather,
+                seed,
+                Arc::clone(&down),
+            ));
             return (sockets, Self { down });
         }
     }
@@ -47,7 +53,13 @@ impl Network {
     }
 }
 
-async fn carry(front: Arc<UdpSocket>, server: SocketAddr, weather: Weather, seed: u64, down: Arc<AtomicBool>) {
+async fn carry(
+    front: Arc<UdpSocket>,
+    server: SocketAddr,
+    weather: Weather,
+    seed: u64,
+    down: Arc<AtomicBool>,
+) {
     let mut ways: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut luck = fastrand::Rng::with_seed(seed);
     let mut buffer = [0; 2_048];
@@ -75,7 +87,14 @@ async fn carry(front: Arc<UdpSocket>, server: SocketAddr, weather: Weather, seed
     }
 }
 
-fn pass(socket: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8], weather: Weather, luck: &mut fastrand::Rng, down: &AtomicBool) {
+fn pass(
+    socket: &Arc<UdpSocket>,
+    to: SocketAddr,
+    bytes: &[u8],
+    weather: Weather,
+    luck: &mut fastrand::Rng,
+    down: &AtomicBool,
+) {
     let delay = weather.jitter.mul_f32(luck.f32());
     if luck.f32() < weather.loss || down.load(Ordering::SeqCst) {
         return;

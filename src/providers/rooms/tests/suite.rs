@@ -38,7 +38,7 @@ promises! { One = one, Two = two, Local = local {
 // Inside the process there is no network.
 promises! { One = network_one, Two = network_two {
     a_cut_socket_is_resumed_and_sound_goes_on,
-    a_network_gone_for_three_seconds_comes_back,
+    a_network_that_was_gone_comes_back,
     a_network_gone_for_good_ends_the_link,
     a_bad_network_costs_packets_and_not_the_track,
     a_refused_token_is_told,
@@ -61,7 +61,11 @@ async fn reach(speaker: &mut Guest, listener: &mut Guest) {
             speaker.say(1).await;
             let newest = format!("{whom} says {}", speaker.said - 1);
             let heard = async {
-                while audio.next().await.is_some_and(|packet| *packet.payload != *newest.as_bytes()) {}
+                while audio
+                    .next()
+                    .await
+                    .is_some_and(|packet| *packet.payload != *newest.as_bytes())
+                {}
             };
             if tokio::time::timeout(10 * FRAME, heard).await.is_ok() {
                 return;
@@ -101,16 +105,25 @@ async fn messages_go_both_ways(kind: Kind) {
     for (reliable, text) in [(true, "first"), (true, "second")] {
         ann.send(text, reliable, &[]);
         let got = bob.message().await;
-        assert_eq!((got.identity.as_deref(), got.topic.as_deref()), (Some("ann"), Some("messages")));
+        assert_eq!(
+            (got.identity.as_deref(), got.topic.as_deref()),
+            (Some("ann"), Some("messages"))
+        );
         assert_eq!((&*got.payload, got.reliable), (text.as_bytes(), reliable));
     }
     bob.send("unreliable", false, &["ann"]);
     let got = ann.message().await;
     assert_eq!((&*got.payload, got.reliable), (&b"unreliable"[..], false));
-    let words: Vec<String> = (0..500).map(|n| format!("{n}{}", "x".repeat(1_000))).collect();
+    let words: Vec<String> = (0..500)
+        .map(|n| format!("{n}{}", "x".repeat(1_000)))
+        .collect();
     words.iter().for_each(|word| bob.send(word, true, &["cid"]));
     for text in ["first", "second"] {
-        assert_eq!(&*cid.message().await.payload, text.as_bytes(), "everybody got what was for everybody");
+        assert_eq!(
+            &*cid.message().await.payload,
+            text.as_bytes(),
+            "everybody got what was for everybody"
+        );
     }
     for word in &words {
         assert_eq!(&*cid.message().await.payload, word.as_bytes());
@@ -119,14 +132,24 @@ async fn messages_go_both_ways(kind: Kind) {
         payload: b"from the server".to_vec(),
         ..Default::default()
     };
-    house.server.send_data("kitchen".to_owned(), message).await.unwrap();
+    house
+        .server
+        .send_data("kitchen".to_owned(), message)
+        .await
+        .unwrap();
     let got = ann.message().await;
-    assert_eq!((&*got.payload, got.identity), (&b"from the server"[..], None));
+    assert_eq!(
+        (&*got.payload, got.identity),
+        (&b"from the server"[..], None)
+    );
     let large = Outgoing {
         payload: vec![0; 70_000].into(),
         ..Outgoing::default()
     };
-    assert_eq!(ann.control.send(large), Err(super::super::link::SendError::TooLarge));
+    assert_eq!(
+        ann.control.send(large),
+        Err(super::super::link::SendError::TooLarge)
+    );
 }
 
 async fn a_mute_is_seen_and_stops_sound(kind: Kind) {
@@ -141,9 +164,16 @@ async fn a_mute_is_seen_and_stops_sound(kind: Kind) {
     talk(&mut ann, &mut bob, 5).await;
     let sid = present(&house.server).await[0].tracks[0].sid.clone();
     for now in [true, false] {
-        let mute = house.server.mute_track("kitchen".to_owned(), "ann".to_owned(), sid.clone(), now);
+        let mute =
+            house
+                .server
+                .mute_track("kitchen".to_owned(), "ann".to_owned(), sid.clone(), now);
         mute.await.unwrap();
-        ann.happens("word of it", |event| matches!(event, LinkEvent::Muted(muted) if *muted == now)).await;
+        ann.happens(
+            "word of it",
+            |event| matches!(event, LinkEvent::Muted(muted) if *muted == now),
+        )
+        .await;
         bob.happens("mute", muted(now)).await;
     }
     talk(&mut ann, &mut bob, 5).await;
@@ -159,25 +189,48 @@ async fn comings_and_goings_are_told(kind: Kind) {
             other => Err(other),
         })
         .await;
-    assert_eq!((info.name.as_str(), info.kind()), ("BOB", proto::participant_info::Kind::Agent));
-    assert_eq!(info.attributes.get("colour").map(String::as_str), Some("blue"));
+    assert_eq!(
+        (info.name.as_str(), info.kind()),
+        ("BOB", proto::participant_info::Kind::Agent)
+    );
+    assert_eq!(
+        info.attributes.get("colour").map(String::as_str),
+        Some("blue")
+    );
     let track = ann
         .until("track", |event| match event {
             LinkEvent::TrackPublished { identity, track } if identity == "bob" => Ok(track),
             other => Err(other),
         })
         .await;
-    assert_eq!((track.source(), track.muted), (proto::TrackSource::Microphone, false));
+    assert_eq!(
+        (track.source(), track.muted),
+        (proto::TrackSource::Microphone, false)
+    );
     let change = crate::rooms::ParticipantChange {
         metadata: Some("new".to_owned()),
         ..Default::default()
     };
-    let changed = house.server.update_participant("kitchen".to_owned(), "bob".to_owned(), change);
+    let changed = house
+        .server
+        .update_participant("kitchen".to_owned(), "bob".to_owned(), change);
     changed.await.unwrap();
-    ann.happens("change", |event| matches!(event, LinkEvent::ParticipantUpdated(info) if info.metadata == "new")).await;
+    ann.happens(
+        "change",
+        |event| matches!(event, LinkEvent::ParticipantUpdated(info) if info.metadata == "new"),
+    )
+    .await;
     bob.control.leave().await;
-    ann.happens("end of the track", |event| matches!(event, LinkEvent::TrackUnpublished { sid, .. } if *sid == track.sid)).await;
-    ann.happens("farewell", |event| matches!(event, LinkEvent::ParticipantLeft(info) if info.identity == "bob")).await;
+    ann.happens(
+        "end of the track",
+        |event| matches!(event, LinkEvent::TrackUnpublished { sid, .. } if *sid == track.sid),
+    )
+    .await;
+    ann.happens(
+        "farewell",
+        |event| matches!(event, LinkEvent::ParticipantLeft(info) if info.identity == "bob"),
+    )
+    .await;
 }
 
 async fn whoever_is_not_listened_to_is_not_heard(kind: Kind) {
@@ -192,13 +245,21 @@ async fn whoever_is_not_listened_to_is_not_heard(kind: Kind) {
     bob.listened().await;
     reach(&mut bob, &mut ann).await;
     talk(&mut bob, &mut ann, 5).await;
-    assert!(!ann.unread.iter().any(|event| matches!(event, LinkEvent::TrackSubscribed { .. })));
+    assert!(
+        !ann.unread
+            .iter()
+            .any(|event| matches!(event, LinkEvent::TrackSubscribed { .. }))
+    );
     ann.control.listen(Listen::Only(vec!["cid".to_owned()]));
     ann.hears("cid").await;
     reach(&mut cid, &mut ann).await;
     talk(&mut cid, &mut ann, 5).await;
     bob.say(5).await;
-    assert_eq!(ann.heard["bob"].next().await, None, "a track that is not listened to any more ends");
+    assert_eq!(
+        ann.heard["bob"].next().await,
+        None,
+        "a track that is not listened to any more ends"
+    );
     for _ in 0..3 {
         ann.control.listen(Listen::All);
         ann.hears("bob").await;
@@ -215,11 +276,22 @@ async fn a_link_ends_with_its_reason(kind: Kind) {
     let mut again = house.enter("ann").await;
     assert_eq!(ann.ending().await, Ending::Duplicate);
     assert_ne!(ann.sid, again.sid);
-    house.server.remove_participant("kitchen".to_owned(), "ann".to_owned()).await.unwrap();
+    house
+        .server
+        .remove_participant("kitchen".to_owned(), "ann".to_owned())
+        .await
+        .unwrap();
     assert_eq!(again.ending().await, Ending::Removed);
-    assert_eq!(again.control.send(Outgoing::default()), Err(super::super::link::SendError::Ended));
+    assert_eq!(
+        again.control.send(Outgoing::default()),
+        Err(super::super::link::SendError::Ended)
+    );
     let mut bob = house.enter("bob").await;
-    house.server.delete_room("kitchen".to_owned()).await.unwrap();
+    house
+        .server
+        .delete_room("kitchen".to_owned())
+        .await
+        .unwrap();
     assert_eq!(bob.ending().await, Ending::RoomDeleted);
     assert!(bob.events.next().await.is_none());
 }
@@ -233,7 +305,11 @@ async fn nothing_is_left_behind(kind: Kind) {
     while ann.heard["bob"].next().await.is_some() {}
     let cid = house.enter("cid").await;
     drop(cid);
-    ann.happens("farewell", |event| matches!(event, LinkEvent::ParticipantLeft(info) if info.identity == "cid")).await;
+    ann.happens(
+        "farewell",
+        |event| matches!(event, LinkEvent::ParticipantLeft(info) if info.identity == "cid"),
+    )
+    .await;
     drop(ann);
     let empty = || async { present(&house.server).await.is_empty().then_some(()) };
     eventually("nobody is left", empty).await;
@@ -247,13 +323,24 @@ async fn a_session_without_sound_has_messages(kind: Kind) {
     };
     let mut ann = house.enter_as(silent, PATIENCE).await;
     let mut bob = house.enter("bob").await;
-    ann.happens("track", |event| matches!(event, LinkEvent::TrackPublished { .. })).await;
+    ann.happens("track", |event| {
+        matches!(event, LinkEvent::TrackPublished { .. })
+    })
+    .await;
     bob.send("hello", true, &[]);
     assert_eq!(&*ann.message().await.payload, b"hello");
     ann.send("well", true, &[]);
     assert_eq!(&*bob.message().await.payload, b"well");
-    assert!(!ann.unread.iter().any(|event| matches!(event, LinkEvent::TrackSubscribed { .. })));
-    assert!(!bob.unread.iter().any(|event| matches!(event, LinkEvent::TrackPublished { .. })));
+    assert!(
+        !ann.unread
+            .iter()
+            .any(|event| matches!(event, LinkEvent::TrackSubscribed { .. }))
+    );
+    assert!(
+        !bob.unread
+            .iter()
+            .any(|event| matches!(event, LinkEvent::TrackPublished { .. }))
+    );
 }
 
 async fn a_cut_socket_is_resumed_and_sound_goes_on(kind: Kind) {
@@ -265,11 +352,25 @@ async fn a_cut_socket_is_resumed_and_sound_goes_on(kind: Kind) {
         // Media does not know of it.
         talk(&mut ann, &mut bob, 50).await;
         for guest in [&mut ann, &mut bob] {
-            guest.happens("loss", |event| matches!(event, LinkEvent::Reconnecting)).await;
-            guest.happens("resumption", |event| matches!(event, LinkEvent::Reconnected { resumed: true })).await;
+            guest
+                .happens("loss", |event| matches!(event, LinkEvent::Reconnecting))
+                .await;
+            guest
+                .happens("resumption", |event| {
+                    matches!(event, LinkEvent::Reconnected { resumed: true })
+                })
+                .await;
         }
-        let sids: Vec<String> = present(&house.server).await.into_iter().map(|info| info.sid).collect();
-        assert_eq!(sids, [ann.sid.clone(), bob.sid.clone()], "the same sessions");
+        let sids: Vec<String> = present(&house.server)
+            .await
+            .into_iter()
+            .map(|info| info.sid)
+            .collect();
+        assert_eq!(
+            sids,
+            [ann.sid.clone(), bob.sid.clone()],
+            "the same sessions"
+        );
         ann.send("after", true, &[]);
         assert_eq!(&*bob.message().await.payload, b"after");
     }
@@ -278,31 +379,57 @@ async fn a_cut_socket_is_resumed_and_sound_goes_on(kind: Kind) {
     cid.control.leave().await;
 }
 
-async fn a_network_gone_for_three_seconds_comes_back(kind: Kind) {
-    let weather = Weather { loss: 0.0, jitter: Duration::ZERO };
-    let (sockets, network) = Network::around(weather, 1).await;
-    let house = House::on(kind, sockets);
-    let (mut ann, mut bob) = two(&house).await;
-    talk(&mut ann, &mut bob, 5).await;
-    network.down(true);
-    house.edge.down(true);
-    bob.send("in the dark", true, &[]);
-    ann.say(150).await;
-    network.down(false);
-    house.edge.down(false);
-    for guest in [&mut ann, &mut bob] {
-        guest.happens("return", |event| matches!(event, LinkEvent::Reconnected { resumed: true })).await;
+async fn a_network_that_was_gone_comes_back(kind: Kind) {
+    let weather = Weather {
+        loss: 0.0,
+        jitter: Duration::ZERO,
+    };
+    // After a quarter of a minute media counts as lost, a little later the server has forgotten who was there.
+    let long = std::env::var_os("VIVAVOCE_LONG").is_some();
+    for seconds in if long { &[3, 10, 25][..] } else { &[3] } {
+        let (sockets, network) = Network::around(weather, 1).await;
+        let house = House::on(kind, sockets);
+        let (mut ann, mut bob) = two(&house).await;
+        network.down(true);
+        house.edge.down(true);
+        for guest in [&mut ann, &mut bob] {
+            guest
+                .happens("loss", |event| matches!(event, LinkEvent::Reconnecting))
+                .await;
+        }
+        bob.send("in the dark", true, &[]);
+        ann.say(seconds * 50).await;
+        network.down(false);
+        house.edge.down(false);
+        let mut resumed = true;
+        for guest in [&mut ann, &mut bob] {
+            resumed &= guest
+                .until("return", |event| match event {
+                    LinkEvent::Reconnected { resumed } => Ok(resumed),
+                    other => Err(other),
+                })
+                .await;
+        }
+        assert!(
+            resumed || *seconds > 20,
+            "the same session after {seconds} s"
+        );
+        assert_eq!(&*ann.message().await.payload, b"in the dark");
+        if !resumed {
+            bob.heard.clear();
+            bob.hears("ann").await;
+        }
+        reach(&mut ann, &mut bob).await;
+        talk(&mut ann, &mut bob, 20).await;
     }
-    assert_eq!(&*ann.message().await.payload, b"in the dark");
-    reach(&mut ann, &mut bob).await;
-    talk(&mut ann, &mut bob, 20).await;
 }
 
 async fn a_network_gone_for_good_ends_the_link(kind: Kind) {
     let house = House::new(kind);
     let mut ann = house.enter_as(join("ann"), Duration::from_secs(2)).await;
     house.edge.down(true);
-    ann.happens("loss", |event| matches!(event, LinkEvent::Reconnecting)).await;
+    ann.happens("loss", |event| matches!(event, LinkEvent::Reconnecting))
+        .await;
     assert!(matches!(ann.ending().await, Ending::Network(_)));
     let nobody = house.connect(join("bob"), PATIENCE).await;
     assert!(matches!(nobody, Err(Ending::Network(_))));
@@ -335,15 +462,24 @@ async fn a_bad_network_costs_packets_and_not_the_track(kind: Kind) {
         let lost_here = ann.publish.dropped();
         ann.control.leave().await;
         let (packets, dropped) = reading.await.unwrap();
-        assert!(packets.len() >= 150 && dropped == 0, "seed {seed}: {} {lost_here}", packets.len());
+        assert!(
+            packets.len() >= 150 && dropped == 0,
+            "seed {seed}: {} {lost_here}",
+            packets.len()
+        );
         assert_eq!(lost_here, 0);
         // A lost packet is a gap of the same size in the numbers: that is how it can be concealed.
-        let said = |payload: &[u8]| -> u64 { std::str::from_utf8(payload).unwrap()[9..].parse().unwrap() };
+        let said =
+            |payload: &[u8]| -> u64 { std::str::from_utf8(payload).unwrap()[9..].parse().unwrap() };
         let shift = packets[0].sequence - said(&packets[0].payload);
         for packet in &packets {
             assert_eq!(packet.sequence - said(&packet.payload), shift);
             let time = packet.timestamp.wrapping_sub(packets[0].timestamp);
-            assert_eq!(time, ((said(&packet.payload) as u32).wrapping_sub(said(&packets[0].payload) as u32)).wrapping_mul(960));
+            assert_eq!(
+                time,
+                ((said(&packet.payload) as u32).wrapping_sub(said(&packets[0].payload) as u32))
+                    .wrapping_mul(960)
+            );
         }
     }
 }
@@ -351,8 +487,15 @@ async fn a_bad_network_costs_packets_and_not_the_track(kind: Kind) {
 async fn a_server_that_asks_to_start_anew_gets_it(kind: Kind) {
     let house = House::new(kind);
     let (mut ann, mut bob) = two(&house).await;
-    house.server.renew_participant("kitchen".to_owned(), "ann".to_owned()).await.unwrap();
-    ann.happens("return", |event| matches!(event, LinkEvent::Reconnected { resumed: false })).await;
+    house
+        .server
+        .renew_participant("kitchen".to_owned(), "ann".to_owned())
+        .await
+        .unwrap();
+    ann.happens("return", |event| {
+        matches!(event, LinkEvent::Reconnected { resumed: false })
+    })
+    .await;
     assert_eq!(ann.heard["bob"].next().await, None, "the old readers end");
     tokio::join!(ann.hears("bob"), bob.hears("ann"));
     ann.listened().await;
@@ -367,6 +510,11 @@ async fn a_server_that_asks_to_start_anew_gets_it(kind: Kind) {
 
 async fn a_refused_token_is_told(kind: Kind) {
     let house = House::new(kind);
-    let refused = house.connect_with(join("ann"), "no token".to_owned(), PATIENCE).await;
-    assert!(matches!(&refused, Err(Ending::Refused(why)) if why.contains("401")), "{refused:?}");
+    let refused = house
+        .connect_with(join("ann"), "no token".to_owned(), PATIENCE)
+        .await;
+    assert!(
+        matches!(&refused, Err(Ending::Refused(why)) if why.contains("401")),
+        "{refused:?}"
+    );
 }
