@@ -116,7 +116,8 @@ impl Session {
     fn frames(&mut self, now: Instant) {
         self.end.awake();
         let muted = self.publication.as_ref().is_some_and(|own| own.muted);
-        if !muted && !(self.publisher.is_connected() && self.publisher.publishes()) {
+        let flows = self.publisher.is_connected() && self.publisher.publishes();
+        if !(muted || flows) {
             return;
         }
         while let Some(frame) = self.end.next_frame() {
@@ -170,7 +171,6 @@ impl Session {
             return;
         }
         match arrival {
-            Arrival::Changed => {}
             Arrival::Lost if self.phase == Phase::Open && self.recovery.is_none() => {
                 self.trouble("media stopped arriving", false, now);
             }
@@ -178,7 +178,6 @@ impl Session {
                 // A server that says goodbye may still say why.
                 self.media_by = Some(now + GOODBYE);
             }
-            Arrival::Lost | Arrival::Closed => {}
             Arrival::Message(bytes, reliable) => {
                 if let Some(event) = self.inbox.read(&bytes, reliable) {
                     self.tell(vec![event], now);
@@ -193,7 +192,7 @@ impl Session {
                     writer.write(received(&packet, now));
                 }
             }
-            Arrival::Rtp(..) => {}
+            Arrival::Changed | Arrival::Lost | Arrival::Closed | Arrival::Rtp(..) => {}
         }
     }
 

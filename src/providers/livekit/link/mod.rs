@@ -64,7 +64,7 @@ impl Links {
                 }
             };
             let session = Session::new(options, sockets.addresses(), end, Instant::now());
-            driver::run(session, server, sockets, woken, joined).await;
+            Box::pin(driver::run(session, server, sockets, woken, joined)).await;
         });
         answer.await.map_err(|_| stopped())??;
         Ok(link)

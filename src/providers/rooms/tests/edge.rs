@@ -82,6 +82,7 @@ async fn carry(edge: &Arc<Shared>, tcp: TcpStream) {
     let (asked, answer) = oneshot::channel();
     let deciding = Arc::clone(edge);
     // The handshake's callback cannot wait: it takes what the token says, the room's own say comes from a thread.
+    #[allow(clippy::result_large_err)] // the refusal is the WebSocket library's
     let handshake = accept_hdr_async(tcp, move |request: &Request, response: Response| {
         let admission = read(&deciding, request).and_then(|admission| {
             let (server, checked) = (deciding.server.clone(), admission.clone());

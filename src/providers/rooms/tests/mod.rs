@@ -95,7 +95,7 @@ impl House {
     }
 
     async fn enter(&self, identity: &str) -> Guest {
-        self.enter_as(join(identity), Duration::from_secs(60)).await
+        self.enter_as(join(identity), Duration::from_mins(1)).await
     }
 
     async fn enter_as(&self, join: Join, patience: Duration) -> Guest {
@@ -197,10 +197,9 @@ impl Guest {
             }
             panic!("the link ended");
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
-            Ok(found) => found,
-            Err(_) => panic!("{}: no {what}; there was {:?}", self.identity, self.unread),
-        }
+        let found = tokio::time::timeout(PATIENCE, waiting).await;
+        found
+            .unwrap_or_else(|_| panic!("{}: no {what}; there was {:?}", self.identity, self.unread))
     }
 
     async fn happens(&mut self, what: &str, is: impl Fn(&LinkEvent) -> bool) {
@@ -301,10 +300,8 @@ async fn eventually<T, F: Future<Output = Option<T>>>(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, waiting).await {
-        Ok(found) => found,
-        Err(_) => panic!("never: {what}"),
-    }
+    let found = tokio::time::timeout(PATIENCE, waiting).await;
+    found.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// Who is in the kitchen.

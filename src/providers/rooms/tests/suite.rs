@@ -47,7 +47,7 @@ promises! { One = network_one, Two = network_two {
 /// One speaks, and the other hears it all, in order.
 async fn talk(speaker: &mut Guest, listener: &mut Guest, frames: u32) {
     let (whom, from) = (speaker.identity.clone(), speaker.said);
-    let (_, heard) = tokio::join!(speaker.say(frames), listener.hear(&whom, frames as usize));
+    let ((), heard) = tokio::join!(speaker.say(frames), listener.hear(&whom, frames as usize));
     assert_eq!(heard, (from..from + frames).collect::<Vec<_>>());
 }
 
