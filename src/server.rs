@@ -167,6 +167,12 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
     }
 }
 
+/// How other servers are reached.
+fn transport(settings: &Settings) -> Result<Transport, ServerError> {
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
+    Ok(Transport::new(&authorities).map_err(io::Error::other)?)
+}
+
 /// The providers that the settings name.
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();

@@ -320,6 +320,8 @@ settings! {
         api_secret: Option<Secret> = "", "rtc.api_secret", "RTC_API_SECRET";
         /// Seconds that a token of `POST /rtc/token` can be used.
         token_ttl_seconds: Duration = "3600", "rtc.token_ttl_seconds", "RTC_TOKEN_TTL_SECONDS", check not_nought;
+        /// Seconds for which a session's lost connection to a room of a LiveKit deployment is sought before it ends.
+        reconnect_seconds: Duration = "60", "rtc.reconnect_seconds", "RTC_RECONNECT_SECONDS", check not_nought;
         /// The UDP port of embedded rooms; 0 takes any that is free.
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.

@@ -10,7 +10,7 @@ use prost::Message as _;
 use proto::data_packet::{Kind, Value};
 
 use super::limits;
-use super::participant::{Participant, Side};
+use super::participant::{Link, Participant, Side};
 use super::peer::{Channel, Delivery};
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
@@ -182,7 +182,7 @@ impl World {
             let meant = destinations.is_empty()
                 || destinations.iter().any(|name| *name == *receiver.identity);
             // Who is not there yet gets what was kept when its channels open.
-            if meant && receiver.was_active && receiver.link.down().can_receive_data() {
+            if meant && receiver.was_active && receiver.link.can_receive_data() {
                 self.send_to(key, delivery, &bytes);
             }
         }
@@ -201,7 +201,13 @@ impl World {
             return;
         };
         let side = receiver.link.down_side();
-        if receiver.link.down_mut().send_message(delivery, bytes) {
+        let sent = match &mut receiver.link {
+            Link::Local(local) => local.media.receive(delivery, bytes),
+            link => link
+                .down_mut()
+                .is_some_and(|peer| peer.send_message(delivery, bytes)),
+        };
+        if sent {
             self.counters.forwarded_messages += 1;
             self.touch(key, side);
         } else {
@@ -215,7 +221,7 @@ impl World {
         let Some(receiver) = self.participants.get(&key) else {
             return;
         };
-        if side != receiver.link.down_side() || !receiver.link.down().can_receive_data() {
+        if side != receiver.link.down_side() || !receiver.link.can_receive_data() {
             return;
         }
         let others = self.members(receiver.room).filter(|other| other.key != key);

@@ -13,6 +13,7 @@ use super::admission::{Admission, NO_ROOM, Refusal, Route};
 use super::data::Outbox;
 use super::events::Event;
 use super::limits;
+use super::local::Local;
 use super::participant::{Link, Participant};
 use super::peer::Peer;
 use super::room::{Room, RoomSettings, enabled_codecs};
@@ -66,7 +67,14 @@ impl World {
         self.members(room).filter(|member| member.counts()).count()
     }
 
-    pub(super) fn join(&mut self, connection: ConnectionId, admission: Admission, now: Now) {
+    /// Lets somebody in: inside the process with `local`.
+    pub(super) fn join(
+        &mut self,
+        connection: ConnectionId,
+        admission: Admission,
+        local: Option<Box<Local>>,
+        now: Now,
+    ) {
         if self.check(&admission).is_err() {
             self.refuse(
                 connection,
@@ -83,11 +91,11 @@ impl World {
         }
         let offer = admission.offer.clone();
         let tracks = admission.tracks.clone();
-        let key = self.enter(room, connection, admission, now);
+        let key = self.enter(room, connection, admission, local, now);
         self.tell_joined(key, now);
         self.announce_to_others(key);
         for track in tracks {
-            self.add_track(key, track);
+            self.add_track(key, track, now);
         }
         if let Some(offer) = offer {
             self.offered(key, &offer, now);
@@ -141,13 +149,15 @@ impl World {
         room: RoomKey,
         connection: ConnectionId,
         admission: Admission,
+        local: Option<Box<Local>>,
         now: Now,
     ) -> ParticipantKey {
         let key = ParticipantKey(self.fresh_key());
         let addresses = &self.settings.addresses;
-        let link = match admission.route {
-            Route::OneConnection => Link::One(Box::new(Peer::new(addresses, now.instant))),
-            Route::TwoConnections => Link::Two {
+        let link = match (local, admission.route) {
+            (Some(local), _) => Link::Local(local),
+            (None, Route::OneConnection) => Link::One(Box::new(Peer::new(addresses, now.instant))),
+            (None, Route::TwoConnections) => Link::Two {
                 publisher: None,
                 subscriber: Box::new(Peer::new(addresses, now.instant)),
             },

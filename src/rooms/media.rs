@@ -9,7 +9,8 @@ use str0m::media::{KeyframeRequestKind, Mid, Rid};
 use str0m::rtp::RtpPacket;
 
 use super::negotiation::TrackSid;
-use super::participant::Side;
+use super::participant::{Link, Side};
+use super::peer::Passing;
 use super::sdp::SectionKind;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
@@ -30,7 +31,6 @@ impl World {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
-        let room = participant.room;
         let Some(peer) = participant.link.peer_mut(Side::Publisher) else {
             return;
         };
@@ -59,7 +59,30 @@ impl World {
             return;
         }
         let track = TrackSid::clone(&publication.sid);
-        let Some(room) = self.rooms.get(&room) else {
+        let passing = Passing {
+            ssrc: *packet.header.ssrc,
+            sequence: *packet.seq_no,
+            time: packet.header.timestamp,
+            marker: packet.header.marker,
+            payload: &packet.payload,
+            audio_level: packet.header.ext_vals.audio_level,
+            voice_activity: packet.header.ext_vals.voice_activity,
+            video_orientation: packet.header.ext_vals.video_orientation,
+            format: Some(&payload),
+        };
+        self.pass_on(key, &track, &passing, now);
+    }
+
+    /// Sends a packet of a track on to all who have subscribed to it.
+    pub(super) fn pass_on(
+        &mut self,
+        key: ParticipantKey,
+        track: &TrackSid,
+        packet: &Passing<'_>,
+        now: Now,
+    ) {
+        let room = self.participants.get(&key).map(|publisher| publisher.room);
+        let Some(room) = room.and_then(|room| self.rooms.get(&room)) else {
             return;
         };
         let mut touched = Vec::new();
@@ -67,15 +90,24 @@ impl World {
             let Some(subscriber) = self.participants.get_mut(member) else {
                 continue;
             };
-            if subscriber.disabled.contains(&track) {
+            if let Link::Local(local) = &subscriber.link {
+                if local.carries(track) {
+                    local.media.hear(track, packet.local());
+                    self.counters.forwarded_packets += 1;
+                }
+                continue;
+            }
+            if subscriber.disabled.contains(track) {
                 continue;
             }
             let side = subscriber.link.down_side();
-            let down = subscriber.link.down_mut();
-            let Some(mid) = down.slots.carrying(&track).map(|slot| slot.mid.clone()) else {
+            let Some(down) = subscriber.link.down_mut() else {
                 continue;
             };
-            down.forward(&mid, packet, &payload, now.instant);
+            let Some(mid) = down.slots.carrying(track).map(|slot| slot.mid.clone()) else {
+                continue;
+            };
+            down.forward(&mid, packet, now.instant);
             self.counters.forwarded_packets += 1;
             touched.push((*member, side));
         }
@@ -99,8 +131,7 @@ impl World {
         let Some(track) = subscriber
             .link
             .down()
-            .slots
-            .get(mid)
+            .and_then(|peer| peer.slots.get(mid))
             .and_then(|slot| slot.carries.as_ref())
         else {
             return;

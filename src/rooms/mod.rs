@@ -11,6 +11,7 @@ mod events;
 mod forwarding;
 mod joining;
 pub mod limits;
+mod local;
 mod media;
 mod negotiation;
 mod operations;
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 
 pub use admission::{Admission, Refusal, Route, admit};
 pub use events::{Event, RoomEvent};
+pub use local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
 pub use server::{

@@ -10,6 +10,7 @@ use proto::participant_info::State;
 
 use super::data::Outbox;
 use super::limits;
+use super::local::Local;
 use super::negotiation::TrackSid;
 use super::peer::Peer;
 use super::sdp::SectionKind;
@@ -26,7 +27,7 @@ pub enum Side {
     Subscriber,
 }
 
-/// How media and data reach a participant. One inside the process will be a third kind.
+/// How media and data reach a participant.
 #[derive(Debug)]
 pub enum Link {
     /// One peer connection for both directions.
@@ -38,6 +39,8 @@ pub enum Link {
         /// To the client.
         subscriber: Box<Peer>,
     },
+    /// None: the participant is in this process.
+    Local(Box<Local>),
 }
 
 impl Link {
@@ -45,7 +48,7 @@ impl Link {
     pub fn peer_mut(&mut self, side: Side) -> Option<&mut Peer> {
         match (self, side) {
             (Self::One(peer), Side::Publisher) => Some(peer),
-            (Self::One(_), Side::Subscriber) => None,
+            (Self::One(_), Side::Subscriber) | (Self::Local(_), _) => None,
             (Self::Two { publisher, .. }, Side::Publisher) => publisher.as_deref_mut(),
             (Self::Two { subscriber, .. }, Side::Subscriber) => Some(subscriber),
         }
@@ -54,24 +57,31 @@ impl Link {
     /// The side by which media goes to the client.
     pub fn down_side(&self) -> Side {
         match self {
-            Self::One(_) => Side::Publisher,
+            Self::One(_) | Self::Local(_) => Side::Publisher,
             Self::Two { .. } => Side::Subscriber,
         }
     }
 
     /// The peer connection to the client.
-    pub fn down(&self) -> &Peer {
+    pub fn down(&self) -> Option<&Peer> {
         match self {
-            Self::One(peer) => peer,
-            Self::Two { subscriber, .. } => subscriber,
+            Self::One(peer) => Some(peer),
+            Self::Two { subscriber, .. } => Some(subscriber),
+            Self::Local(_) => None,
         }
     }
 
+    /// Whether messages can be sent to it.
+    pub fn can_receive_data(&self) -> bool {
+        self.down().is_none_or(Peer::can_receive_data)
+    }
+
     /// See [`Self::down`].
-    pub fn down_mut(&mut self) -> &mut Peer {
+    pub fn down_mut(&mut self) -> Option<&mut Peer> {
         match self {
-            Self::One(peer) => peer,
-            Self::Two { subscriber, .. } => subscriber,
+            Self::One(peer) => Some(peer),
+            Self::Two { subscriber, .. } => Some(subscriber),
+            Self::Local(_) => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! One peer connection: str0m's `Rtc` in RTP mode and ICE-lite, the slots in which it sends, and the queues in front of
 //! its data channels. It knows nothing of rooms; what comes in leaves it as an [`Arrival`].
-//! A participant inside the process would be another kind of the same: [`super::participant::Link`] is where it fits.
+//! A participant inside the process has none, see [`super::local`].
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
-use str0m::format::PayloadParams;
+use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
 use str0m::net::Transmit;
-use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, VideoOrientation};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
 
 use super::forwarding::{Numbers, Rebase};
+use super::local::LocalPacket;
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
 
@@ -33,6 +34,9 @@ const MOST_CHANNELS: usize = 16;
 const LOW_BUFFER_BYTES: usize = 32 << 10;
 /// How often the loss that decides on connection quality is looked at.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The clock of Opus (RFC 7587 section 4.1).
+const OPUS_CLOCK_HZ: u32 = 48_000;
 
 /// Which channel a message travels on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +96,35 @@ pub enum PeerError {
     Broken,
 }
 
+/// A media packet on its way through a room.
+pub struct Passing<'a> {
+    pub ssrc: u32,
+    /// Extended.
+    pub sequence: u64,
+    /// RTP time.
+    pub time: u32,
+    pub marker: bool,
+    pub payload: &'a Arc<[u8]>,
+    /// −dBov (RFC 6464).
+    pub audio_level: Option<i8>,
+    pub voice_activity: Option<bool>,
+    pub video_orientation: Option<VideoOrientation>,
+    /// What its payload type stands for; of somebody inside the process it is Opus.
+    pub format: Option<&'a PayloadParams>,
+}
+
+impl Passing<'_> {
+    /// As somebody inside the process receives it.
+    pub fn local(&self) -> LocalPacket {
+        LocalPacket {
+            payload: Arc::clone(self.payload),
+            sequence: self.sequence,
+            timestamp: self.time,
+            marker: self.marker,
+        }
+    }
+}
+
 /// What [`Peer::poll`] has next.
 pub enum Polled {
     /// To be sent.
@@ -126,7 +159,7 @@ pub struct Peer {
 struct Outgoing {
     rebase: Rebase,
     last: Option<Instant>,
-    payload_types: Option<(Pt, Pt)>,
+    payload_types: Option<(Option<Pt>, Pt)>,
 }
 
 impl std::fmt::Debug for Peer {
@@ -476,70 +509,49 @@ impl Peer {
     }
 
     /// Sends another's packet in a slot, as this receiver's stream.
-    pub fn forward(
-        &mut self,
-        mid: &str,
-        packet: &RtpPacket,
-        payload: &PayloadParams,
-        now: Instant,
-    ) {
+    pub fn forward(&mut self, mid: &str, packet: &Passing<'_>, now: Instant) {
         let mid: Mid = mid.into();
         let outgoing = self.outgoing.entry(mid).or_default();
-        let clock = payload.spec().clock_rate.get();
+        let format = packet.format;
+        let clock = format.map_or(OPUS_CLOCK_HZ, |format| format.spec().clock_rate.get());
         let passed = outgoing
             .last
             .map_or(0, |last| now.saturating_duration_since(last).as_millis());
         let elapsed = u32::try_from(passed * u128::from(clock) / 1_000).unwrap_or(u32::MAX);
-        let numbers = outgoing.rebase.numbers(
-            *packet.header.ssrc,
-            *packet.seq_no,
-            packet.header.timestamp,
-            elapsed,
-        );
+        let numbers = outgoing
+            .rebase
+            .numbers(packet.ssrc, packet.sequence, packet.time, elapsed);
         let Some(numbers) = numbers else { return };
         outgoing.last = Some(now);
         let pt = match outgoing.payload_types {
-            Some((from, to)) if from == payload.pt() => to,
+            Some((from, to)) if from == format.map(PayloadParams::pt) => to,
             _ => {
-                let Some(to) = self
-                    .rtc
-                    .codec_config()
-                    .match_params(*payload)
-                    .map(PayloadParams::pt)
-                else {
+                let known = self.rtc.codec_config();
+                let matched = match format {
+                    Some(format) => known.match_params(*format),
+                    None => known.find(|params| params.spec().codec == Codec::Opus),
+                };
+                let Some(to) = matched.map(PayloadParams::pt) else {
                     return;
                 };
-                outgoing.payload_types = Some((payload.pt(), to));
+                outgoing.payload_types = Some((format.map(PayloadParams::pt), to));
                 to
             }
         };
-        self.write(
-            mid,
-            pt,
-            numbers,
-            packet,
-            payload.spec().codec.is_video(),
-            now,
-        );
+        self.write(mid, pt, numbers, packet, now);
     }
 
-    fn write(
-        &mut self,
-        mid: Mid,
-        pt: Pt,
-        numbers: Numbers,
-        packet: &RtpPacket,
-        video: bool,
-        now: Instant,
-    ) {
-        let from = &packet.header.ext_vals;
+    fn write(&mut self, mid: Mid, pt: Pt, numbers: Numbers, packet: &Passing<'_>, now: Instant) {
+        let video = packet
+            .format
+            .is_some_and(|format| format.spec().codec.is_video());
         let extensions = ExtensionValues {
-            audio_level: from.audio_level,
-            voice_activity: from.voice_activity,
-            video_orientation: from.video_orientation,
+            audio_level: packet.audio_level,
+            voice_activity: packet.voice_activity,
+            video_orientation: packet.video_orientation,
             ..ExtensionValues::default()
         };
-        let marker = packet.header.marker || (!video && numbers.first);
+        let marker = packet.marker || (!video && numbers.first);
         let _ = self.guarded(|peer| {
             if let Some(stream) = peer.rtc.direct_api().stream_tx_by_mid(mid, None) {
                 let sent = RtpWrite::new(
@@ -547,7 +559,7 @@ impl Peer {
                     numbers.sequence.into(),
                     numbers.time,
                     now,
-                    Arc::clone(&packet.payload),
+                    Arc::clone(packet.payload),
                 );
                 stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(video));
             }

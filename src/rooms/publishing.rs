@@ -6,6 +6,7 @@ use proto::signal_response::Message;
 
 use super::events::Event;
 use super::limits;
+use super::local;
 use super::negotiation::{Pending, published_by};
 use super::participant::{Link, Participant, Publication, Side};
 use super::peer::Peer;
@@ -16,7 +17,12 @@ use super::{Now, ParticipantKey};
 
 impl World {
     /// A client announces a track that its next offer will carry.
-    pub(super) fn add_track(&mut self, key: ParticipantKey, request: proto::AddTrackRequest) {
+    pub(super) fn add_track(
+        &mut self,
+        key: ParticipantKey,
+        request: proto::AddTrackRequest,
+        now: Now,
+    ) {
         let Some(participant) = self.participants.get(&key) else {
             return;
         };
@@ -66,6 +72,25 @@ impl World {
             }
         };
         self.tell(key, Message::TrackPublished(published));
+        self.bind_local(key, now);
+    }
+
+    /// What somebody inside the process announces needs no offer to be there.
+    fn bind_local(&mut self, key: ParticipantKey, now: Now) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        if !matches!(participant.link, Link::Local(_)) {
+            return;
+        }
+        let mut changes = Changes::default();
+        for publication in &mut participant.publications {
+            if publication.mid.is_none() && publication.kind == SectionKind::Audio {
+                publication.mid = Some(local::SECTION.to_owned());
+                changes.begun.push(publication.info.clone());
+            }
+        }
+        self.published_changed(key, changes, now);
     }
 
     fn refuse_track(

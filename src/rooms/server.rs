@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::admission::{Admission, Refusal};
 use super::events::RoomEvent;
+use super::local::LocalMedia;
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
 use super::token::Keys;
 use super::world::{Counters, World};
@@ -139,6 +140,8 @@ enum Command {
         connection: ConnectionId,
         admission: Box<Admission>,
         responses: mpsc::Sender<Bytes>,
+        /// Of somebody inside the process.
+        local: Option<Arc<dyn LocalMedia>>,
     },
     Signal {
         connection: ConnectionId,
@@ -165,6 +168,7 @@ pub struct ServerCounters {
 pub struct RoomServer {
     commands: mpsc::Sender<Command>,
     gone: mpsc::UnboundedSender<ConnectionId>,
+    woken: mpsc::UnboundedSender<ConnectionId>,
     next_connection: Arc<AtomicU64>,
     keys: Arc<Keys>,
     edge: Arc<Edge>,
@@ -188,11 +192,14 @@ impl RoomServer {
         let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
         // Bounded by two per connection.
         let (gone, leavers) = mpsc::unbounded_channel();
+        // Bounded by one per participant inside the process.
+        let (woken, wakes) = mpsc::unbounded_channel();
         let (events, told) = mpsc::channel(MOST_EVENTS);
         let edge = Arc::new(Edge::default());
         let server = Self {
             commands,
             gone,
+            woken,
             next_connection: Arc::default(),
             keys: Arc::new(settings.keys.clone()),
             edge: Arc::clone(&edge),
@@ -205,7 +212,7 @@ impl RoomServer {
             .spawn(move || {
                 runtime.block_on(async move {
                     match MediaThread::new(settings, sockets, events, edge) {
-                        Ok(thread) => thread.run(inbox, leavers).await,
+                        Ok(thread) => thread.run(inbox, leavers, wakes).await,
                         Err(error) => tracing::error!(%error, "the media port cannot be read"),
                     }
                 });
@@ -227,12 +234,37 @@ impl RoomServer {
 
     /// Opens a signalling connection; `None` when the server has stopped.
     pub async fn connect(&self, admission: Admission) -> Option<Connection> {
+        self.enter(admission, |_| None).await
+    }
+
+    /// Lets somebody inside the process join. What its media is may depend on the connection's number, by which it is
+    /// woken; `None` when the server has stopped.
+    pub async fn connect_local(
+        &self,
+        admission: Admission,
+        media: impl FnOnce(ConnectionId) -> Arc<dyn LocalMedia>,
+    ) -> Option<Connection> {
+        self.enter(admission, |connection| Some(media(connection)))
+            .await
+    }
+
+    /// Says that somebody inside the process has frames or messages to send. To be called once until they were taken.
+    pub fn wake_local(&self, connection: ConnectionId) {
+        let _ = self.woken.send(connection);
+    }
+
+    async fn enter(
+        &self,
+        admission: Admission,
+        media: impl FnOnce(ConnectionId) -> Option<Arc<dyn LocalMedia>>,
+    ) -> Option<Connection> {
         let connection = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
         let (responses, queue) = mpsc::channel(MOST_RESPONSES);
         let command = Command::Connect {
             connection,
             admission: Box::new(admission),
             responses,
+            local: media(connection),
         };
         self.commands.send(command).await.ok()?;
         let gone = Arc::new(Gone {
@@ -513,6 +545,7 @@ impl MediaThread {
         mut self,
         mut inbox: mpsc::Receiver<Command>,
         mut leavers: mpsc::UnboundedReceiver<ConnectionId>,
+        mut woken: mpsc::UnboundedReceiver<ConnectionId>,
     ) {
         loop {
             let deadline = tokio::time::Instant::from_std(self.world.deadline());
@@ -526,6 +559,7 @@ impl MediaThread {
                     self.responses.remove(&connection);
                     self.world.disconnected(connection, Now::read());
                 }
+                Some(connection) = woken.recv() => self.world.local_media(connection, Now::read()),
                 () = tokio::time::sleep_until(deadline) => {}
             }
             self.flush();
@@ -547,9 +581,13 @@ impl MediaThread {
                 connection,
                 admission,
                 responses,
+                local,
             } => {
                 self.responses.insert(connection, responses);
-                self.world.connect(connection, *admission, now);
+                match local {
+                    Some(media) => self.world.connect_local(connection, *admission, media, now),
+                    None => self.world.connect(connection, *admission, now),
+                }
             }
             Command::Signal { connection, bytes } => self.world.signal(connection, &bytes, now),
             Command::Call(call) => call(&mut self.world, now),

@@ -10,7 +10,7 @@ use proto::signal_response::Message;
 
 use super::admission::Admission;
 use super::events::Event;
-use super::participant::{OnResume, Participant, Side};
+use super::participant::{Link, OnResume, Participant, Side};
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey, token};
 
@@ -50,7 +50,7 @@ impl World {
     pub fn connect(&mut self, connection: ConnectionId, admission: Admission, now: Now) {
         match admission.resume.clone() {
             Some(sid) => self.resume(connection, &sid, admission, now),
-            None => self.join(connection, admission, now),
+            None => self.join(connection, admission, None, now),
         }
         self.settle(now);
     }
@@ -240,6 +240,10 @@ impl World {
             return;
         }
         participant.connection = None;
+        if matches!(participant.link, Link::Local(_)) {
+            self.remove(key, DisconnectReason::ClientInitiated, now);
+            return self.settle(now);
+        }
         if participant.was_active {
             // While media flows it stays; the loss of media starts the clock.
             return;
@@ -413,7 +417,10 @@ impl World {
             return;
         }
         let connection = participant.connection;
-        let silent = now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;
+        // Nobody inside the process falls silent without being gone.
+        let remote = !matches!(participant.link, Link::Local(_));
+        let silent =
+            remote && now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;
         let unanswered = participant
             .offer_asked
             .is_some_and(|at| now.instant.saturating_duration_since(at) > OFFER_PATIENCE);

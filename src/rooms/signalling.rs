@@ -48,7 +48,7 @@ impl World {
         match request {
             Request::Offer(offer) => self.offered(key, &offer, now),
             Request::Answer(answer) => self.answered(key, &answer, now),
-            Request::AddTrack(track) => self.add_track(key, track),
+            Request::AddTrack(track) => self.add_track(key, track, now),
             Request::Mute(mute) => self.muted(key, &mute.sid, mute.muted),
             Request::Subscription(subscription) => {
                 self.choose(key, &subscription, now);

@@ -54,8 +54,14 @@ impl World {
         if matches!(participant.link, Link::Two { .. }) {
             return self.offer_subscriber(key, false, now);
         }
+        if let Link::Local(local) = &mut participant.link {
+            let new = local.follow(&wanted);
+            return self.tell_subscribed(key, &new, now);
+        }
         let active = participant.was_active;
-        let peer = participant.link.down_mut();
+        let Some(peer) = participant.link.down_mut() else {
+            return;
+        };
         let released = !peer.slots.release(&wanted).is_empty();
         participant.stale |= released || peer.slots.missing(&wanted).next().is_some();
         if !participant.stale
@@ -67,7 +73,7 @@ impl World {
         }
         participant.stale = false;
         participant.offer_asked = Some(now.instant);
-        let shortage = participant.link.down().slots.shortage(&wanted);
+        let shortage = peer.slots.shortage(&wanted);
         let requirement = proto::MediaSectionsRequirement {
             num_audios: shortage.audio,
             num_videos: shortage.video,
@@ -165,12 +171,12 @@ impl World {
         match offered {
             Ok(Some(sdp)) => {
                 participant.offer_asked = Some(now.instant);
-                let mid_to_track_id = participant.link.down().slots.map();
+                let mid_to_track_id = participant.link.down().map(|peer| peer.slots.map());
                 let offer = proto::SessionDescription {
                     r#type: "offer".to_owned(),
                     sdp,
                     id,
-                    mid_to_track_id,
+                    mid_to_track_id: mid_to_track_id.unwrap_or_default(),
                 };
                 self.tell(key, Message::Offer(offer));
             }

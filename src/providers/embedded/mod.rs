@@ -1,6 +1,7 @@
 //! Rooms of the server in this process.
 
 mod events;
+pub mod link;
 
 use std::io;
 use std::path::Path;
@@ -167,12 +168,9 @@ impl RoomProvider for Embedded {
         answer.map_err(failure)
     }
 
-    async fn connect(&self, _join: Join) -> Result<RoomLink, RoomError> {
-        Err(RoomError {
-            provider: SLUG,
-            kind: RoomErrorKind::Unavailable,
-            message: "agents do not join these rooms yet".to_owned(),
-        })
+    async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
+        let joined = link::connect(&self.server, &self.key.key, join).await;
+        joined.map_err(|ending| RoomError::joining(SLUG, &ending))
     }
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {

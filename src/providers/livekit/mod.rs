@@ -4,7 +4,9 @@
 //! does to one room happens one after the other, and is read back. Two processes that claim the same new room at the
 //! same moment may both believe that it is theirs; the one that wrote last owns it.
 
-use std::sync::Arc;
+pub mod link;
+
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,6 +24,9 @@ use super::rooms::{
     TrackOf,
 };
 
+use super::transport::Transport;
+use link::{Links, Options, Server};
+
 const SLUG: &str = "livekit";
 /// How long a call may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,13 +36,23 @@ pub struct LiveKit {
     client: RoomClient,
     key: ApiKey,
     url: String,
+    deployment: Server,
+    patience: Duration,
+    /// Started with the first of them.
+    links: OnceLock<Links>,
     /// One change of a room's metadata at a time.
     changing: DashMap<String, Arc<Mutex<()>>>,
 }
 
 impl LiveKit {
-    /// `url` is that of the deployment, `public_url` where clients connect.
-    pub fn new(url: &VendorUrl, public_url: &VendorUrl, key: ApiKey) -> Self {
+    /// `url` is that of the deployment, `public_url` where clients connect. A lost link to a room is sought for `patience`.
+    pub fn new(
+        url: &VendorUrl,
+        public_url: &VendorUrl,
+        key: ApiKey,
+        transport: Transport,
+        patience: Duration,
+    ) -> Self {
         let host = url.url().as_str().trim_end_matches('/');
         let client =
             RoomClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE);
@@ -45,12 +60,19 @@ impl LiveKit {
             client,
             key,
             url: public_url.socket(),
+            deployment: Server {
+                provider: SLUG,
+                url: url.url().clone(),
+                transport,
+            },
+            patience,
+            links: OnceLock::new(),
             changing: DashMap::new(),
         }
     }
 
     /// The deployment that the settings name; `None` where they name none, or not all of it ([`problems`]).
-    pub fn from_settings(settings: &Rtc) -> Option<Self> {
+    pub fn from_settings(settings: &Rtc, transport: Transport) -> Option<Self> {
         if mode(settings) != RtcMode::Livekit {
             return None;
         }
@@ -60,7 +82,22 @@ impl LiveKit {
             url,
             settings.public_url.as_ref().unwrap_or(url),
             key,
+            transport,
+            settings.reconnect_seconds,
         ))
+    }
+
+    fn links(&self) -> Result<&Links, RoomError> {
+        if let Some(links) = self.links.get() {
+            return Ok(links);
+        }
+        let started = Links::start().map_err(|error| RoomError {
+            provider: SLUG,
+            kind: RoomErrorKind::Unavailable,
+            message: error.to_string(),
+        })?;
+        // Of two who start them at the same time one is too late, and its threads end.
+        Ok(self.links.get_or_init(|| started))
     }
 
     /// Until what is returned is dropped, nobody else of this process changes the room's metadata.
@@ -197,12 +234,18 @@ impl RoomProvider for LiveKit {
         })
     }
 
-    async fn connect(&self, _join: Join) -> Result<RoomLink, RoomError> {
-        Err(RoomError {
-            provider: SLUG,
-            kind: RoomErrorKind::Unavailable,
-            message: "agents do not join these rooms yet".to_owned(),
-        })
+    async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
+        let token = self.key.agent_token(SLUG, &join)?;
+        let options = Options {
+            join,
+            token,
+            patience: self.patience,
+        };
+        let joined = self
+            .links()?
+            .connect(self.deployment.clone(), options)
+            .await;
+        joined.map_err(|ending| RoomError::joining(SLUG, &ending))
     }
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {

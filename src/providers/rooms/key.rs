@@ -6,10 +6,12 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use livekit_api::access_token::{AccessToken, VideoGrants};
 use serde::{Deserialize, Serialize};
 
+use super::link::Join;
 use super::{RoomError, RoomErrorKind, RoomPass};
 use crate::config::Rtc;
 
@@ -17,6 +19,8 @@ use crate::config::Rtc;
 const FILE: &str = "rtc-key.json";
 /// Bytes of a key file at most.
 const MOST_BYTES: u64 = 4_096;
+/// How long the token of an agent is good without being refreshed: longer than any loss of the server is waited for.
+const AGENT_TOKEN: Duration = Duration::from_mins(10);
 
 /// A key pair. The secret is never shown.
 #[derive(Clone, Serialize, Deserialize)]
@@ -84,26 +88,47 @@ impl ApiKey {
 
     /// Makes a LiveKit token. `provider` is named where that fails.
     pub fn token(&self, provider: &'static str, pass: &RoomPass<'_>) -> Result<String, RoomError> {
-        let grants = VideoGrants {
-            room_join: true,
-            room: pass.room.to_owned(),
-            can_publish: Some(true),
-            can_subscribe: Some(true),
-            can_publish_data: Some(true),
-            can_update_own_metadata: Some(true),
-            ..VideoGrants::default()
-        };
         let token = AccessToken::with_api_key(&self.key, &self.secret)
             .with_identity(pass.identity)
             .with_name(pass.name)
             .with_ttl(pass.lifetime)
-            .with_grants(grants);
-        token.to_jwt().map_err(|error| RoomError {
-            provider,
-            kind: RoomErrorKind::Refused,
-            message: error.to_string(),
-        })
+            .with_grants(grants(pass.room));
+        signed(provider, token)
     }
+
+    /// Makes the token of a participant that is ours. A server refreshes it for as long as it is in the room.
+    pub fn agent_token(&self, provider: &'static str, join: &Join) -> Result<String, RoomError> {
+        let attributes = join.attributes.iter();
+        let token = AccessToken::with_api_key(&self.key, &self.secret)
+            .with_identity(&join.identity)
+            .with_name(&join.name)
+            .with_kind("agent")
+            .with_attributes(attributes.map(|(key, value)| (key.as_str(), value.as_str())))
+            .with_ttl(AGENT_TOKEN)
+            .with_grants(grants(&join.room));
+        signed(provider, token)
+    }
+}
+
+/// Being in one room, with everything that a participant does there.
+fn grants(room: &str) -> VideoGrants {
+    VideoGrants {
+        room_join: true,
+        room: room.to_owned(),
+        can_publish: Some(true),
+        can_subscribe: Some(true),
+        can_publish_data: Some(true),
+        can_update_own_metadata: Some(true),
+        ..VideoGrants::default()
+    }
+}
+
+fn signed(provider: &'static str, token: AccessToken) -> Result<String, RoomError> {
+    token.to_jwt().map_err(|error| RoomError {
+        provider,
+        kind: RoomErrorKind::Refused,
+        message: error.to_string(),
+    })
 }
 
 fn random<const BYTES: usize>() -> io::Result<String> {
@@ -118,10 +143,8 @@ fn random<const BYTES: usize>() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
-
     use livekit_api::access_token::TokenVerifier;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

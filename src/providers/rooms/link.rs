@@ -263,7 +263,8 @@ pub struct PublishSink {
 }
 
 impl PublishSink {
-    /// Sends a frame. While there is no connection frames are dropped, the oldest first, and counted.
+    /// Sends a frame. While there is no connection the newest 200 ms wait, and what is older is dropped and counted. While
+    /// the track is muted frames go nowhere.
     pub fn push(&self, frame: Frame) {
         self.shared.push_frame(frame);
     }

@@ -5,6 +5,10 @@
 mod event;
 mod key;
 pub mod link;
+pub mod packets;
+#[cfg(test)]
+mod tests;
+pub mod view;
 
 use std::time::Duration;
 
@@ -109,6 +113,21 @@ pub enum RoomErrorKind {
     Unavailable,
     /// It answered something else than it should.
     Protocol,
+}
+
+impl RoomError {
+    /// Why a room was not joined.
+    pub fn joining(provider: &'static str, ending: &link::Ending) -> Self {
+        let kind = match ending {
+            link::Ending::Network(_) => RoomErrorKind::Unavailable,
+            _ => RoomErrorKind::Refused,
+        };
+        Self {
+            provider,
+            kind,
+            message: ending.to_string(),
+        }
+    }
 }
 
 /// A room provider's failure.

@@ -169,6 +169,11 @@ impl LinkEnd {
         lock(&self.0.shared.wishes).clone()
     }
 
+    /// The server muted the published track, or ended that; until somebody wishes otherwise it stays so.
+    pub fn muted_by_server(&self, muted: bool) {
+        lock(&self.0.shared.wishes).muted = muted;
+    }
+
     /// To be called before frames and messages are taken, so that the next ones wake again.
     pub fn awake(&self) {
         self.0.shared.woken.store(false, Ordering::Release);

@@ -1,0 +1,366 @@
+//! A place in a room of the server in this process: no sockets, no encryption. Frames and packets pass on the rooms' own
+//! thread; signalling, which is what tells of everything else, is followed by a task.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use livekit_protocol as proto;
+use prost::Message as _;
+use proto::leave_request::Action;
+use proto::signal_request::Message as Ask;
+use proto::signal_response::Message as Told;
+use tokio::sync::{Notify, mpsc};
+
+use crate::providers::rooms::link::{
+    Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+};
+use crate::providers::rooms::packets::{Inbox, Outbox};
+use crate::providers::rooms::view::{self, RoomView};
+use crate::rooms::token::Claims;
+use crate::rooms::{
+    Admission, Connection, ConnectionId, Delivery, LocalFrame, LocalMedia, LocalPacket, RoomServer,
+    Route,
+};
+
+/// Messages that wait to be told of; whoever is further behind starts anew.
+const WAITING_MESSAGES: usize = 1_024;
+
+/// Joins a room. To be called on a runtime.
+pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<RoomLink, Ending> {
+    let admission = admission(api_key, &join);
+    let refused = |refusal: crate::rooms::Refusal| Ending::Refused(refusal.text);
+    server.check(&admission).await.map_err(refused)?;
+    let woken = Arc::new(Notify::new());
+    let number = Arc::new(AtomicU64::new(0));
+    let (wake, rooms, current) = (Arc::clone(&woken), server.clone(), Arc::clone(&number));
+    let (link, end) = pair(&join, move |what| match what {
+        Woken::Media => rooms.wake_local(ConnectionId(current.load(Ordering::Acquire))),
+        Woken::Wishes => wake.notify_one(),
+    });
+    let agent = Agent {
+        server: server.clone(),
+        admission,
+        audio: join.audio,
+        end,
+        woken,
+        number,
+        view: RoomView::default(),
+        inbox: Inbox::default(),
+        track: None,
+        sound: Arc::default(),
+    };
+    let (connection, messages) = agent.enter().await.ok_or_else(stopped)?;
+    tokio::spawn(agent.run(connection, messages));
+    Ok(link)
+}
+
+fn stopped() -> Ending {
+    Ending::Refused("the rooms have closed".to_owned())
+}
+
+fn admission(api_key: &str, join: &Join) -> Admission {
+    let mut claims = Claims {
+        iss: api_key.to_owned(),
+        sub: join.identity.clone(),
+        name: join.name.clone(),
+        kind: "agent".to_owned(),
+        attributes: join.attributes.iter().cloned().collect(),
+        ..Claims::default()
+    };
+    claims.video.room_join = true;
+    claims.video.room.clone_from(&join.room);
+    claims.video.can_update_own_metadata = Some(true);
+    Admission {
+        route: Route::OneConnection,
+        claims,
+        room: join.room.clone(),
+        client: proto::ClientInfo::default(),
+        auto_subscribe: false,
+        metadata: String::new(),
+        attributes: HashMap::new(),
+        tracks: Vec::new(),
+        offer: None,
+        resume: None,
+        sync_state: None,
+    }
+}
+
+type Messages = mpsc::Receiver<(Bytes, bool)>;
+
+/// What the task knows.
+struct Agent {
+    server: RoomServer,
+    admission: Admission,
+    audio: bool,
+    end: LinkEnd,
+    woken: Arc<Notify>,
+    number: Arc<AtomicU64>,
+    view: RoomView,
+    inbox: Inbox,
+    track: Option<Track>,
+    sound: Arc<Sound>,
+}
+
+/// The published track.
+struct Track {
+    sid: String,
+    muted: bool,
+}
+
+/// Why a session ended.
+enum Over {
+    /// For good.
+    Ended(Ending),
+    /// The server asked to start anew.
+    Again,
+}
+
+impl Agent {
+    async fn enter(&self) -> Option<(Connection, Messages)> {
+        let (told, messages) = mpsc::channel(WAITING_MESSAGES);
+        let media = |connection: ConnectionId| -> Arc<dyn LocalMedia> {
+            self.number.store(connection.0, Ordering::Release);
+            Arc::new(Media {
+                end: self.end.clone(),
+                identity: self.admission.identity().to_owned(),
+                outbox: Mutex::default(),
+                sound: Arc::clone(&self.sound),
+                told,
+            })
+        };
+        let connection = self
+            .server
+            .connect_local(self.admission.clone(), media)
+            .await?;
+        Some((connection, messages))
+    }
+
+    async fn run(mut self, mut connection: Connection, mut messages: Messages) {
+        loop {
+            match self.follow(connection, messages).await {
+                Over::Ended(ending) => return self.end.end(ending),
+                Over::Again => {}
+            }
+            let again = match self.tell(vec![LinkEvent::Reconnecting]) {
+                Some(over) => Err(over),
+                None => self.enter().await.ok_or_else(stopped),
+            };
+            match again {
+                Ok(entered) => (connection, messages) = entered,
+                Err(ending) => return self.end.end(ending),
+            }
+        }
+    }
+
+    /// One session.
+    async fn follow(&mut self, mut connection: Connection, mut messages: Messages) -> Over {
+        loop {
+            let mut asks = Vec::new();
+            let over = tokio::select! {
+                biased;
+                response = connection.responses.next() => match response {
+                    Some(bytes) => self.told(&bytes, &mut asks),
+                    None => Some(Over::Ended(stopped())),
+                },
+                Some((message, reliable)) = messages.recv() => {
+                    let event = self.inbox.read(&message, reliable);
+                    self.tell(event.into_iter().collect()).map(Over::Ended)
+                }
+                () = self.woken.notified() => None,
+            };
+            if let Some(over) = over {
+                return over;
+            }
+            if self.end.wishes().left {
+                let leave = proto::LeaveRequest::default();
+                ask(&connection, Ask::Leave(leave)).await;
+                return Over::Ended(Ending::Left);
+            }
+            let over = self.follow_wishes(&mut asks);
+            for message in asks {
+                ask(&connection, message).await;
+            }
+            if let Some(ending) = over {
+                return Over::Ended(ending);
+            }
+        }
+    }
+
+    fn told(&mut self, bytes: &Bytes, asks: &mut Vec<Ask>) -> Option<Over> {
+        let message = proto::SignalResponse::decode(bytes.clone()).ok()?.message?;
+        let events = match message {
+            Told::Join(join) => {
+                self.track = None;
+                self.sound.clear();
+                if self.audio {
+                    let muted = self.end.wishes().muted;
+                    asks.push(Ask::AddTrack(view::microphone("agent", muted)));
+                }
+                let mut events = self.view.joined(join);
+                let first = self.view.connected();
+                if first.is_empty() {
+                    events.push(LinkEvent::Reconnected { resumed: false });
+                }
+                events.extend(first);
+                events
+            }
+            Told::Update(update) => {
+                let events = self.view.update(update.participants);
+                let view = &self.view;
+                self.inbox.retain(|sid| view.knows(sid));
+                events
+            }
+            Told::TrackPublished(published) => {
+                let muted = published.track.as_ref().is_some_and(|track| track.muted);
+                let sid = published.track.unwrap_or_default().sid;
+                self.track = Some(Track { sid, muted });
+                Vec::new()
+            }
+            Told::TrackUnpublished(_) => {
+                self.track = None;
+                Vec::new()
+            }
+            Told::TrackSubscribed(_) => vec![LinkEvent::Listened],
+            Told::Mute(mute) => match &mut self.track {
+                Some(track) if track.sid == mute.sid && track.muted != mute.muted => {
+                    track.muted = mute.muted;
+                    self.end.muted_by_server(mute.muted);
+                    vec![LinkEvent::Muted(mute.muted)]
+                }
+                _ => Vec::new(),
+            },
+            Told::Leave(leave) => {
+                return Some(match leave.action() {
+                    Action::Disconnect => Over::Ended(view::ending(leave.reason())),
+                    Action::Resume | Action::Reconnect => Over::Again,
+                });
+            }
+            _ => Vec::new(),
+        };
+        self.tell(events).map(Over::Ended)
+    }
+
+    /// What the link wishes and the room has not been asked for.
+    fn follow_wishes(&mut self, asks: &mut Vec<Ask>) -> Option<Ending> {
+        let wishes = self.end.wishes();
+        if let Some(track) = &mut self.track
+            && track.muted != wishes.muted
+        {
+            track.muted = wishes.muted;
+            let (sid, muted) = (track.sid.clone(), track.muted);
+            asks.push(Ask::Mute(proto::MuteTrackRequest { sid, muted }));
+        }
+        let nobody = Listen::Only(Vec::new());
+        let listen = if self.audio { &wishes.listen } else { &nobody };
+        let subscriptions = self.view.subscriptions(listen);
+        let mut events = Vec::new();
+        let mut tracks = self.sound.tracks();
+        let asked: Vec<(&str, &str)> = self.view.asked().collect();
+        tracks.retain(|sid, _| asked.iter().any(|(asked, _)| asked == sid));
+        for (sid, identity) in asked {
+            if !tracks.contains_key(sid) {
+                let (writer, audio) = LinkEnd::track();
+                tracks.insert(sid.to_owned(), writer);
+                events.push(LinkEvent::TrackSubscribed {
+                    identity: identity.to_owned(),
+                    sid: sid.to_owned(),
+                    audio,
+                });
+            }
+        }
+        drop(tracks);
+        asks.extend(subscriptions.into_iter().map(Ask::Subscription));
+        self.tell(events)
+    }
+
+    fn tell(&self, events: Vec<LinkEvent>) -> Option<Ending> {
+        let mut events = events.into_iter();
+        events
+            .any(|event| !self.end.tell(event))
+            .then_some(Ending::Overrun)
+    }
+}
+
+async fn ask(connection: &Connection, message: Ask) {
+    let request = proto::SignalRequest {
+        message: Some(message),
+    };
+    connection
+        .requests
+        .send(request.encode_to_vec().into())
+        .await;
+}
+
+/// The tracks that are heard.
+#[derive(Debug, Default)]
+struct Sound(Mutex<HashMap<String, TrackWriter>>);
+
+impl Sound {
+    fn tracks(&self) -> MutexGuard<'_, HashMap<String, TrackWriter>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clear(&self) {
+        self.tracks().clear();
+    }
+}
+
+/// What the rooms' thread sees of the link.
+#[derive(Debug)]
+struct Media {
+    end: LinkEnd,
+    identity: String,
+    outbox: Mutex<Outbox>,
+    sound: Arc<Sound>,
+    told: mpsc::Sender<(Bytes, bool)>,
+}
+
+impl LocalMedia for Media {
+    fn awake(&self) {
+        self.end.awake();
+    }
+
+    fn next_frame(&self) -> Option<LocalFrame> {
+        let frame = self.end.next_frame()?;
+        Some(LocalFrame {
+            payload: frame.payload,
+            timestamp: frame.timestamp,
+            marker: frame.marker,
+            level: frame.level,
+        })
+    }
+
+    fn next_message(&self) -> Option<(Delivery, Bytes)> {
+        let message = self.end.next_message()?;
+        let delivery = if message.reliable {
+            Delivery::Reliable
+        } else {
+            Delivery::Lossy
+        };
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((
+            delivery,
+            outbox.packet(message, &self.identity, Instant::now()),
+        ))
+    }
+
+    fn hear(&self, track: &str, packet: LocalPacket) {
+        if let Some(writer) = self.sound.tracks().get(track) {
+            writer.write(Packet {
+                payload: packet.payload,
+                sequence: packet.sequence,
+                timestamp: packet.timestamp,
+                marker: packet.marker,
+                arrived: Instant::now(),
+            });
+        }
+    }
+
+    fn receive(&self, delivery: Delivery, message: &Bytes) -> bool {
+        let reliable = delivery == Delivery::Reliable;
+        self.told.try_send((message.clone(), reliable)).is_ok() || !reliable
+    }
+}

@@ -1,0 +1,483 @@
+//! One peer connection as a client has it: str0m's `Rtc` in RTP mode with the track that is published, the sections in
+//! which tracks are received, and the two data channels. When to offer, and what a track's name means, is `session`'s.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use livekit_protocol as proto;
+use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
+use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::media::{Direction, MediaKind, Mid, Pt};
+use str0m::net::Transmit;
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
+
+use crate::providers::rooms::link::Frame;
+use crate::rooms::sdp::{self, SectionKind};
+
+const RELIABLE: &str = "_reliable";
+const LOSSY: &str = "_lossy";
+/// Received tracks of one room at most; whoever is in larger rooms chooses whom to hear.
+const MOST_SLOTS: usize = 256;
+/// Candidates of the server that came before its description.
+const MOST_HELD: usize = 64;
+/// Messages are taken from the caller's queue while so much waits in front of the channel.
+const BACKLOG_BYTES: usize = 256 << 10;
+/// Queued messages go out when so little is buffered below.
+const LOW_BUFFER_BYTES: usize = 32 << 10;
+
+/// Why a peer connection cannot go on.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PcError {
+    /// A description that cannot be used.
+    #[error("a session description cannot be used: {0}")]
+    Description(String),
+    /// str0m gave up inside.
+    #[error("the peer connection failed inside")]
+    Broken,
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Arrival {
+    /// The state of ICE or DTLS changed; see [`Pc::is_connected`].
+    Changed,
+    /// Nothing has come for about 15 s.
+    Lost,
+    /// The other side closed, or the connection failed for good.
+    Closed,
+    /// A message, and whether on the reliable channel.
+    Message(Vec<u8>, bool),
+    /// A packet of a received track.
+    Rtp(Mid, Box<RtpPacket>),
+}
+
+/// What [`Pc::poll`] has next.
+pub enum Polled {
+    /// To be sent.
+    Transmit(Transmit),
+    /// To be handled.
+    Arrival(Arrival),
+    /// Nothing until then.
+    Wait(Instant),
+}
+
+/// What an offer shall bring about, beside what there is.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whether the path is sought anew.
+    pub restart: bool,
+    /// Further sections to receive audio in.
+    pub slots: u32,
+    /// The track to be published, by its name in `AddTrackRequest`.
+    pub publish: Option<String>,
+    /// Whether the two data channels are to be opened.
+    pub channels: bool,
+    /// Whether there is to be an offer even where nothing changed.
+    pub force: bool,
+}
+
+struct Pending {
+    id: u32,
+    offer: SdpPendingOffer,
+    slots: Vec<Mid>,
+    publish: Option<Mid>,
+}
+
+/// See the module.
+pub struct Pc {
+    rtc: Rtc,
+    pending: Option<Pending>,
+    next_id: u32,
+    described: bool,
+    held: Vec<Candidate>,
+    slots: Vec<Mid>,
+    published: Option<Mid>,
+    outgoing: Numbers,
+    reliable: Option<ChannelId>,
+    lossy: Option<ChannelId>,
+    backlog: VecDeque<Bytes>,
+    backlog_bytes: usize,
+    broken: bool,
+    closed_told: bool,
+}
+
+/// The numbers of the published stream: they begin anywhere, below the first rollover (RFC 3711 section 3.3.1).
+struct Numbers {
+    sequence: u64,
+    time_offset: u32,
+}
+
+impl Pc {
+    /// A connection from these sockets.
+    pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
+        let config = RtcConfig::new()
+            .set_rtp_mode(true)
+            .clear_codecs()
+            .enable_opus(true, false);
+        let mut rtc = config.build(now);
+        for address in addresses {
+            if let Ok(candidate) = Candidate::host(*address, "udp") {
+                rtc.add_local_candidate(candidate);
+            }
+        }
+        Self {
+            rtc,
+            pending: None,
+            next_id: 1,
+            described: false,
+            held: Vec::new(),
+            slots: Vec::new(),
+            published: None,
+            outgoing: Numbers {
+                sequence: fastrand::u64(1..0x8000),
+                time_offset: fastrand::u32(..),
+            },
+            reliable: None,
+            lossy: None,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            broken: false,
+            closed_told: false,
+        }
+    }
+
+    /// str0m asserts a few things that a hostile peer might reach; one link's end must not be that of others.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, PcError> {
+        if self.broken {
+            return Err(PcError::Broken);
+        }
+        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
+            self.broken = true;
+            tracing::error!("a peer connection panicked and was given up");
+            PcError::Broken
+        })
+    }
+
+    /// Whether ICE and DTLS are up.
+    pub fn is_connected(&self) -> bool {
+        !self.broken && self.rtc.is_connected()
+    }
+
+    /// Whether an offer waits for its answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Whether the other side has described itself.
+    pub fn described(&self) -> bool {
+        self.described
+    }
+
+    /// Whether the track is published.
+    pub fn publishes(&self) -> bool {
+        self.published.is_some()
+    }
+
+    /// An offer. One that was not answered is forgotten, with what it would have brought about.
+    pub fn offer(&mut self, wanted: &Wanted) -> Result<Option<proto::SessionDescription>, PcError> {
+        self.pending = None;
+        let made = self.guarded(|pc| {
+            let (mut slots, mut publish) = (Vec::new(), None);
+            let mut api = pc.rtc.sdp_api();
+            if wanted.restart {
+                api.ice_restart(true);
+            }
+            // What was answered as inactive is offered again.
+            for mid in &pc.slots {
+                api.set_direction(*mid, Direction::RecvOnly);
+            }
+            let room = MOST_SLOTS.saturating_sub(pc.slots.len());
+            for _ in 0..(wanted.slots as usize).min(room) {
+                slots.push(api.add_media(MediaKind::Audio, Direction::RecvOnly, None, None, None));
+            }
+            if let Some(cid) = wanted.publish.as_ref().filter(|_| pc.published.is_none()) {
+                let stream = Some("agent".to_owned());
+                publish = Some(api.add_media(
+                    MediaKind::Audio,
+                    Direction::SendOnly,
+                    stream,
+                    Some(cid.clone()),
+                    None,
+                ));
+            }
+            if wanted.channels {
+                api.add_channel(RELIABLE.to_owned());
+                api.add_channel_with_config(ChannelConfig {
+                    label: LOSSY.to_owned(),
+                    ordered: false,
+                    reliability: Reliability::MaxRetransmits { retransmits: 0 },
+                    ..ChannelConfig::default()
+                });
+            }
+            if let Some(mid) = pc
+                .slots
+                .first()
+                .filter(|_| wanted.force && !api.has_changes())
+            {
+                // There is no offer without a change.
+                api.set_direction(*mid, Direction::Inactive);
+                api.set_direction(*mid, Direction::RecvOnly);
+            }
+            (api.apply(), slots, publish)
+        })?;
+        let (Some((offer, pending)), slots, publish) = made else {
+            return Ok(None);
+        };
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        self.pending = Some(Pending {
+            id,
+            offer: pending,
+            slots,
+            publish,
+        });
+        Ok(Some(proto::SessionDescription {
+            r#type: "offer".to_owned(),
+            sdp: offer.to_sdp_string(),
+            id,
+            ..Default::default()
+        }))
+    }
+
+    /// Takes the answer to the offer that is out, and says which track each section carries. One to another offer is
+    /// passed over.
+    pub fn answered(
+        &mut self,
+        answer: &proto::SessionDescription,
+    ) -> Result<Option<HashMap<Mid, String>>, PcError> {
+        let Some(pending) = self
+            .pending
+            .take_if(|pending| answer.id == 0 || answer.id == pending.id)
+        else {
+            return Ok(None);
+        };
+        let description = SdpAnswer::from_sdp_string(&answer.sdp).map_err(unusable)?;
+        self.guarded(|pc| pc.rtc.sdp_api().accept_answer(pending.offer, description))?
+            .map_err(unusable)?;
+        self.slots.extend(pending.slots);
+        self.published = pending.publish.or(self.published);
+        self.remote_described();
+        tracks(answer).map(Some)
+    }
+
+    /// The answer to the server's offer, and which track each section carries.
+    pub fn accept(
+        &mut self,
+        offer: &proto::SessionDescription,
+    ) -> Result<(proto::SessionDescription, HashMap<Mid, String>), PcError> {
+        let description = SdpOffer::from_sdp_string(&offer.sdp).map_err(unusable)?;
+        let answer = self
+            .guarded(|pc| pc.rtc.sdp_api().accept_offer(description))?
+            .map_err(unusable)?;
+        self.remote_described();
+        let answer = proto::SessionDescription {
+            r#type: "answer".to_owned(),
+            sdp: answer.to_sdp_string(),
+            id: offer.id,
+            ..Default::default()
+        };
+        Ok((answer, tracks(offer)?))
+    }
+
+    fn remote_described(&mut self) {
+        self.described = true;
+        for candidate in std::mem::take(&mut self.held) {
+            let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+        }
+    }
+
+    /// A candidate of the server. One that cannot be used is passed over: names, TCP.
+    pub fn candidate(&mut self, line: &str) {
+        let Ok(candidate) = Candidate::from_sdp_string(line) else {
+            return;
+        };
+        if self.described {
+            let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+        } else if self.held.len() < MOST_HELD {
+            self.held.push(candidate);
+        }
+    }
+
+    /// Whether a datagram is for this connection.
+    pub fn accepts(&self, input: &Input<'_>) -> bool {
+        !self.broken && self.rtc.accepts(input)
+    }
+
+    /// Gives it a datagram or the time.
+    pub fn handle(&mut self, input: Input<'_>) {
+        if let Ok(Err(error)) = self.guarded(|pc| pc.rtc.handle_input(input)) {
+            tracing::debug!(%error, "a peer connection refused its input");
+            self.rtc.disconnect();
+        }
+    }
+
+    /// Says goodbye; what is left to send comes out of [`Self::poll`].
+    pub fn close(&mut self) {
+        let _ = self.guarded(|pc| pc.rtc.close());
+    }
+
+    /// The next thing it has.
+    pub fn poll(&mut self, now: Instant) -> Polled {
+        loop {
+            if self.broken || !self.rtc.is_alive() {
+                if self.closed_told {
+                    return Polled::Wait(now + Duration::from_hours(24));
+                }
+                self.closed_told = true;
+                return Polled::Arrival(Arrival::Closed);
+            }
+            match self.guarded(|pc| pc.rtc.poll_output()) {
+                Ok(Ok(Output::Timeout(at))) => return Polled::Wait(at),
+                Ok(Ok(Output::Transmit(transmit))) => return Polled::Transmit(transmit),
+                Ok(Ok(Output::Event(event))) => {
+                    if let Some(arrival) = self.arrival(event) {
+                        return Polled::Arrival(arrival);
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a peer connection failed");
+                    self.broken = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn arrival(&mut self, event: Event) -> Option<Arrival> {
+        match event {
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected) => {
+                Some(Arrival::Lost)
+            }
+            Event::Connected | Event::IceConnectionStateChange(_) => Some(Arrival::Changed),
+            Event::Closed => {
+                self.closed_told = true;
+                Some(Arrival::Closed)
+            }
+            Event::ChannelOpen(id, label) => {
+                match label.as_str() {
+                    RELIABLE => self.reliable = Some(id),
+                    LOSSY => self.lossy = Some(id),
+                    _ => return None,
+                }
+                if let Some(mut channel) = self.rtc.channel(id) {
+                    channel.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
+                }
+                self.flush();
+                Some(Arrival::Changed)
+            }
+            Event::ChannelClose(id) => {
+                self.reliable.take_if(|open| *open == id);
+                self.lossy.take_if(|open| *open == id);
+                None
+            }
+            Event::ChannelData(data) => {
+                let reliable = self.reliable == Some(data.id);
+                (reliable || self.lossy == Some(data.id))
+                    .then_some(Arrival::Message(data.data, reliable))
+            }
+            Event::ChannelBufferedAmountLow(_) => {
+                self.flush();
+                Some(Arrival::Changed)
+            }
+            Event::RtpPacket(packet) => {
+                let ssrc = packet.header.ssrc;
+                let mid = self.rtc.direct_api().stream_rx(&ssrc)?.mid();
+                Some(Arrival::Rtp(mid, Box::new(packet)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether messages may be given to it.
+    pub fn takes_messages(&self) -> bool {
+        self.reliable.is_some() && self.lossy.is_some() && self.backlog_bytes < BACKLOG_BYTES
+    }
+
+    /// Sends a message. A reliable one waits its turn, a lossy one is left out when there is no room.
+    pub fn send(&mut self, message: Bytes, reliable: bool) {
+        if reliable {
+            self.backlog_bytes += message.len();
+            self.backlog.push_back(message);
+            self.flush();
+        } else if let Some(id) = self.lossy {
+            self.write_channel(id, &message);
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(id) = self.reliable else { return };
+        while let Some(message) = self.backlog.front().cloned() {
+            if !self.write_channel(id, &message) {
+                break;
+            }
+            self.backlog_bytes -= message.len();
+            self.backlog.pop_front();
+        }
+    }
+
+    fn write_channel(&mut self, id: ChannelId, message: &[u8]) -> bool {
+        let written = self.guarded(|pc| {
+            pc.rtc
+                .channel(id)
+                .map(|mut channel| channel.write(true, message))
+        });
+        matches!(written, Ok(Some(Ok(true))))
+    }
+
+    /// Sends a frame of the published track; `false` when there is none.
+    pub fn write(&mut self, frame: Frame, now: Instant) -> bool {
+        let (Some(mid), Some(pt)) = (self.published, self.opus()) else {
+            return false;
+        };
+        self.outgoing.sequence += 1;
+        let (sequence, time) = (
+            self.outgoing.sequence,
+            self.outgoing.time_offset.wrapping_add(frame.timestamp),
+        );
+        let level = frame.level.min(127);
+        let extensions = ExtensionValues {
+            audio_level: Some(-i8::try_from(level).unwrap_or(i8::MAX)),
+            voice_activity: Some(level < 127),
+            ..ExtensionValues::default()
+        };
+        let sent = self.guarded(|pc| {
+            let mut api = pc.rtc.direct_api();
+            let stream = api.stream_tx_by_mid(mid, None)?;
+            let packet = RtpWrite::new(pt, sequence.into(), time, now, frame.payload);
+            stream.write_rtp(packet.marker(frame.marker).ext_vals(extensions));
+            // Nothing leaves str0m before it is told the time.
+            pc.rtc.handle_input(Input::Timeout(now)).ok()
+        });
+        matches!(sent, Ok(Some(())))
+    }
+
+    fn opus(&self) -> Option<Pt> {
+        let mut known = self.rtc.codec_config().params().iter();
+        known.next().map(str0m::format::PayloadParams::pt)
+    }
+}
+
+/// Which track each section carries in which the server sends: by the map beside the description, else by `a=msid`.
+fn tracks(description: &proto::SessionDescription) -> Result<HashMap<Mid, String>, PcError> {
+    let sections = sdp::sections(&description.sdp).map_err(unusable)?;
+    let audio = sections
+        .iter()
+        .filter(|section| section.kind == SectionKind::Audio && section.direction.sends());
+    let named = audio.filter_map(|section| {
+        let mapped = description
+            .mid_to_track_id
+            .get(section.mid)
+            .map(String::as_str);
+        let track = mapped.or(section.track_id.filter(|id| id.starts_with("TR_")))?;
+        Some((section.mid.into(), track.to_owned()))
+    });
+    Ok(named.collect())
+}
+
+fn unusable(error: impl std::fmt::Display) -> PcError {
+    PcError::Description(error.to_string())
+}
