@@ -450,6 +450,12 @@ impl Peer {
         true
     }
 
+    /// What waits for its turn on the reliable channel.
+    #[cfg(test)]
+    pub fn queued_bytes(&self) -> usize {
+        self.backlog_bytes
+    }
+
     fn flush(&mut self) {
         let Some(id) = self.reliable else { return };
         while let Some(message) = self.backlog.front().cloned() {

@@ -25,7 +25,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u6
 /// How long a client has to close its socket after it was told to leave.
 const LEAVE_LINGER: Duration = Duration::from_secs(2);
 /// Addresses of one participant that are remembered.
-const MOST_ROUTES: usize = 32;
+pub(super) const MOST_ROUTES: usize = 32;
 /// What a peer connection may yield in one go before others have their turn.
 const MOST_PER_TURN: usize = 1_000;
 
@@ -66,9 +66,9 @@ pub struct World {
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
     /// Connections that were told to leave, and when they are closed if the client has not done it.
-    leaving: VecDeque<(Instant, ConnectionId)>,
-    routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
-    deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
+    pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
+    pub(super) routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
+    pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
     next_key: u64,
     housekeeping_at: Instant,
@@ -103,17 +103,6 @@ impl World {
     /// What was counted.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// How much is held: rooms, participants, addresses that packets come from, connections.
-    #[cfg(test)]
-    pub fn held(&self) -> (usize, usize, usize, usize) {
-        (
-            self.rooms.len(),
-            self.participants.len(),
-            self.routes.len(),
-            self.connections.len(),
-        )
     }
 
     /// When [`Self::tick`] is due.
