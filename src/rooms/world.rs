@@ -53,6 +53,8 @@ pub struct Counters {
     pub forwarded_messages: u64,
     /// Receivers whose session was renewed because they were too far behind.
     pub slow_receivers: u64,
+    /// Peer connections given up because of a fault inside them.
+    pub broken_connections: u64,
 }
 
 /// See the module.
@@ -277,7 +279,13 @@ impl World {
             Arrival::Connected => self.media_connected(key, side, now),
             Arrival::Silent => self.media_lost(key, side, now),
             Arrival::Heard => self.media_heard(key),
-            Arrival::Closed => self.media_closed(key, side, now),
+            Arrival::Closed => {
+                let broken = self
+                    .peer_mut(key, side)
+                    .is_some_and(|peer| peer.is_broken());
+                self.counters.broken_connections += u64::from(broken);
+                self.media_closed(key, side, now);
+            }
             Arrival::ChannelOpen => self.channel_open(key, side, now),
             Arrival::Message(channel, bytes) => self.message(key, channel, &bytes, now),
             Arrival::Rtp { mid, rid, packet } => self.rtp(key, &mid, rid, &packet, now),
