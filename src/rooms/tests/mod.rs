@@ -21,6 +21,7 @@ pub const BROWSER_JOIN: &str = include_str!("../testdata/offers/browser-join.sdp
 pub const BROWSER_PUBLISH: &str = include_str!("../testdata/offers/browser-publish.sdp");
 pub const BROWSER_UNPUBLISH: &str = include_str!("../testdata/offers/browser-unpublish.sdp");
 
+mod crowd;
 mod data;
 mod fuzz;
 mod held;

@@ -33,6 +33,8 @@ pub struct Client {
     offers: u32,
     /// Sections that were asked for while an offer was out; an offer is due even for none.
     due: Option<u32>,
+    /// A section without a track that is switched when an offer shall change nothing: str0m makes none without a change.
+    spare: Option<(Mid, Direction)>,
     read: usize,
     pub slots: Vec<Mid>,
     /// Which section carries which track, as the newest answer says.
@@ -72,6 +74,7 @@ impl Stage {
             .set_rtp_mode(true)
             .clear_codecs()
             .enable_opus(true, false)
+            .enable_vp8(true)
             .build(now);
         let port = 1_024 + self.clients.len() as u16;
         let address = SocketAddr::from(([198, 51, 100, 1], port));
@@ -104,6 +107,7 @@ impl Stage {
             pending: Some(pending),
             offers: 1,
             due: None,
+            spare: None,
             read: 0,
             slots,
             tracks: HashMap::new(),
@@ -146,13 +150,34 @@ impl Stage {
             }
             self.run(STEP, &[]);
         }
-        panic!("{} gets no answer", self.clients[who].identity);
+        let client = &self.clients[who];
+        let told = self.bench.told(client.connection).iter().rev().take(3);
+        panic!(
+            "{} gets no answer: {:?}",
+            client.identity,
+            told.collect::<Vec<_>>()
+        );
     }
 
     fn offer<T>(&mut self, who: usize, change: impl FnOnce(&mut SdpApi<'_>) -> T) -> T {
         let client = &mut self.clients[who];
         let mut api = client.rtc.sdp_api();
         let changed = change(&mut api);
+        if !api.has_changes() {
+            let (mid, direction) = client.spare.map_or_else(
+                || {
+                    let direction = Direction::SendOnly;
+                    let mid = api.add_media(MediaKind::Video, direction, None, None, None);
+                    (mid, direction)
+                },
+                |(mid, before)| match before {
+                    Direction::SendOnly => (mid, Direction::Inactive),
+                    _ => (mid, Direction::SendOnly),
+                },
+            );
+            api.set_direction(mid, direction);
+            client.spare = Some((mid, direction));
+        }
         if let Some((offer, pending)) = api.apply() {
             client.pending = Some(pending);
             client.offers += 1;
@@ -163,8 +188,9 @@ impl Stage {
         changed
     }
 
-    /// The signalling connection breaks.
+    /// The signalling connection breaks; not while an answer is on its way, of which str0m could not do without.
     pub fn cut(&mut self, who: usize) {
+        self.until_answered(who);
         let connection = self.clients[who].connection;
         let now = self.bench.now;
         self.bench.world.disconnected(connection, now);
@@ -204,6 +230,19 @@ impl Stage {
         client.gone = true;
         client.heard.clear();
         self.by_address.remove(&client.address);
+    }
+
+    /// Forgets what everybody was told, after it was done.
+    pub fn forget(&mut self) {
+        for who in self.present() {
+            self.follow(who);
+        }
+        self.bench.forget();
+        self.bench.closed.clear();
+        self.bench.events.clear();
+        for client in &mut self.clients {
+            client.read = 0;
+        }
     }
 
     /// Those that are there.

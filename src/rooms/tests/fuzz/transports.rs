@@ -58,6 +58,7 @@ impl Siege {
             client.messages.clear();
         }
         self.stage.recorded = None;
+        self.stage.forget();
     }
 
     /// Bob hears alice as if nothing had been, by sound and by message.
