@@ -28,6 +28,7 @@ mod held;
 mod media;
 mod offers;
 mod operations;
+mod server;
 mod sessions;
 mod stage;
 
