@@ -159,7 +159,7 @@ fn come_and_go(seed: u64, most: usize, network: NetemConfig) {
         crowd.go(place, place % 2 == 0);
     }
     // Longer than media is missed, and than the empty room stays.
-    crowd.pass(Duration::from_secs(60));
+    crowd.pass(Duration::from_mins(1));
     assert_eq!(
         crowd.stage.bench.world.held(),
         Held::default(),

@@ -26,7 +26,7 @@ const PACKET: Duration = Duration::from_millis(20);
 /// From the last join to the first look.
 const SETTLING: Duration = Duration::from_secs(2);
 /// How long all may take to join.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// The room server's thread: the kernel shows this name.
 const MEDIA_THREAD: &str = "rooms";
 
@@ -265,7 +265,7 @@ impl Load {
 
     /// Has a participant join and waits until its media flow.
     async fn join(&mut self, joining: &Joining, part: Part) -> Result<(), Failure> {
-        let joined = participant::join(joining, part, self.measuring.subscribe());
+        let joined = Box::pin(participant::join(joining, part, self.measuring.subscribe()));
         let joined = timeout(PATIENCE, joined).await;
         let running = joined
             .map_err(|_| Failure::work(format!("{part:?} is not connected in time")))?

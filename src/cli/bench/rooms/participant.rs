@@ -1,6 +1,7 @@
 //! One client of the measurement: str0m for its media, a WebSocket for its signalling. It speaks or it listens, and does
 //! only what a server needs to forward to it.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,6 +14,7 @@ use livekit_protocol as proto;
 use prost::Message as _;
 use proto::signal_response::Message as Response;
 use str0m::change::SdpAnswer;
+use str0m::format::PayloadParams;
 use str0m::media::{Direction, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::{ExtensionValues, RtpWrite};
@@ -125,7 +127,7 @@ pub(super) async fn join(
         .clear_codecs()
         .enable_opus(true, false)
         .build(Instant::now());
-    let candidate = Candidate::host(address, "udp").map_err(setup)?;
+    let candidate = Candidate::host(address, "udp").map_err(|error| setup(&error))?;
     rtc.add_local_candidate(candidate);
     let mut api = rtc.sdp_api();
     let mut tracks = Vec::new();
@@ -151,7 +153,7 @@ pub(super) async fn join(
     api.add_channel("_reliable".to_owned());
     let (offer, pending) = api
         .apply()
-        .ok_or_else(|| setup("there is nothing to offer"))?;
+        .ok_or_else(|| setup(&"there is nothing to offer"))?;
     let request = proto::JoinRequest {
         connection_settings: Some(proto::ConnectionSettings {
             auto_subscribe: voice.is_none(),
@@ -193,9 +195,9 @@ pub(super) async fn join(
     let answer = participant.answer().await?;
     let carried = answer.mid_to_track_id.len();
     if voice.is_none() && carried != usize::from(joining.publishers) {
-        return Err(setup(format!("it is given {carried} tracks")));
+        return Err(setup(&format!("it is given {carried} tracks")));
     }
-    let answer = SdpAnswer::from_sdp_string(&answer.sdp).map_err(setup)?;
+    let answer = SdpAnswer::from_sdp_string(&answer.sdp).map_err(|error| setup(&error))?;
     let accepted = participant.rtc.sdp_api().accept_answer(pending, answer);
     accepted?;
     while !participant.connected {
@@ -209,7 +211,7 @@ pub(super) async fn join(
     })
 }
 
-fn setup(what: impl ToString) -> Lost {
+fn setup(what: &dyn Display) -> Lost {
     Lost::Setup(what.to_string())
 }
 
@@ -225,7 +227,7 @@ fn url(joining: &Joining, part: Part, request: &proto::JoinRequest) -> Result<St
     claims.video.room_join = true;
     ROOM.clone_into(&mut claims.video.room);
     let keys = Keys::new([(KEY, SECRET)]);
-    let token = token::mint(&claims, &keys).ok_or_else(|| setup("no token can be made"))?;
+    let token = token::mint(&claims, &keys).ok_or_else(|| setup(&"no token can be made"))?;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packed.write_all(&request.encode_to_vec())?;
     let wrapped = proto::WrappedJoinRequest {
@@ -315,7 +317,7 @@ impl Participant {
             .codec_config()
             .params()
             .first()
-            .map(|codec| codec.pt());
+            .map(PayloadParams::pt);
         if let (Some(mid), Some(pt)) = (self.voice, pt)
             && let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(mid, None)
         {

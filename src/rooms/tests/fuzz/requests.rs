@@ -225,7 +225,7 @@ fn signalling_survives_what_no_client_sends() {
         let now = siege.bench.now;
         siege.bench.world.signal(connection, &input.into(), now);
         siege.bench.collect();
-        if rounds.done % 16 == 0 {
+        if rounds.done.is_multiple_of(16) {
             siege.pass(Duration::from_millis(inputs.rng.u64(1..3_000)));
         }
     }
@@ -368,7 +368,7 @@ fn joining_survives_what_no_client_sends() {
                 siege.bench.world.disconnected(connection, siege.bench.now);
             }
         }
-        if rounds.done % 16 == 0 {
+        if rounds.done.is_multiple_of(16) {
             siege.pass(Duration::from_millis(inner.rng.u64(1..3_000)));
         }
     }
@@ -519,12 +519,12 @@ fn the_servers_api_survives_what_no_client_sends() {
             value.to_string().into_bytes()
         };
         rounds.trying(&text);
-        if rounds.done % 8 == 0 {
+        if rounds.done.is_multiple_of(8) {
             bench.join("bob");
         }
         understood += call(&mut bench, &text);
-        if rounds.done % 64 == 0 {
-            bench.pass(Duration::from_secs(60));
+        if rounds.done.is_multiple_of(64) {
+            bench.pass(Duration::from_mins(1));
             bench.forget();
             bench.datagrams.clear();
             bench.events.clear();

@@ -6,6 +6,7 @@ use livekit_protocol as proto;
 use prost::Message as _;
 use proto::data_packet::Value;
 use str0m::channel::{ChannelConfig, Reliability};
+use str0m::format::PayloadParams;
 use str0m::media::Mid;
 use str0m::rtp::{ExtensionValues, RtpWrite, Ssrc};
 use str0m_netem::NetemConfig;
@@ -98,7 +99,7 @@ fn datagrams_that_nobody_sends_harm_nobody() {
         let (to, now) = (Bench::world_address(), siege.stage.bench.now);
         siege.stage.bench.world.datagram(source, to, &input, now);
         siege.stage.bench.collect();
-        if rounds.done % 64 == 0 {
+        if rounds.done.is_multiple_of(64) {
             siege.pass(STEP);
         }
     }
@@ -118,7 +119,7 @@ fn write_noise(siege: &mut Siege, inputs: &mut Mutator) {
         .codec_config()
         .params()
         .iter()
-        .map(|params| params.pt())
+        .map(PayloadParams::pt)
         .collect();
     let pt = if inputs.rng.bool() {
         pts[0]
@@ -286,7 +287,7 @@ fn data_packets_survive_what_no_client_sends() {
             .world
             .message(mallory, channel, &input, now);
         siege.stage.bench.collect();
-        if rounds.done % 32 == 0 {
+        if rounds.done.is_multiple_of(32) {
             siege.stage.run(STEP, &[]);
             for message in &siege.stage.clients[siege.bob].messages {
                 arrived += 1;
