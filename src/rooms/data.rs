@@ -42,6 +42,12 @@ impl Outbox {
         self.last_sequence
     }
 
+    /// What is kept for those who resume.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
     /// Notes a numbered packet; `false` for one that came before.
     fn accept(&mut self, sequence: u32) -> bool {
         let new = sequence > self.last_sequence;

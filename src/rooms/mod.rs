@@ -22,6 +22,7 @@ pub mod sdp;
 mod server;
 mod session;
 mod signalling;
+mod sockets;
 mod speakers;
 mod subscribing;
 #[cfg(test)]
@@ -36,9 +37,8 @@ pub use admission::{Admission, Refusal, Route, admit};
 pub use events::{Event, RoomEvent};
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
-pub use server::{
-    Connection, Requests, Responses, RoomServer, ServerCounters, Sockets, local_addresses,
-};
+pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
+pub use sockets::{Sockets, local_addresses};
 pub use token::Keys;
 pub use world::Counters;
 

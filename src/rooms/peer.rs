@@ -429,12 +429,20 @@ impl Peer {
         self.reliable.is_some() && self.lossy.is_some()
     }
 
-    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on.
-    /// A lossy one is left out when there is no room.
+    /// Whether it was given up because of a fault inside.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on: what
+    /// waited for it is dropped, and it has no open channels any more. A lossy one is left out when there is no room.
     pub fn send_message(&mut self, delivery: Delivery, message: &Bytes) -> bool {
         match delivery {
             Delivery::Reliable => {
                 if self.backlog_bytes + message.len() > MOST_QUEUED_BYTES {
+                    self.backlog = VecDeque::new();
+                    self.backlog_bytes = 0;
+                    (self.reliable, self.lossy) = (None, None);
                     return false;
                 }
                 self.backlog_bytes += message.len();
@@ -448,6 +456,12 @@ impl Peer {
             }
         }
         true
+    }
+
+    /// What waits for its turn on the reliable channel.
+    #[cfg(test)]
+    pub fn queued_bytes(&self) -> usize {
+        self.backlog_bytes
     }
 
     fn flush(&mut self) {
