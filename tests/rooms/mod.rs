@@ -37,8 +37,7 @@ pub fn token(seconds: i64, grants: &Value, more: &Value) -> String {
         .unwrap()
         .as_secs();
     let now = i64::try_from(now).unwrap();
-    let mut claims =
-        json!({"iss": KEY, "nbf": now - 600, "exp": now + seconds, "video": grants});
+    let mut claims = json!({"iss": KEY, "nbf": now - 600, "exp": now + seconds, "video": grants});
     for (name, value) in more.as_object().unwrap() {
         claims[name] = value.clone();
     }

@@ -328,15 +328,17 @@ const BEHAVIOURS: &[(&str, Behaviour, bool)] = &[
         in_scene!(starts_anew_when_it_is_forgotten),
         false,
     ),
-    ("duplicate identity", in_scene!(gives_way_to_its_double), false),
+    (
+        "duplicate identity",
+        in_scene!(gives_way_to_its_double),
+        false,
+    ),
     ("removed by REST", in_scene!(is_removed), false),
     ("room deleted", in_scene!(loses_its_room), false),
     ("server ends", in_scene!(hears_that_the_server_ends), false),
     (
         "token ends, refreshed in time",
-        |server, kind, room, options| {
-            Box::pin(outlives_its_token(server, kind, room, options))
-        },
+        |server, kind, room, options| Box::pin(outlives_its_token(server, kind, room, options)),
         false,
     ),
 ];
@@ -361,7 +363,9 @@ async fn table(title: &str, behaviours: &[(&str, Behaviour, bool)], options: Val
             let mut column = Vec::new();
             for (number, (_, behaviour, _)) in behaviours.iter().enumerate() {
                 let room = format!("{kind:?}-{number}");
-                column.push(outcome(behaviour(Arc::clone(&server), kind, room, options.clone())).await);
+                column.push(
+                    outcome(behaviour(Arc::clone(&server), kind, room, options.clone())).await,
+                );
             }
             column
         }
