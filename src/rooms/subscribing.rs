@@ -287,6 +287,30 @@ impl World {
         }
     }
 
+    /// Tells a client which of the tracks that it asked for are not there. The choice stands all the same.
+    pub(super) fn refuse_absent(
+        &mut self,
+        key: ParticipantKey,
+        subscription: &proto::UpdateSubscription,
+    ) {
+        if !subscription.subscribe {
+            return;
+        }
+        for sid in subscription
+            .track_sids
+            .iter()
+            .take(limits::CHOICES_PER_PARTICIPANT)
+        {
+            if self.publisher_of(key, sid).is_none() {
+                let answer = proto::SubscriptionResponse {
+                    track_sid: sid.clone(),
+                    err: proto::SubscriptionError::SeTrackNotfound as i32,
+                };
+                self.tell(key, Message::SubscriptionResponse(answer));
+            }
+        }
+    }
+
     /// A client says which video it does not look at now; sizes and qualities are not had here.
     pub(super) fn track_setting(
         &mut self,

@@ -269,6 +269,11 @@ impl Client {
         );
     }
 
+    /// The process id of the program.
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
     /// Kills it.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();

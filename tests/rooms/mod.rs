@@ -2,11 +2,14 @@
 
 mod api;
 mod api_clients;
+mod behaviours;
 mod client;
+mod doors;
 mod matrix;
 mod proxy;
 mod resilience;
 mod rest;
+mod signal;
 
 use reqwest::Method;
 use serde_json::{Value, json};

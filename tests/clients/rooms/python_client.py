@@ -92,7 +92,7 @@ class Client:
 
         def data(packet):
             sender = packet.participant.identity if packet.participant else None
-            say("data", text=packet.data.decode(), topic=packet.topic, kind=int(packet.kind), identity=sender)
+            say("data", text=packet.data[:200].decode(), length=len(packet.data), topic=packet.topic, kind=int(packet.kind), identity=sender)
 
         room.on("data_received", data)
 
@@ -176,7 +176,8 @@ class Client:
                 track = rtc.LocalAudioTrack.create_audio_track("tone", tone.source)
                 publication = await me.publish_track(track, rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE))
                 self.tones[publication.sid] = (tone, track)
-                self.task(tone.play())
+                if tone.hertz:
+                    self.task(tone.play())
                 return {"sid": publication.sid}
             case "publish_video":
                 source = rtc.VideoSource(320, 240)
@@ -218,6 +219,9 @@ class Client:
                 await writer.write(noise)
                 await writer.aclose()
                 return {"sha256": hashlib.sha256(noise).hexdigest()}
+            case "burst":
+                for number in range(command["count"]):
+                    await me.publish_data(f"{number} ".ljust(command["length"], "."), reliable=True)
             case "fill":
                 await me.publish_data(bytes(command["length"]), reliable=True)
             case "rpc":
