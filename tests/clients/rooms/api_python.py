@@ -55,7 +55,7 @@ async def main():
     options = json.loads(sys.argv[3])
     client = api.LiveKitAPI(sys.argv[1], options.get("key"), options.get("secret"), token=options.get("token"))
     say("connected", sid="")
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_event_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         command = json.loads(line)

@@ -282,7 +282,7 @@ async def main():
     say("connected", sid=client.room.local_participant.sid, identity=client.room.local_participant.identity, room=client.room.name)
     for participant in client.room.remote_participants.values():
         say("present", identity=participant.identity)
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_event_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         client.task(client.obey(line))
