@@ -1,5 +1,7 @@
 //! Puts the server together from the settings, and runs it until it is told to stop.
 
+mod rooms;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -15,26 +17,24 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::actors::registry::rooms::{RoomRegistry, Rooms};
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
-use crate::providers::embedded::{self, EmbeddedError};
+use crate::providers::RecordingStore;
+use crate::providers::embedded::EmbeddedError;
 use crate::providers::file::FileStore;
-use crate::providers::livekit::{self, LiveKit};
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
-use crate::providers::{RecordingStore, RoomProvider};
 use crate::recordings::{RecordingSettings, Recordings};
-use crate::rooms::RoomServer;
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
+use rooms::OpenRooms;
 
 /// How long sessions that must end may take for their last words and their close frame.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -75,6 +75,9 @@ pub enum ServerError {
     /// The spool of webhooks.
     #[error("data_dir: webhooks cannot be kept there: {0}")]
     Webhooks(#[source] io::Error),
+    /// Events of rooms cannot be posted.
+    #[error("rtc.webhook_urls: {0}")]
+    RoomEvents(#[source] io::Error),
     /// The doors cannot be locked.
     #[error(transparent)]
     Auth(#[from] SetupError),
@@ -148,28 +151,6 @@ pub async fn recordings(
     let data_dir = &settings.storage.data_dir;
     let recordings = Recordings::open(store, wanted.prefix.clone(), data_dir, how);
     recordings.map(Some).map_err(ServerError::Recordings)
-}
-
-/// The rooms that the settings ask for, and those of this process among them; `None` where there are none.
-fn rooms(settings: &Settings) -> Result<(Option<Rooms>, Option<RoomServer>), ServerError> {
-    let rtc = &settings.rtc;
-    let (provider, server): (Arc<dyn RoomProvider>, _) = match livekit::mode(rtc) {
-        RtcMode::Off => return Ok((None, None)),
-        RtcMode::Livekit => match LiveKit::from_settings(rtc) {
-            Some(deployment) => (Arc::new(deployment), None),
-            None => return Ok((None, None)),
-        },
-        RtcMode::Embedded => {
-            let (embedded, server) = embedded::start(rtc, &settings.storage.data_dir)?;
-            (Arc::new(embedded), Some(server))
-        }
-    };
-    let rooms = Rooms {
-        provider,
-        token_lifetime: rtc.token_ttl_seconds,
-        claim_unowned: settings.auth.claim_unowned_rooms,
-    };
-    Ok((Some(rooms), server))
 }
 
 /// How sessions behave, from the settings.
@@ -292,7 +273,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let (rooms, embedded_rooms) = rooms(settings)?;
+    let rooms = OpenRooms::open(settings, &authorities)?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -314,8 +295,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
-        rooms: RoomRegistry::new(rooms).start(),
-        embedded_rooms: embedded_rooms.clone(),
+        rooms: rooms.registry.clone(),
+        embedded_rooms: rooms.embedded.clone(),
         sessions,
         recordings: recordings.clone(),
         outbound_address: settings.sip.outbound_address.clone(),
@@ -378,7 +359,8 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     if let Some(metrics) = metrics {
         metrics.stop(false).await;
     }
-    finish(embedded_rooms, uploads, &webhooks).await;
+    rooms.finish(GOODBYE).await;
+    finish(uploads, &webhooks).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -445,10 +427,7 @@ impl Drain {
 }
 
 /// Brings to an end what outlives the doors.
-async fn finish(rooms: Option<RoomServer>, uploads: Option<Uploads>, webhooks: &Webhooks) {
-    if let Some(rooms) = rooms {
-        let _stopped = rooms.stop().await;
-    }
+async fn finish(uploads: Option<Uploads>, webhooks: &Webhooks) {
     // What is not kept or told by then is kept and told by the next server over this data folder.
     if let Some(uploads) = uploads {
         uploads.finish().await;

@@ -17,6 +17,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use vivavoce::audio::{Layout, SampleRate, wav};
 
 use crate::harness::*;
+use crate::rooms;
+use crate::rooms::client::Kind;
 use crate::session::client::Session;
 use crate::session::recorded::{hears, recording, stored};
 
@@ -201,6 +203,47 @@ async fn the_console_shows_and_plays_a_recording_with_what_was_said_beside_it() 
 }
 
 /// Where pictures are kept, to be looked at.
+#[actix_web::test]
+async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twice() {
+    let server = Server::start();
+    let mut ann = rooms::join(&server, Kind::Python, "kitchen <b>", "ann").await;
+    let mut bob = rooms::join(&server, Kind::Python, "kitchen <b>", "bob").await;
+    ann.publish(440).await;
+    let browser = Chromium::start(None);
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+    page.click("#list-rooms").await;
+    page.until("$('rooms').textContent.includes('kitchen <b>2 in it') || $('rooms').textContent.includes('kitchen <b> 2 in it')").await;
+    page.click("#rooms button").await;
+    page.until("$('people').textContent.includes('ann') && $('people').textContent.includes('bob') && $('people').textContent.includes('audio/opus')").await;
+    page.click("#people .track button").await;
+    ann.next("track_muted", &json!({})).await;
+    page.until("$('people').querySelector('.track').textContent.includes('muted') && $('people').querySelector('.track button').textContent === 'Unmute'")
+        .await;
+    let picture = in_tmp("console-rooms.png");
+    page.screenshot(&picture).await;
+    page.click("#people .track button").await;
+    ann.next("track_unmuted", &json!({})).await;
+
+    // A first click only asks.
+    page.click(r#"[aria-label="Remove bob"]"#).await;
+    page.until("$('people').textContent.includes('Sure?')")
+        .await;
+    assert_eq!(bob.count("disconnected", &json!({})), 0);
+    page.click(r#"[aria-label="Remove bob"]"#).await;
+    bob.wait("disconnected", &json!({})).await;
+    page.until(
+        "!$('people').textContent.includes('bob') && $('people').textContent.includes('ann')",
+    )
+    .await;
+    ann.leave().await;
+    page.until("$('people').textContent === 'Nobody is in it.'")
+        .await;
+    page.click("#list-rooms").await;
+    page.until("$('room').hidden && !$('rooms').hasChildNodes()")
+        .await;
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+}
+
 fn in_tmp(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

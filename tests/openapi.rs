@@ -103,6 +103,10 @@ async fn who_needs_a_token_is_described() {
     let api = described(&server, "/openapi.json").await;
     let mut locked = 0;
     for (path, method, operation) in operations(&api) {
+        // The signature of what is posted lets it in.
+        if path == "/rtc/webhook" {
+            continue;
+        }
         let url = example_url(&server, &path, &operation);
         let ask = |token: Option<&str>| {
             let request = client().request(method.clone(), url.clone());

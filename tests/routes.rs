@@ -33,18 +33,16 @@ fn rooms() -> Vec<Case> {
     let room = json!({"room_name": "a", "participant_name": "b", "participant_identity": "c"});
     let mute = json!({"room_name": "a", "participant_identity": "b", "track_sid": "c", "muted": true});
     vec![
-        (post(), "/rtc/token", room.clone(), 500, "RTC_NOT_CONFIGURED", ""),
         (post(), "/rtc/token", with(&room, "room_name", " "), 400, "INVALID_REQUEST", "room_name"),
         (post(), "/rtc/token", json!({"room_name": "a"}), 400, "INVALID_REQUEST", "participant_name"),
         (post(), "/rtc/token", with(&room, "room_name", 7), 400, "INVALID_REQUEST", "room_name"),
-        (get(), "/rtc/rooms", Value::Null, 500, "RTC_NOT_CONFIGURED", ""),
-        (get(), "/rtc/rooms/a", Value::Null, 500, "RTC_NOT_CONFIGURED", ""),
-        (delete(), "/rtc/participant", room, 500, "RTC_NOT_CONFIGURED", ""),
+        (get(), "/rtc/rooms/a", Value::Null, 404, "ROOM_NOT_FOUND", "room_name"),
+        (delete(), "/rtc/participant", room, 404, "ROOM_NOT_FOUND", "room_name"),
         (delete(), "/rtc/participant", json!({"room_name": "a"}), 400, "INVALID_REQUEST", "participant_identity"),
-        (post(), "/rtc/participant/mute", mute.clone(), 500, "RTC_NOT_CONFIGURED", ""),
+        (post(), "/rtc/participant/mute", mute.clone(), 404, "ROOM_NOT_FOUND", "room_name"),
         (post(), "/rtc/participant/mute", with(&mute, "muted", Value::Null), 400, "INVALID_REQUEST", "muted"),
         (post(), "/rtc/participant/mute", with(&mute, "track_sid", ""), 400, "INVALID_REQUEST", "track_sid"),
-        (post(), "/rtc/webhook", Value::Null, 500, "RTC_NOT_CONFIGURED", ""),
+        (post(), "/rtc/webhook", Value::Null, 401, "unauthorized", "Authorization"),
         (get(), "/recording/abc", Value::Null, 404, "RECORDING_NOT_FOUND", "stream_id"),
         (delete(), "/recording/abc", Value::Null, 404, "RECORDING_NOT_FOUND", "stream_id"),
         (get(), "/recordings?limit=0", Value::Null, 400, "INVALID_REQUEST", "limit"),
@@ -68,11 +66,11 @@ fn telephone() -> Vec<Case> {
     let hook = |host: &str| json!({"host": host, "url": "https://x.example/"});
     vec![
         (post(), "/sip/call", call.clone(), 500, "OUTBOUND_ADDRESS_NOT_CONFIGURED", ""),
-        (post(), "/sip/call", through("sip.example.org:5060"), 500, "RTC_NOT_CONFIGURED", ""),
+        (post(), "/sip/call", through("sip.example.org:5060"), 500, "CALL_FAILED", ""),
         (post(), "/sip/call", through("a b"), 400, "INVALID_REQUEST", "sip.outbound_address"),
         (post(), "/sip/call", with(&call, "to_phone_number", "nobody"), 400, "INVALID_PHONE_NUMBER", "to_phone_number"),
         (post(), "/sip/call", with(&call, "from_phone_number", ""), 400, "INVALID_REQUEST", "from_phone_number"),
-        (post(), "/sip/transfer", transfer.clone(), 500, "RTC_NOT_CONFIGURED", ""),
+        (post(), "/sip/transfer", transfer.clone(), 500, "TRANSFER_FAILED", ""),
         (post(), "/sip/transfer", with(&transfer, "transfer_to", "+1"), 400, "INVALID_PHONE_NUMBER", "transfer_to"),
         (post(), "/sip/hooks", json!({"hooks": [hook("a.example")]}), 500, "STORAGE_ERROR", ""),
         (post(), "/sip/hooks", json!([hook("a.example"), hook("A.example")]), 400, "INVALID_REQUEST", "hooks[1].host"),

@@ -10,8 +10,9 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    Addresses, ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Millis, Networks, PortRange,
-    RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth, VendorUrl,
+    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, Millis, Networks,
+    PortRange, RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth,
+    VendorUrl,
 };
 
 /// One declaration.
@@ -306,7 +307,7 @@ settings! {
 
     /// Rooms.
     rtc: Rtc {
-        /// Which rooms are used; when absent `livekit` where a URL is set, else none (`embedded` becomes the default when it is complete).
+        /// Which rooms are used; when absent `livekit` where `rtc.url` is set, else `embedded`.
         mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE";
         /// The LiveKit deployment: http, https, ws or wss.
         url: Option<VendorUrl> = "", "rtc.url", "RTC_URL";
@@ -323,6 +324,9 @@ settings! {
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
+        /// Where embedded rooms post what happens in them, as LiveKit does. What `webhooks.allow_insecure` and `webhooks.allow_private`
+        /// say holds for these too.
+        webhook_urls: HttpUrls = "", "rtc.webhook_urls", "RTC_WEBHOOK_URLS";
     }
 
     /// Recordings.

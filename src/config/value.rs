@@ -77,6 +77,10 @@ pub struct PortRange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpUrl(pub reqwest::Url);
 
+/// Several of them, written with commas.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HttpUrls(pub Vec<HttpUrl>);
+
 /// Where a vendor's interface is: the part of its addresses before their paths. `ws` and `wss` mean `http` and `https`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VendorUrl(reqwest::Url);
@@ -208,6 +212,18 @@ impl SettingValue for HttpUrl {
         let plain = url.username().is_empty() && url.password().is_none();
         let web = matches!(url.scheme(), "http" | "https") && url.has_host();
         (plain && web).then_some(Self(url))
+    }
+}
+
+impl SettingValue for HttpUrls {
+    const SHAPE: &'static str = "addresses, http://… or https://…, with commas";
+    fn parse(text: &str) -> Option<Self> {
+        let List(items) = List::parse(text)?;
+        let urls = items.iter().map(|item| HttpUrl::parse(item));
+        urls.collect::<Option<_>>().map(Self)
+    }
+    fn absent() -> Option<Self> {
+        Some(Self::default())
     }
 }
 

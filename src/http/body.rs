@@ -44,6 +44,19 @@ impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<
     }
 }
 
+/// A body that is text, whatever it calls itself: what is read only if it is signed.
+pub struct TextBody(pub String);
+
+impl FromRequest for TextBody {
+    type Error = ApiError;
+    type Future = LocalBoxFuture<'static, Result<Self, ApiError>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut dev::Payload) -> Self::Future {
+        let bytes = read(request, payload);
+        async move { Ok(Self(String::from_utf8_lossy(&bytes.await?).into_owned())) }.boxed_local()
+    }
+}
+
 /// The whole body of a request, if it has one, as JSON that everybody reads in the same way.
 pub(super) async fn read_json(
     request: &HttpRequest,

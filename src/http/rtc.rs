@@ -10,14 +10,15 @@ use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::body::JsonBody;
+use super::body::{JsonBody, TextBody};
 use super::error::{ApiError, Code};
 use super::fields::required;
 use super::state::AppState;
 use crate::actors::registry::rooms::{
-    Admit, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom,
+    Admit, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };
 use crate::auth::Access;
+use crate::providers::{EventError, SignedEvent};
 
 /// Body of `POST /rtc/token`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -341,13 +342,19 @@ pub async fn mute(
 }
 
 /// Takes events of the room provider.
-pub async fn webhook() -> Result<HttpResponse, ApiError> {
-    Err(not_configured())
-}
-
-/// The answer where there are no rooms.
-pub fn not_configured() -> ApiError {
-    RoomsError::NotConfigured.into()
+pub async fn webhook(
+    state: web::Data<AppState>,
+    http: HttpRequest,
+    body: TextBody,
+) -> Result<HttpResponse, ApiError> {
+    let authorization = http.headers().get(header::AUTHORIZATION);
+    let authorization = authorization.and_then(|value| value.to_str().ok());
+    let posted = TakeEvent(SignedEvent {
+        authorization: authorization.unwrap_or_default().to_owned(),
+        body: body.0,
+    });
+    state.rooms.send(posted).await.map_err(unreachable)??;
+    Ok(HttpResponse::Ok().finish())
 }
 
 impl From<RoomsError> for ApiError {
@@ -361,6 +368,8 @@ impl From<RoomsError> for ApiError {
             RoomsError::Provider(_) => Code::RtcError,
             RoomsError::Removal(_) => Code::RemovalFailed,
             RoomsError::Mute(_) => Code::MuteFailed,
+            RoomsError::Event(EventError::Signature) => Code::Unauthorized,
+            RoomsError::Event(_) => Code::InvalidRequest,
         };
         if let RoomsError::Provider(cause) | RoomsError::Removal(cause) | RoomsError::Mute(cause) =
             &error

@@ -15,7 +15,6 @@ use serde_json::json;
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::fields::{phone_number, required};
-use super::rtc::not_configured;
 use super::state::AppState;
 use crate::auth::Access;
 use crate::phone;
@@ -208,7 +207,12 @@ pub async fn call(
             "neither sip.outbound_address of the request nor that of the server says where calls go",
         ));
     }
-    Err(not_configured())
+    Err(not_built(Code::CallFailed))
+}
+
+/// The telephone is not built yet.
+fn not_built(code: Code) -> ApiError {
+    ApiError::new(code, "this server cannot telephone yet")
 }
 
 /// The address of a request: `hostname` or `hostname:port`.
@@ -256,7 +260,7 @@ pub async fn transfer(
     required(request.room_name, "room_name")?;
     required(request.participant_identity, "participant_identity")?;
     phone_number(request.transfer_to, "transfer_to")?;
-    Err(not_configured())
+    Err(not_built(Code::TransferFailed))
 }
 
 /// Lists hooks: as long as there is no telephone there are none.

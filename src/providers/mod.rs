@@ -35,7 +35,10 @@ use tokio::sync::mpsc;
 
 pub use credential::{Credential, CredentialField, OwnCredential};
 use parameters::Parameter;
-pub use rooms::{ApiKey, Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+pub use rooms::{
+    ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
+    TrackOf,
+};
 pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use table::ProviderTable;
 

@@ -13,6 +13,8 @@ pub enum Event {
     ParticipantJoined,
     /// It left or was removed.
     ParticipantLeft,
+    /// It has gone before its media came up.
+    ParticipantConnectionAborted,
     /// Others know of it from now on.
     TrackPublished,
     /// It ended, by itself or with its publisher.
@@ -27,6 +29,7 @@ impl Event {
             Self::RoomFinished => "room_finished",
             Self::ParticipantJoined => "participant_joined",
             Self::ParticipantLeft => "participant_left",
+            Self::ParticipantConnectionAborted => "participant_connection_aborted",
             Self::TrackPublished => "track_published",
             Self::TrackUnpublished => "track_unpublished",
         }

@@ -295,15 +295,12 @@ impl World {
                 now,
             );
         }
-        if was_active {
-            self.record(
-                Event::ParticipantLeft,
-                room_key,
-                Some(info.clone()),
-                None,
-                now,
-            );
-        }
+        let left = if was_active {
+            Event::ParticipantLeft
+        } else {
+            Event::ParticipantConnectionAborted
+        };
+        self.record(left, room_key, Some(info.clone()), None, now);
         if participant.visible() {
             self.tell_room(
                 room_key,

@@ -242,6 +242,25 @@ pub fn webhook_tried(delivered: bool) {
     counter.inc();
 }
 
+/// Something has happened in a room. Names that LiveKit may add are counted together.
+pub fn room_event(name: &str) {
+    const KNOWN: [&str; 7] = [
+        "room_started",
+        "room_finished",
+        "participant_joined",
+        "participant_left",
+        "participant_connection_aborted",
+        "track_published",
+        "track_unpublished",
+    ];
+    let event = KNOWN.into_iter().find(|known| *known == name);
+    let event = event.unwrap_or("other");
+    METRICS
+        .room_events
+        .get_or_create(&RoomEventLabel { event })
+        .inc();
+}
+
 /// So many webhooks wait for their receivers.
 pub fn webhooks_waiting(count: usize) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -277,6 +296,11 @@ pub fn page() -> Result<String, fmt::Error> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Cause {
     cause: DropCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RoomEventLabel {
+    event: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -338,6 +362,7 @@ struct Metrics {
     webhook_failures: Counter,
     webhooks_lost: Family<Loss, Counter>,
     webhooks_waiting: Gauge,
+    room_events: Family<RoomEventLabel, Counter>,
     http_requests: Family<Answered, Counter>,
     http_request_durations: Family<Route, Durations>,
 }
@@ -370,6 +395,7 @@ impl Metrics {
             webhook_failures: Counter::default(),
             webhooks_lost: Family::default(),
             webhooks_waiting: Gauge::default(),
+            room_events: Family::default(),
             http_requests: Family::default(),
             http_request_durations: Family::new_with_constructor(durations),
         };
@@ -517,6 +543,11 @@ impl Metrics {
             "webhooks_waiting",
             "Webhooks that wait for their receivers",
             self.webhooks_waiting.clone(),
+        );
+        registry.register(
+            "room_events",
+            "What happened in rooms",
+            self.room_events.clone(),
         );
     }
 

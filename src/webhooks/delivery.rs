@@ -18,7 +18,7 @@ use super::signature::{VERSION, sign};
 use super::spool::{Slip, Spool, Webhook};
 use super::{Addressee, Lane, Receiver, WebhookSettings};
 use crate::outgoing::Authorities;
-use crate::outgoing::reach::PublicOnly;
+use crate::outgoing::reach::{PublicOnly, Reach};
 use crate::telemetry::metrics::{self, WebhookLoss};
 
 /// For a connection, and for everything up to the head of the answer.
@@ -38,18 +38,18 @@ pub(super) struct Postman {
 struct Round {
     spool: Arc<Spool>,
     receiver: Option<Receiver>,
+    clients: Clients,
+}
+
+/// What posts, to receivers of either reach.
+#[derive(Clone)]
+pub(super) struct Clients {
     anywhere: Client,
     public_only: Client,
 }
 
-type Delivered = (Due<Lane, (String, Slip)>, Outcome);
-
-impl Postman {
-    pub(super) fn new(
-        spool: Arc<Spool>,
-        settings: &WebhookSettings,
-        authorities: &Authorities,
-    ) -> io::Result<Self> {
+impl Clients {
+    pub(super) fn new(authorities: &Authorities) -> io::Result<Self> {
         let client = || {
             let build = |client: reqwest::ClientBuilder| {
                 client
@@ -67,14 +67,37 @@ impl Postman {
         let or_plain = |built: reqwest::Result<Client>| {
             built.or_else(|_| Client::builder().tls_certs_only([]).no_proxy().build())
         };
-        let round = Round {
-            spool: Arc::clone(&spool),
-            receiver: settings.receiver.clone(),
+        Ok(Self {
             anywhere: or_plain(client().build()).map_err(io::Error::other)?,
             public_only: client()
                 .dns_resolver(PublicOnly)
                 .build()
                 .map_err(io::Error::other)?,
+        })
+    }
+
+    /// The one that connects to nothing beyond this reach.
+    pub(super) const fn within(&self, reach: Reach) -> &Client {
+        if reach.private {
+            &self.anywhere
+        } else {
+            &self.public_only
+        }
+    }
+}
+
+type Delivered = (Due<Lane, (String, Slip)>, Outcome);
+
+impl Postman {
+    pub(super) fn new(
+        spool: Arc<Spool>,
+        settings: &WebhookSettings,
+        authorities: &Authorities,
+    ) -> io::Result<Self> {
+        let round = Round {
+            spool: Arc::clone(&spool),
+            receiver: settings.receiver.clone(),
+            clients: Clients::new(authorities)?,
         };
         Ok(Self {
             spool,
@@ -171,11 +194,7 @@ impl Round {
             tracing::warn!(host, event = id, %error, "a webhook's receiver is out of reach");
             return Outcome::Away;
         }
-        let client = if receiver.reach.private {
-            &self.anywhere
-        } else {
-            &self.public_only
-        };
+        let client = self.clients.within(receiver.reach);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -227,7 +246,7 @@ const fn judge(status: StatusCode, retry_after_seconds: Option<u64>) -> Outcome 
 }
 
 /// An error with its causes: the outermost says only that something did not work.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

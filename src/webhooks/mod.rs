@@ -5,6 +5,7 @@
 mod delivery;
 mod notice;
 mod queue;
+mod rooms;
 mod signature;
 mod spool;
 
@@ -26,6 +27,7 @@ use crate::outgoing::reach::Reach;
 use crate::telemetry::metrics;
 use delivery::Postman;
 pub use notice::{Notice, NoticeEvent, RecordingFile};
+pub use rooms::RoomEvents;
 pub use spool::SpoolError;
 use spool::{Bounds, Slip, Spool, Webhook};
 
@@ -116,7 +118,7 @@ const fn reach(settings: &Settings) -> Reach {
 /// What is wrong with the settings of webhooks.
 pub fn problems(settings: &Settings) -> Vec<String> {
     let own = &settings.webhooks;
-    let mut problems = Vec::new();
+    let mut problems = rooms::problems(settings);
     if own.url.is_some() != own.secret.is_some() {
         problems.push("webhooks.url, webhooks.secret: one needs the other".to_owned());
     }

@@ -248,18 +248,34 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         "unknown",
         behind_the_door(["404 NOT_FOUND", "200", "200"]),
     ),
-    ("POST", "/rtc/token", "join", NO_ROOMS),
-    ("GET", "/rtc/rooms", "asked", NO_ROOMS),
-    ("GET", "/rtc/rooms/{room_name}", "asked", NO_ROOMS),
-    ("DELETE", "/rtc/participant", "remove", NO_ROOMS),
-    ("POST", "/rtc/participant/mute", "mute", NO_ROOMS),
-    // Its signature lets it in, not a token.
+    // The room is made by the first of them, and is theirs.
     (
         "POST",
-        "/rtc/webhook",
-        "event",
-        ["500 RTC_NOT_CONFIGURED"; 6],
+        "/rtc/token",
+        "join",
+        behind_the_door(["200", "403 ROOM_ACCESS_DENIED", "200"]),
     ),
+    ("GET", "/rtc/rooms", "asked", locked("200")),
+    (
+        "GET",
+        "/rtc/rooms/{room_name}",
+        "unknown",
+        behind_the_door(["200", "404 ROOM_NOT_FOUND", "200"]),
+    ),
+    (
+        "DELETE",
+        "/rtc/participant",
+        "unknown",
+        behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
+    ),
+    (
+        "POST",
+        "/rtc/participant/mute",
+        "unknown",
+        behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
+    ),
+    // Its signature lets it in, not a token.
+    ("POST", "/rtc/webhook", "unsigned", ["401 unauthorized"; 6]),
     ("GET", "/recordings", "asked", locked("200")),
     ("GET", "/recording/{stream_id}", "asked", NO_RECORDINGS),
     (
@@ -275,7 +291,12 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         "through-the-server's-gateway",
         locked("500 OUTBOUND_ADDRESS_NOT_CONFIGURED"),
     ),
-    ("POST", "/sip/transfer", "transfer", NO_ROOMS),
+    (
+        "POST",
+        "/sip/transfer",
+        "transfer",
+        locked("500 TRANSFER_FAILED"),
+    ),
     ("GET", "/sip/hooks", "asked", locked("200")),
     ("POST", "/sip/hooks", "add", locked("500 STORAGE_ERROR")),
     (
@@ -287,7 +308,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
 ];
 
 const NO_HANDSHAKE: &str = "400 INVALID_REQUEST";
-const NO_ROOMS: Cells = locked("500 RTC_NOT_CONFIGURED");
+const NOBODY: &str = "404 PARTICIPANT_NOT_FOUND";
 const NO_RECORDINGS: Cells = locked("404 RECORDING_NOT_FOUND");
 
 /// Beside the document: what is not there is not there for anybody.

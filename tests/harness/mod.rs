@@ -106,6 +106,8 @@ impl Server {
             .args(["serve", "--port", "0", "--data-dir"])
             .arg(data.path())
             .current_dir(data.path())
+            // Servers of one machine cannot share the port of rooms.
+            .env("RTC_UDP_PORT", "0")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log)

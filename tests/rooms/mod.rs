@@ -3,8 +3,9 @@
 mod api;
 mod api_clients;
 mod behaviours;
-mod client;
+pub mod client;
 mod doors;
+mod events;
 mod matrix;
 mod proxy;
 mod resilience;

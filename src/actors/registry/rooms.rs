@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use livekit_protocol::{ParticipantInfo, Room, TrackInfo};
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use serde_json::{Map, Value};
 
 use crate::auth::{Access, TenantId};
-use crate::providers::{Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+use crate::providers::{
+    Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
+};
+use crate::telemetry::metrics;
 
 /// How often a room is claimed anew because others change it meanwhile.
 const MOST_ATTEMPTS: usize = 5;
@@ -44,6 +47,9 @@ pub enum RoomsError {
     /// It failed to mute a track.
     #[error(transparent)]
     Mute(RoomError),
+    /// What was posted is no event of these rooms.
+    #[error(transparent)]
+    Event(#[from] EventError),
 }
 
 /// Asks for a token. With a tenant the room is made, and becomes the tenant's, before there is one.
@@ -114,6 +120,16 @@ pub struct MuteTrack {
     /// Whether it is to be silent.
     pub muted: bool,
 }
+
+/// Takes an event that somebody has posted, if the rooms have signed it.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), RoomsError>")]
+pub struct TakeEvent(pub SignedEvent);
+
+/// Something has happened in a room.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RoomHappening(pub Arc<WebhookEvent>);
 
 /// The actor.
 pub struct RoomRegistry {
@@ -340,6 +356,30 @@ impl Handler<MuteTrack> for RoomRegistry {
         let rooms = self.rooms();
         Box::pin(async move { rooms?.mute(wish).await })
     }
+}
+
+impl Handler<TakeEvent> for RoomRegistry {
+    type Result = Result<(), RoomsError>;
+
+    fn handle(&mut self, TakeEvent(posted): TakeEvent, _: &mut Context<Self>) -> Self::Result {
+        let event = self.rooms()?.provider.read_event(&posted)?;
+        happened(&event);
+        Ok(())
+    }
+}
+
+impl Handler<RoomHappening> for RoomRegistry {
+    type Result = ();
+
+    fn handle(&mut self, RoomHappening(event): RoomHappening, _: &mut Context<Self>) {
+        happened(&event);
+    }
+}
+
+/// Whatever the event, it is taken: there will be some that this server does not know.
+fn happened(event: &WebhookEvent) {
+    metrics::room_event(&event.event);
+    tracing::debug!(event = event.event, id = event.id, "a room's event");
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ const TAGS: [(&str, &str); 6] = [
     ),
     (
         "Rooms",
-        "Real-time rooms, of this process (`RTC_MODE=embedded`) or of a LiveKit deployment (`RTC_URL`). A server without rooms, \
-         which is the default as yet, answers valid requests with 500 `RTC_NOT_CONFIGURED`.",
+        "Real-time rooms that LiveKit's clients join: of this process, or of a LiveKit deployment (`RTC_URL`). A server without \
+         rooms (`RTC_MODE=off`) answers valid requests with 500 `RTC_NOT_CONFIGURED`.",
     ),
     (
         "Recordings",

@@ -208,7 +208,7 @@ fn rooms() -> Vec<Operation> {
             .answers(200, json_of::<rtc::TokenAnswer>("The token."))
             .refuses(403, &[Code::RoomAccessDenied])
             .refuses(500, &provider)
-            .example("join", room.clone(), 500)
+            .example("join", room.clone(), 200)
             .example(
                 "without a room",
                 json!({"participant_name": "Ada", "participant_identity": "ada"}),
@@ -219,7 +219,7 @@ fn rooms() -> Vec<Operation> {
             .protected()
             .answers(200, json_of::<rtc::RoomList>("The rooms."))
             .refuses(500, &provider)
-            .example("asked", Value::Null, 500),
+            .example("asked", Value::Null, 200),
         get("/rtc/rooms/{room_name}", "getRoom", "Rooms")
             .summary("A room and who is in it")
             .protected()
@@ -232,7 +232,7 @@ fn rooms() -> Vec<Operation> {
             .answers(200, json_of::<rtc::RoomDetails>("The room."))
             .refuses(404, &[Code::RoomNotFound])
             .refuses(500, &provider)
-            .example("asked", Value::Null, 500),
+            .example("unknown", Value::Null, 404),
         delete("/rtc/participant", "removeParticipant", "Rooms")
             .summary("Removes somebody from a room")
             .says("Their token stays valid.")
@@ -242,7 +242,7 @@ fn rooms() -> Vec<Operation> {
             .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
             .refuses(500, &provider)
             .refuses(500, &[Code::RemovalFailed])
-            .example("remove", somebody, 500),
+            .example("unknown", somebody, 404),
         post("/rtc/participant/mute", "muteTrack", "Rooms")
             .summary("Mutes or unmutes a track")
             .protected()
@@ -258,15 +258,16 @@ fn rooms() -> Vec<Operation> {
             )
             .refuses(500, &provider)
             .refuses(500, &[Code::MuteFailed])
-            .example("mute", track, 500)
+            .example("unknown", track, 404)
             .example("without a track", room, 400),
         post("/rtc/webhook", "takeRoomEvent", "Rooms")
             .summary("Takes an event of the room provider")
-            .says("The event carries the provider's signature instead of a token.")
+            .says("The event is JSON as LiveKit's webhooks have it, and carries their signature instead of a token.")
             .answers(200, plain("It was taken."))
+            .refuses(400, &[Code::InvalidRequest])
             .refuses(401, &[Code::Unauthorized])
             .refuses(500, &[Code::RtcNotConfigured])
-            .example("event", Value::Null, 500),
+            .example("unsigned", Value::Null, 401),
     ]
 }
 

@@ -1,14 +1,22 @@
 //! Rooms of the server in this process.
 
+mod events;
+
 use std::io;
 use std::path::Path;
 
 use async_trait::async_trait;
-use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo};
+use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
+use tokio::sync::mpsc;
 
-use super::rooms::{ApiKey, Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+use super::rooms::{
+    ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
+    TrackOf,
+};
 use crate::config::{Rtc, VendorUrl};
-use crate::rooms::{self, Keys, OperationError, RoomServer, Sockets};
+use crate::rooms::{self, Keys, OperationError, RoomEvent, RoomServer, Sockets};
+
+pub use events::told;
 
 const SLUG: &str = "embedded";
 
@@ -24,7 +32,7 @@ pub enum EmbeddedError {
 }
 
 /// Opens the rooms that the settings ask for.
-pub fn start(settings: &Rtc, data_dir: &Path) -> Result<(Embedded, RoomServer), EmbeddedError> {
+pub fn start(settings: &Rtc, data_dir: &Path) -> Result<Started, EmbeddedError> {
     let key = match ApiKey::from_settings(settings) {
         Some(key) => key,
         None => ApiKey::kept(data_dir).map_err(EmbeddedError::Key)?,
@@ -39,10 +47,25 @@ pub fn start(settings: &Rtc, data_dir: &Path) -> Result<(Embedded, RoomServer), 
     };
     let started = sockets.and_then(|sockets| RoomServer::start(settings_of_rooms, sockets));
     let (server, events) = started.map_err(EmbeddedError::Media)?;
-    // Nobody asks for them yet.
-    drop(events);
     let url = settings.public_url.as_ref().map(VendorUrl::socket);
-    Ok((Embedded::new(server.clone(), key, url), server))
+    Ok(Started {
+        provider: Embedded::new(server.clone(), key.clone(), url),
+        server,
+        key,
+        events,
+    })
+}
+
+/// Rooms that are open.
+pub struct Started {
+    /// Their seam.
+    pub provider: Embedded,
+    /// Themselves.
+    pub server: RoomServer,
+    /// What their tokens and events are signed with.
+    pub key: ApiKey,
+    /// What happens in them.
+    pub events: mpsc::Receiver<RoomEvent>,
 }
 
 /// The rooms.
@@ -131,6 +154,10 @@ impl RoomProvider for Embedded {
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
         self.key.token(SLUG, pass)
+    }
+
+    fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
+        self.key.read_event(event)
     }
 }
 

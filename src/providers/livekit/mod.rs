@@ -11,12 +11,15 @@ use async_trait::async_trait;
 use dashmap::DashMap;
 use livekit_api::services::room::{CreateRoomOptions, RoomClient};
 use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
-use livekit_protocol::{ParticipantInfo, Room, TrackInfo};
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::config::{Rtc, RtcMode, VendorUrl};
 
-use super::rooms::{ApiKey, Creation, RoomError, RoomErrorKind, RoomPass, RoomProvider, TrackOf};
+use super::rooms::{
+    ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
+    TrackOf,
+};
 
 const SLUG: &str = "livekit";
 /// How long a call may take.
@@ -73,8 +76,7 @@ impl LiveKit {
 pub fn mode(settings: &Rtc) -> RtcMode {
     let by_url = || match settings.url {
         Some(_) => RtcMode::Livekit,
-        // Embedded rooms become the default when they are complete.
-        None => RtcMode::Off,
+        None => RtcMode::Embedded,
     };
     settings.mode.unwrap_or_else(by_url)
 }
@@ -184,6 +186,10 @@ impl RoomProvider for LiveKit {
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
         self.key.token(SLUG, pass)
+    }
+
+    fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
+        self.key.read_event(event)
     }
 }
 

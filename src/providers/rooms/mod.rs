@@ -2,13 +2,15 @@
 //! described in LiveKit's own messages, which both speak. Whose rooms they are is not this seam's matter, but both ways
 //! of changing a room's metadata are such that of two who race one finds out that it has lost.
 
+mod event;
 mod key;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use livekit_protocol::{ParticipantInfo, Room, TrackInfo};
+use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 
+pub use event::{EventError, SignedEvent};
 pub use key::ApiKey;
 
 /// Keeps rooms.
@@ -48,6 +50,9 @@ pub trait RoomProvider: Send + Sync {
 
     /// A token that opens one room.
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;
+
+    /// Reads an event that the rooms have posted to us.
+    fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError>;
 }
 
 /// What became of a wish to make a room.
