@@ -72,4 +72,7 @@ await send('Page.navigate', { url: `http://127.0.0.1:${server.address().port}/` 
 
 const lines = createInterface({ input: process.stdin });
 lines.on('line', (line) => send('Runtime.evaluate', { expression: `window.obey(${line})` }, sessionId));
-lines.on('close', () => process.exit(0));
+lines.on('close', async () => {
+  await send('Runtime.evaluate', { expression: 'window.obey({ do: "leave" })', awaitPromise: true }, sessionId);
+  process.exit(0);
+});
