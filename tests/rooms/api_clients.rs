@@ -17,7 +17,7 @@ use crate::harness::Server;
 
 /// One of the clients.
 enum Api {
-    Program(Client),
+    Program(Box<Client>),
     Crate(Box<Crate>),
 }
 
@@ -37,7 +37,7 @@ impl Api {
             let arguments = [server.url.as_str(), "", &options.to_string()];
             let mut program = Client::run(script, kind, name, arguments);
             program.connected().await;
-            Self::Program(program)
+            Self::Program(Box::new(program))
         };
         match name {
             "Python" => program("api_python.py", Kind::Python).await,
@@ -104,7 +104,8 @@ impl Crate {
             "create" => {
                 let options = CreateRoomOptions {
                     metadata: text("metadata").to_owned(),
-                    empty_timeout: call["empty_timeout"].as_u64().unwrap_or(0) as u32,
+                    empty_timeout: u32::try_from(call["empty_timeout"].as_u64().unwrap_or(0))
+                        .unwrap(),
                     ..Default::default()
                 };
                 shown(rooms.create_room(room, options).await?)

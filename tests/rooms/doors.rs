@@ -311,7 +311,8 @@ async fn a_subscription_to_what_is_not_there_is_answered() {
 async fn a_room_is_left_by_the_clients_word_and_by_the_servers() {
     let server = keyed_server();
     let (mut ann, _) = Signal::join(&server, &pass("ann")).await;
-    ann.ask(Request::Leave(Default::default())).await;
+    ann.ask(Request::Leave(proto::LeaveRequest::default()))
+        .await;
     while ann.next().await.is_some() {}
     assert_eq!(present(&server).await, Vec::<String>::new());
     let (mut bob, _) = Signal::join(&server, &pass("bob")).await;
