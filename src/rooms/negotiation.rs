@@ -238,7 +238,7 @@ mod tests {
             direction,
             track_id: None,
             layers: vec![],
-            video_mime: None,
+            video_mimes: vec![],
         }
     }
 

@@ -103,6 +103,37 @@ fn reliable_messages_arrive_in_order_signed_and_once() {
 }
 
 #[test]
+fn a_resume_repeats_no_message_that_is_on_its_way() {
+    let mut stage = Stage::new(bad_network());
+    let (a, b) = (stage.join("a"), stage.join("b"));
+    stage.run(Duration::from_secs(6), &[]);
+    for sequence in 1..=4 {
+        stage.send(a, "_reliable", &reliable(sequence));
+    }
+    stage.run(Duration::from_millis(50), &[]);
+    let join = stage.bench.join_response(stage.clients[b].connection);
+    let of_a = join.other_participants[0].sid.clone();
+    let mut again = Bench::admission("b", |_| ());
+    again.resume = join.participant.as_ref().map(|b| b.sid.clone());
+    let resumed = stage.bench.connect(again);
+    // What the client says of itself is old when it arrives.
+    let behind = proto::DataChannelReceiveState {
+        publisher_sid: of_a,
+        last_seq: 1,
+    };
+    let state = proto::SyncState {
+        datachannel_receive_states: vec![behind],
+        ..Default::default()
+    };
+    stage.bench.ask(resumed, Request::SyncState(state));
+    stage.send(a, "_reliable", &reliable(5));
+    stage.run(Duration::from_secs(6), &[]);
+    let got = stage.clients[b].messages.iter();
+    let got: Vec<u32> = got.map(|packet| packet.sequence).collect();
+    assert_eq!(got, [1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_message_goes_to_those_it_names() {
     let mut stage = Stage::new(NetemConfig::new());
     let (a, b, c) = (stage.join("a"), stage.join("b"), stage.join("c"));
