@@ -20,6 +20,7 @@ use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig}
 use super::forwarding::{Numbers, Rebase};
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
+use super::ssrcs::Ssrcs;
 
 /// The labels of the data channels that clients know.
 pub const RELIABLE: &str = "_reliable";
@@ -118,6 +119,8 @@ pub struct Peer {
     backlog: VecDeque<Bytes>,
     backlog_bytes: usize,
     pending_offer: Option<SdpPendingOffer>,
+    /// What media came in under.
+    pub ssrcs: Ssrcs,
     broken: bool,
     closed_told: bool,
 }
@@ -172,6 +175,7 @@ impl Peer {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             pending_offer: None,
+            ssrcs: Ssrcs::default(),
             broken: false,
             closed_told: false,
         }
