@@ -24,6 +24,7 @@ mod session;
 mod signalling;
 mod sockets;
 mod speakers;
+mod ssrcs;
 mod subscribing;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! One peer connection: str0m's `Rtc` in RTP mode and ICE-lite, the slots in which it sends, and the queues in front of
 //! its data channels. It knows nothing of rooms; what comes in leaves it as an [`Arrival`].
-//! A participant inside the process would be another kind of the same: [`super::participant::Link`] is where it fits.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,10 +19,11 @@ use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig}
 use super::forwarding::{Numbers, Rebase};
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
+use super::ssrcs::Ssrcs;
 
 /// The labels of the data channels that clients know.
 pub const RELIABLE: &str = "_reliable";
-/// See [`RELIABLE`].
+/// See above.
 pub const LOSSY: &str = "_lossy";
 /// What a receiver may be behind on its reliable channel before its session is renewed.
 pub const MOST_QUEUED_BYTES: usize = 16 << 20;
@@ -118,6 +118,8 @@ pub struct Peer {
     backlog: VecDeque<Bytes>,
     backlog_bytes: usize,
     pending_offer: Option<SdpPendingOffer>,
+    /// What media came in under.
+    pub ssrcs: Ssrcs,
     broken: bool,
     closed_told: bool,
 }
@@ -172,6 +174,7 @@ impl Peer {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             pending_offer: None,
+            ssrcs: Ssrcs::default(),
             broken: false,
             closed_told: false,
         }
@@ -440,8 +443,7 @@ impl Peer {
         match delivery {
             Delivery::Reliable => {
                 if self.backlog_bytes + message.len() > MOST_QUEUED_BYTES {
-                    self.backlog = VecDeque::new();
-                    self.backlog_bytes = 0;
+                    (self.backlog, self.backlog_bytes) = (VecDeque::new(), 0);
                     (self.reliable, self.lossy) = (None, None);
                     return false;
                 }

@@ -179,10 +179,15 @@ impl World {
             self.counters.stray_datagrams += 1;
             return;
         };
-        if let Some(peer) = self.peer_mut(key, side) {
-            peer.handle(input);
-            self.touch(key, side);
+        let Some(peer) = self.peer_mut(key, side) else {
+            return;
+        };
+        if !peer.ssrcs.admit(bytes) {
+            self.counters.stray_datagrams += 1;
+            return;
         }
+        peer.handle(input);
+        self.touch(key, side);
         self.settle(now);
     }
 
