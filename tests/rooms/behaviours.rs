@@ -10,7 +10,10 @@
 //! | every call of the server API, revoked permission, server-side mute and removal, not found, unimplemented | `api`, `api_clients` |
 //! | tokens, header and query, CORS, double slash, gzip bomb, oversize message, body limit, ping, attributes and limits, socket lost before media, absent track | `doors` |
 //! | late joiner, mime types, video and simulcast, announced before media, auto-subscribe off, no right to subscribe, subscription permissions, speakers, quality, many tracks, tracks while others join, streams, RPC errors, oversize data, slow receiver | here |
-//! | payload types and codecs per connection, loss and reordering, reliable data across a resume, auto-create off, full room, hidden participants, join timeout, room timers | unit tests in `src/rooms` |
+//! | webhooks in order and signed | `events` |
+//! | unsupported codec (one peer connection), recorded offers, loss and reordering, reliable data across a resume, auto-create off (there is no setting for it), full room, hidden participants, join timeout, room timers | unit tests in `src/rooms` |
+//!
+//! Open: an ICE restart whose offer or answer is lost, and an unsupported codec with two peer connections.
 //!
 //! Not had here, so not tested: several nodes and moving between them, dynacast, data tracks, data blobs, end-to-end
 //! encryption (opaque to the server), codec override for a device, telephone and egress services, failover of API clients.
