@@ -3,7 +3,6 @@
 pub mod adpcm;
 pub mod bus;
 pub mod companding;
-pub mod conference;
 pub mod convert;
 pub mod decode;
 pub mod denoise;

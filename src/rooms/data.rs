@@ -1,4 +1,4 @@
-//! Data packets between participants: who gets them, under whose name, in which order, and again after a resume.
+//! Data packets between participants: who gets them, under whose name, in which order, and later for those who join.
 //! What is above a packet (chat, streams, RPC) is the clients' own affair and passes through.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use super::peer::{Channel, Delivery};
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
 
-/// For how long, and up to how much, a sender's reliable packets are kept for those who resume.
+/// For how long, and up to how much, a sender's reliable packets are kept for those whose channels are not open yet.
 const KEPT_FOR: Duration = Duration::from_secs(20);
 const MOST_KEPT_BYTES: usize = 2 << 20;
 const MOST_KEPT: usize = 1_000;
@@ -31,7 +31,6 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Kept {
     at: Instant,
-    sequence: u32,
     destinations: Vec<String>,
     bytes: Bytes,
 }
@@ -42,6 +41,12 @@ impl Outbox {
         self.last_sequence
     }
 
+    /// What is kept for those who resume.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
     /// Notes a numbered packet; `false` for one that came before.
     fn accept(&mut self, sequence: u32) -> bool {
         let new = sequence > self.last_sequence;
@@ -49,11 +54,10 @@ impl Outbox {
         new
     }
 
-    fn keep(&mut self, sequence: u32, destinations: Vec<String>, bytes: Bytes, now: Instant) {
+    fn keep(&mut self, destinations: Vec<String>, bytes: Bytes, now: Instant) {
         self.kept_bytes += bytes.len();
         self.kept.push_back(Kept {
             at: now,
-            sequence,
             destinations,
             bytes,
         });
@@ -72,11 +76,10 @@ impl Outbox {
         }
     }
 
-    /// What was sent to this receiver after a number, or since a moment.
+    /// What was meant for this receiver since a moment.
     fn since<'a>(
         &'a self,
         receiver: &'a Participant,
-        sequence: u32,
         joined: Instant,
     ) -> impl Iterator<Item = Bytes> + 'a {
         let meant = |kept: &&Kept| {
@@ -88,7 +91,7 @@ impl Outbox {
         };
         self.kept
             .iter()
-            .filter(move |kept| kept.sequence > sequence && kept.at >= joined)
+            .filter(move |kept| kept.at >= joined)
             .filter(meant)
             .map(|kept| kept.bytes.clone())
     }
@@ -190,9 +193,7 @@ impl World {
             && packet.sequence > 0
             && let Some(sender) = sender.and_then(|sender| self.participants.get_mut(&sender))
         {
-            sender
-                .outbox
-                .keep(packet.sequence, destinations, bytes, now.instant);
+            sender.outbox.keep(destinations, bytes, now.instant);
         }
     }
 
@@ -226,36 +227,8 @@ impl World {
         }
         let others = self.members(receiver.room).filter(|other| other.key != key);
         let missed: Vec<Bytes> = others
-            .flat_map(|other| other.outbox.since(receiver, 0, receiver.joined))
+            .flat_map(|other| other.outbox.since(receiver, receiver.joined))
             .collect();
-        for bytes in missed {
-            self.send_to(key, Delivery::Reliable, &bytes);
-        }
-    }
-
-    /// A resumed participant gets what its receiving states say it has not got.
-    pub(super) fn replay(
-        &mut self,
-        key: ParticipantKey,
-        states: &[proto::DataChannelReceiveState],
-        _now: Now,
-    ) {
-        let Some(receiver) = self.participants.get(&key) else {
-            return;
-        };
-        let mut missed = Vec::new();
-        for state in states.iter().take(limits::DESTINATIONS) {
-            let sender = self
-                .members(receiver.room)
-                .find(|other| *other.sid == *state.publisher_sid && other.key != key);
-            if let Some(sender) = sender {
-                missed.extend(
-                    sender
-                        .outbox
-                        .since(receiver, state.last_seq, receiver.joined),
-                );
-            }
-        }
         for bytes in missed {
             self.send_to(key, Delivery::Reliable, &bytes);
         }

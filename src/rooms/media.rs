@@ -9,7 +9,7 @@ use str0m::media::{KeyframeRequestKind, Mid, Rid};
 use str0m::rtp::RtpPacket;
 
 use super::negotiation::TrackSid;
-use super::participant::{Link, Side};
+use super::participant::{Link, Participant, Side};
 use super::peer::Passing;
 use super::sdp::SectionKind;
 use super::world::World;
@@ -240,27 +240,49 @@ impl World {
         else {
             return;
         };
-        let (quality, score) = match participant.loss {
-            loss if loss < 0.02 => (Excellent, 5.0),
-            loss if loss < 0.08 => (Good, 4.0),
-            _ => (Poor, 2.0),
+        let quality = match participant.loss {
+            loss if loss < 0.02 => Excellent,
+            loss if loss < 0.08 => Good,
+            _ => Poor,
         };
-        if participant.quality.replace(quality) == Some(quality) {
+        let before = participant.quality.replace(quality);
+        if before == Some(quality) {
             return;
         }
-        let info = proto::ConnectionQualityInfo {
-            participant_sid: participant.sid.to_string(),
-            quality: quality as i32,
-            score,
-        };
         let (room, visible) = (participant.room, participant.visible());
-        let update = Message::ConnectionQuality(proto::ConnectionQualityUpdate {
-            updates: vec![info],
-        });
+        let update = quality_of([&*participant]);
         if visible {
             self.tell_room(room, update, None);
         } else {
             self.tell(key, update);
         }
+        if before.is_none() {
+            // Whoever is new has not heard how the others are.
+            let others = self
+                .members(room)
+                .filter(|other| other.key != key && other.visible());
+            let update = quality_of(others);
+            self.tell(key, update);
+        }
     }
+}
+
+/// What is told of the connections of those that were judged.
+fn quality_of<'a>(participants: impl IntoIterator<Item = &'a Participant>) -> Message {
+    use proto::ConnectionQuality::{Excellent, Good};
+    let judged = participants
+        .into_iter()
+        .filter_map(|participant| Some((participant, participant.quality?)));
+    let updates = judged.map(|(participant, quality)| proto::ConnectionQualityInfo {
+        participant_sid: participant.sid.to_string(),
+        quality: quality as i32,
+        score: match quality {
+            Excellent => 5.0,
+            Good => 4.0,
+            _ => 2.0,
+        },
+    });
+    Message::ConnectionQuality(proto::ConnectionQualityUpdate {
+        updates: updates.collect(),
+    })
 }

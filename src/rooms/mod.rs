@@ -23,7 +23,9 @@ pub mod sdp;
 mod server;
 mod session;
 mod signalling;
+mod sockets;
 mod speakers;
+mod ssrcs;
 mod subscribing;
 #[cfg(test)]
 mod tests;
@@ -38,9 +40,8 @@ pub use events::{Event, RoomEvent};
 pub use local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
-pub use server::{
-    Connection, Requests, Responses, RoomServer, ServerCounters, Sockets, local_addresses,
-};
+pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
+pub use sockets::{Sockets, local_addresses};
 pub use token::Keys;
 pub use world::Counters;
 

@@ -4,7 +4,7 @@
 //! A section in which a client only receives is a *slot*: it carries one track of somebody else at a time.
 //! A slot that was used before must send under a new SSRC, otherwise libwebrtc counts the packets and plays nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::sdp::{Direction, Section, SectionKind};
@@ -63,6 +63,8 @@ pub struct Assigned {
 #[derive(Debug, Default)]
 pub struct Slots {
     slots: Vec<Slot>,
+    /// Sections that ever carried something and are offered as something else now. They may become slots again.
+    retired: BTreeSet<String>,
 }
 
 impl Slots {
@@ -81,11 +83,13 @@ impl Slots {
                 mid: section.mid.to_owned(),
                 kind: section.kind,
                 carries: None,
-                used: false,
+                used: self.retired.remove(section.mid),
                 last: None,
             });
             self.slots.push(slot);
         }
+        let retired = known.into_values().filter(|slot| slot.used);
+        self.retired.extend(retired.map(|slot| slot.mid));
     }
 
     /// Adds a slot that this side made (two peer connections).
@@ -234,8 +238,19 @@ mod tests {
             direction,
             track_id: None,
             layers: vec![],
-            video_mime: None,
+            video_mimes: vec![],
         }
+    }
+
+    #[test]
+    fn a_slot_that_was_something_else_in_between_is_still_a_used_one() {
+        let mut slots = two_slots();
+        slots.assign(&[wanted("TR_A1")], false);
+        for direction in [Direction::Inactive, Direction::RecvOnly] {
+            slots.follow(&[section("0", direction), section("1", Direction::Inactive)]);
+        }
+        let again = slots.assign(&[wanted("TR_A1")], false);
+        assert_eq!(again.changed, [("0".to_owned(), "TR_A1".into(), true)]);
     }
 
     fn two_slots() -> Slots {

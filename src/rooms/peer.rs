@@ -21,10 +21,11 @@ use super::forwarding::{Numbers, Rebase};
 use super::local::LocalPacket;
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
+use super::ssrcs::Ssrcs;
 
 /// The labels of the data channels that clients know.
 pub const RELIABLE: &str = "_reliable";
-/// See [`RELIABLE`].
+/// See above.
 pub const LOSSY: &str = "_lossy";
 /// What a receiver may be behind on its reliable channel before its session is renewed.
 pub const MOST_QUEUED_BYTES: usize = 16 << 20;
@@ -151,6 +152,8 @@ pub struct Peer {
     backlog: VecDeque<Bytes>,
     backlog_bytes: usize,
     pending_offer: Option<SdpPendingOffer>,
+    /// What media came in under.
+    pub ssrcs: Ssrcs,
     broken: bool,
     closed_told: bool,
 }
@@ -205,6 +208,7 @@ impl Peer {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             pending_offer: None,
+            ssrcs: Ssrcs::default(),
             broken: false,
             closed_told: false,
         }
@@ -462,12 +466,19 @@ impl Peer {
         self.reliable.is_some() && self.lossy.is_some()
     }
 
-    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on.
-    /// A lossy one is left out when there is no room.
+    /// Whether it was given up because of a fault inside.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on: what
+    /// waited for it is dropped, and it has no open channels any more. A lossy one is left out when there is no room.
     pub fn send_message(&mut self, delivery: Delivery, message: &Bytes) -> bool {
         match delivery {
             Delivery::Reliable => {
                 if self.backlog_bytes + message.len() > MOST_QUEUED_BYTES {
+                    (self.backlog, self.backlog_bytes) = (VecDeque::new(), 0);
+                    (self.reliable, self.lossy) = (None, None);
                     return false;
                 }
                 self.backlog_bytes += message.len();
@@ -481,6 +492,12 @@ impl Peer {
             }
         }
         true
+    }
+
+    /// What waits for its turn on the reliable channel.
+    #[cfg(test)]
+    pub fn queued_bytes(&self) -> usize {
+        self.backlog_bytes
     }
 
     fn flush(&mut self) {

@@ -7,7 +7,7 @@ use proto::signal_response::Message;
 use super::events::Event;
 use super::limits;
 use super::local;
-use super::negotiation::{Pending, published_by};
+use super::negotiation::{Pending, TrackSid, published_by};
 use super::participant::{Link, Participant, Publication, Side};
 use super::peer::Peer;
 use super::sdp::{self, Section, SectionKind};
@@ -189,13 +189,15 @@ impl World {
             return;
         };
         let mut carried = Vec::new();
+        let mut given = Vec::new();
         if one {
             peer.slots.follow(&sections);
             peer.slots.release(&wanted);
             let assigned = peer.slots.assign(&wanted, false);
             for (mid, track, used) in assigned.changed {
                 peer.renew_slot(&mid, used);
-                carried.push(track);
+                carried.push(TrackSid::clone(&track));
+                given.push((mid, track));
             }
         }
         let answer = peer.accept_offer(&offer.sdp);
@@ -220,6 +222,7 @@ impl World {
                 return self.renew(key, proto::DisconnectReason::UnknownReason);
             }
         }
+        self.refuse_unsupported(key, &given, &sections);
         self.tell_subscribed(key, &carried, now);
         self.published_changed(key, announced, now);
         self.reconcile(key, now);
@@ -327,10 +330,11 @@ fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
         section.mid.clone_into(&mut publication.info.mid);
         publication.layer = section.layers.first().map(|layer| (*layer).to_owned());
         if let Some(mime) = section
-            .video_mime
+            .video_mimes
+            .first()
             .filter(|_| publication.kind == SectionKind::Video)
         {
-            publication.info.mime_type = mime.to_owned();
+            publication.info.mime_type = (*mime).to_owned();
         }
         changes.begun.push(publication.info.clone());
     }

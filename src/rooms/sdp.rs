@@ -46,8 +46,8 @@ pub struct Section<'a> {
     pub track_id: Option<&'a str>,
     /// The layers of `a=simulcast:send`, as the sender lists them: lowest first in all known clients.
     pub layers: Vec<&'a str>,
-    /// The first video codec that is known here, as a MIME type in lower case.
-    pub video_mime: Option<&'static str>,
+    /// The video codecs that are known here, preferred ones first, as MIME types in lower case.
+    pub video_mimes: Vec<&'static str>,
 }
 
 /// Why a description cannot be used.
@@ -106,7 +106,7 @@ fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
     let mut direction = Direction::SendRecv;
     let mut track_id = None;
     let mut layers = Vec::new();
-    let mut video_mime = None;
+    let mut video_mimes = Vec::new();
     for line in lines.lines() {
         let line = line.trim_end();
         if let Some(media) = line.strip_prefix("m=") {
@@ -123,7 +123,8 @@ fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
         } else if let Some(value) = line.strip_prefix("a=simulcast:") {
             layers = simulcast_send(value);
         } else if let Some(value) = line.strip_prefix("a=rtpmap:") {
-            video_mime = video_mime.or_else(|| video_mime_of(value));
+            let known = video_mime_of(value).filter(|mime| !video_mimes.contains(mime));
+            video_mimes.extend(known);
         } else if let Some(stated) = direction_of(line) {
             direction = stated;
         }
@@ -139,7 +140,7 @@ fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
         direction,
         track_id,
         layers,
-        video_mime,
+        video_mimes,
     }))
 }
 

@@ -1,24 +1,25 @@
 //! The handle of the room server and the thread behind it: the only place in `rooms` with sockets, channels and a clock.
 //! Everything that is decided is `world`'s; here it is fed, and what it leaves is sent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 use bytes::Bytes;
 use livekit_protocol as proto;
 use str0m::net::Transmit;
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::admission::{Admission, Refusal};
 use super::events::RoomEvent;
 use super::local::LocalMedia;
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
+use super::sockets::Sockets;
 use super::token::Keys;
 use super::world::{Counters, World};
 use super::{ConnectionId, Now, Settings};
@@ -33,105 +34,6 @@ const MOST_EVENTS: usize = 4_096;
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Larger than any datagram that media travels in.
 const DATAGRAM_BYTES: usize = 2_048;
-/// Of the kernel's buffers: a burst of one picture to many receivers fits.
-const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-
-/// One UDP socket per address, each with the address that clients know it by.
-#[derive(Debug)]
-pub struct Sockets(Vec<(StdUdpSocket, SocketAddr)>);
-
-impl Sockets {
-    /// Opens `port` (0: any that is free at all of them) at these addresses, each with the one that is told to clients.
-    pub fn bind(addresses: &[(IpAddr, IpAddr)], port: u16) -> io::Result<Self> {
-        const ATTEMPTS: usize = 16;
-        let mut failed = io::Error::new(
-            io::ErrorKind::AddrNotAvailable,
-            "no address to open the media port at",
-        );
-        for _ in 0..if port == 0 { ATTEMPTS } else { 1 } {
-            match Self::bind_once(addresses, port) {
-                Ok(sockets) if sockets.0.is_empty() => break,
-                Ok(sockets) => return Ok(sockets),
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
-
-    fn bind_once(addresses: &[(IpAddr, IpAddr)], mut port: u16) -> io::Result<Self> {
-        let mut bound = Vec::new();
-        for (local, advertised) in addresses {
-            let domain = socket2::Domain::for_address((*local, port).into());
-            let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
-            // Best effort: the kernel caps them without an error.
-            let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-            let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
-            socket.set_nonblocking(true)?;
-            socket.bind(&SocketAddr::from((*local, port)).into())?;
-            let socket = StdUdpSocket::from(socket);
-            port = socket.local_addr()?.port();
-            bound.push((socket, SocketAddr::from((*advertised, port))));
-        }
-        Ok(Self(bound))
-    }
-
-    /// What clients are told.
-    pub fn advertised(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(|(_, advertised)| *advertised).collect()
-    }
-}
-
-/// The addresses of this machine at which media can be reached, each with itself; or those that are given, each with
-/// the local address that stands behind it.
-pub fn local_addresses(advertised: &[IpAddr]) -> io::Result<Vec<(IpAddr, IpAddr)>> {
-    let interfaces = if_addrs::get_if_addrs()?;
-    let usable = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => !v4.is_link_local(),
-        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
-    };
-    let local: Vec<IpAddr> = interfaces
-        .iter()
-        .map(if_addrs::Interface::ip)
-        .filter(usable)
-        .collect();
-    if advertised.is_empty() {
-        return Ok(local
-            .into_iter()
-            .map(|address| (address, address))
-            .collect());
-    }
-    let behind = |outside: &IpAddr| {
-        if local.contains(outside) {
-            *outside
-        } else {
-            outgoing_address(outside.is_ipv4())
-        }
-    };
-    Ok(advertised
-        .iter()
-        .map(|outside| (behind(outside), *outside))
-        .collect())
-}
-
-/// The local address from which packets to the Internet leave; none is sent to find out.
-fn outgoing_address(v4: bool) -> IpAddr {
-    let (any, far): (IpAddr, IpAddr) = if v4 {
-        (
-            Ipv4Addr::UNSPECIFIED.into(),
-            Ipv4Addr::new(192, 0, 2, 1).into(),
-        )
-    } else {
-        (
-            Ipv6Addr::UNSPECIFIED.into(),
-            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-        )
-    };
-    let found = StdUdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((far, 9))?;
-        socket.local_addr()
-    });
-    found.map_or(any, |address| address.ip())
-}
 
 type Call = Box<dyn FnOnce(&mut World, Now) + Send>;
 
@@ -139,7 +41,7 @@ enum Command {
     Connect {
         connection: ConnectionId,
         admission: Box<Admission>,
-        responses: mpsc::Sender<Bytes>,
+        lane: Lane,
         /// Of somebody inside the process.
         local: Option<Arc<dyn LocalMedia>>,
     },
@@ -148,6 +50,12 @@ enum Command {
         bytes: Bytes,
     },
     Call(Call),
+}
+
+/// The way to one client.
+struct Lane {
+    responses: mpsc::Sender<Bytes>,
+    gone: Arc<AtomicBool>,
 }
 
 /// What the server counts, with what was lost at its edges.
@@ -167,8 +75,6 @@ pub struct ServerCounters {
 #[derive(Debug, Clone)]
 pub struct RoomServer {
     commands: mpsc::Sender<Command>,
-    gone: mpsc::UnboundedSender<ConnectionId>,
-    woken: mpsc::UnboundedSender<ConnectionId>,
     next_connection: Arc<AtomicU64>,
     keys: Arc<Keys>,
     edge: Arc<Edge>,
@@ -179,6 +85,11 @@ struct Edge {
     cut_connections: AtomicU64,
     lost_events: AtomicU64,
     unsent_datagrams: AtomicU64,
+    /// Some connection is gone; which one, its own flag says.
+    departures: Notify,
+    /// Participants inside the process that have something to send: each is here once at most.
+    local: Mutex<BTreeSet<ConnectionId>>,
+    wakes: Notify,
 }
 
 impl RoomServer {
@@ -190,16 +101,10 @@ impl RoomServer {
     ) -> io::Result<(Self, mpsc::Receiver<RoomEvent>)> {
         settings.addresses = sockets.advertised();
         let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
-        // Bounded by two per connection.
-        let (gone, leavers) = mpsc::unbounded_channel();
-        // Bounded by one per participant inside the process.
-        let (woken, wakes) = mpsc::unbounded_channel();
         let (events, told) = mpsc::channel(MOST_EVENTS);
         let edge = Arc::new(Edge::default());
         let server = Self {
             commands,
-            gone,
-            woken,
             next_connection: Arc::default(),
             keys: Arc::new(settings.keys.clone()),
             edge: Arc::clone(&edge),
@@ -212,7 +117,7 @@ impl RoomServer {
             .spawn(move || {
                 runtime.block_on(async move {
                     match MediaThread::new(settings, sockets, events, edge) {
-                        Ok(thread) => thread.run(inbox, leavers, wakes).await,
+                        Ok(thread) => thread.run(inbox).await,
                         Err(error) => tracing::error!(%error, "the media port cannot be read"),
                     }
                 });
@@ -250,7 +155,10 @@ impl RoomServer {
 
     /// Says that somebody inside the process has frames or messages to send. To be called once until they were taken.
     pub fn wake_local(&self, connection: ConnectionId) {
-        let _ = self.woken.send(connection);
+        let mut local = self.edge.local.lock().unwrap_or_else(PoisonError::into_inner);
+        local.insert(connection);
+        drop(local);
+        self.edge.wakes.notify_one();
     }
 
     async fn enter(
@@ -260,25 +168,33 @@ impl RoomServer {
     ) -> Option<Connection> {
         let connection = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
         let (responses, queue) = mpsc::channel(MOST_RESPONSES);
+        let gone = Arc::default();
         let command = Command::Connect {
             connection,
             admission: Box::new(admission),
-            responses,
+            lane: Lane {
+                responses,
+                gone: Arc::clone(&gone),
+            },
             local: media(connection),
         };
-        self.commands.send(command).await.ok()?;
-        let gone = Arc::new(Gone {
-            connection,
-            gone: self.gone.clone(),
-        });
-        Some(Connection {
+        let half = || Half {
+            gone: Arc::clone(&gone),
+            edge: Arc::clone(&self.edge),
+        };
+        let opened = Connection {
             requests: Requests {
                 connection,
                 commands: self.commands.clone(),
-                _gone: Arc::clone(&gone),
+                _half: half(),
             },
-            responses: Responses { queue, _gone: gone },
-        })
+            responses: Responses {
+                queue,
+                _half: half(),
+            },
+        };
+        self.commands.send(command).await.ok()?;
+        Some(opened)
     }
 
     /// Does something with the world on its thread.
@@ -465,15 +381,17 @@ pub struct Connection {
     pub responses: Responses,
 }
 
+/// What each half of a connection says when it is dropped.
 #[derive(Debug)]
-struct Gone {
-    connection: ConnectionId,
-    gone: mpsc::UnboundedSender<ConnectionId>,
+struct Half {
+    gone: Arc<AtomicBool>,
+    edge: Arc<Edge>,
 }
 
-impl Drop for Gone {
+impl Drop for Half {
     fn drop(&mut self) {
-        let _ = self.gone.send(self.connection);
+        self.gone.store(true, Ordering::Release);
+        self.edge.departures.notify_one();
     }
 }
 
@@ -482,7 +400,7 @@ impl Drop for Gone {
 pub struct Requests {
     connection: ConnectionId,
     commands: mpsc::Sender<Command>,
-    _gone: Arc<Gone>,
+    _half: Half,
 }
 
 impl Requests {
@@ -502,7 +420,7 @@ impl Requests {
 #[derive(Debug)]
 pub struct Responses {
     queue: mpsc::Receiver<Bytes>,
-    _gone: Arc<Gone>,
+    _half: Half,
 }
 
 impl Responses {
@@ -515,7 +433,7 @@ impl Responses {
 struct MediaThread {
     world: World,
     sockets: Vec<(UdpSocket, SocketAddr)>,
-    responses: HashMap<ConnectionId, mpsc::Sender<Bytes>>,
+    lanes: HashMap<ConnectionId, Lane>,
     events: mpsc::Sender<RoomEvent>,
     edge: Arc<Edge>,
 }
@@ -527,26 +445,18 @@ impl MediaThread {
         events: mpsc::Sender<RoomEvent>,
         edge: Arc<Edge>,
     ) -> io::Result<Self> {
-        let sockets = sockets
-            .0
-            .into_iter()
-            .map(|(socket, advertised)| Ok((UdpSocket::from_std(socket)?, advertised)));
-        let sockets = sockets.collect::<io::Result<_>>()?;
+        let sockets = sockets.into_tokio()?;
         Ok(Self {
             world: World::new(settings, Now::read()),
             sockets,
-            responses: HashMap::new(),
+            lanes: HashMap::new(),
             events,
             edge,
         })
     }
 
-    async fn run(
-        mut self,
-        mut inbox: mpsc::Receiver<Command>,
-        mut leavers: mpsc::UnboundedReceiver<ConnectionId>,
-        mut woken: mpsc::UnboundedReceiver<ConnectionId>,
-    ) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        let edge = Arc::clone(&self.edge);
         loop {
             let deadline = tokio::time::Instant::from_std(self.world.deadline());
             tokio::select! {
@@ -555,11 +465,8 @@ impl MediaThread {
                     Some(command) => self.command(command),
                     None => break,
                 },
-                Some(connection) = leavers.recv() => {
-                    self.responses.remove(&connection);
-                    self.world.disconnected(connection, Now::read());
-                }
-                Some(connection) = woken.recv() => self.world.local_media(connection, Now::read()),
+                () = edge.departures.notified() => self.departed(),
+                () = edge.wakes.notified() => self.woken(),
                 () = tokio::time::sleep_until(deadline) => {}
             }
             self.flush();
@@ -574,19 +481,41 @@ impl MediaThread {
         self.flush();
     }
 
+    /// Forgets the connections that are gone.
+    fn departed(&mut self) {
+        let gone = |_: &ConnectionId, lane: &mut Lane| lane.gone.load(Ordering::Acquire);
+        for (connection, _) in self.lanes.extract_if(gone) {
+            self.world.disconnected(connection, Now::read());
+        }
+    }
+
+    /// Takes what participants inside the process have to send.
+    fn woken(&mut self) {
+        let mut local = self.edge.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let local = std::mem::take(&mut *local);
+        for connection in local {
+            self.world.local_media(connection, Now::read());
+        }
+    }
+
     fn command(&mut self, command: Command) {
         let now = Now::read();
         match command {
             Command::Connect {
                 connection,
                 admission,
-                responses,
+                lane,
                 local,
             } => {
-                self.responses.insert(connection, responses);
-                match local {
-                    Some(media) => self.world.connect_local(connection, *admission, media, now),
-                    None => self.world.connect(connection, *admission, now),
+                // One that is gone already was perhaps looked for in vain.
+                if !lane.gone.load(Ordering::Acquire) {
+                    self.lanes.insert(connection, lane);
+                    match local {
+                        Some(media) => {
+                            self.world.connect_local(connection, *admission, media, now);
+                        }
+                        None => self.world.connect(connection, *admission, now),
+                    }
                 }
             }
             Command::Signal { connection, bytes } => self.world.signal(connection, &bytes, now),
@@ -623,20 +552,20 @@ impl MediaThread {
             self.transmit(&transmit);
         }
         for (connection, bytes) in outputs.signals {
-            let Some(queue) = self.responses.get(&connection) else {
+            let Some(lane) = self.lanes.get(&connection) else {
                 continue;
             };
-            let sent = queue.try_send(bytes);
+            let sent = lane.responses.try_send(bytes);
             if matches!(sent, Err(mpsc::error::TrySendError::Full(_))) {
                 self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
             }
             if sent.is_err() {
-                self.responses.remove(&connection);
+                self.lanes.remove(&connection);
                 self.world.disconnected(connection, Now::read());
             }
         }
         for connection in outputs.closes {
-            self.responses.remove(&connection);
+            self.lanes.remove(&connection);
         }
         for event in outputs.events {
             if self.events.try_send(event).is_err() {

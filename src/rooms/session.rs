@@ -213,7 +213,8 @@ impl World {
         if let Some(subscription) = state.subscription {
             self.choose(key, &subscription, now);
         }
-        self.replay(key, &state.datachannel_receive_states, now);
+        // Of messages nothing is sent again, whatever the client says it has received: its data channels live on, and what
+        // it has not got is on its way. Older clients of the Rust core would take a repetition for another message.
         self.reconcile(key, now);
     }
 

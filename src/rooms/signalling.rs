@@ -52,6 +52,7 @@ impl World {
             Request::Mute(mute) => self.muted(key, &mute.sid, mute.muted),
             Request::Subscription(subscription) => {
                 self.choose(key, &subscription, now);
+                self.refuse_absent(key, &subscription);
                 self.reconcile(key, now);
             }
             Request::TrackSetting(setting) => self.track_setting(key, &setting, now),

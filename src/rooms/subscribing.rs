@@ -9,6 +9,7 @@ use super::limits;
 use super::negotiation::{TrackSid, Wanted};
 use super::participant::{Link, Participant, Side, allows};
 use super::peer::PeerError;
+use super::sdp::Section;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
 
@@ -289,6 +290,60 @@ impl World {
                 participant
                     .choices
                     .insert(sid.as_str().into(), subscription.subscribe);
+            }
+        }
+    }
+
+    /// Tells a client which of the tracks that it asked for are not there. The choice stands all the same.
+    pub(super) fn refuse_absent(
+        &mut self,
+        key: ParticipantKey,
+        subscription: &proto::UpdateSubscription,
+    ) {
+        if !subscription.subscribe {
+            return;
+        }
+        for sid in subscription
+            .track_sids
+            .iter()
+            .take(limits::CHOICES_PER_PARTICIPANT)
+        {
+            if self.publisher_of(key, sid).is_none() {
+                let answer = proto::SubscriptionResponse {
+                    track_sid: sid.clone(),
+                    err: proto::SubscriptionError::SeTrackNotfound as i32,
+                };
+                self.tell(key, Message::SubscriptionResponse(answer));
+            }
+        }
+    }
+
+    /// Tells a client which of the tracks that it was just given are in a codec that it did not offer to receive.
+    pub(super) fn refuse_unsupported(
+        &mut self,
+        key: ParticipantKey,
+        given: &[(String, TrackSid)],
+        sections: &[Section<'_>],
+    ) {
+        for (mid, track) in given {
+            let offered = sections.iter().find(|section| section.mid == mid);
+            let publisher = self.publisher_of(key, track);
+            let publisher = publisher.and_then(|publisher| self.participants.get(&publisher));
+            let mime = publisher.and_then(|publisher| {
+                let mut published = publisher.published();
+                published.find(|published| published.sid == *track)
+            });
+            let mime = mime.map(|publication| publication.info.mime_type.as_str());
+            let unknown = |mime: &str| {
+                mime.starts_with("video/")
+                    && offered.is_some_and(|section| !section.video_mimes.contains(&mime))
+            };
+            if mime.is_some_and(unknown) {
+                let answer = proto::SubscriptionResponse {
+                    track_sid: track.to_string(),
+                    err: proto::SubscriptionError::SeCodecUnsupported as i32,
+                };
+                self.tell(key, Message::SubscriptionResponse(answer));
             }
         }
     }

@@ -25,7 +25,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u6
 /// How long a client has to close its socket after it was told to leave.
 const LEAVE_LINGER: Duration = Duration::from_secs(2);
 /// Addresses of one participant that are remembered.
-const MOST_ROUTES: usize = 32;
+pub(super) const MOST_ROUTES: usize = 32;
 /// What a peer connection may yield in one go before others have their turn.
 const MOST_PER_TURN: usize = 1_000;
 
@@ -53,6 +53,8 @@ pub struct Counters {
     pub forwarded_messages: u64,
     /// Receivers whose session was renewed because they were too far behind.
     pub slow_receivers: u64,
+    /// Peer connections given up because of a fault inside them.
+    pub broken_connections: u64,
 }
 
 /// See the module.
@@ -66,9 +68,9 @@ pub struct World {
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
     /// Connections that were told to leave, and when they are closed if the client has not done it.
-    leaving: VecDeque<(Instant, ConnectionId)>,
-    routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
-    deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
+    pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
+    pub(super) routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
+    pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
     next_key: u64,
     housekeeping_at: Instant,
@@ -103,17 +105,6 @@ impl World {
     /// What was counted.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// How much is held: rooms, participants, addresses that packets come from, connections.
-    #[cfg(test)]
-    pub fn held(&self) -> (usize, usize, usize, usize) {
-        (
-            self.rooms.len(),
-            self.participants.len(),
-            self.routes.len(),
-            self.connections.len(),
-        )
     }
 
     /// When [`Self::tick`] is due.
@@ -188,10 +179,15 @@ impl World {
             self.counters.stray_datagrams += 1;
             return;
         };
-        if let Some(peer) = self.peer_mut(key, side) {
-            peer.handle(input);
-            self.touch(key, side);
+        let Some(peer) = self.peer_mut(key, side) else {
+            return;
+        };
+        if !peer.ssrcs.admit(bytes) {
+            self.counters.stray_datagrams += 1;
+            return;
         }
+        peer.handle(input);
+        self.touch(key, side);
         self.settle(now);
     }
 
@@ -288,7 +284,13 @@ impl World {
             Arrival::Connected => self.media_connected(key, side, now),
             Arrival::Silent => self.media_lost(key, side, now),
             Arrival::Heard => self.media_heard(key),
-            Arrival::Closed => self.media_closed(key, side, now),
+            Arrival::Closed => {
+                let broken = self
+                    .peer_mut(key, side)
+                    .is_some_and(|peer| peer.is_broken());
+                self.counters.broken_connections += u64::from(broken);
+                self.media_closed(key, side, now);
+            }
             Arrival::ChannelOpen => self.channel_open(key, side, now),
             Arrival::Message(channel, bytes) => self.message(key, channel, &bytes, now),
             Arrival::Rtp { mid, rid, packet } => self.rtp(key, &mid, rid, &packet, now),

@@ -55,7 +55,7 @@ impl OpenRooms {
         match livekit::mode(rtc) {
             RtcMode::Off => Ok(elsewhere(registry(None))),
             RtcMode::Livekit => {
-                let deployment = LiveKit::from_settings(rtc);
+                let deployment = LiveKit::from_settings(rtc, super::transport(settings)?);
                 let provider = deployment.map(|deployment| Arc::new(deployment) as Arc<_>);
                 Ok(elsewhere(registry(provider)))
             }

@@ -1,38 +1,15 @@
 //! LiveKit's server API as its own clients use it.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::client::Kind;
-use super::{ask, join, server_with};
-use crate::harness::{Server, client};
-
-const KEY: &str = "key";
-const SECRET: &str = "a secret of at least thirty-two bytes";
-
-fn server() -> Server {
-    server_with(&[("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)])
-}
-
-/// A token with these grants.
-fn token(grants: &Value) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_secs();
-    let claims = json!({"iss": KEY, "nbf": now - 10, "exp": now + 600, "video": grants});
-    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
-    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
-}
-
-async fn call(server: &Server, method: &str, grants: &Value, body: &Value) -> (u16, Value) {
-    let path = format!("/twirp/livekit.RoomService/{method}");
-    ask(server, Method::POST, &path, Some(&token(grants)), body).await
-}
+use super::{ask, call, join, keyed_server, token};
+use crate::harness::client;
 
 #[tokio::test]
 async fn rooms_are_made_listed_changed_and_deleted_in_json() {
-    let server = server();
+    let server = keyed_server();
     let (create, list) = (json!({"roomCreate": true}), json!({"roomList": true}));
     let admin = json!({"roomAdmin": true, "room": "kitchen"});
     let wish = json!({"name": "kitchen", "emptyTimeout": 60, "max_participants": "3", "metadata": "m", "unknown": 1});
@@ -72,7 +49,7 @@ async fn rooms_are_made_listed_changed_and_deleted_in_json() {
 
 #[tokio::test]
 async fn whoever_may_not_is_told_so_in_twirps_words() {
-    let server = server();
+    let server = keyed_server();
     let nothing = json!({});
     let other = json!({"roomAdmin": true, "room": "other"});
     let room = json!({"room": "kitchen", "identity": "ann"});
@@ -129,7 +106,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
     assert_eq!(bare.headers()["content-type"], "application/json");
     let text = client()
         .post(&path)
-        .bearer_auth(token(&json!({"roomList": true})))
+        .bearer_auth(token(600, &json!({"roomList": true}), &json!({})))
         .body("x")
         .send()
         .await
@@ -139,7 +116,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
         &server,
         Method::POST,
         "/twirp/livekit.Egress/ListEgress",
-        Some(&token(&nothing)),
+        Some(&token(600, &nothing, &json!({}))),
         &json!({}),
     )
     .await;
@@ -148,7 +125,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
 
 #[tokio::test]
 async fn the_server_sends_data_and_changes_participants() {
-    let server = server();
+    let server = keyed_server();
     let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
     let mut bob = join(&server, Kind::Python, "kitchen", "bob").await;
     let admin = json!({"roomAdmin": true, "room": "kitchen"});

@@ -25,22 +25,28 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Self; 3] = [Self::Python, Self::Node, Self::Browser];
 
-    fn command(self) -> Command {
-        let root = env!("CARGO_MANIFEST_DIR");
-        let (program, script) = match self {
-            Self::Python => (
-                format!("{root}/.clients/python/bin/python"),
-                "python_client.py",
-            ),
-            Self::Node => ("node".to_owned(), "node_client.mjs"),
-            Self::Browser => ("node".to_owned(), "browser_client.mjs"),
-        };
-        let mut command = Command::new(program);
-        command
-            .arg(format!("{root}/tests/clients/rooms/{script}"))
-            .env("NODE_CLIENTS", format!("{root}/.clients/node"));
-        command
+    const fn script(self) -> &'static str {
+        match self {
+            Self::Python => "python_client.py",
+            Self::Node => "node_client.mjs",
+            Self::Browser => "browser_client.mjs",
+        }
     }
+}
+
+/// A script of `tests/clients/rooms` with what runs it.
+fn interpreted(script: &str) -> Command {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let python = script.ends_with("py");
+    let mut command = if python {
+        Command::new(format!("{root}/.clients/python/bin/python"))
+    } else {
+        Command::new("node")
+    };
+    command
+        .arg(format!("{root}/tests/clients/rooms/{script}"))
+        .env("NODE_CLIENTS", format!("{root}/.clients/node"));
+    command
 }
 
 #[derive(Debug, Default)]
@@ -59,14 +65,27 @@ pub struct Client {
     commands: u64,
     /// Events before this one are not looked at by [`Self::next`].
     seen: usize,
+    /// Where it leaves what it needs while it runs; a browser leaves much.
+    _folder: tempfile::TempDir,
 }
 
 impl Client {
     /// Starts a client, which connects; [`Self::connected`] waits for that.
     pub fn start(kind: Kind, url: &str, identity: &str, token: &str, options: &Value) -> Self {
-        let mut child = kind
-            .command()
-            .args([url, token, &options.to_string()])
+        Self::run(
+            kind.script(),
+            kind,
+            identity,
+            [url, token, &options.to_string()],
+        )
+    }
+
+    /// Starts any script that takes commands and tells events in this way.
+    pub fn run(script: &str, kind: Kind, identity: &str, arguments: [&str; 3]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = interpreted(script)
+            .args(arguments)
+            .env("TMPDIR", folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -96,6 +115,7 @@ impl Client {
             told,
             commands: 0,
             seen: 0,
+            _folder: folder,
         }
     }
 
@@ -131,6 +151,13 @@ impl Client {
             .count()
     }
 
+    /// Everything of this name that was told, in order.
+    pub fn all(&self, name: &str) -> Vec<Value> {
+        let events = self.told.events.lock().unwrap();
+        let named = events.iter().filter(|event| event["event"] == name);
+        named.cloned().collect()
+    }
+
     async fn find(&self, from: usize, name: &str, fields: &Value) -> (usize, Value) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -153,7 +180,7 @@ impl Client {
                 );
             }
             if timeout_at(deadline, more).await.is_err() {
-                let events = self.told.events.lock().unwrap();
+                let events = self.told.events.lock().unwrap().clone();
                 panic!(
                     "{:?} {}: no {name} {fields} within {PATIENCE:?}: {events:?}",
                     self.kind, self.identity
@@ -240,6 +267,11 @@ impl Client {
             self.kind,
             self.identity
         );
+    }
+
+    /// The process id of the program.
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
     }
 
     /// Kills it.

@@ -1,9 +1,11 @@
-//! Each of LiveKit's clients as publisher with each as subscriber.
+//! Each of LiveKit's clients as publisher with each as subscriber, by both ways of joining: with one peer connection, as
+//! clients do by themselves, and with two, as older ones did.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Client, Kind};
-use super::{join, server};
+use super::proxy::Proxy;
+use super::{join_by, server};
 
 /// What a pair of clients is put through, each step of it something that a user would miss.
 async fn pair(publisher: &mut Client, subscriber: &mut Client) {
@@ -97,12 +99,13 @@ async fn pair(publisher: &mut Client, subscriber: &mut Client) {
         .await;
 }
 
-async fn matrix(from: Kind) {
+async fn matrix(from: Kind, options: Value, path: &str) {
     let server = server();
+    let proxy = Proxy::before(&server).await;
     for to in Kind::ALL {
         let room = format!("{from:?}-{to:?}").to_lowercase();
-        let mut publisher = join(&server, from, &room, "publisher").await;
-        let mut subscriber = join(&server, to, &room, "subscriber").await;
+        let mut publisher = join_by(&proxy, &server, from, &room, "publisher", &options).await;
+        let mut subscriber = join_by(&proxy, &server, to, &room, "subscriber", &options).await;
         publisher
             .wait("participant_connected", &json!({"identity": "subscriber"}))
             .await;
@@ -116,22 +119,39 @@ async fn matrix(from: Kind) {
             .await;
         subscriber.leave().await;
         println!(
-            "| {from:?} | {to:?} | heard, mute, subscription, unpublish, data, text, rpc, attributes |"
+            "| {path} | {from:?} | {to:?} | heard, mute, subscription, unpublish, data, text, rpc, attributes |"
         );
     }
+    let asked = proxy.asked();
+    assert!(asked.iter().all(|asked| asked == path), "{asked:?}");
 }
 
 #[tokio::test]
 async fn python_publishes_to_everybody() {
-    matrix(Kind::Python).await;
+    matrix(Kind::Python, json!({}), "/rtc/v1").await;
 }
 
 #[tokio::test]
 async fn node_publishes_to_everybody() {
-    matrix(Kind::Node).await;
+    matrix(Kind::Node, json!({}), "/rtc/v1").await;
 }
 
 #[tokio::test]
 async fn a_browser_publishes_to_everybody() {
-    matrix(Kind::Browser).await;
+    matrix(Kind::Browser, json!({}), "/rtc/v1").await;
+}
+
+#[tokio::test]
+async fn python_with_two_connections_publishes_to_everybody() {
+    matrix(Kind::Python, json!({"two": true}), "/rtc").await;
+}
+
+#[tokio::test]
+async fn node_with_two_connections_publishes_to_everybody() {
+    matrix(Kind::Node, json!({"two": true}), "/rtc").await;
+}
+
+#[tokio::test]
+async fn a_browser_with_two_connections_publishes_to_everybody() {
+    matrix(Kind::Browser, json!({"two": true}), "/rtc").await;
 }

@@ -1,20 +1,59 @@
 //! Rooms in the box: unmodified LiveKit clients in the embedded room server, and the server's own paths beside them.
 
 mod api;
+mod api_clients;
+mod behaviours;
 pub mod client;
+mod doors;
 mod events;
 mod matrix;
+mod proxy;
+mod resilience;
 mod rest;
+mod signal;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use self::client::{Client, Kind};
+use self::proxy::Proxy;
 use crate::harness::{Server, client};
+
+/// The key pair of [`keyed_server`].
+pub const KEY: &str = "key";
+/// See [`KEY`].
+pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A server whose media come in at a port of its own.
 pub fn server() -> Server {
     server_with(&[])
+}
+
+/// The same with a key pair that the tests have too.
+pub fn keyed_server() -> Server {
+    server_with(&[("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)])
+}
+
+/// A token of that key pair, valid for so many seconds, with these grants and what else it shall say.
+pub fn token(seconds: i64, grants: &Value, more: &Value) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let now = i64::try_from(now).unwrap();
+    let mut claims = json!({"iss": KEY, "nbf": now - 600, "exp": now + seconds, "video": grants});
+    for (name, value) in more.as_object().unwrap() {
+        claims[name] = value.clone();
+    }
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+}
+
+/// Calls the server API of rooms with these grants, in JSON.
+pub async fn call(server: &Server, method: &str, grants: &Value, body: &Value) -> (u16, Value) {
+    let path = format!("/twirp/livekit.RoomService/{method}");
+    let token = token(600, grants, &json!({}));
+    ask(server, Method::POST, &path, Some(&token), body).await
 }
 
 /// The same with further settings.
@@ -58,6 +97,21 @@ pub async fn admission(server: &Server, room: &str, identity: &str) -> (String, 
 pub async fn join(server: &Server, kind: Kind, room: &str, identity: &str) -> Client {
     let (url, token) = admission(server, room, identity).await;
     let mut client = Client::start(kind, &url, identity, &token, &json!({}));
+    client.connected().await;
+    client
+}
+
+/// The same through a proxy, with options.
+pub async fn join_by(
+    proxy: &Proxy,
+    server: &Server,
+    kind: Kind,
+    room: &str,
+    identity: &str,
+    options: &Value,
+) -> Client {
+    let (_, token) = admission(server, room, identity).await;
+    let mut client = Client::start(kind, &proxy.url, identity, &token, options);
     client.connected().await;
     client
 }

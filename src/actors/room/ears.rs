@@ -8,9 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::mouth::LAYOUT;
-use crate::audio::jitter::JitterBuffer;
-use crate::audio::conference::Conference;
+use crate::audio::jitter::{Arrived, FRAME as SAMPLES, JitterBuffer};
+use crate::audio::room_mix::{RoomMixer, TrackKey};
 use crate::providers::rooms::link::TrackAudio;
 
 /// What is heard at once.
@@ -37,10 +36,16 @@ pub trait Listener {
 pub struct Ears(Rc<Inner>);
 
 struct Inner {
-    voices: RefCell<Vec<Voice>>,
+    state: RefCell<State>,
     listener: Rc<dyn Listener>,
     /// There is somebody to be heard.
     wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    voices: Vec<Voice>,
+    mixer: RoomMixer,
 }
 
 /// A track.
@@ -49,12 +54,13 @@ struct Voice {
     sid: String,
     audio: TrackAudio,
     jitter: JitterBuffer,
+    key: TrackKey,
 }
 
 impl Ears {
     pub(super) fn new(listener: Rc<dyn Listener>) -> Self {
         Self(Rc::new(Inner {
-            voices: RefCell::default(),
+            state: RefCell::default(),
             listener,
             wake: Notify::new(),
         }))
@@ -70,37 +76,43 @@ impl Ears {
             }
         };
         self.close(&sid);
-        let mut voices = self.0.voices.borrow_mut();
-        if voices.len() >= MOST_TRACKS {
+        let state = &mut *self.0.state.borrow_mut();
+        if state.voices.len() >= MOST_TRACKS {
             tracing::warn!("more tracks than can be heard at once: one is not heard");
             return;
         }
-        voices.push(Voice {
+        let key = state.mixer.join();
+        state.voices.push(Voice {
             identity,
             sid,
             audio,
             jitter,
+            key,
         });
         self.0.wake.notify_one();
     }
 
     /// A track has ended.
     pub(super) fn close(&self, sid: &str) {
-        self.0.voices.borrow_mut().retain(|voice| voice.sid != sid);
+        self.0.state.borrow_mut().retain(|voice| voice.sid != sid);
     }
 
     /// Somebody has left.
     pub(super) fn forget(&self, identity: &str) {
-        let mut voices = self.0.voices.borrow_mut();
-        voices.retain(|voice| voice.identity != identity);
-        drop(voices);
+        let mut state = self.0.state.borrow_mut();
+        state.retain(|voice| voice.identity != identity);
+        drop(state);
         self.0.listener.lost(identity);
+    }
+
+    fn is_alone(&self) -> bool {
+        self.0.state.borrow().voices.is_empty()
     }
 
     /// Hears until it is dropped.
     pub(super) async fn run(self) {
         loop {
-            while self.0.voices.borrow().is_empty() {
+            while self.is_alone() {
                 self.0.wake.notified().await;
             }
             self.listen().await;
@@ -112,31 +124,50 @@ impl Ears {
         let mut ticks = interval(FRAME);
         // What was late is heard at once: on average as much is heard as time passes.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let mut conference = Conference::new();
         let mut alone = Duration::ZERO;
         while alone < TRAILING_SILENCE {
+            // The nominal time of the tick: its own lateness is no delay of the network.
             let now = ticks.tick().await;
-            self.tick(now, &mut conference);
-            if self.0.voices.borrow().is_empty() {
-                alone += FRAME;
+            self.tick(now);
+            alone = if self.is_alone() {
+                alone + FRAME
             } else {
-                alone = Duration::ZERO;
-            }
+                Duration::ZERO
+            };
         }
     }
 
-    fn tick(&self, now: Instant, conference: &mut Conference) {
-        let now = now.into_std();
-        let mut sound = Vec::with_capacity(LAYOUT.samples_in(FRAME));
-        for voice in &mut *self.0.voices.borrow_mut() {
+    fn tick(&self, now: Instant) {
+        let State { voices, mixer } = &mut *self.0.state.borrow_mut();
+        for voice in voices {
             while let Some(packet) = voice.audio.try_next() {
-                voice.jitter.push(&packet);
+                voice.jitter.push(Arrived {
+                    sequence: packet.sequence,
+                    timestamp: packet.timestamp,
+                    payload: packet.payload,
+                    at: packet.arrived,
+                });
             }
-            sound.clear();
-            voice.jitter.pull(now, &mut sound);
-            self.0.listener.hear_one(&voice.identity, &sound);
-            conference.add(&voice.sid, &sound);
+            if let Some(frame) = mixer.frame_mut(voice.key) {
+                voice.jitter.pull(now.into_std(), frame);
+                self.0.listener.hear_one(&voice.identity, frame);
+            }
         }
-        self.0.listener.hear(conference.mix());
+        let mut mixed = [0; SAMPLES];
+        mixer.mix(&mut mixed);
+        self.0.listener.hear(&mixed);
+    }
+}
+
+impl State {
+    fn retain(&mut self, keep: impl Fn(&Voice) -> bool) {
+        let Self { voices, mixer } = self;
+        voices.retain(|voice| {
+            let kept = keep(voice);
+            if !kept {
+                mixer.leave(voice.key);
+            }
+            kept
+        });
     }
 }

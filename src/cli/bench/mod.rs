@@ -1,5 +1,5 @@
 //! `vivavoce bench`: measurements of a whole server. One file for each question ([`sessions`], [`fallback`],
-//! [`vendors`]), and for each who asks ([`load`], [`session`], [`raw`]), who answers ([`under_test`], [`backed`],
+//! [`vendors`], [`rooms`]), and for each who asks ([`load`], [`session`], [`raw`]), who answers ([`under_test`], [`backed`],
 //! [`echo`]), and what comes out ([`outcome`], [`spread`]).
 
 mod backed;
@@ -9,6 +9,7 @@ mod histogram;
 mod load;
 mod outcome;
 mod raw;
+mod rooms;
 mod session;
 mod sessions;
 mod spread;
@@ -30,7 +31,7 @@ use crate::server::StopSignal;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench vendors --help"
+    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench vendors --help"
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -45,6 +46,11 @@ enum What {
     Fallback(fallback::Arguments),
     /// Measures how much later speech begins through the server than at the vendor itself
     Vendors(vendors::Arguments),
+    /// Measures what forwarding in a room costs, beside a bare relay of datagrams
+    Rooms(rooms::Arguments),
+    /// Sends datagrams on (started by the measurement itself)
+    #[command(hide = true)]
+    Relay,
     /// Sends frames back (started by the measurement itself)
     #[command(hide = true)]
     Echo,
@@ -55,6 +61,8 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         What::Sessions(arguments) => sessions::run(config, arguments),
         What::Fallback(arguments) => fallback::run(config, arguments),
         What::Vendors(arguments) => vendors::run(config, arguments),
+        What::Rooms(arguments) => rooms::run(config, arguments),
+        What::Relay => rooms::relay::run().map_err(Failure::work),
         What::Echo => echo::run().map_err(Failure::work),
     }
 }

@@ -56,6 +56,28 @@ impl UnderTest {
     pub(super) fn usage(&self) -> io::Result<Usage> {
         Usage::of(Pid::from_child(&self.child))
     }
+
+    /// How long its threads of this name were on a core so far, or all of them.
+    pub(super) fn thread_cpu(&self, name: Option<&str>) -> io::Result<Duration> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten();
+        let times = threads.filter_map(|thread| {
+            let read = |file| std::fs::read_to_string(thread.path().join(file)).ok();
+            let named = read("comm")?;
+            let counts = name.is_none_or(|name| named.trim_end() == name);
+            // Running, waiting and slices, in nanoseconds. A thread may end while we look.
+            let schedule = read("schedstat").filter(|_| counts)?;
+            schedule.split_whitespace().next()?.parse().ok()
+        });
+        let nanoseconds: Vec<u64> = times.collect();
+        if nanoseconds.is_empty() {
+            let message = format!(
+                "the server under test has no thread {}",
+                name.unwrap_or("at all")
+            );
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
+        }
+        Ok(Duration::from_nanos(nanoseconds.iter().sum()))
+    }
 }
 
 impl Drop for UnderTest {

@@ -1,5 +1,6 @@
-//! Rooms in virtual time, without sockets. Here is the bench on which a world is tried; `sessions` and
-//! `operations` try it with signalling alone, `offers` with what real clients sent, `media` with peer connections over a lossy network.
+//! Rooms in virtual time, without sockets. Here is the bench on which a world is tried; `sessions` and `operations` try it
+//! with signalling alone, `offers` with what real clients sent, `media`, `data` and `crowd` with peer connections over lossy
+//! networks (`stage`), and `fuzz` with what no client should send.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,16 +15,22 @@ use proto::signal_response::Message;
 use super::events::Event;
 use super::token::{self, Claims};
 use super::world::World;
-use super::{Admission, ConnectionId, Keys, Now, Route, Settings, admission};
+use super::{Admission, ConnectionId, Keys, Now, ParticipantKey, Route, Settings, admission};
 
 pub const BROWSER_JOIN: &str = include_str!("../testdata/offers/browser-join.sdp");
 pub const BROWSER_PUBLISH: &str = include_str!("../testdata/offers/browser-publish.sdp");
 pub const BROWSER_UNPUBLISH: &str = include_str!("../testdata/offers/browser-unpublish.sdp");
 
+mod crowd;
+mod data;
+mod fuzz;
+mod held;
 mod media;
 mod offers;
 mod operations;
+mod server;
 mod sessions;
+mod stage;
 
 /// A world with a clock of its own and the messages that each connection got.
 pub struct Bench {
@@ -178,6 +185,11 @@ impl Bench {
     /// Where clients send their media.
     pub fn world_address() -> std::net::SocketAddr {
         "192.0.2.1:5000".parse().unwrap()
+    }
+
+    pub fn key_of(&self, identity: &str) -> ParticipantKey {
+        let room = self.world.room_names["kitchen"];
+        self.world.participant_in(room, identity).unwrap()
     }
 
     pub fn forget(&mut self) {

@@ -6,6 +6,7 @@ use livekit_protocol as proto;
 use proto::leave_request::Action;
 use proto::signal_request::Message as Request;
 use proto::signal_response::Message;
+use str0m::{RtcConfig, media};
 
 use super::super::Route;
 use super::super::events::Event;
@@ -97,6 +98,59 @@ fn a_track_that_is_there_is_in_the_first_answer() {
         })
         .unwrap();
     assert!(answer.mid_to_track_id.is_empty());
+}
+
+/// An offer of one video section in the one codec that `codec` switches on.
+fn video_offer(codec: impl FnOnce(RtcConfig) -> RtcConfig, direction: media::Direction) -> String {
+    let mut rtc = codec(RtcConfig::new().clear_codecs()).build(std::time::Instant::now());
+    let mut api = rtc.sdp_api();
+    let (stream, track) = ("s".to_owned(), "cam".to_owned());
+    api.add_media(
+        media::MediaKind::Video,
+        direction,
+        Some(stream),
+        Some(track),
+        None,
+    );
+    api.apply().unwrap().0.to_sdp_string()
+}
+
+#[test]
+fn a_codec_that_a_subscriber_does_not_know_is_told_and_harms_nothing() {
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let camera = proto::AddTrackRequest {
+        cid: "cam".to_owned(),
+        r#type: proto::TrackType::Video as i32,
+        source: proto::TrackSource::Camera as i32,
+        ..Default::default()
+    };
+    bench.ask(alice, Request::AddTrack(camera));
+    let published = video_offer(
+        |config| config.enable_h264(true),
+        media::Direction::SendOnly,
+    );
+    bench.ask(alice, Request::Offer(offer(&published, 2)));
+    for (identity, knows) in [("bob", true), ("carol", false)] {
+        let received = video_offer(
+            |config| config.enable_vp8(true).enable_h264(knows),
+            media::Direction::RecvOnly,
+        );
+        let mut admission = Bench::admission(identity, |_| ());
+        admission.route = Route::OneConnection;
+        admission.offer = Some(offer(&received, 1));
+        let subscriber = bench.connect(admission);
+        let refusals = bench
+            .told(subscriber)
+            .iter()
+            .filter_map(|message| match message {
+                Message::SubscriptionResponse(answer) => Some(answer.err()),
+                _ => None,
+            });
+        let unsupported = proto::SubscriptionError::SeCodecUnsupported;
+        let expected = if knows { vec![] } else { vec![unsupported] };
+        assert_eq!(refusals.collect::<Vec<_>>(), expected, "{identity}");
+    }
 }
 
 #[test]

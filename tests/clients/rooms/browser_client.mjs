@@ -1,6 +1,6 @@
 // LiveKit's browser client, driven through Chromium's debugging pipe with the same commands and events as
 // python_client.py. The page is bundled here with esbuild and served by the test's own server or from a file.
-// Arguments: URL and token; CHROMIUM names the browser, NODE_CLIENTS the folder with the packages.
+// Arguments: URL, token and options; CHROMIUM names the browser, NODE_CLIENTS the folder with the packages.
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -32,7 +32,12 @@ const browser = spawn(process.env.CHROMIUM ?? 'chromium', [
   '--use-fake-ui-for-media-stream', '--use-fake-device-for-media-stream', '--autoplay-policy=no-user-gesture-required',
   '--allow-loopback-in-peer-connection', 'about:blank',
 ], { stdio: ['ignore', 'ignore', process.env.CHROMIUM_LOG ? 'inherit' : 'ignore', 'pipe', 'pipe'] });
-const end = () => { browser.kill('SIGKILL'); server.close(); rmSync(profile, { recursive: true, force: true, maxRetries: 3 }); };
+const end = () => {
+  browser.kill('SIGKILL');
+  server.close();
+  // Its children may still write there; the folder is in one that the test removes.
+  try { rmSync(profile, { recursive: true, force: true }); } catch {}
+};
 process.on('exit', end);
 process.on('SIGTERM', () => process.exit(0));
 browser.on('exit', () => process.exit(0));
@@ -67,4 +72,7 @@ await send('Page.navigate', { url: `http://127.0.0.1:${server.address().port}/` 
 
 const lines = createInterface({ input: process.stdin });
 lines.on('line', (line) => send('Runtime.evaluate', { expression: `window.obey(${line})` }, sessionId));
-lines.on('close', () => process.exit(0));
+lines.on('close', async () => {
+  await send('Runtime.evaluate', { expression: 'window.obey({ do: "leave" })', awaitPromise: true }, sessionId);
+  process.exit(0);
+});

@@ -1,10 +1,19 @@
 // The page that browser_client.mjs opens: livekit-client with the commands and events of python_client.py.
 
-import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, Track } from 'livekit-client';
+import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, RpcError, Track, createLocalVideoTrack } from 'livekit-client';
 
 const say = (event, more = {}) => window.sayToTest(JSON.stringify({ event, ...more }));
 const { url, token, options } = window.given;
-const room = new Room({ adaptiveStream: false, dynacast: false });
+const room = new Room({ adaptiveStream: false, dynacast: false, singlePeerConnection: !options.two });
+const SCENARIOS = {
+  resume: 'signal-reconnect',
+  'failing resume': 'disconnect-signal-on-resume-no-messages',
+  full: 'leave-full-reconnect',
+  migration: 'migration',
+  'node failure': 'node-failure',
+  'server leave': 'server-leave',
+  speaker: 'speaker',
+};
 const context = new AudioContext();
 const tones = new Map();
 const analysers = new Map();
@@ -24,6 +33,10 @@ on(RoomEvent.ParticipantMetadataChanged, 'participant_metadata_changed', (_, p) 
 on(RoomEvent.ParticipantNameChanged, 'participant_name_changed', (name, p) => ({ identity: p.identity, name }));
 on(RoomEvent.ParticipantAttributesChanged, 'participant_attributes_changed', (changed, p) => ({ identity: p.identity, changed }));
 on(RoomEvent.RoomMetadataChanged, 'room_metadata_changed', (metadata) => ({ metadata }));
+on(RoomEvent.ParticipantPermissionsChanged, 'participant_permissions_changed', (_, p) => ({ identity: p.identity, can_publish: p.permissions?.canPublish }));
+on(RoomEvent.TrackSubscriptionPermissionChanged, 'subscription_permission', (t, status, p) => ({ sid: t.trackSid, status, identity: p.identity }));
+on(RoomEvent.TrackSubscriptionFailed, 'subscription_failed', (sid, p) => ({ sid, identity: p.identity }));
+on(RoomEvent.LocalTrackUnpublished, 'local_track_unpublished', (t) => ({ sid: t.trackSid }));
 on(RoomEvent.Reconnecting, 'reconnecting');
 on(RoomEvent.SignalReconnecting, 'reconnecting');
 on(RoomEvent.Reconnected, 'reconnected', () => ({ sid: room.localParticipant.sid }));
@@ -43,6 +56,12 @@ room.on(RoomEvent.TrackSubscribed, (track, publication, participant) => {
 });
 room.registerTextStreamHandler('chat', async (reader, sender) => {
   say('text_stream', { text: await reader.readAll(), topic: reader.info.topic, identity: sender.identity });
+});
+
+const hex = async (bytes) => [...new Uint8Array(await crypto.subtle.digest('SHA-256', bytes))].map((b) => b.toString(16).padStart(2, '0')).join('');
+room.registerByteStreamHandler('file', async (reader, sender) => {
+  const bytes = new Uint8Array(await new Blob(await reader.readAll()).arrayBuffer());
+  say('byte_stream', { sha256: await hex(bytes), length: bytes.length, name: reader.info.name, identity: sender.identity });
 });
 
 function watch(video, identity) {
@@ -89,6 +108,11 @@ const actions = {
     tones.set(publication.trackSid, track);
     return { sid: publication.trackSid };
   },
+  async publish_camera({ codec = 'vp8', simulcast = true }) {
+    const track = await createLocalVideoTrack({ resolution: { width: 640, height: 480 } });
+    const publication = await room.localParticipant.publishTrack(track, { videoCodec: codec.toLowerCase(), simulcast });
+    return { sid: publication.trackSid };
+  },
   async publish_video({ codec = 'vp8', simulcast = true }) {
     const canvas = Object.assign(document.createElement('canvas'), { width: 640, height: 480 });
     const picture = canvas.getContext('2d');
@@ -118,13 +142,36 @@ const actions = {
     await room.localParticipant.publishData(new TextEncoder().encode(text), { reliable, destinationIdentities: to, topic });
   },
   async text({ text, to }) { await room.localParticipant.sendText(text, { topic: 'chat', destinationIdentities: to }); },
-  async rpc({ to, payload }) {
-    return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method: 'echo', payload }) };
+  async bytes({ length }) {
+    const noise = new Uint8Array(length);
+    for (let at = 0; at < length; at += 65536) crypto.getRandomValues(noise.subarray(at, Math.min(at + 65536, length)));
+    const writer = await room.localParticipant.streamBytes({ name: 'noise', topic: 'file', totalSize: length });
+    await writer.write(noise);
+    await writer.close();
+    return { sha256: await hex(noise) };
+  },
+  async fill({ length }) { await room.localParticipant.publishData(new Uint8Array(length), { reliable: true }); },
+  async rpc({ to, payload, method = 'echo', timeout }) {
+    try {
+      const responseTimeout = timeout && timeout * 1000;
+      return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method, payload, responseTimeout }) };
+    } catch (error) {
+      if (!(error instanceof RpcError)) throw error;
+      return { code: error.code, message: error.message, details: error.data };
+    }
+  },
+  async permit({ all, identities = [] }) {
+    room.localParticipant.setTrackSubscriptionPermissions(all, identities.map((participantIdentity) => ({ participantIdentity, allowAll: true })));
+  },
+  async participants() {
+    const tracks = (p) => p.getTrackPublications().map((t) => ({ sid: t.trackSid, muted: t.isMuted, mime: t.mimeType }));
+    const of = (p) => ({ sid: p.sid, metadata: p.metadata, name: p.name, attributes: p.attributes, tracks: tracks(p) });
+    return { participants: Object.fromEntries([...room.remoteParticipants.values()].map((p) => [p.identity, of(p)])) };
   },
   async metadata({ metadata }) { await room.localParticipant.setMetadata(metadata); },
   async name({ name }) { await room.localParticipant.setName(name); },
   async attributes({ attributes }) { await room.localParticipant.setAttributes(attributes); },
-  async simulate({ scenario }) { await room.simulateScenario(scenario); },
+  async simulate({ scenario }) { await room.simulateScenario(SCENARIOS[scenario]); },
   async leave() { await room.disconnect(); },
 };
 window.obey = async (command) => {
@@ -140,6 +187,8 @@ async function connect() {
     await context.resume();
     await room.connect(url, token, { autoSubscribe: options.auto_subscribe ?? true });
     room.registerRpcMethod('echo', async (call) => call.payload);
+    room.registerRpcMethod('fail', async () => { throw new RpcError(101, 'it does not work', 'because'); });
+    room.registerRpcMethod('sleep', () => new Promise(() => {}));
     say('connected', { sid: room.localParticipant.sid, identity: room.localParticipant.identity, room: room.name });
     for (const p of room.remoteParticipants.values()) say('present', { identity: p.identity });
   } catch (error) {

@@ -1,12 +1,22 @@
 // LiveKit's Node client as a test drives it, with the same commands and events as python_client.py.
-// Arguments: URL and token.
+// Arguments: URL, token and options, as there.
 
+import { createHash, randomBytes } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 
 const require = createRequire(`${process.env.NODE_CLIENTS ?? process.cwd()}/`);
 const rtc = require('@livekit/rtc-node');
 const RATE = 48000;
+const SCENARIOS = {
+  resume: 'SIMULATE_SIGNAL_RECONNECT',
+  'failing resume': 'SIMULATE_DISCONNECT_SIGNAL_ON_RESUME',
+  full: 'SIMULATE_FULL_RECONNECT',
+  migration: 'SIMULATE_MIGRATION',
+  'node failure': 'SIMULATE_NODE_FAILURE',
+  'server leave': 'SIMULATE_SERVER_LEAVE',
+  speaker: 'SIMULATE_SPEAKER',
+};
 const say = (event, more = {}) => console.log(JSON.stringify({ event, ...more }));
 
 const [url, token, options = '{}'] = process.argv.slice(2);
@@ -31,6 +41,7 @@ on('ParticipantMetadataChanged', 'participant_metadata_changed', (_, p) => ({ id
 on('ParticipantNameChanged', 'participant_name_changed', (name, p) => ({ identity: p.identity, name: p.name }));
 on('ParticipantAttributesChanged', 'participant_attributes_changed', (changed, p) => ({ identity: p.identity, changed }));
 on('RoomMetadataChanged', 'room_metadata_changed', (metadata) => ({ metadata }));
+on('LocalTrackUnpublished', 'local_track_unpublished', (t) => ({ sid: t?.sid }));
 on('Reconnecting', 'reconnecting');
 on('Reconnected', 'reconnected', () => ({ sid: room.localParticipant?.sid }));
 on('Disconnected', 'disconnected', (reason) => ({ reason }));
@@ -39,7 +50,7 @@ on('DataReceived', 'data', (payload, p, kind, topic) => ({
 }));
 room.on(rtc.RoomEvent.TrackSubscribed, async (track, publication, participant) => {
   say('track_subscribed', { sid: publication.sid, identity: participant.identity, kind: track.kind });
-  if (track.kind !== rtc.TrackKind.KIND_AUDIO) return;
+  if (track.kind !== rtc.TrackKind.KIND_AUDIO) return void watch(track, participant.identity);
   // A participant's newest track is the one that counts.
   const stream = new rtc.AudioStream(track, RATE, 1);
   streams.set(participant.identity, stream);
@@ -53,6 +64,27 @@ room.on(rtc.RoomEvent.TrackSubscribed, async (track, publication, participant) =
 room.registerTextStreamHandler('chat', async (reader, sender) => {
   say('text_stream', { text: await reader.readAll(), topic: reader.info.topic, identity: sender.identity });
 });
+
+room.registerByteStreamHandler('file', async (reader, sender) => {
+  const hash = createHash('sha256');
+  let length = 0;
+  for await (const chunk of reader) {
+    hash.update(chunk);
+    length += chunk.length;
+  }
+  say('byte_stream', { sha256: hash.digest('hex'), length, name: reader.info.name, identity: sender.identity });
+});
+
+async function watch(track, identity) {
+  let frames = 0;
+  for await (const { frame } of new rtc.VideoStream(track)) {
+    frames += 1;
+    if (frames !== 1 && frames !== 10) continue;
+    const luma = frame.convert(rtc.VideoBufferType.I420).data.subarray(0, frame.width * frame.height);
+    const mean = luma.reduce((sum, y) => sum + y, 0) / luma.length;
+    say('video', { identity, frames, width: frame.width, height: frame.height, luma: mean });
+  }
+}
 
 async function play(tone) {
   const samples = RATE / 50;
@@ -105,8 +137,28 @@ const actions = {
     await room.localParticipant.publishData(new TextEncoder().encode(text), { reliable, destination_identities: to, topic });
   },
   async text({ text, to }) { await room.localParticipant.sendText(text, { topic: 'chat', destinationIdentities: to }); },
-  async rpc({ to, payload }) {
-    return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method: 'echo', payload }) };
+  async bytes({ length }) {
+    const noise = randomBytes(length);
+    const writer = await room.localParticipant.streamBytes({ name: 'noise', topic: 'file', totalSize: length });
+    await writer.write(noise);
+    await writer.close();
+    return { sha256: createHash('sha256').update(noise).digest('hex') };
+  },
+  async fill({ length }) { await room.localParticipant.publishData(new Uint8Array(length), { reliable: true }); },
+  async rpc({ to, payload, method = 'echo', timeout }) {
+    try {
+      const responseTimeout = timeout && timeout * 1000;
+      return { payload: await room.localParticipant.performRpc({ destinationIdentity: to, method, payload, responseTimeout }) };
+    } catch (error) {
+      if (!(error instanceof rtc.RpcError)) throw error;
+      return { code: error.code, message: error.message, details: error.data };
+    }
+  },
+  async simulate({ scenario }) { await room.simulateScenario(rtc.SimulateScenarioKind[SCENARIOS[scenario]]); },
+  async participants() {
+    const tracks = (p) => [...p.trackPublications.values()].map((t) => ({ sid: t.sid, muted: t.muted, mime: t.mimeType }));
+    const of = (p) => ({ sid: p.sid, metadata: p.metadata, name: p.name, attributes: p.attributes, tracks: tracks(p) });
+    return { participants: Object.fromEntries([...room.remoteParticipants.values()].map((p) => [p.identity, of(p)])) };
   },
   async metadata({ metadata }) { await room.localParticipant.updateMetadata(metadata); },
   async name({ name }) { await room.localParticipant.updateName(name); },
@@ -115,12 +167,15 @@ const actions = {
 };
 
 try {
-  await room.connect(url, token, { autoSubscribe: JSON.parse(options).auto_subscribe ?? true, dynacast: false });
+  const { auto_subscribe: autoSubscribe = true, two = false } = JSON.parse(options);
+  await room.connect(url, token, { autoSubscribe, dynacast: false, ...(two && { singlePeerConnection: false }) });
 } catch (error) {
   say('refused', { error: String(error) });
   process.exit(0);
 }
 room.localParticipant.registerRpcMethod('echo', async (call) => call.payload);
+room.localParticipant.registerRpcMethod('fail', async () => { throw new rtc.RpcError(101, 'it does not work', 'because'); });
+room.localParticipant.registerRpcMethod('sleep', () => new Promise(() => {}));
 say('connected', { sid: room.localParticipant.sid, identity: room.localParticipant.identity, room: room.name });
 for (const p of room.remoteParticipants.values()) say('present', { identity: p.identity });
 const lines = createInterface({ input: process.stdin });

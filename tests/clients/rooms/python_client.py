@@ -1,9 +1,11 @@
 """LiveKit's Python client as a test drives it: commands as JSON lines on standard input, events as JSON lines out.
 
-Arguments: URL and token. Tones are told by their frequency, measured in the received samples.
+Arguments: URL, token and options: `auto_subscribe`, and `two` for the older protocol with two peer connections.
+Tones are told by their frequency, measured in the received samples.
 """
 
 import asyncio
+import hashlib
 import json
 import sys
 import time
@@ -12,6 +14,15 @@ import numpy as np
 from livekit import rtc
 
 RATE = 48_000
+SCENARIOS = {
+    "resume": "SIMULATE_SIGNAL_RECONNECT",
+    "failing resume": "SIMULATE_DISCONNECT_SIGNAL_ON_RESUME",
+    "full": "SIMULATE_FULL_RECONNECT",
+    "migration": "SIMULATE_MIGRATION",
+    "node failure": "SIMULATE_NODE_FAILURE",
+    "server leave": "SIMULATE_SERVER_LEAVE",
+    "speaker": "SIMULATE_SPEAKER",
+}
 
 
 def say(event, **more):
@@ -72,13 +83,16 @@ class Client:
         on("participant_name_changed", lambda p, old, new: {"identity": p.identity, "name": new})
         on("participant_attributes_changed", lambda changed, p: {"identity": p.identity, "changed": changed})
         on("room_metadata_changed", lambda old, new: {"metadata": new})
+        on("participant_permissions_changed", lambda p, new: {"identity": p.identity, "can_publish": new.can_publish})
+        on("local_track_unpublished", lambda t: {"sid": t.sid})
+        on("token_refreshed", lambda: {})
         on("reconnecting", lambda: {})
         on("reconnected", lambda: {"sid": room.local_participant.sid})
         on("disconnected", lambda reason=None: {"reason": int(reason or 0)})
 
         def data(packet):
             sender = packet.participant.identity if packet.participant else None
-            say("data", text=packet.data.decode(), topic=packet.topic, kind=int(packet.kind), identity=sender)
+            say("data", text=packet.data[:200].decode(), length=len(packet.data), topic=packet.topic, kind=int(packet.kind), identity=sender)
 
         room.on("data_received", data)
 
@@ -99,10 +113,29 @@ class Client:
 
         room.register_text_stream_handler("chat", text)
 
+        def file(reader, identity):
+            async def read():
+                digest, length = hashlib.sha256(), 0
+                async for chunk in reader:
+                    digest.update(chunk)
+                    length += len(chunk)
+                say("byte_stream", sha256=digest.hexdigest(), length=length, name=reader.info.name, identity=identity)
+
+            self.task(read())
+
+        room.register_byte_stream_handler("file", file)
+
         async def echo(call):
             return call.payload
 
-        self.echo = echo
+        async def fail(call):
+            raise rtc.RpcError(101, "it does not work", "because")
+
+        async def sleep(call):
+            await asyncio.sleep(60)
+            return ""
+
+        self.methods = {"echo": echo, "fail": fail, "sleep": sleep}
 
     async def hear(self, track, identity):
         """Keeps the newest second of a track's samples; a participant's newest track is the one that counts."""
@@ -143,7 +176,8 @@ class Client:
                 track = rtc.LocalAudioTrack.create_audio_track("tone", tone.source)
                 publication = await me.publish_track(track, rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE))
                 self.tones[publication.sid] = (tone, track)
-                self.task(tone.play())
+                if tone.hertz:
+                    self.task(tone.play())
                 return {"sid": publication.sid}
             case "publish_video":
                 source = rtc.VideoSource(320, 240)
@@ -178,8 +212,29 @@ class Client:
                 await me.publish_data(command["text"], reliable=command.get("reliable", True), destination_identities=command.get("to", []), topic=command.get("topic", ""))
             case "text":
                 await me.send_text(command["text"], topic="chat", destination_identities=command.get("to") or None)
+            case "bytes":
+                # Noise, which no compression makes smaller.
+                noise = np.random.default_rng(1).bytes(command["length"])
+                writer = await me.stream_bytes("noise", total_size=len(noise), topic="file")
+                await writer.write(noise)
+                await writer.aclose()
+                return {"sha256": hashlib.sha256(noise).hexdigest()}
+            case "burst":
+                for number in range(command["count"]):
+                    await me.publish_data(f"{number} ".ljust(command["length"], "."), reliable=True)
+            case "fill":
+                await me.publish_data(bytes(command["length"]), reliable=True)
             case "rpc":
-                return {"payload": await me.perform_rpc(destination_identity=command["to"], method="echo", payload=command["payload"])}
+                try:
+                    answer = await me.perform_rpc(
+                        destination_identity=command["to"],
+                        method=command.get("method", "echo"),
+                        payload=command["payload"],
+                        response_timeout=command.get("timeout"),
+                    )
+                except rtc.RpcError as error:
+                    return {"code": error.code, "message": error.message, "details": error.data}
+                return {"payload": answer}
             case "metadata":
                 await me.set_metadata(command["metadata"])
             case "name":
@@ -190,7 +245,7 @@ class Client:
                 tracks = lambda p: [{"sid": t.sid, "muted": t.muted, "mime": t.mime_type} for t in p.track_publications.values()]
                 return {"participants": {p.identity: {"sid": p.sid, "metadata": p.metadata, "name": p.name, "attributes": dict(p.attributes), "tracks": tracks(p)} for p in self.room.remote_participants.values()}, "sid": me.sid}
             case "simulate":
-                await self.room.simulate_scenario(command["scenario"]) if hasattr(self.room, "simulate_scenario") else None
+                await self.room.simulate_scenario(rtc.SimulateScenarioKind.Value(SCENARIOS[command["scenario"]]))
             case "leave":
                 await self.room.disconnect()
         return {}
@@ -214,16 +269,20 @@ async def main():
     options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     client = Client()
     client.listen()
+    room_options = rtc.RoomOptions(auto_subscribe=options.get("auto_subscribe", True))
+    if options.get("two"):
+        room_options.single_peer_connection = False
     try:
-        await client.room.connect(url, token, rtc.RoomOptions(auto_subscribe=options.get("auto_subscribe", True)))
+        await client.room.connect(url, token, room_options)
     except Exception as error:
         say("refused", error=f"{type(error).__name__}: {error}")
         return
-    client.room.local_participant.register_rpc_method("echo")(client.echo)
+    for name, method in client.methods.items():
+        client.room.local_participant.register_rpc_method(name)(method)
     say("connected", sid=client.room.local_participant.sid, identity=client.room.local_participant.identity, room=client.room.name)
     for participant in client.room.remote_participants.values():
         say("present", identity=participant.identity)
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_event_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         client.task(client.obey(line))

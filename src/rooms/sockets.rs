@@ -1,0 +1,114 @@
+//! The UDP sockets of the media port and the addresses that clients are told. What travels through them is `server`'s.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
+
+use tokio::net::UdpSocket;
+
+/// Of the kernel's buffers: a burst of one picture to many receivers fits.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// One UDP socket per address, each with the address that clients know it by.
+#[derive(Debug)]
+pub struct Sockets(Vec<(StdUdpSocket, SocketAddr)>);
+
+impl Sockets {
+    /// Opens `port` (0: any that is free at all of them) at these addresses, each with the one that is told to clients.
+    pub fn bind(addresses: &[(IpAddr, IpAddr)], port: u16) -> io::Result<Self> {
+        const ATTEMPTS: usize = 16;
+        let mut failed = io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            "no address to open the media port at",
+        );
+        for _ in 0..if port == 0 { ATTEMPTS } else { 1 } {
+            match Self::bind_once(addresses, port) {
+                Ok(sockets) if sockets.0.is_empty() => break,
+                Ok(sockets) => return Ok(sockets),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn bind_once(addresses: &[(IpAddr, IpAddr)], mut port: u16) -> io::Result<Self> {
+        let mut bound = Vec::new();
+        for (local, advertised) in addresses {
+            let domain = socket2::Domain::for_address((*local, port).into());
+            let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+            // Best effort: the kernel caps them without an error.
+            let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+            let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+            socket.set_nonblocking(true)?;
+            socket.bind(&SocketAddr::from((*local, port)).into())?;
+            let socket = StdUdpSocket::from(socket);
+            port = socket.local_addr()?.port();
+            bound.push((socket, SocketAddr::from((*advertised, port))));
+        }
+        Ok(Self(bound))
+    }
+
+    /// The sockets for the runtime that this is called in, each with the address that clients know it by.
+    pub(super) fn into_tokio(self) -> io::Result<Vec<(UdpSocket, SocketAddr)>> {
+        let sockets = self.0.into_iter();
+        let sockets =
+            sockets.map(|(socket, advertised)| Ok((UdpSocket::from_std(socket)?, advertised)));
+        sockets.collect()
+    }
+
+    /// What clients are told.
+    pub fn advertised(&self) -> Vec<SocketAddr> {
+        self.0.iter().map(|(_, advertised)| *advertised).collect()
+    }
+}
+
+/// The addresses of this machine at which media can be reached, each with itself; or those that are given, each with
+/// the local address that stands behind it.
+pub fn local_addresses(advertised: &[IpAddr]) -> io::Result<Vec<(IpAddr, IpAddr)>> {
+    let interfaces = if_addrs::get_if_addrs()?;
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    };
+    let local: Vec<IpAddr> = interfaces
+        .iter()
+        .map(if_addrs::Interface::ip)
+        .filter(usable)
+        .collect();
+    if advertised.is_empty() {
+        return Ok(local
+            .into_iter()
+            .map(|address| (address, address))
+            .collect());
+    }
+    let behind = |outside: &IpAddr| {
+        if local.contains(outside) {
+            *outside
+        } else {
+            outgoing_address(outside.is_ipv4())
+        }
+    };
+    Ok(advertised
+        .iter()
+        .map(|outside| (behind(outside), *outside))
+        .collect())
+}
+
+/// The local address from which packets to the Internet leave; none is sent to find out.
+fn outgoing_address(v4: bool) -> IpAddr {
+    let (any, far): (IpAddr, IpAddr) = if v4 {
+        (
+            Ipv4Addr::UNSPECIFIED.into(),
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+        )
+    } else {
+        (
+            Ipv6Addr::UNSPECIFIED.into(),
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        )
+    };
+    let found = StdUdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((far, 9))?;
+        socket.local_addr()
+    });
+    found.map_or(any, |address| address.ip())
+}

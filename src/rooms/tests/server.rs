@@ -1,0 +1,70 @@
+//! The handle and its thread, with real sockets and a real clock: what belongs to the edges and not to the world.
+
+use std::time::Duration;
+
+use livekit_protocol as proto;
+use prost::Message as _;
+
+use super::super::{Keys, RoomServer, Settings, Sockets};
+use super::Bench;
+
+fn start() -> RoomServer {
+    let loopback = std::net::Ipv4Addr::LOCALHOST.into();
+    let sockets = Sockets::bind(&[(loopback, loopback)], 0).unwrap();
+    let settings = Settings {
+        keys: Keys::new([("key", "secret")]),
+        ..Settings::default()
+    };
+    RoomServer::start(settings, sockets).unwrap().0
+}
+
+/// Whether nobody is there, perhaps because there never was a room.
+async fn is_empty(server: &RoomServer) -> bool {
+    let there = server.list_participants("kitchen".to_owned()).await;
+    there.map_or(true, |there| there.is_empty())
+}
+
+#[tokio::test]
+async fn a_connection_that_loses_either_half_is_gone() {
+    let server = start();
+    for loses_requests in [true, false] {
+        let mut connection = server
+            .connect(Bench::admission("alice", |_| ()))
+            .await
+            .unwrap();
+        let first = connection.responses.next().await.unwrap();
+        assert!(proto::SignalResponse::decode(first).is_ok());
+        assert!(!is_empty(&server).await);
+        // Nobody is told when the other half goes; the end of the responses says that one was.
+        let gone = async {
+            if loses_requests {
+                drop(connection.requests);
+                while connection.responses.next().await.is_some() {}
+            } else {
+                drop(connection.responses);
+                while connection
+                    .requests
+                    .send(proto::SignalRequest::default().encode_to_vec().into())
+                    .await
+                    && !is_empty(&server).await
+                {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone)
+            .await
+            .unwrap();
+        assert!(is_empty(&server).await);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_dropped_at_once_leaves_nothing() {
+    let server = start();
+    for _ in 0..200 {
+        drop(server.connect(Bench::admission("alice", |_| ())).await);
+    }
+    let gone = async { while !is_empty(&server).await {} };
+    tokio::time::timeout(Duration::from_secs(10), gone)
+        .await
+        .unwrap();
+}

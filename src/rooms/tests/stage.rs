@@ -1,0 +1,439 @@
+//! A room with clients that speak, listen and write: peer connections of str0m, each behind a network of its own that may
+//! lose, delay and reorder. All in virtual time; what is tried on it is in `media`, `data`, `crowd` and `fuzz`.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use livekit_protocol as proto;
+use prost::Message as _;
+use proto::signal_request::Message as Request;
+use proto::signal_response::Message;
+use str0m::change::{SdpAnswer, SdpApi, SdpPendingOffer};
+use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::media::{Direction, MediaKind, Mid};
+use str0m::net::{Protocol, Receive};
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
+use str0m::{Candidate, Input, Output, Rtc, RtcConfig};
+use str0m_netem::{self as netem, Netem, NetemConfig, Probability, RandomLoss};
+
+use super::super::{ConnectionId, Route};
+use super::Bench;
+
+pub const STEP: Duration = Duration::from_millis(5);
+
+pub struct Client {
+    pub connection: ConnectionId,
+    pub rtc: Rtc,
+    pub address: SocketAddr,
+    pub identity: String,
+    /// Whether it left, and is not moved any more.
+    pub gone: bool,
+    pending: Option<SdpPendingOffer>,
+    offers: u32,
+    /// Sections that were asked for while an offer was out; an offer is due even for none.
+    due: Option<u32>,
+    /// A section without a track that is switched when an offer shall change nothing: str0m makes none without a change.
+    spare: Option<(Mid, Direction)>,
+    read: usize,
+    pub slots: Vec<Mid>,
+    /// Which section carries which track, as the newest answer says.
+    pub tracks: HashMap<String, String>,
+    pub channels: HashMap<String, ChannelId>,
+    pub heard: Vec<(Mid, RtpPacket)>,
+    pub messages: Vec<proto::DataPacket>,
+    pub sent: u64,
+    pub up: Netem<Vec<u8>>,
+    pub down: Netem<Vec<u8>>,
+}
+
+/// A room with clients that speak and listen.
+pub struct Stage {
+    pub bench: Bench,
+    pub clients: Vec<Client>,
+    pub network: NetemConfig,
+    by_address: HashMap<SocketAddr, usize>,
+    /// The datagrams of clients, while they are recorded.
+    pub recorded: Option<Vec<Vec<u8>>>,
+}
+
+impl Stage {
+    pub fn new(network: NetemConfig) -> Self {
+        Self {
+            bench: Bench::new(|_| ()),
+            clients: vec![],
+            network,
+            by_address: HashMap::new(),
+            recorded: None,
+        }
+    }
+
+    pub fn join(&mut self, identity: &str) -> usize {
+        let now = self.bench.now.instant;
+        let mut rtc = RtcConfig::new()
+            .set_rtp_mode(true)
+            .clear_codecs()
+            .enable_opus(true, false)
+            .enable_vp8(true)
+            .build(now);
+        let port = 1_024 + self.clients.len() as u16;
+        let address = SocketAddr::from(([198, 51, 100, 1], port));
+        rtc.add_local_candidate(Candidate::host(address, "udp").unwrap());
+        let mut api = rtc.sdp_api();
+        let slots = (0..3)
+            .map(|_| api.add_media(MediaKind::Audio, Direction::RecvOnly, None, None, None))
+            .collect();
+        api.add_channel("_reliable".to_owned());
+        let reliability = Reliability::MaxRetransmits { retransmits: 0 };
+        api.add_channel_with_config(ChannelConfig {
+            label: "_lossy".to_owned(),
+            ordered: false,
+            reliability,
+            ..ChannelConfig::default()
+        });
+        let (offer, pending) = api.apply().unwrap();
+        let mut admission = Bench::admission(identity, |_| ());
+        admission.route = Route::OneConnection;
+        admission.offer = Some(super::offer(&offer.to_sdp_string(), 1));
+        let connection = self.bench.connect(admission);
+        let seed = self.clients.len() as u64;
+        self.by_address.insert(address, self.clients.len());
+        self.clients.push(Client {
+            connection,
+            rtc,
+            address,
+            identity: identity.to_owned(),
+            gone: false,
+            pending: Some(pending),
+            offers: 1,
+            due: None,
+            spare: None,
+            read: 0,
+            slots,
+            tracks: HashMap::new(),
+            channels: HashMap::new(),
+            heard: vec![],
+            messages: vec![],
+            sent: 0,
+            up: Netem::new(self.network.seed(seed * 2)),
+            down: Netem::new(self.network.seed(seed * 2 + 1)),
+        });
+        self.clients.len() - 1
+    }
+
+    /// Publishes a track; returns the section that it is sent in.
+    pub fn publish(&mut self, who: usize, cid: &str) -> Mid {
+        self.until_answered(who);
+        let connection = self.clients[who].connection;
+        let track = proto::AddTrackRequest {
+            cid: cid.to_owned(),
+            source: proto::TrackSource::Microphone as i32,
+            ..Default::default()
+        };
+        self.bench.ask(connection, Request::AddTrack(track));
+        let (kind, direction) = (MediaKind::Audio, Direction::SendOnly);
+        let (stream, cid) = (Some("s".to_owned()), Some(cid.to_owned()));
+        self.offer(who, |api| api.add_media(kind, direction, stream, cid, None))
+    }
+
+    /// Ends a publication.
+    pub fn unpublish(&mut self, who: usize, mid: Mid) {
+        self.until_answered(who);
+        self.offer(who, |api| api.set_direction(mid, Direction::Inactive));
+    }
+
+    /// A client has one offer out at a time.
+    fn until_answered(&mut self, who: usize) {
+        for _ in 0..1_000 {
+            if self.clients[who].pending.is_none() {
+                return;
+            }
+            self.run(STEP, &[]);
+        }
+        let client = &self.clients[who];
+        let told = self.bench.told(client.connection).iter().rev().take(3);
+        panic!(
+            "{} gets no answer: {:?}",
+            client.identity,
+            told.collect::<Vec<_>>()
+        );
+    }
+
+    fn offer<T>(&mut self, who: usize, change: impl FnOnce(&mut SdpApi<'_>) -> T) -> T {
+        let client = &mut self.clients[who];
+        let mut api = client.rtc.sdp_api();
+        let changed = change(&mut api);
+        if !api.has_changes() {
+            let (mid, direction) = client.spare.map_or_else(
+                || {
+                    let direction = Direction::SendOnly;
+                    let mid = api.add_media(MediaKind::Video, direction, None, None, None);
+                    (mid, direction)
+                },
+                |(mid, before)| match before {
+                    Direction::SendOnly => (mid, Direction::Inactive),
+                    _ => (mid, Direction::SendOnly),
+                },
+            );
+            api.set_direction(mid, direction);
+            client.spare = Some((mid, direction));
+        }
+        if let Some((offer, pending)) = api.apply() {
+            client.pending = Some(pending);
+            client.offers += 1;
+            let offer = super::offer(&offer.to_sdp_string(), client.offers);
+            let connection = client.connection;
+            self.bench.ask(connection, Request::Offer(offer));
+        }
+        changed
+    }
+
+    /// The signalling connection breaks; not while an answer is on its way, of which str0m could not do without.
+    pub fn cut(&mut self, who: usize) {
+        self.until_answered(who);
+        let connection = self.clients[who].connection;
+        let now = self.bench.now;
+        self.bench.world.disconnected(connection, now);
+        self.bench.collect();
+    }
+
+    /// The client comes back with a new signalling connection: what it has received so far, then a new path for its media.
+    pub fn resume(&mut self, who: usize, received: Vec<proto::DataChannelReceiveState>) {
+        let client = &self.clients[who];
+        let mut admission = Bench::admission(&client.identity, |_| ());
+        admission.route = Route::OneConnection;
+        admission.resume = Some(String::new());
+        let connection = self.bench.connect(admission);
+        let client = &mut self.clients[who];
+        (client.connection, client.read) = (connection, 0);
+        let state = proto::SyncState {
+            datachannel_receive_states: received,
+            subscription: Some(proto::UpdateSubscription::default()),
+            ..Default::default()
+        };
+        self.bench.ask(connection, Request::SyncState(state));
+        self.until_answered(who);
+        self.offer(who, |api| api.ice_restart(true));
+    }
+
+    /// A participant says goodbye and is gone.
+    pub fn leave(&mut self, who: usize) {
+        let connection = self.clients[who].connection;
+        let goodbye = proto::LeaveRequest::default();
+        self.bench.ask(connection, Request::Leave(goodbye));
+        self.vanish(who);
+    }
+
+    /// A participant is not there any more, without a word.
+    pub fn vanish(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        client.gone = true;
+        client.heard.clear();
+        self.by_address.remove(&client.address);
+    }
+
+    /// Forgets what everybody was told, after it was done.
+    pub fn forget(&mut self) {
+        for who in self.present() {
+            self.follow(who);
+        }
+        self.bench.forget();
+        self.bench.closed.clear();
+        self.bench.events.clear();
+        for client in &mut self.clients {
+            client.read = 0;
+        }
+    }
+
+    /// Those that are there.
+    pub fn present(&self) -> Vec<usize> {
+        let all = 0..self.clients.len();
+        all.filter(|who| !self.clients[*who].gone).collect()
+    }
+
+    /// Lets time pass; every 20 ms the speakers say something.
+    pub fn run(&mut self, time: Duration, speakers: &[(usize, Mid)]) {
+        let end = self.bench.now.instant + time;
+        let mut step = 0;
+        while self.bench.now.instant < end {
+            self.bench.pass(STEP);
+            step += 1;
+            if step % 4 == 0 {
+                for (who, mid) in speakers {
+                    self.speak(*who, *mid);
+                }
+            }
+            for who in self.present() {
+                self.follow(who);
+                self.exchange(who);
+            }
+        }
+    }
+
+    pub fn speak(&mut self, who: usize, mid: Mid) {
+        let now = self.bench.now.instant;
+        let client = &mut self.clients[who];
+        client.sent += 1;
+        let (number, pt) = (client.sent, client.rtc.codec_config().params()[0].pt());
+        let extensions = ExtensionValues {
+            audio_level: Some(-10),
+            voice_activity: Some(true),
+            ..ExtensionValues::default()
+        };
+        if let Some(stream) = client.rtc.direct_api().stream_tx_by_mid(mid, None) {
+            let payload = format!("{who} says {number}").into_bytes();
+            stream.write_rtp(
+                RtpWrite::new(pt, number.into(), number as u32 * 960, now, payload)
+                    .ext_vals(extensions),
+            );
+        }
+    }
+
+    /// Does what the server asks for.
+    pub fn follow(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        let told: Vec<Message> = self
+            .bench
+            .told(client.connection)
+            .iter()
+            .skip(client.read)
+            .cloned()
+            .collect();
+        client.read += told.len();
+        for message in told {
+            let client = &mut self.clients[who];
+            match message {
+                Message::Answer(answer) => {
+                    client.tracks.clone_from(&answer.mid_to_track_id);
+                    let sdp = SdpAnswer::from_sdp_string(&answer.sdp).unwrap();
+                    if let Some(pending) = client.pending.take() {
+                        client.rtc.sdp_api().accept_answer(pending, sdp).unwrap();
+                    }
+                }
+                Message::MediaSectionsRequirement(need) => {
+                    *client.due.get_or_insert(0) += need.num_audios;
+                }
+                _ => {}
+            }
+        }
+        let client = &mut self.clients[who];
+        if client.pending.is_none()
+            && let Some(needed) = client.due.take()
+        {
+            let mut slots = client.slots.clone();
+            self.offer(who, |api| {
+                for mid in &slots {
+                    api.set_direction(*mid, Direction::RecvOnly);
+                }
+                let (kind, direction) = (MediaKind::Audio, Direction::RecvOnly);
+                slots.extend((0..needed).map(|_| api.add_media(kind, direction, None, None, None)));
+            });
+            self.clients[who].slots = slots;
+        }
+    }
+
+    /// Moves datagrams both ways through the network.
+    pub fn exchange(&mut self, who: usize) {
+        let now = self.bench.now.instant;
+        let server = Bench::world_address();
+        for sent in std::mem::take(&mut self.bench.datagrams) {
+            if let Some(to) = self.by_address.get(&sent.destination) {
+                let packet = netem::Input::Packet(now, sent.contents.to_vec());
+                self.clients[*to].down.handle_input(packet);
+            }
+        }
+        let client = &mut self.clients[who];
+        client.down.handle_input(netem::Input::Timeout(now));
+        while let Some(netem::Output::Packet(bytes)) = client.down.poll_output() {
+            let received = Receive::new(Protocol::Udp, server, client.address, &bytes).unwrap();
+            client
+                .rtc
+                .handle_input(Input::Receive(now, received))
+                .unwrap();
+            client.poll(now);
+        }
+        client.rtc.handle_input(Input::Timeout(now)).unwrap();
+        client.poll(now);
+        client.up.handle_input(netem::Input::Timeout(now));
+        while let Some(netem::Output::Packet(bytes)) = client.up.poll_output() {
+            if let Some(recorded) = &mut self.recorded {
+                recorded.push(bytes.clone());
+            }
+            self.bench
+                .world
+                .datagram(client.address, server, &bytes, self.bench.now);
+        }
+        self.bench.collect();
+    }
+
+    pub fn send(&mut self, who: usize, channel: &str, packet: &proto::DataPacket) {
+        let client = &mut self.clients[who];
+        let id = client.channels[channel];
+        assert!(
+            client
+                .rtc
+                .channel(id)
+                .unwrap()
+                .write(true, &packet.encode_to_vec())
+                .unwrap()
+        );
+    }
+}
+
+impl Client {
+    pub fn poll(&mut self, now: Instant) {
+        loop {
+            match self.rtc.poll_output().unwrap() {
+                Output::Timeout(_) => return,
+                Output::Transmit(sent) => self
+                    .up
+                    .handle_input(netem::Input::Packet(now, sent.contents.to_vec())),
+                Output::Event(str0m::Event::RtpPacket(packet)) => {
+                    let ssrc = packet.header.ssrc;
+                    let mid = self.rtc.direct_api().stream_rx(&ssrc).unwrap().mid();
+                    self.heard.push((mid, packet));
+                }
+                Output::Event(str0m::Event::ChannelOpen(id, label)) => {
+                    self.channels.insert(label, id);
+                }
+                Output::Event(str0m::Event::ChannelData(data)) => self
+                    .messages
+                    .push(proto::DataPacket::decode(&*data.data).unwrap()),
+                Output::Event(_) => {}
+            }
+        }
+    }
+
+    /// What was heard of somebody, by number, in the order of arrival.
+    pub fn heard_of(&self, who: usize) -> Vec<u64> {
+        let said = self
+            .heard
+            .iter()
+            .filter_map(|(_, packet)| std::str::from_utf8(&packet.payload).ok());
+        said.filter_map(|text| text.strip_prefix(&format!("{who} says "))?.parse().ok())
+            .collect()
+    }
+}
+
+pub fn reliable(sequence: u32) -> proto::DataPacket {
+    let payload = sequence.to_be_bytes().to_vec();
+    let value = Some(proto::data_packet::Value::User(proto::UserPacket {
+        payload,
+        ..Default::default()
+    }));
+    proto::DataPacket {
+        sequence,
+        value,
+        participant_sid: "PA_liar".into(),
+        participant_identity: "liar".into(),
+        ..Default::default()
+    }
+}
+
+pub fn bad_network() -> NetemConfig {
+    NetemConfig::new()
+        .latency(Duration::from_millis(40))
+        .jitter(Duration::from_millis(15))
+        .loss(RandomLoss::new(Probability::new(0.05)))
+        .reorder_gap(20)
+}

@@ -1,0 +1,89 @@
+//! A relay for TCP between clients and a server's signalling: it cuts connections where the network would, and tells which
+//! paths were asked for. Media goes past it.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::harness::Server;
+
+/// See the module. Dropping it cuts everything and takes no more connections.
+pub struct Proxy {
+    /// `ws://host:port`.
+    pub url: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    cuts: watch::Sender<u64>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// In front of a server.
+    pub async fn before(server: &Server) -> Self {
+        let target = server.url.strip_prefix("http://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let cuts = watch::Sender::new(0);
+        let (paths, cut) = (Arc::clone(&asked), cuts.subscribe());
+        let task = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (target, paths, cut) = (target.clone(), Arc::clone(&paths), cut.clone());
+                tokio::spawn(relay(client, target, paths, cut));
+            }
+        });
+        Self {
+            url,
+            asked,
+            cuts,
+            task,
+        }
+    }
+
+    /// Ends all connections that there are, without a goodbye of either side's.
+    pub fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// The paths of the requests so far, without their queries.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.cut();
+    }
+}
+
+async fn relay(
+    mut client: TcpStream,
+    target: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    mut cut: watch::Receiver<u64>,
+) {
+    cut.mark_unchanged();
+    let Ok(mut server) = TcpStream::connect(target).await else {
+        return;
+    };
+    let mut head = Vec::new();
+    while !head.contains(&b'\n') {
+        if !matches!(client.read_buf(&mut head).await, Ok(1..)) {
+            return;
+        }
+    }
+    let line = String::from_utf8_lossy(&head);
+    let path = line.split([' ', '?']).nth(1).unwrap_or_default().to_owned();
+    asked.lock().unwrap().push(path);
+    if server.write_all(&head).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        _ = cut.changed() => {}
+    }
+}
