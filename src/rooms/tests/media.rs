@@ -113,7 +113,7 @@ fn a_resume_repeats_no_message_that_is_on_its_way() {
     stage.run(Duration::from_millis(50), &[]);
     let join = stage.bench.join_response(stage.clients[b].connection);
     let of_a = join.other_participants[0].sid.clone();
-    let mut again = Bench::admission("b", |_| ());
+    let mut again = super::Bench::admission("b", |_| ());
     again.resume = join.participant.as_ref().map(|b| b.sid.clone());
     let resumed = stage.bench.connect(again);
     // What the client says of itself is old when it arrives.
