@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -155,7 +155,11 @@ impl RoomServer {
 
     /// Says that somebody inside the process has frames or messages to send. To be called once until they were taken.
     pub fn wake_local(&self, connection: ConnectionId) {
-        let mut local = self.edge.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut local = self
+            .edge
+            .local
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         local.insert(connection);
         drop(local);
         self.edge.wakes.notify_one();
@@ -491,7 +495,11 @@ impl MediaThread {
 
     /// Takes what participants inside the process have to send.
     fn woken(&mut self) {
-        let mut local = self.edge.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut local = self
+            .edge
+            .local
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let local = std::mem::take(&mut *local);
         for connection in local {
             self.world.local_media(connection, Now::read());

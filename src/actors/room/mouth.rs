@@ -126,7 +126,11 @@ impl Frames {
         let due = self.due.unwrap_or(now);
         let late = now.saturating_duration_since(due);
         let marker = self.due.is_none() || late > GAP;
-        let (due, skipped) = if marker { (now, late) } else { (due, Duration::ZERO) };
+        let (due, skipped) = if marker {
+            (now, late)
+        } else {
+            (due, Duration::ZERO)
+        };
         self.timestamp = self.timestamp.wrapping_add(clock(skipped));
         let mut whole = samples.to_vec();
         whole.resize(LAYOUT.samples_in(FRAME), 0);
@@ -152,7 +156,10 @@ fn clock(time: Duration) -> u32 {
 
 /// How loud a frame is, in −dBov: 0 to 127.
 fn level(samples: &[i16]) -> u8 {
-    let sum: f64 = samples.iter().map(|sample| f64::from(*sample).powi(2)).sum();
+    let sum: f64 = samples
+        .iter()
+        .map(|sample| f64::from(*sample).powi(2))
+        .sum();
     let mean = sum / (samples.len() as f64).max(1.0);
     if mean < 1.0 {
         return 127;

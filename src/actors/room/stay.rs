@@ -13,7 +13,9 @@ use super::{ENTRY_PATIENCE, listen};
 use crate::actors::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsError};
 use crate::actors::session::messages::{DeleteRoom, RoomConfig};
 use crate::auth::Access;
-use crate::providers::rooms::link::{Join, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink};
+use crate::providers::rooms::link::{
+    Join, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
+};
 use crate::providers::{RoomError, RoomProvider};
 
 /// How long leaving may take, and deleting after it: a session leaves nothing behind after five seconds.

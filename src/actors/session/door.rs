@@ -82,7 +82,10 @@ impl SocketHandler for Door {
             }
             let listen = wanted.stt.as_ref();
             let listen = listen.map(|listen| (listen, accepted(&self.providers, listen)));
-            if !self.hearing.expect(config, listen, &wanted.vad, wanted.rtc.is_some()) {
+            if !self
+                .hearing
+                .expect(config, listen, &wanted.vad, wanted.rtc.is_some())
+            {
                 let message = "too many configs wait to be carried out";
                 return self.refuse(ErrorCode::Overloaded, message);
             }

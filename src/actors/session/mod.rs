@@ -59,7 +59,7 @@ use super::start_in_span;
 use super::stt::feed::Feed;
 use super::stt::{Stop, SttActor, SttNews, SttReport};
 use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
-use crate::audio::{AudioFormat, Encoding};
+use crate::audio::Encoding;
 use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};

@@ -17,8 +17,8 @@ use super::failure::Refusal;
 use super::hearing::Hearing;
 use super::listeners::{Common, Each};
 use super::messages::{
-    ErrorCode, ListenConfig, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack, SendMessage,
-    ServerMessage, SessionConfig, VadConfig,
+    ErrorCode, ListenConfig, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack,
+    SendMessage, ServerMessage, SessionConfig, VadConfig,
 };
 use crate::actors::registry::rooms::RoomsError;
 use crate::actors::room::{
@@ -50,7 +50,10 @@ struct Together(Hearing);
 
 impl Listener for Together {
     fn hear(&self, samples: &[i16]) {
-        let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        let bytes: Vec<u8> = samples
+            .iter()
+            .flat_map(|sample| sample.to_le_bytes())
+            .collect();
         // While no config hears anything there is nobody to tell.
         let _deaf = self.0.hear(Bytes::from(bytes));
     }
@@ -87,7 +90,9 @@ impl SessionActor {
 
     /// How `ready` names a room.
     pub(super) fn shown(&self, entered: &Entered, config: &RoomConfig) -> RoomOfSession {
-        let url = entered.url().map_or_else(|| self.own_url.clone(), str::to_owned);
+        let url = entered
+            .url()
+            .map_or_else(|| self.own_url.clone(), str::to_owned);
         RoomOfSession {
             rtc_room_name: config.room_name.clone(),
             rtc_url: url,
@@ -145,9 +150,7 @@ impl SessionActor {
     pub(super) fn show_recording(&self) {
         if let Some(place) = &self.place {
             // One for each config and one for each recording that fails.
-            place
-                .actor
-                .do_send(ShowRecording(self.recording.is_some()));
+            place.actor.do_send(ShowRecording(self.recording.is_some()));
         }
     }
 

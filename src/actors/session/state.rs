@@ -503,7 +503,10 @@ impl Session {
             (Some(_), None) => "rtc: the room of a session cannot change",
             (Some(has), Some(wants)) => {
                 let fixed = [
-                    (has.room_name != wants.room_name, "rtc.room_name: cannot change during a session"),
+                    (
+                        has.room_name != wants.room_name,
+                        "rtc.room_name: cannot change during a session",
+                    ),
                     (
                         has.identity != wants.identity,
                         "rtc.service_participant_identity: cannot change during a session",
@@ -512,7 +515,10 @@ impl Session {
                         has.name != wants.name,
                         "rtc.service_participant_name: cannot change during a session",
                     ),
-                    (has.stt_mode != wants.stt_mode, "rtc.stt_mode: cannot change during a session"),
+                    (
+                        has.stt_mode != wants.stt_mode,
+                        "rtc.stt_mode: cannot change during a session",
+                    ),
                 ];
                 let mut changed = fixed.into_iter().filter(|(changed, _)| *changed);
                 changed.next()?.1

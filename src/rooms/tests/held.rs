@@ -38,17 +38,20 @@ impl World {
             ..Held::default()
         };
         for participant in self.participants.values() {
-            let down = participant.link.down();
             held.publications += participant.publications.len();
+            held.choices += participant.choices.len() + participant.disabled.len();
+            held.kept_bytes += participant.outbox.kept_bytes();
+            // Somebody inside the process has neither slots nor queues here.
+            let Some(down) = participant.link.down() else {
+                continue;
+            };
             held.slots += down.slots.iter().count();
             held.carrying += down
                 .slots
                 .iter()
                 .filter(|slot| slot.carries.is_some())
                 .count();
-            held.choices += participant.choices.len() + participant.disabled.len();
             held.queued_bytes += down.queued_bytes();
-            held.kept_bytes += participant.outbox.kept_bytes();
         }
         held
     }

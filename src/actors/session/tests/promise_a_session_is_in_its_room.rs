@@ -28,7 +28,10 @@ async fn ready_names_the_room_and_its_people_are_told_as_they_come_and_go() {
     assert_eq!(ready["service_participant_identity"], "voice-agent");
     assert_eq!(ready["service_participant_name"], "Voice Agent");
     let (join, link) = stage.rooms.link();
-    assert_eq!((join.room.as_str(), join.identity.as_str()), ("r", "voice-agent"));
+    assert_eq!(
+        (join.room.as_str(), join.identity.as_str()),
+        ("r", "voice-agent")
+    );
     assert!(join.audio);
     link.joins("ann");
     let event = client.event("participant_connected").await;
@@ -49,21 +52,30 @@ async fn ready_names_the_room_and_its_people_are_told_as_they_come_and_go() {
     let event = client.event("message").await;
     assert_eq!(event["message"]["data"], "/wA=");
     assert!(event["message"].get("message").is_none());
-    client.send(&json!({"type": "send_message", "message": "hi", "role": "assistant", "debug": {"n": 1}}));
+    client.send(
+        &json!({"type": "send_message", "message": "hi", "role": "assistant", "debug": {"n": 1}}),
+    );
     sleep(ms(10)).await;
     let [(topic, text)] = &link.messages()[..] else {
         panic!("{:?}", link.messages());
     };
     assert_eq!(topic, "messages");
     let body: Value = serde_json::from_str(text).unwrap();
-    assert_eq!(body, json!({"message": "hi", "role": "assistant", "debug": {"n": 1}}));
+    assert_eq!(
+        body,
+        json!({"message": "hi", "role": "assistant", "debug": {"n": 1}})
+    );
     link.leaves("ann");
     let event = client.event("participant_disconnected").await;
     assert_eq!(event["participant"]["identity"], "ann");
     client.closes();
     stage.is_empty().await;
     assert!(link.was_left());
-    assert_eq!(stage.rooms.names(), [""; 0], "it made the room, and nobody is left");
+    assert_eq!(
+        stage.rooms.names(),
+        [""; 0],
+        "it made the room, and nobody is left"
+    );
 }
 
 #[actix::test]
@@ -93,7 +105,9 @@ async fn what_people_say_is_heard_and_what_is_said_reaches_them_frame_by_frame()
     let frames = link.frames();
     assert_eq!(frames.len(), 50);
     for pair in frames.windows(2) {
-        let [(at, frame), (next_at, next)] = pair else { unreachable!() };
+        let [(at, frame), (next_at, next)] = pair else {
+            unreachable!()
+        };
         assert_eq!(next.timestamp.wrapping_sub(frame.timestamp), 960);
         assert!(*next_at - *at <= ms(21), "{:?}", *next_at - *at);
         assert!(!next.marker);
@@ -128,7 +142,10 @@ async fn cleared_speech_stops_within_a_frame() {
     let frames = link.frames();
     let (last, next) = (&frames[so_far - 1].1, &frames[so_far].1);
     let passed = next.timestamp.wrapping_sub(last.timestamp);
-    assert!(next.marker && (21_000..30_000).contains(&passed), "{passed}");
+    assert!(
+        next.marker && (21_000..30_000).contains(&passed),
+        "{passed}"
+    );
 }
 
 #[actix::test]
@@ -136,7 +153,9 @@ async fn nothing_is_said_before_somebody_listens_for_two_seconds_at_most() {
     let stage = Stage::new();
     for (listens_after, expected) in [(Some(ms(700)), ms(700)), (None, ms(2_000))] {
         let client = stage.connect();
-        client.send(&config(json!({"stream_id": format!("s{}", expected.as_millis()), "rtc": {"room_name": "r"}})));
+        client.send(&config(
+            json!({"stream_id": format!("s{}", expected.as_millis()), "rtc": {"room_name": "r"}}),
+        ));
         client.event("ready").await;
         let (_, link) = stage.rooms.link();
         // It may have been in the room for long.
@@ -195,16 +214,25 @@ async fn whoever_loses_the_room_is_told_why() {
         let (_, link) = stage.rooms.link();
         link.tell(LinkEvent::Reconnecting);
         let event = client.event("provider_event").await;
-        assert_eq!((&event["kind"], &event["state"]), (&json!("rtc"), &json!("reconnecting")));
+        assert_eq!(
+            (&event["kind"], &event["state"]),
+            (&json!("rtc"), &json!("reconnecting"))
+        );
         link.tell(LinkEvent::Reconnected { resumed: true });
         assert_eq!(client.event("provider_event").await["state"], "recovered");
         link.ends(ending.clone());
         let event = client.event("provider_event").await;
-        assert_eq!((&event["state"], &event["provider"]), (&json!("failed"), &json!("scripted")));
+        assert_eq!(
+            (&event["state"], &event["provider"]),
+            (&json!("failed"), &json!("scripted"))
+        );
         assert_eq!(event["message"], ending.to_string());
         if is_error {
             let error = client.event("error").await;
-            assert_eq!((&error["code"], &error["fatal"]), (&json!("rtc_failed"), &json!(true)));
+            assert_eq!(
+                (&error["code"], &error["fatal"]),
+                (&json!("rtc_failed"), &json!(true))
+            );
         }
         assert_eq!(client.closed().await, code, "{ending:?}");
         stage.is_empty().await;
@@ -219,7 +247,10 @@ async fn a_room_that_cannot_be_entered_refuses_the_config_which_may_be_sent_agai
     stage.rooms.refuses(RoomErrorKind::Unavailable);
     client.send(&in_room(json!({})));
     let error = client.event("error").await;
-    assert_eq!((&error["code"], &error["fatal"]), (&json!("rtc_failed"), &json!(false)));
+    assert_eq!(
+        (&error["code"], &error["fatal"]),
+        (&json!("rtc_failed"), &json!(false))
+    );
     assert!(error["message"].as_str().unwrap().contains("not now"));
     client.send(&in_room(json!({})));
     client.event("ready").await;
@@ -228,28 +259,46 @@ async fn a_room_that_cannot_be_entered_refuses_the_config_which_may_be_sent_agai
     // The room stays what it is, what can change of it does.
     for (rtc, place) in [
         (json!({"room_name": "other"}), "rtc.room_name"),
-        (json!({"room_name": "r", "service_participant_identity": "b"}), "rtc.service_participant_identity"),
-        (json!({"room_name": "r", "stt_mode": "per_participant"}), "rtc.stt_mode"),
+        (
+            json!({"room_name": "r", "service_participant_identity": "b"}),
+            "rtc.service_participant_identity",
+        ),
+        (
+            json!({"room_name": "r", "stt_mode": "per_participant"}),
+            "rtc.stt_mode",
+        ),
         (Value::Null, "rtc"),
     ] {
         client.send(&config(json!({"rtc": rtc})));
         let error = client.event("error").await;
         assert_eq!(error["code"], "invalid_message");
-        assert!(error["message"].as_str().unwrap().starts_with(place), "{error}");
+        assert!(
+            error["message"].as_str().unwrap().starts_with(place),
+            "{error}"
+        );
     }
-    client.send(&in_room(json!({"delete_room": "always", "listen_participants": ["ann"]})));
+    client.send(&in_room(
+        json!({"delete_room": "always", "listen_participants": ["ann"]}),
+    ));
     let ready = client.event("ready").await;
     assert_eq!(ready["rtc_room_name"], "r");
     link.says("bob", "chat", b"not for it");
     link.says("ann", "chat", b"for it");
-    assert_eq!(client.event("message").await["message"]["message"], "for it");
+    assert_eq!(
+        client.event("message").await["message"]["message"],
+        "for it"
+    );
     client.sound(&[0; 320]);
     client.sound(&[0; 320]);
     let error = client.event("error").await;
     assert_eq!(error["code"], "audio_disabled");
     client.closes();
     stage.is_empty().await;
-    assert_eq!(stage.rooms.names(), [""; 0], "it was to be deleted in any case");
+    assert_eq!(
+        stage.rooms.names(),
+        [""; 0],
+        "it was to be deleted in any case"
+    );
 }
 
 #[actix::test]
@@ -289,6 +338,73 @@ async fn a_session_without_sound_is_in_a_room_too() {
     client.send(&json!({"type": "send_message", "message": "hi", "role": "user", "topic": "t"}));
     sleep(ms(10)).await;
     assert_eq!(link.messages()[0].0, "t");
+    client.closes();
+    stage.is_empty().await;
+}
+
+#[actix::test]
+async fn people_who_are_heard_alone_are_told_by_name_and_each_ends_its_own_turns() {
+    let stage = Stage::new();
+    let client = stage.connect();
+    client.send(&in_room(json!({"stt_mode": "per_participant"})));
+    client.event("ready").await;
+    assert_eq!(stage.recogniser.opened(), 0, "nobody is there to be heard");
+    let (_, link) = stage.rooms.link();
+    let [mut ann, mut bob] = ["ann", "bob"].map(|name| {
+        link.joins(name);
+        link.publishes(name)
+    });
+    link.tell(LinkEvent::Listened);
+    // Bob speaks first, so that it is his recogniser that hears loud sound.
+    bob.speaks(ms(400)).await;
+    let streams = [
+        stage.recogniser.stream(0).await,
+        stage.recogniser.stream(1).await,
+    ];
+    let loud = streams.each_ref().map(|stream| stream.louder_than(10_000));
+    let of_bob = usize::from(loud[1] > loud[0]);
+    assert!(loud[of_bob] > 5_000 && loud[1 - of_bob] == 0, "{loud:?}");
+    streams[of_bob].says(said("it is bob"));
+    let heard = client.event("stt_result").await;
+    assert_eq!(
+        (&heard["identity"], &heard["transcript"]),
+        (&json!("bob"), &json!("it is bob"))
+    );
+    ann.speaks(ms(400)).await;
+    streams[1 - of_bob].says(said("it is ann"));
+    ann.is_silent(ms(1_500)).await;
+    bob.is_silent(ms(1_500)).await;
+    let results = client.events_of("stt_result");
+    let turns = results
+        .iter()
+        .filter(|result| result["is_speech_final"] == true);
+    let mut turns: Vec<_> = turns
+        .map(|result| {
+            (
+                result["identity"].as_str().unwrap(),
+                result["turn_transcript"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    turns.sort_unstable();
+    assert_eq!(turns, [("ann", "it is ann"), ("bob", "it is bob")]);
+    let voices = client.events_of("vad_event");
+    assert!(
+        voices.iter().all(|event| event["identity"].is_string()),
+        "{voices:?}"
+    );
+    // Who leaves is understood to the end, and its recogniser goes.
+    streams[of_bob].ends_with(said("bye"));
+    link.leaves("bob");
+    client.event("participant_disconnected").await;
+    loop {
+        let heard = client.event("stt_result").await;
+        if heard["transcript"] == "bye" {
+            assert_eq!(heard["identity"], "bob");
+            break;
+        }
+    }
+    assert_eq!(stage.recogniser.live(), 1);
     client.closes();
     stage.is_empty().await;
 }

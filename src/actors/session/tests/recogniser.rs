@@ -212,7 +212,10 @@ impl Stream {
     /// How many samples it heard that are at least so loud.
     pub fn louder_than(&self, least: u16) -> usize {
         let heard = self.heard.lock().unwrap();
-        let loud = heard.runs.iter().filter(|(sample, _)| sample.unsigned_abs() >= least);
+        let loud = heard
+            .runs
+            .iter()
+            .filter(|(sample, _)| sample.unsigned_abs() >= least);
         loud.map(|(_, samples)| samples).sum()
     }
 

@@ -71,10 +71,6 @@ impl Rooms {
         names
     }
 
-    pub fn is_recorded(&self, name: &str) -> bool {
-        self.rooms.lock().unwrap()[name].recorded
-    }
-
     /// The newest link, and who joined with it.
     pub fn link(&self) -> (Join, Link) {
         self.links.lock().unwrap().last().unwrap().clone()
@@ -271,7 +267,11 @@ impl RoomProvider for Rooms {
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
         let rooms = self.rooms.lock().unwrap();
         let others = rooms.get(room).map(|kept| kept.others.clone());
-        Ok(others.unwrap_or_default().iter().map(|one| somebody(one)).collect())
+        Ok(others
+            .unwrap_or_default()
+            .iter()
+            .map(|one| somebody(one))
+            .collect())
     }
 
     async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
