@@ -1,5 +1,6 @@
 //! Rooms in the box: unmodified LiveKit clients in the embedded room server, and the server's own paths beside them.
 
+mod agent;
 mod api;
 mod api_clients;
 mod behaviours;

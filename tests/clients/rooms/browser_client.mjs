@@ -30,7 +30,9 @@ const profile = mkdtempSync(join(tmpdir(), 'chromium-'));
 const browser = spawn(process.env.CHROMIUM ?? 'chromium', [
   '--headless=new', '--no-sandbox', '--disable-gpu', '--remote-debugging-pipe', `--user-data-dir=${profile}`,
   '--use-fake-ui-for-media-stream', '--use-fake-device-for-media-stream', '--autoplay-policy=no-user-gesture-required',
-  '--allow-loopback-in-peer-connection', 'about:blank',
+  '--allow-loopback-in-peer-connection',
+  // A file in place of the microphone, said once.
+  ...(JSON.parse(options).microphone ? [`--use-file-for-fake-audio-capture=${JSON.parse(options).microphone}%noloop`] : []), 'about:blank',
 ], { stdio: ['ignore', 'ignore', process.env.CHROMIUM_LOG ? 'inherit' : 'ignore', 'pipe', 'pipe'] });
 const end = () => {
   browser.kill('SIGKILL');

@@ -1,6 +1,6 @@
 // The page that browser_client.mjs opens: livekit-client with the commands and events of python_client.py.
 
-import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, RpcError, Track, createLocalVideoTrack } from 'livekit-client';
+import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, RpcError, Track, createLocalAudioTrack, createLocalVideoTrack } from 'livekit-client';
 
 const say = (event, more = {}) => window.sayToTest(JSON.stringify({ event, ...more }));
 const { url, token, options } = window.given;
@@ -17,6 +17,8 @@ const SCENARIOS = {
 const context = new AudioContext();
 const tones = new Map();
 const analysers = new Map();
+// Samples that were received since they were to be kept, by identity.
+const kept = new Map();
 
 const on = (event, name, describe = () => ({})) => room.on(event, (...given) => say(name, describe(...given)));
 on(RoomEvent.ParticipantConnected, 'participant_connected', (p) => ({ identity: p.identity }));
@@ -51,8 +53,12 @@ room.on(RoomEvent.TrackSubscribed, (track, publication, participant) => {
   if (track.kind === Track.Kind.Video) return void watch(element, participant.identity);
   const analyser = context.createAnalyser();
   analyser.fftSize = 16384;
-  context.createMediaStreamSource(new MediaStream([track.mediaStreamTrack])).connect(analyser);
+  const heard = context.createMediaStreamSource(new MediaStream([track.mediaStreamTrack]));
+  heard.connect(analyser);
   analysers.set(participant.identity, analyser);
+  const tap = context.createScriptProcessor(4096, 1, 1);
+  tap.onaudioprocess = ({ inputBuffer }) => kept.get(participant.identity)?.push(inputBuffer.getChannelData(0).slice());
+  heard.connect(tap).connect(context.destination);
 });
 room.registerTextStreamHandler('chat', async (reader, sender) => {
   say('text_stream', { text: await reader.readAll(), topic: reader.info.topic, identity: sender.identity });
@@ -138,6 +144,23 @@ const actions = {
     }
   },
   async measure({ identity }) { return measure(identity); },
+  // What the browser takes for a microphone.
+  async publish_microphone() {
+    await context.resume();
+    const track = await createLocalAudioTrack({ echoCancellation: false, noiseSuppression: false, autoGainControl: false });
+    const publication = await room.localParticipant.publishTrack(track);
+    return { sid: publication.trackSid };
+  },
+  async keep({ identity }) { kept.set(identity, []); },
+  // 16-bit samples in Base64, and their rate.
+  async taken({ identity }) {
+    const chunks = kept.get(identity);
+    kept.delete(identity);
+    const samples = Int16Array.from(chunks.flatMap((chunk) => [...chunk]), (value) => Math.max(-1, Math.min(1, value)) * 32767);
+    let text = '';
+    for (const byte of new Uint8Array(samples.buffer)) text += String.fromCharCode(byte);
+    return { sound: btoa(text), rate: context.sampleRate };
+  },
   async send({ text, reliable = true, to = [], topic = '' }) {
     await room.localParticipant.publishData(new TextEncoder().encode(text), { reliable, destinationIdentities: to, topic });
   },

@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 import time
+import wave
 
 import numpy as np
 from livekit import rtc
@@ -54,6 +55,7 @@ class Client:
         self.tones = {}
         self.heard = {}
         self.heard_at = {}
+        self.kept = {}
         self.streams = {}
         self.tasks = set()
 
@@ -147,6 +149,8 @@ class Client:
                 break
             samples = np.frombuffer(event.frame.data, dtype=np.int16)
             self.heard[identity] = np.concatenate([self.heard[identity], samples])[-RATE:]
+            if identity in self.kept:
+                self.kept[identity].append(samples)
             self.heard_at[identity] = time.monotonic()
 
     async def watch(self, track, identity):
@@ -208,6 +212,36 @@ class Client:
                 )
             case "measure":
                 return self.measure(command["identity"])
+            case "say":
+                # A file of 16-bit mono at 48 kHz, as a person would say it; ends when it is said.
+                with wave.open(command["file"]) as file:
+                    assert (file.getframerate(), file.getnchannels()) == (RATE, 1)
+                    sound = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
+                if "sid" not in command:
+                    source = rtc.AudioSource(RATE, 1, queue_size_ms=100)
+                    track = rtc.LocalAudioTrack.create_audio_track("microphone", source)
+                    publication = await me.publish_track(track, rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE))
+                    self.tones[publication.sid] = (source, track)
+                    await publication.wait_for_subscription()
+                    command["sid"] = publication.sid
+                source = self.tones[command["sid"]][0]
+                step = RATE // 50
+                for at in range(0, len(sound) - step, step):
+                    frame = rtc.AudioFrame.create(RATE, 1, step)
+                    np.copyto(np.frombuffer(frame.data, dtype=np.int16), sound[at : at + step])
+                    await source.capture_frame(frame)
+                return {"sid": command["sid"]}
+            case "keep":
+                self.kept[command["identity"]] = []
+            case "save":
+                # What was received since it was to be kept.
+                samples = np.concatenate([*self.kept.pop(command["identity"]), np.zeros(0, dtype=np.int16)])
+                with wave.open(command["file"], "wb") as file:
+                    file.setnchannels(1)
+                    file.setsampwidth(2)
+                    file.setframerate(RATE)
+                    file.writeframes(samples.tobytes())
+                return {"samples": len(samples)}
             case "send":
                 await me.publish_data(command["text"], reliable=command.get("reliable", True), destination_identities=command.get("to", []), topic=command.get("topic", ""))
             case "text":

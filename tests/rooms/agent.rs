@@ -1,0 +1,229 @@
+//! Sessions in rooms, with people who use LiveKit's clients: they are heard, and hear what the session says.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use vivavoce::audio::{Layout, SampleRate, wav};
+
+use super::client::{Client, Kind};
+use super::{admission, ask, join, server, server_with};
+use crate::harness::*;
+use crate::session::client::{Session, config};
+use crate::session::recorded::stored;
+
+const AGENT: &str = "voice-agent";
+
+/// Speech in a file, as the voice of a person in a room.
+async fn spoken(server: &Server, folder: &TempDir, text: &str) -> PathBuf {
+    let sound = json!({"audio_format": "wav", "sample_rate": 48000});
+    let sound = speak(server, text, sound).await.bytes().await.unwrap();
+    let file = folder.path().join("spoken.wav");
+    std::fs::write(&file, sound).unwrap();
+    file
+}
+
+fn understood(file: &Path) -> String {
+    stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]))
+}
+
+/// Waits until a session has heard so much of a text.
+async fn hears(session: &mut Session, text: &str) -> Value {
+    let mut heard = String::new();
+    loop {
+        let result = session.next("stt_result").await;
+        if result.is("is_final") {
+            heard += result.text("transcript");
+            heard.push(' ');
+        }
+        if share_of_words(text, &heard) >= 0.7 {
+            return result.body;
+        }
+    }
+}
+
+/// A WAV file.
+fn file_of(layout: Layout, samples: &[i16]) -> Vec<u8> {
+    let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    let length = u32::try_from(bytes.len()).unwrap();
+    [&wav::header(layout, Some(length))[..], &bytes].concat()
+}
+
+/// A loading sound of 600 Hz.
+fn clip() -> String {
+    let layout = Layout::mono(SampleRate::HZ_48000);
+    let sample = |at: usize| {
+        let phase = at as f64 * std::f64::consts::TAU * 600.0 / 48_000.0;
+        (phase.sin() * 6_000.0) as i16
+    };
+    let samples: Vec<i16> = (0..24_000).map(sample).collect();
+    base64::engine::general_purpose::STANDARD.encode(file_of(layout, &samples))
+}
+
+/// A person with LiveKit's client for Python and a session of this server, in the rooms of that one, talk.
+async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(json!({
+        "stream_id": stream_id,
+        "rtc": {"room_name": "kitchen", "enable_recording": true},
+        "loading_audio": {"data": clip(), "format": "wav"},
+    }));
+    let mut session = Session::open(server, config).await;
+    let ready = session.events_of("ready").remove(0);
+    assert_eq!(ready.text("rtc_room_name"), "kitchen");
+    let (_, token) = admission(rooms, "kitchen", "ann").await;
+    let url = rooms.url.replacen("http", "ws", 1);
+    if std::ptr::eq(server, rooms) {
+        assert_eq!(ready.text("rtc_url"), url);
+    }
+    let mut ann = Client::start(Kind::Python, &url, "ann", &token, &json!({}));
+    ann.connected().await;
+    let connected = session.next("participant_connected").await;
+    assert_eq!(connected["participant"]["identity"], "ann");
+
+    // She is heard.
+    let file = spoken(server, &folder, SENTENCES[1]).await;
+    let said = ann.command(json!({"do": "say", "file": file})).await;
+    hears(&mut session, SENTENCES[1]).await;
+    let subscribed = session.events_of("track_subscribed");
+    assert_eq!(subscribed[0]["track"]["track_sid"], said["sid"]);
+
+    // She hears.
+    ann.wait("track_subscribed", &json!({"identity": AGENT})).await;
+    ann.command(json!({"do": "keep", "identity": AGENT})).await;
+    session.speak("a", SENTENCES[6]).await;
+    session.completion_of("a").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let file = folder.path().join("heard.wav");
+    ann.command(json!({"do": "save", "identity": AGENT, "file": file})).await;
+    let heard = understood(&file);
+    assert!(share_of_words(SENTENCES[6], &heard) >= 0.8, "understood {heard:?}");
+
+    // Both write.
+    ann.command(json!({"do": "send", "text": "a note", "topic": "notes"})).await;
+    let message = session.next("message").await;
+    assert_eq!(message["message"]["message"], "a note");
+    assert_eq!(message["message"]["identity"], "ann");
+    assert_eq!(message["message"]["topic"], "notes");
+    session
+        .send(json!({"type": "send_message", "message": "an answer", "role": "assistant"}))
+        .await;
+    let data = ann.wait("data", &json!({"topic": "messages"})).await;
+    let body: Value = serde_json::from_str(data["text"].as_str().unwrap()).unwrap();
+    assert_eq!(body, json!({"message": "an answer", "role": "assistant"}));
+    assert_eq!(data["identity"], AGENT);
+
+    // The loading sound.
+    session.command("loading_start").await;
+    ann.hears(AGENT, 600).await;
+    session.command("loading_stop").await;
+    ann.hears(AGENT, 0).await;
+
+    let (_, room) = ask(rooms, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
+    if std::ptr::eq(server, rooms) {
+        assert_eq!(room["active_recording"], true, "{room}");
+    }
+    assert_eq!(room["num_participants"], 2, "{room}");
+    session.close().await;
+    ann.wait("participant_disconnected", &json!({"identity": AGENT})).await;
+    let (_, room) = ask(rooms, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
+    assert_eq!(room["active_recording"], false, "{room}");
+    ann.leave().await;
+
+    // The recording holds both sides.
+    let sound = stored(server, stream_id).await;
+    let file = folder.path().join("recording.ogg");
+    std::fs::write(&file, sound).unwrap();
+    for (channel, text) in [(0, SENTENCES[1]), (1, SENTENCES[6])] {
+        let side = folder.path().join(format!("{channel}.wav"));
+        let pan = format!("pan=mono|c0=c{channel}");
+        let arguments = ["-v", "error", "-i", file.to_str().unwrap(), "-af", pan.as_str(), side.to_str().unwrap()];
+        assert!(run("ffmpeg", arguments).status.success());
+        let heard = understood(&side);
+        assert!(share_of_words(text, &heard) >= 0.6, "side {channel}: {heard:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_person_and_a_session_talk_in_an_embedded_room() {
+    let server = server();
+    talk(&server, &server, "in-the-box").await;
+}
+
+#[tokio::test]
+async fn a_person_and_a_session_talk_in_a_room_of_a_deployment() {
+    let (key, secret) = ("key", "a secret of at least thirty-two bytes");
+    let pair = [("RTC_API_KEY", key), ("RTC_API_SECRET", secret)];
+    let deployment = server_with(&pair);
+    let url = deployment.url.replacen("http", "ws", 1);
+    let server = server_with(&[
+        pair[0],
+        pair[1],
+        ("RTC_MODE", "livekit"),
+        ("RTC_URL", url.as_str()),
+    ]);
+    talk(&server, &deployment, "elsewhere").await;
+}
+
+#[tokio::test]
+async fn a_person_in_a_browser_talks_with_a_session() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let rtc = json!({"room_name": "kitchen"});
+    let mut session = Session::open(&server, config(json!({"rtc": rtc}))).await;
+    let file = spoken(&server, &folder, SENTENCES[3]).await;
+    let (url, token) = admission(&server, "kitchen", "ann").await;
+    let options = json!({"microphone": file});
+    let mut ann = Client::start(Kind::Browser, &url, "ann", &token, &options);
+    ann.connected().await;
+    ann.command(json!({"do": "publish_microphone"})).await;
+    hears(&mut session, SENTENCES[3]).await;
+    ann.wait("track_subscribed", &json!({"identity": AGENT})).await;
+    ann.command(json!({"do": "keep", "identity": AGENT})).await;
+    session.speak("a", SENTENCES[1]).await;
+    session.completion_of("a").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let taken = ann.command(json!({"do": "taken", "identity": AGENT})).await;
+    let sound = base64::engine::general_purpose::STANDARD.decode(taken["sound"].as_str().unwrap());
+    let sound = sound.unwrap();
+    let (samples, _) = sound.as_chunks::<2>();
+    let samples: Vec<i16> = samples.iter().map(|two| i16::from_le_bytes(*two)).collect();
+    let rate = SampleRate::new(taken["rate"].as_u64().unwrap()).unwrap();
+    let file = folder.path().join("heard.wav");
+    std::fs::write(&file, file_of(Layout::mono(rate), &samples)).unwrap();
+    let heard = understood(&file);
+    assert!(share_of_words(SENTENCES[1], &heard) >= 0.7, "understood {heard:?}");
+    session.close().await;
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_removed_or_killed_leaves_its_room() {
+    let server = server();
+    let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
+    let rtc = json!({"room_name": "kitchen", "service_participant_identity": "helper", "service_participant_name": "Helper"});
+    let mut session = Session::open(&server, config(json!({"rtc": rtc}))).await;
+    ann.wait("participant_connected", &json!({"identity": "helper"})).await;
+    let (_, room) = ask(&server, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
+    let participants = room["participants"].as_array().unwrap();
+    let helper = participants.iter().find(|one| one["identity"] == "helper").unwrap();
+    assert_eq!((&helper["kind"], &helper["name"]), (&json!("AGENT"), &json!("Helper")));
+    let body = json!({"room_name": "kitchen", "participant_identity": "helper"});
+    let (status, answer) = ask(&server, Method::DELETE, "/rtc/participant", None, &body).await;
+    assert_eq!(status, 200, "{answer}");
+    let event = session.next("provider_event").await;
+    assert_eq!((event.text("kind"), event.text("state")), ("rtc", "failed"));
+    assert_eq!(session.closed().await, 1000);
+    ann.wait("participant_disconnected", &json!({"identity": "helper"})).await;
+
+    // A client that vanishes takes its session out of the room.
+    let rtc = json!({"room_name": "kitchen", "service_participant_identity": "second"});
+    let session = Session::open(&server, config(json!({"rtc": rtc}))).await;
+    ann.wait("participant_connected", &json!({"identity": "second"})).await;
+    drop(session);
+    ann.wait("participant_disconnected", &json!({"identity": "second"})).await;
+    ann.leave().await;
+}
