@@ -212,13 +212,12 @@ impl Leaving {
                 provider.show_recording(room, false).await?;
             }
             let due = match self.delete {
-                DeleteRoom::Never => false,
                 DeleteRoom::Always => true,
                 DeleteRoom::Auto if self.created => {
                     let others = provider.participants(room).await?;
                     others.iter().all(|other| other.identity == self.identity)
                 }
-                DeleteRoom::Auto => false,
+                DeleteRoom::Auto | DeleteRoom::Never => false,
             };
             if due {
                 provider.delete(room).await?;

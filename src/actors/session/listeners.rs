@@ -249,16 +249,16 @@ impl ListenerActor {
             }
             Effect::Finalize => self.hearing.finalize(),
             Effect::Close { .. } => context.stop(),
-            effect => self.to_player(effect),
+            effect => self.to_player(&effect),
         }
     }
 
     /// Whoever speaks over playback has it yield, as the session's config says.
-    fn to_player(&self, effect: Effect) {
+    fn to_player(&self, effect: &Effect) {
         let player = self.common.player.borrow();
         let Some(player) = &*player else { return };
         match effect {
-            Effect::Yield(mode) => player.yields(mode),
+            Effect::Yield(mode) => player.yields(*mode),
             Effect::Resume => player.resumes(),
             Effect::Clear => player.clear(),
             // A listener neither speaks nor is in a room.

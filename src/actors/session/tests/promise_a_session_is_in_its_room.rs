@@ -7,6 +7,7 @@ use crate::providers::RoomErrorKind;
 use crate::providers::rooms::link::{Ending, LinkEvent};
 
 /// A `config` for the room "r".
+#[allow(clippy::needless_pass_by_value)] // so that scenarios read well
 fn in_room(fields: Value) -> Value {
     let mut room = json!({"room_name": "r"});
     room.as_object_mut()

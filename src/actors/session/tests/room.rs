@@ -22,7 +22,7 @@ use crate::providers::{
 /// The provider.
 #[derive(Default)]
 pub struct Rooms {
-    rooms: Mutex<HashMap<String, Kept>>,
+    kept: Mutex<HashMap<String, Kept>>,
     /// What the next joins get instead of a link.
     refusals: Mutex<Vec<RoomError>>,
     links: Mutex<Vec<(Join, Link)>>,
@@ -52,7 +52,7 @@ impl Rooms {
             recorded: false,
             others: others.iter().map(|other| (*other).to_owned()).collect(),
         };
-        self.rooms.lock().unwrap().insert(name.to_owned(), kept);
+        self.kept.lock().unwrap().insert(name.to_owned(), kept);
     }
 
     pub fn refuses(&self, kind: RoomErrorKind) {
@@ -66,7 +66,7 @@ impl Rooms {
 
     /// The names of the rooms that there are.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.rooms.lock().unwrap().keys().cloned().collect();
+        let mut names: Vec<_> = self.kept.lock().unwrap().keys().cloned().collect();
         names.sort_unstable();
         names
     }
@@ -256,7 +256,7 @@ impl RoomProvider for Rooms {
     }
 
     async fn room(&self, name: &str) -> Result<Option<Room>, RoomError> {
-        let rooms = self.rooms.lock().unwrap();
+        let rooms = self.kept.lock().unwrap();
         Ok(rooms.get(name).map(|kept| Room {
             name: name.to_owned(),
             metadata: kept.metadata.clone(),
@@ -265,7 +265,7 @@ impl RoomProvider for Rooms {
     }
 
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
-        let rooms = self.rooms.lock().unwrap();
+        let rooms = self.kept.lock().unwrap();
         let others = rooms.get(room).map(|kept| kept.others.clone());
         Ok(others
             .unwrap_or_default()
@@ -288,7 +288,7 @@ impl RoomProvider for Rooms {
         expected: &str,
         metadata: &str,
     ) -> Result<bool, RoomError> {
-        let mut rooms = self.rooms.lock().unwrap();
+        let mut rooms = self.kept.lock().unwrap();
         let Some(kept) = rooms.get_mut(room).filter(|kept| kept.metadata == expected) else {
             return Ok(false);
         };
@@ -297,12 +297,12 @@ impl RoomProvider for Rooms {
     }
 
     async fn delete(&self, room: &str) -> Result<(), RoomError> {
-        self.rooms.lock().unwrap().remove(room);
+        self.kept.lock().unwrap().remove(room);
         Ok(())
     }
 
     async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError> {
-        if let Some(kept) = self.rooms.lock().unwrap().get_mut(room) {
+        if let Some(kept) = self.kept.lock().unwrap().get_mut(room) {
             kept.recorded = recorded;
         }
         Ok(())
