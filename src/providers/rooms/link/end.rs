@@ -69,6 +69,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn push_frame(&self, frame: Frame) {
+        // What is said while the track is muted must not wait until it is not.
+        if lock(&self.wishes).muted {
+            return;
+        }
         self.frames.push(frame);
         self.wake_media();
     }
