@@ -25,6 +25,8 @@ impl UnderTest {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
+            // Its rooms do not ask for the port of those of another server.
+            .env("RTC_UDP_PORT", "0")
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -41,6 +41,7 @@ pub fn start(settings: &Rtc, data_dir: &Path) -> Result<Started, EmbeddedError> 
     };
     let addresses = rooms::local_addresses(&settings.advertised_addresses.0);
     let sockets = addresses.and_then(|addresses| Sockets::bind(&addresses, settings.udp_port));
+    let sockets = sockets.map_err(|error| taken(error, settings.udp_port));
     let keys = Keys::new([(key.key.clone(), key.secret.clone())]);
     let settings_of_rooms = rooms::Settings {
         keys,
@@ -56,6 +57,18 @@ pub fn start(settings: &Rtc, data_dir: &Path) -> Result<Started, EmbeddedError> 
         key,
         events,
     })
+}
+
+/// What to do about a port that somebody else has.
+fn taken(error: io::Error, port: u16) -> io::Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return error;
+    }
+    let help = "RTC_UDP_PORT=0 takes any that is free, RTC_MODE=off opens no rooms";
+    io::Error::new(
+        error.kind(),
+        format!("UDP port {port} is used by another process: {help}"),
+    )
 }
 
 /// Rooms that are open.
