@@ -31,8 +31,8 @@ const browser = spawn(process.env.CHROMIUM ?? 'chromium', [
   '--headless=new', '--no-sandbox', '--disable-gpu', '--remote-debugging-pipe', `--user-data-dir=${profile}`,
   '--use-fake-ui-for-media-stream', '--use-fake-device-for-media-stream', '--autoplay-policy=no-user-gesture-required',
   '--allow-loopback-in-peer-connection',
-  // A file in place of the microphone, said once.
-  ...(JSON.parse(options).microphone ? [`--use-file-for-fake-audio-capture=${JSON.parse(options).microphone}%noloop`] : []), 'about:blank',
+  // A file in place of the microphone, said again and again.
+  ...(JSON.parse(options).microphone ? [`--use-file-for-fake-audio-capture=${JSON.parse(options).microphone}`] : []), 'about:blank',
 ], { stdio: ['ignore', 'ignore', process.env.CHROMIUM_LOG ? 'inherit' : 'ignore', 'pipe', 'pipe'] });
 const end = () => {
   browser.kill('SIGKILL');
