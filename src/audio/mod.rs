@@ -15,7 +15,6 @@ pub mod mp3;
 pub mod mpeg;
 pub mod ogg;
 pub mod opus;
-pub mod opus_frames;
 pub mod pacer;
 pub mod pcm;
 pub mod resample;

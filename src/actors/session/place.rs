@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
 use base64::Engine as _;
@@ -20,12 +19,14 @@ use super::messages::{
     ErrorCode, ListenConfig, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack,
     SendMessage, ServerMessage, SessionConfig, VadConfig,
 };
+use super::player::timestamp;
 use crate::actors::registry::rooms::RoomsError;
 use crate::actors::room::{
     self, ChangeRoom, EnterError, Entered, LeaveRoom, Listener, Mouth, RoomActor, RoomNews,
     RoomReport, SendToRoom, ShowRecording,
 };
 use crate::actors::start_in_span;
+use crate::audio::linear16;
 use crate::providers::rooms::link::{Message as RoomMessage, Outgoing, SendError};
 
 /// A room that the session is in.
@@ -50,12 +51,8 @@ struct Together(Hearing);
 
 impl Listener for Together {
     fn hear(&self, samples: &[i16]) {
-        let bytes: Vec<u8> = samples
-            .iter()
-            .flat_map(|sample| sample.to_le_bytes())
-            .collect();
         // While no config hears anything there is nobody to tell.
-        let _deaf = self.0.hear(Bytes::from(bytes));
+        let _deaf = self.0.hear(linear16::encode(samples));
     }
 
     fn hear_one(&self, _identity: &str, _samples: &[i16]) {}
@@ -303,10 +300,4 @@ fn text(message: RoomMessage, room: String) -> RoomText {
         room,
         timestamp: timestamp(),
     }
-}
-
-/// Unix time in milliseconds, for people and logs.
-fn timestamp() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

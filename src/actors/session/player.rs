@@ -710,7 +710,7 @@ fn now() -> std::time::Instant {
 }
 
 /// Unix time in milliseconds, for people and logs; nothing is measured by it.
-fn timestamp() -> u64 {
+pub(super) fn timestamp() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
