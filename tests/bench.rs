@@ -108,6 +108,51 @@ fn speech_is_timed_at_the_vendor_and_through_the_server() {
 }
 
 #[test]
+fn sessions_in_rooms_hear_are_heard_and_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agents.json");
+    let is_long = std::env::var_os("VIVAVOCE_LONG").is_some();
+    let cycles = if is_long { "1000" } else { "5" };
+    let output = vivavoce([
+        "bench",
+        "agents",
+        "--sessions",
+        "2",
+        "--seconds",
+        "8",
+        "--cycles",
+        cycles,
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let outcomes = document["outcomes"].as_array().unwrap();
+    let links: Vec<_> = outcomes.iter().map(|outcome| &outcome["link"]).collect();
+    assert_eq!(links, ["embedded", "livekit"]);
+    for outcome in outcomes {
+        assert_eq!(outcome["failures"], 0, "{outcome}");
+        // Two cycles of each, of which one may be cut off at an edge.
+        for delay in ["mouth_to_stt", "tts_to_ear"] {
+            assert!(outcome[delay]["count"].as_u64() >= Some(2), "{outcome}");
+            assert!(outcome[delay]["p50_ms"].as_f64() > Some(0.0), "{outcome}");
+        }
+        assert!(
+            outcome["lateness"]["count"].as_u64() > Some(200),
+            "{outcome}"
+        );
+        let had = &outcome["cycles"];
+        assert_eq!(had["count"].to_string(), cycles);
+        for moment in ["before", "after"] {
+            for what in ["sessions", "rooms", "participants"] {
+                assert_eq!(had[moment][what], 0, "{what} {moment}: {outcome}");
+            }
+        }
+    }
+    assert!(stdout(&output).contains("mouth → STT"));
+}
+
+#[test]
 fn a_vendor_that_does_not_exist_is_told_with_those_that_do() {
     for mode in ["fallback", "vendors"] {
         let output = vivavoce(["bench", mode, "--vendors", "acme"]);

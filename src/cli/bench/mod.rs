@@ -1,13 +1,15 @@
 //! `vivavoce bench`: measurements of a whole server. One file for each question ([`sessions`], [`fallback`],
-//! [`vendors`], [`rooms`]), and for each who asks ([`load`], [`session`], [`raw`]), who answers ([`under_test`], [`backed`],
+//! [`vendors`], [`rooms`], [`agents`]), and for each who asks ([`load`], [`session`], [`participant`], [`raw`]), who answers ([`under_test`], [`backed`],
 //! [`echo`]), and what comes out ([`outcome`], [`spread`]).
 
+mod agents;
 mod backed;
 mod echo;
 mod fallback;
 mod histogram;
 mod load;
 mod outcome;
+mod participant;
 mod raw;
 mod rooms;
 mod session;
@@ -18,9 +20,12 @@ mod vendors;
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -29,9 +34,12 @@ use super::{ConfigArgs, Failure};
 use crate::emulators::Vendor;
 use crate::server::StopSignal;
 
+/// How long fetching a page may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench vendors --help"
+    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench agents\n  vivavoce bench vendors --help"
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -48,6 +56,8 @@ enum What {
     Vendors(vendors::Arguments),
     /// Measures what forwarding in a room costs, beside a bare relay of datagrams
     Rooms(rooms::Arguments),
+    /// Measures sessions in rooms: what they cost, how late they hear and are heard, and whether they leave anything behind
+    Agents(agents::Arguments),
     /// Sends datagrams on (started by the measurement itself)
     #[command(hide = true)]
     Relay,
@@ -62,6 +72,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         What::Fallback(arguments) => fallback::run(config, arguments),
         What::Vendors(arguments) => vendors::run(config, arguments),
         What::Rooms(arguments) => rooms::run(config, arguments),
+        What::Agents(arguments) => agents::run(config, arguments),
         What::Relay => rooms::relay::run().map_err(Failure::work),
         What::Echo => echo::run().map_err(Failure::work),
     }
@@ -93,6 +104,26 @@ fn write_json(file: &Path, document: &impl Serialize) -> Result<(), Failure> {
         |error: &dyn std::fmt::Display| Failure::work(format!("{}: {error}", file.display()));
     let text = serde_json::to_string_pretty(document).map_err(|error| failed(&error))?;
     std::fs::write(file, text + "\n").map_err(|error| failed(&error))
+}
+
+/// What a server says under a path, without a credential.
+async fn page(address: &str, path: &str) -> io::Result<String> {
+    let fetch = async {
+        let mut connection = TcpStream::connect(address).await?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(PATIENCE, fetch).await??;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, page)) if head.starts_with("HTTP/1.1 200") => Ok(page.to_owned()),
+        _ => Err(io::Error::other(
+            answer.lines().next().unwrap_or("no answer").to_owned(),
+        )),
+    }
 }
 
 /// A vendor by its slug.

@@ -9,8 +9,6 @@ use std::time::Duration;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::http::Uri;
@@ -29,8 +27,6 @@ const RAMP_PRECISION: f64 = 0.05;
 const OTHER_FILES: u64 = 200;
 /// From the last session's begin to the first look.
 const SETTLING: Duration = Duration::from_secs(1);
-/// How long fetching a page of metrics may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -323,7 +319,7 @@ impl Target {
 
     async fn state(&self, load: &Load) -> Result<State, Failure> {
         let page = match &self.metrics {
-            Some(address) => metrics_page(address)
+            Some(address) => super::page(address, "/metrics")
                 .await
                 .map_err(|error| Failure::work(format!("http://{address}/metrics: {error}")))?,
             None => String::new(),
@@ -333,29 +329,9 @@ impl Target {
     }
 }
 
-/// `GET /metrics`.
-async fn metrics_page(address: &str) -> io::Result<String> {
-    let fetch = async {
-        let mut connection = TcpStream::connect(address).await?;
-        let request =
-            format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-        connection.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).await?;
-        Ok::<_, io::Error>(answer)
-    };
-    let answer = tokio::time::timeout(PATIENCE, fetch).await??;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, page)) if head.starts_with("HTTP/1.1 200") => Ok(page.to_owned()),
-        _ => Err(io::Error::other(
-            answer.lines().next().unwrap_or("no answer").to_owned(),
-        )),
-    }
-}
-
 /// Sees to it that this process and its children may open a connection per session. The server holds two handles to
 /// each.
-fn raise_file_limit(sessions: usize) -> Result<(), Failure> {
+pub(super) fn raise_file_limit(sessions: usize) -> Result<(), Failure> {
     let needed = 2 * sessions as u64 + OTHER_FILES;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {

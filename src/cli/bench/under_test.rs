@@ -59,6 +59,11 @@ impl UnderTest {
         Usage::of(Pid::from_child(&self.child))
     }
 
+    /// Files and sockets that it has open.
+    pub(super) fn open_files(&self) -> io::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
+    }
+
     /// How long its threads of this name were on a core so far, or all of them.
     pub(super) fn thread_cpu(&self, name: Option<&str>) -> io::Result<Duration> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten();

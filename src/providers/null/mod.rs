@@ -1,6 +1,7 @@
 //! A recogniser and a synthesiser that do next to nothing: what they answer depends on how much they are given, never
 //! on what, and costs the same every time. For measuring everything around them; off unless the operator asks.
 
+mod onsets;
 mod stt;
 mod tts;
 

@@ -1,5 +1,5 @@
 //! Hears the same two words in every second of sound, whatever sound it is. Nothing runs beside the caller: the events
-//! are made when they are asked for, from what has arrived by then.
+//! are made when they are asked for, from what has arrived by then. The model `onsets` is [`onsets`]' matter.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc;
 
 use super::SLUG;
+use super::onsets::{self, Onsets};
 use crate::audio::format::{Encoding, Layout};
 use crate::providers::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
@@ -47,8 +48,14 @@ impl SpeechToText for NullStt {
             return Err(ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem));
         }
         let (sink, input) = AudioSink::channel(CHUNKS_HELD);
-        let hearing = Hearing::new(request.format.layout);
-        let events = stream::unfold((input, hearing), next).map(Ok).boxed();
+        let layout = request.format.layout;
+        let events = if request.model == onsets::MODEL {
+            let hearing = (input, Onsets::new(layout));
+            stream::unfold(hearing, onsets::next).map(Ok).boxed()
+        } else {
+            let hearing = (input, Hearing::new(layout));
+            stream::unfold(hearing, next).map(Ok).boxed()
+        };
         Ok(SttStream { sink, events })
     }
 }

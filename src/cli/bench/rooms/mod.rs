@@ -2,8 +2,8 @@
 //! participant takes of memory. The server is a process of its own on a core of its own; this process is all the clients.
 //! A bare relay of datagrams of the same sizes at the same pace shows what the sockets alone cost.
 
-mod participant;
 pub(super) mod relay;
+mod stamps;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::participant::{Joining, Part, Received};
+use self::stamps::{Received, Stamps};
+use super::participant::{self, Joining, PACKET, Phase};
 use super::spread::Spread;
 use super::under_test::{Cores, UnderTest};
 use super::{ConfigArgs, Failure};
 
-/// What one packet of sound lasts.
-const PACKET: Duration = Duration::from_millis(20);
+const ROOM: &str = "bench";
 /// From the last join to the first look.
 const SETTLING: Duration = Duration::from_secs(2);
 /// How long all may take to join.
@@ -127,20 +127,38 @@ impl Bench<'_> {
         let server = self.start(&self.server_arguments())?;
         let memory = || server.usage().map(|usage| usage.resident_bytes);
         let before = memory().map_err(Failure::work)?;
-        let joining = Joining {
-            address: server.address.clone(),
-            publishers: self.arguments.publishers,
-            bytes: self.arguments.bytes as usize,
-            epoch: Instant::now(),
-        };
+        let arguments = self.arguments;
+        let epoch = Instant::now();
         let outcome = self.runtime.block_on(async {
             let mut load = Load::new();
+            let stamps = |load: &Load| Stamps {
+                epoch,
+                bytes: arguments.bytes.into(),
+                phase: load.measuring.subscribe(),
+                received: Received::default(),
+            };
             // Those who listen find everything there, and receive it with their first description.
-            for index in 0..self.arguments.publishers {
-                load.join(&joining, Part::Publisher(index)).await?;
+            for index in 0..arguments.publishers {
+                let identity = format!("publisher {index}");
+                let joining = Joining {
+                    address: &server.address,
+                    room: ROOM,
+                    identity: &identity,
+                    voice: Some(PACKET * u32::from(index) / u32::from(arguments.publishers)),
+                    hears: 0,
+                };
+                load.join(joining, stamps(&load)).await?;
             }
-            for index in 0..self.arguments.subscribers {
-                load.join(&joining, Part::Subscriber(index)).await?;
+            for index in 0..arguments.subscribers {
+                let identity = format!("subscriber {index}");
+                let joining = Joining {
+                    address: &server.address,
+                    room: ROOM,
+                    identity: &identity,
+                    voice: None,
+                    hears: arguments.publishers,
+                };
+                load.join(joining, stamps(&load)).await?;
             }
             let cpu = || server.thread_cpu(Some(MEDIA_THREAD)).map_err(Failure::work);
             self.measure(load, cpu).await
@@ -241,14 +259,6 @@ impl Bench<'_> {
     }
 }
 
-/// Where a measurement is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Warming,
-    Measured,
-    Over,
-}
-
 /// The clients that run.
 struct Load {
     measuring: watch::Sender<Phase>,
@@ -264,13 +274,14 @@ impl Load {
     }
 
     /// Has a participant join and waits until its media flow.
-    async fn join(&mut self, joining: &Joining, part: Part) -> Result<(), Failure> {
-        let joined = Box::pin(participant::join(joining, part, self.measuring.subscribe()));
-        let joined = timeout(PATIENCE, joined).await;
+    async fn join(&mut self, joining: Joining<'_>, stamps: Stamps) -> Result<(), Failure> {
+        let who = joining.identity;
+        let joined = participant::join(joining, stamps, self.measuring.subscribe());
+        let joined = timeout(PATIENCE, Box::pin(joined)).await;
         let running = joined
-            .map_err(|_| Failure::work(format!("{part:?} is not connected in time")))?
-            .map_err(|error| Failure::work(format!("{part:?}: {error}")))?;
-        self.tasks.spawn(running);
+            .map_err(|_| Failure::work(format!("{who} is not connected in time")))?
+            .map_err(|error| Failure::work(format!("{who}: {error}")))?;
+        self.tasks.spawn(async move { Ok(running.await?.received) });
         Ok(())
     }
 }

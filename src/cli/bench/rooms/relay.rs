@@ -10,8 +10,8 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at};
 
-use super::participant::{Lost, Received, sent_at, stamp};
-use super::{PACKET, Phase};
+use super::super::participant::{Lost, PACKET, Phase};
+use super::stamps::{Received, sent_at, stamp};
 
 /// The first byte of a datagram that asks for what others send.
 const ASKS: u8 = 0;

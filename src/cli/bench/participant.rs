@@ -1,5 +1,5 @@
-//! One client of the measurement: str0m for its media, a WebSocket for its signalling. It speaks or it listens, and does
-//! only what a server needs to forward to it.
+//! One client in a room: str0m for its media, a WebSocket for its signalling. It does only what a server needs to take
+//! its sound and to forward that of others; what it says and what becomes of what it hears is its [`Media`]'s matter.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -17,7 +17,7 @@ use str0m::change::SdpAnswer;
 use str0m::format::PayloadParams;
 use str0m::media::{Direction, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
-use str0m::rtp::{ExtensionValues, RtpWrite};
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
@@ -25,8 +25,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-use super::super::load::socket_config;
-use super::{PACKET, Phase};
+use super::load::socket_config;
 use crate::rooms::token::{self, Claims};
 use crate::rooms::{Keys, Now};
 
@@ -34,29 +33,42 @@ use crate::rooms::{Keys, Now};
 pub(super) const KEY: &str = "bench";
 /// See [`KEY`].
 pub(super) const SECRET: &str = "the secret of a measurement, which is no secret";
-const ROOM: &str = "bench";
+/// What one packet of sound lasts.
+pub(super) const PACKET: Duration = Duration::from_millis(20);
 /// Clients show that they are there so often.
 const PING: Duration = Duration::from_secs(5);
 const CLOCK_HZ: u32 = 48_000;
 /// Longer than any datagram.
 const DATAGRAM_BYTES: usize = 2_048;
 
-/// What is the same for all who join.
-pub(super) struct Joining {
-    /// `host:port` of the server.
-    pub(super) address: String,
-    pub(super) publishers: u16,
-    /// Of sound in a packet.
-    pub(super) bytes: usize,
-    /// What send times are counted from.
-    pub(super) epoch: Instant,
+/// Where a measurement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Warming,
+    Measured,
+    Over,
 }
 
-/// What one does in the room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    Publisher(u16),
-    Subscriber(u16),
+/// Who joins what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joining<'a> {
+    /// `host:port` of the server.
+    pub(super) address: &'a str,
+    pub(super) room: &'a str,
+    pub(super) identity: &'a str,
+    /// Whether it speaks, and how much later than now its packets begin.
+    pub(super) voice: Option<Duration>,
+    /// Those whom it hears; they must be there.
+    pub(super) hears: u16,
+}
+
+/// What a participant says and hears.
+pub(super) trait Media {
+    /// The sound of the next packet, and whether there is a voice in it.
+    fn say(&mut self) -> (Vec<u8>, bool);
+
+    /// A packet came, in a datagram of this length.
+    fn hear(&mut self, packet: &RtpPacket, datagram_bytes: usize);
 }
 
 /// Why a participant is there no more.
@@ -74,52 +86,19 @@ pub(super) enum Lost {
     Left(String),
     #[error("its media ended")]
     Ended,
+    /// Not all whom it should hear are there.
+    #[error("it is given {0} tracks")]
+    Tracks(usize),
     #[error("{0}")]
     Setup(String),
 }
 
-/// What was received while it was measured.
-#[derive(Debug, Default)]
-pub(super) struct Received {
-    /// One for each packet.
-    pub(super) delays_ms: Vec<f32>,
-    /// The longest datagram.
-    pub(super) datagram_bytes: u64,
-}
-
-impl Received {
-    pub(super) fn count(&mut self, epoch: Instant, sent: Duration, datagram_bytes: usize) {
-        let delay = epoch.elapsed().saturating_sub(sent);
-        self.delays_ms.push((delay.as_secs_f64() * 1e3) as f32);
-        self.datagram_bytes = self.datagram_bytes.max(datagram_bytes as u64);
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.delays_ms.extend(other.delays_ms);
-        self.datagram_bytes = self.datagram_bytes.max(other.datagram_bytes);
-    }
-}
-
-/// So many bytes that say when they were sent.
-pub(super) fn stamp(epoch: Instant, bytes: usize) -> Vec<u8> {
-    let since = u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let mut stamp = since.to_be_bytes().to_vec();
-    stamp.resize(bytes.max(stamp.len()), 0x5a);
-    stamp
-}
-
-/// When bytes of [`stamp`] were sent, since the epoch.
-pub(super) fn sent_at(payload: &[u8]) -> Option<Duration> {
-    let since = payload.first_chunk::<8>()?;
-    Some(Duration::from_nanos(u64::from_be_bytes(*since)))
-}
-
 /// Joins; what is given back runs until the measurement is over.
-pub(super) async fn join(
-    joining: &Joining,
-    part: Part,
-    measuring: watch::Receiver<Phase>,
-) -> Result<impl Future<Output = Result<Received, Lost>> + Send + use<>, Lost> {
+pub(super) async fn join<M: Media + Send>(
+    joining: Joining<'_>,
+    media: M,
+    phase: watch::Receiver<Phase>,
+) -> Result<impl Future<Output = Result<M, Lost>> + Send + use<M>, Lost> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = socket.local_addr()?;
     let mut rtc = RtcConfig::new()
@@ -132,23 +111,19 @@ pub(super) async fn join(
     let mut api = rtc.sdp_api();
     let mut tracks = Vec::new();
     let mut voice = None;
-    match part {
-        Part::Publisher(index) => {
-            let cid = format!("voice{index}");
-            let (kind, direction) = (MediaKind::Audio, Direction::SendOnly);
-            let stream = Some("bench".to_owned());
-            voice = Some(api.add_media(kind, direction, stream, Some(cid.clone()), None));
-            tracks.push(proto::AddTrackRequest {
-                cid,
-                source: proto::TrackSource::Microphone as i32,
-                ..Default::default()
-            });
-        }
-        Part::Subscriber(_) => {
-            for _ in 0..joining.publishers {
-                api.add_media(MediaKind::Audio, Direction::RecvOnly, None, None, None);
-            }
-        }
+    if joining.voice.is_some() {
+        let cid = joining.identity.to_owned();
+        let (kind, direction) = (MediaKind::Audio, Direction::SendOnly);
+        let stream = Some("bench".to_owned());
+        voice = Some(api.add_media(kind, direction, stream, Some(cid.clone()), None));
+        tracks.push(proto::AddTrackRequest {
+            cid,
+            source: proto::TrackSource::Microphone as i32,
+            ..Default::default()
+        });
+    }
+    for _ in 0..joining.hears {
+        api.add_media(MediaKind::Audio, Direction::RecvOnly, None, None, None);
     }
     api.add_channel("_reliable".to_owned());
     let (offer, pending) = api
@@ -156,7 +131,7 @@ pub(super) async fn join(
         .ok_or_else(|| setup(&"there is nothing to offer"))?;
     let request = proto::JoinRequest {
         connection_settings: Some(proto::ConnectionSettings {
-            auto_subscribe: voice.is_none(),
+            auto_subscribe: joining.hears > 0,
             ..Default::default()
         }),
         add_track_requests: tracks,
@@ -168,14 +143,10 @@ pub(super) async fn join(
         }),
         ..Default::default()
     };
-    let url = url(joining, part, &request)?;
+    let url = url(joining, &request)?;
     let (signalling, _) = connect_async_with_config(url, Some(socket_config()), true).await?;
     let start = tokio::time::Instant::now();
-    let phase = match part {
-        Part::Publisher(index) => PACKET * u32::from(index) / u32::from(joining.publishers),
-        Part::Subscriber(_) => PACKET,
-    };
-    let mut ticks = interval_at(start + phase, PACKET);
+    let mut ticks = interval_at(start + joining.voice.unwrap_or(PACKET), PACKET);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut participant = Participant {
         rtc,
@@ -186,16 +157,16 @@ pub(super) async fn join(
         pings: interval_at(start + PING, PING),
         voice,
         sent: 0,
-        bytes: joining.bytes,
-        epoch: joining.epoch,
-        received: Received::default(),
-        measuring,
+        media,
+        phase,
         connected: false,
     };
     let answer = participant.answer().await?;
-    let carried = answer.mid_to_track_id.len();
-    if voice.is_none() && carried != usize::from(joining.publishers) {
-        return Err(setup(&format!("it is given {carried} tracks")));
+    let own = voice.map(|mid| mid.to_string());
+    let given = answer.mid_to_track_id.keys();
+    let given = given.filter(|mid| own.as_ref() != Some(mid)).count();
+    if given != usize::from(joining.hears) {
+        return Err(Lost::Tracks(given));
     }
     let answer = SdpAnswer::from_sdp_string(&answer.sdp).map_err(|error| setup(&error))?;
     let accepted = participant.rtc.sdp_api().accept_answer(pending, answer);
@@ -203,11 +174,14 @@ pub(super) async fn join(
     while !participant.connected {
         participant.step().await?;
     }
+    // What it would have said while it was connecting is not said at once.
+    let begin = joining.voice.unwrap_or(PACKET);
+    participant.ticks.reset_after(begin);
     Ok(async move {
-        while *participant.measuring.borrow() != Phase::Over {
+        while *participant.phase.borrow() != Phase::Over {
             participant.step().await?;
         }
-        Ok(participant.received)
+        Ok(participant.media)
     })
 }
 
@@ -215,17 +189,17 @@ fn setup(what: &dyn Display) -> Lost {
     Lost::Setup(what.to_string())
 }
 
-fn url(joining: &Joining, part: Part, request: &proto::JoinRequest) -> Result<String, Lost> {
+fn url(joining: Joining<'_>, request: &proto::JoinRequest) -> Result<String, Lost> {
     let now_s = Now::read().unix_s();
     let mut claims = Claims {
         iss: KEY.to_owned(),
-        sub: format!("{part:?}"),
+        sub: joining.identity.to_owned(),
         nbf: now_s,
         exp: now_s + 3_600,
         ..Claims::default()
     };
     claims.video.room_join = true;
-    ROOM.clone_into(&mut claims.video.room);
+    joining.room.clone_into(&mut claims.video.room);
     let keys = Keys::new([(KEY, SECRET)]);
     let token = token::mint(&claims, &keys).ok_or_else(|| setup(&"no token can be made"))?;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -235,13 +209,13 @@ fn url(joining: &Joining, part: Part, request: &proto::JoinRequest) -> Result<St
         join_request: packed.finish()?,
     };
     let join_request = URL_SAFE.encode(wrapped.encode_to_vec());
-    let address = &joining.address;
+    let address = joining.address;
     Ok(format!(
         "ws://{address}/rtc/v1?access_token={token}&join_request={join_request}"
     ))
 }
 
-struct Participant {
+struct Participant<M> {
     rtc: Rtc,
     socket: UdpSocket,
     address: SocketAddr,
@@ -251,14 +225,12 @@ struct Participant {
     /// The section in which it sends.
     voice: Option<Mid>,
     sent: u32,
-    bytes: usize,
-    epoch: Instant,
-    received: Received,
-    measuring: watch::Receiver<Phase>,
+    media: M,
+    phase: watch::Receiver<Phase>,
     connected: bool,
 }
 
-impl Participant {
+impl<M: Media> Participant<M> {
     async fn answer(&mut self) -> Result<proto::SessionDescription, Lost> {
         loop {
             let frame = self.signalling.next().await;
@@ -286,7 +258,7 @@ impl Participant {
                 let ping = proto::SignalRequest { message }.encode_to_vec();
                 self.signalling.send(Message::binary(ping)).await?;
             }
-            _ = self.measuring.changed() => {}
+            _ = self.phase.changed() => {}
         }
         Ok(())
     }
@@ -311,7 +283,7 @@ impl Participant {
 
     fn speak(&mut self) -> Result<(), Lost> {
         let now = Instant::now();
-        let payload = stamp(self.epoch, self.bytes);
+        let (payload, voiced) = self.media.say();
         let pt = self
             .rtc
             .codec_config()
@@ -323,8 +295,8 @@ impl Participant {
         {
             let time = self.sent.wrapping_mul(CLOCK_HZ / 50);
             let extensions = ExtensionValues {
-                audio_level: Some(-20),
-                voice_activity: Some(true),
+                audio_level: Some(if voiced { -20 } else { -127 }),
+                voice_activity: Some(voiced),
                 ..ExtensionValues::default()
             };
             let write = RtpWrite::new(pt, u64::from(self.sent).into(), time, now, payload);
@@ -347,11 +319,7 @@ impl Participant {
                 }
                 Output::Event(Event::Connected) => self.connected = true,
                 Output::Event(Event::RtpPacket(packet)) => {
-                    if *self.measuring.borrow() == Phase::Measured
-                        && let Some(sent) = sent_at(&packet.payload)
-                    {
-                        self.received.count(self.epoch, sent, datagram_bytes);
-                    }
+                    self.media.hear(&packet, datagram_bytes);
                 }
                 Output::Event(Event::Closed) => return Err(Lost::Ended),
                 Output::Event(_) => {}
