@@ -1,5 +1,9 @@
 //! Sessions in rooms, with people who use LiveKit's clients: they are heard, and hear what the session says.
 
+mod failures;
+mod tenants;
+mod words;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +14,7 @@ use tempfile::TempDir;
 use vivavoce::audio::{Layout, SampleRate, wav};
 
 use super::client::{Client, Kind};
-use super::{admission, ask, join, server, server_with};
+use super::{admission, ask, join, keyed_server, server, server_elsewhere};
 use crate::harness::*;
 use crate::session::client::{Session, config};
 use crate::session::recorded::stored;
@@ -47,7 +51,10 @@ async fn hears(session: &mut Session, text: &str) -> Value {
 
 /// A WAV file.
 fn file_of(layout: Layout, samples: &[i16]) -> Vec<u8> {
-    let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    let bytes: Vec<u8> = samples
+        .iter()
+        .flat_map(|sample| sample.to_le_bytes())
+        .collect();
     let length = u32::try_from(bytes.len()).unwrap();
     [&wav::header(layout, Some(length))[..], &bytes].concat()
 }
@@ -92,18 +99,24 @@ async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
     assert_eq!(subscribed[0]["track"]["track_sid"], said["sid"]);
 
     // She hears.
-    ann.wait("track_subscribed", &json!({"identity": AGENT})).await;
+    ann.wait("track_subscribed", &json!({"identity": AGENT}))
+        .await;
     ann.command(json!({"do": "keep", "identity": AGENT})).await;
     session.speak("a", SENTENCES[6]).await;
     session.completion_of("a").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let file = folder.path().join("heard.wav");
-    ann.command(json!({"do": "save", "identity": AGENT, "file": file})).await;
+    ann.command(json!({"do": "save", "identity": AGENT, "file": file}))
+        .await;
     let heard = understood(&file);
-    assert!(share_of_words(SENTENCES[6], &heard) >= 0.8, "understood {heard:?}");
+    assert!(
+        share_of_words(SENTENCES[6], &heard) >= 0.8,
+        "understood {heard:?}"
+    );
 
     // Both write.
-    ann.command(json!({"do": "send", "text": "a note", "topic": "notes"})).await;
+    ann.command(json!({"do": "send", "text": "a note", "topic": "notes"}))
+        .await;
     let message = session.next("message").await;
     assert_eq!(message["message"]["message"], "a note");
     assert_eq!(message["message"]["identity"], "ann");
@@ -128,7 +141,8 @@ async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
     }
     assert_eq!(room["num_participants"], 2, "{room}");
     session.close().await;
-    ann.wait("participant_disconnected", &json!({"identity": AGENT})).await;
+    ann.wait("participant_disconnected", &json!({"identity": AGENT}))
+        .await;
     let (_, room) = ask(rooms, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
     assert_eq!(room["active_recording"], false, "{room}");
     ann.leave().await;
@@ -140,10 +154,21 @@ async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
     for (channel, text) in [(0, SENTENCES[1]), (1, SENTENCES[6])] {
         let side = folder.path().join(format!("{channel}.wav"));
         let pan = format!("pan=mono|c0=c{channel}");
-        let arguments = ["-v", "error", "-i", file.to_str().unwrap(), "-af", pan.as_str(), side.to_str().unwrap()];
+        let arguments = [
+            "-v",
+            "error",
+            "-i",
+            file.to_str().unwrap(),
+            "-af",
+            pan.as_str(),
+            side.to_str().unwrap(),
+        ];
         assert!(run("ffmpeg", arguments).status.success());
         let heard = understood(&side);
-        assert!(share_of_words(text, &heard) >= 0.6, "side {channel}: {heard:?}");
+        assert!(
+            share_of_words(text, &heard) >= 0.6,
+            "side {channel}: {heard:?}"
+        );
     }
 }
 
@@ -155,16 +180,9 @@ async fn a_person_and_a_session_talk_in_an_embedded_room() {
 
 #[tokio::test]
 async fn a_person_and_a_session_talk_in_a_room_of_a_deployment() {
-    let (key, secret) = ("key", "a secret of at least thirty-two bytes");
-    let pair = [("RTC_API_KEY", key), ("RTC_API_SECRET", secret)];
-    let deployment = server_with(&pair);
+    let deployment = keyed_server();
     let url = deployment.url.replacen("http", "ws", 1);
-    let server = server_with(&[
-        pair[0],
-        pair[1],
-        ("RTC_MODE", "livekit"),
-        ("RTC_URL", url.as_str()),
-    ]);
+    let server = server_elsewhere(&url, &[]);
     talk(&server, &deployment, "elsewhere").await;
 }
 
@@ -181,7 +199,8 @@ async fn a_person_in_a_browser_talks_with_a_session() {
     ann.connected().await;
     ann.command(json!({"do": "publish_microphone"})).await;
     hears(&mut session, SENTENCES[3]).await;
-    ann.wait("track_subscribed", &json!({"identity": AGENT})).await;
+    ann.wait("track_subscribed", &json!({"identity": AGENT}))
+        .await;
     ann.command(json!({"do": "keep", "identity": AGENT})).await;
     session.speak("a", SENTENCES[1]).await;
     session.completion_of("a").await;
@@ -195,7 +214,10 @@ async fn a_person_in_a_browser_talks_with_a_session() {
     let file = folder.path().join("heard.wav");
     std::fs::write(&file, file_of(Layout::mono(rate), &samples)).unwrap();
     let heard = understood(&file);
-    assert!(share_of_words(SENTENCES[1], &heard) >= 0.7, "understood {heard:?}");
+    assert!(
+        share_of_words(SENTENCES[1], &heard) >= 0.7,
+        "understood {heard:?}"
+    );
     session.close().await;
     ann.leave().await;
 }
@@ -206,24 +228,41 @@ async fn a_session_that_is_removed_or_killed_leaves_its_room() {
     let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
     let rtc = json!({"room_name": "kitchen", "service_participant_identity": "helper", "service_participant_name": "Helper"});
     let mut session = Session::open(&server, config(json!({"rtc": rtc}))).await;
-    ann.wait("participant_connected", &json!({"identity": "helper"})).await;
-    let (_, room) = ask(&server, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
+    ann.wait("participant_connected", &json!({"identity": "helper"}))
+        .await;
+    let (_, room) = ask(
+        &server,
+        Method::GET,
+        "/rtc/rooms/kitchen",
+        None,
+        &Value::Null,
+    )
+    .await;
     let participants = room["participants"].as_array().unwrap();
-    let helper = participants.iter().find(|one| one["identity"] == "helper").unwrap();
-    assert_eq!((&helper["kind"], &helper["name"]), (&json!("AGENT"), &json!("Helper")));
+    let helper = participants
+        .iter()
+        .find(|one| one["identity"] == "helper")
+        .unwrap();
+    assert_eq!(
+        (&helper["kind"], &helper["name"]),
+        (&json!("AGENT"), &json!("Helper"))
+    );
     let body = json!({"room_name": "kitchen", "participant_identity": "helper"});
     let (status, answer) = ask(&server, Method::DELETE, "/rtc/participant", None, &body).await;
     assert_eq!(status, 200, "{answer}");
     let event = session.next("provider_event").await;
     assert_eq!((event.text("kind"), event.text("state")), ("rtc", "failed"));
     assert_eq!(session.closed().await, 1000);
-    ann.wait("participant_disconnected", &json!({"identity": "helper"})).await;
+    ann.wait("participant_disconnected", &json!({"identity": "helper"}))
+        .await;
 
     // A client that vanishes takes its session out of the room.
     let rtc = json!({"room_name": "kitchen", "service_participant_identity": "second"});
     let session = Session::open(&server, config(json!({"rtc": rtc}))).await;
-    ann.wait("participant_connected", &json!({"identity": "second"})).await;
+    ann.wait("participant_connected", &json!({"identity": "second"}))
+        .await;
     drop(session);
-    ann.wait("participant_disconnected", &json!({"identity": "second"})).await;
+    ann.wait("participant_disconnected", &json!({"identity": "second"}))
+        .await;
     ann.leave().await;
 }
