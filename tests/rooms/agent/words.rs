@@ -99,7 +99,7 @@ async fn say(files: &[PathBuf], sentences: usize, weather: Weather, seed: u64) -
     }
 }
 
-/// Fifty-seven words and a seed; with `VIVAVOCE_LONG` 516 words and three.
+/// 59 words and a seed; with `VIVAVOCE_LONG` 528 words and three.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_are_understood_over_a_bad_network() {
     let long = std::env::var_os("VIVAVOCE_LONG").is_some();
