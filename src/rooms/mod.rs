@@ -6,6 +6,7 @@
 //! HTTP, tenants and the server's public API are somebody else's, and so is everything about voice.
 
 pub mod admission;
+pub(crate) mod codecs;
 mod data;
 mod events;
 mod forwarding;

@@ -17,6 +17,7 @@ use str0m::net::Transmit;
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, VideoOrientation};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
 
+use super::codecs::enable_opus;
 use super::forwarding::{Numbers, Rebase};
 use super::local::LocalPacket;
 use super::negotiation::{Slots, Wanted};
@@ -177,14 +178,14 @@ impl std::fmt::Debug for Peer {
 impl Peer {
     /// A connection that is reachable at these addresses.
     pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
-        let config = RtcConfig::new()
+        let mut config = RtcConfig::new()
             .set_rtp_mode(true)
             .set_ice_lite(true)
             .clear_codecs()
-            .enable_opus(true, false)
             .enable_vp8(true)
             .enable_h264(true)
             .set_stats_interval(Some(STATS_INTERVAL));
+        enable_opus(config.codec_config());
         let mut rtc = config.build(now);
         for address in addresses {
             match Candidate::host(*address, "udp") {
@@ -578,7 +579,9 @@ impl Peer {
                     now,
                     Arc::clone(packet.payload),
                 );
-                stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(video));
+                // str0m sends again in a stream of its own only.
+                let again = stream.rtx().is_some();
+                stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(again));
             }
             // Nothing leaves str0m before it is told the time.
             peer.rtc.handle_input(Input::Timeout(now))

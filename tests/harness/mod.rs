@@ -420,6 +420,20 @@ pub fn words_in_order(said: &[String], heard: &[String]) -> usize {
     row[heard.len()]
 }
 
+/// How many words have to be put in, left out or exchanged to make `heard` of `said` (Levenshtein's distance).
+pub fn word_errors(said: &[String], heard: &[String]) -> usize {
+    let mut row: Vec<usize> = (0..=heard.len()).collect();
+    for (line, word) in said.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
+        for (index, other) in heard.iter().enumerate() {
+            let exchanged = diagonal + usize::from(word != other);
+            diagonal = row[index + 1];
+            row[index + 1] = exchanged.min(diagonal + 1).min(row[index] + 1);
+        }
+    }
+    row[heard.len()]
+}
+
 /// The share of the words of `said` that were heard, 0–1.
 pub fn share_of_words(said: &str, heard: &str) -> f64 {
     let said = words(said);

@@ -1,5 +1,9 @@
 //! Sessions in rooms, with people who use LiveKit's clients: they are heard, and hear what the session says.
 
+mod failures;
+mod tenants;
+mod words;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +14,7 @@ use tempfile::TempDir;
 use vivavoce::audio::{Layout, SampleRate, wav};
 
 use super::client::{Client, Kind};
-use super::{admission, ask, join, server, server_with};
+use super::{admission, ask, join, keyed_server, server, server_elsewhere};
 use crate::harness::*;
 use crate::session::client::{Session, config};
 use crate::session::recorded::stored;
@@ -191,16 +195,9 @@ async fn a_person_and_a_session_talk_in_an_embedded_room() {
 
 #[tokio::test]
 async fn a_person_and_a_session_talk_in_a_room_of_a_deployment() {
-    let (key, secret) = ("key", "a secret of at least thirty-two bytes");
-    let pair = [("RTC_API_KEY", key), ("RTC_API_SECRET", secret)];
-    let deployment = server_with(&pair);
+    let deployment = keyed_server();
     let url = deployment.url.replacen("http", "ws", 1);
-    let server = server_with(&[
-        pair[0],
-        pair[1],
-        ("RTC_MODE", "livekit"),
-        ("RTC_URL", url.as_str()),
-    ]);
+    let server = server_elsewhere(&url, &[]);
     talk(&server, &deployment, "elsewhere").await;
 }
 

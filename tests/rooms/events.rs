@@ -22,7 +22,7 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// What was posted.
 #[derive(Debug, Clone)]
-struct Posted {
+pub struct Posted {
     body: String,
     authorization: String,
     content_type: String,
@@ -31,7 +31,7 @@ struct Posted {
 
 /// Somebody to whom events are posted.
 #[derive(Clone, Default)]
-struct Inbox {
+pub struct Inbox {
     posted: Arc<Mutex<Vec<Posted>>>,
     /// The statuses of the next answers; 200 when there are none.
     statuses: Arc<Mutex<VecDeque<u16>>>,
@@ -39,7 +39,7 @@ struct Inbox {
 
 impl Inbox {
     /// Opens it; gives its address.
-    fn open(&self) -> String {
+    pub fn open(&self) -> String {
         let inbox = web::Data::new(self.clone());
         let take = async |inbox: web::Data<Inbox>, request: HttpRequest, body: String| {
             let header = |name| {
@@ -71,7 +71,7 @@ impl Inbox {
     }
 
     /// What was posted and taken, in order.
-    fn taken(&self) -> Vec<Posted> {
+    pub fn taken(&self) -> Vec<Posted> {
         let posted = self.posted.lock().unwrap();
         posted
             .iter()
@@ -86,7 +86,7 @@ impl Inbox {
     }
 }
 
-fn json_of(posted: &Posted) -> Value {
+pub fn json_of(posted: &Posted) -> Value {
     serde_json::from_str(&posted.body).unwrap()
 }
 

@@ -8,6 +8,7 @@ pub mod client;
 mod doors;
 mod events;
 mod matrix;
+mod network;
 mod proxy;
 mod resilience;
 mod rest;
@@ -57,7 +58,19 @@ pub async fn call(server: &Server, method: &str, grants: &Value, body: &Value) -
     ask(server, Method::POST, &path, Some(&token), body).await
 }
 
-/// The same with further settings.
+/// A server whose rooms are kept by the one at this address, as by a LiveKit deployment with that key pair.
+pub fn server_elsewhere(url: &str, environment: &[(&str, &str)]) -> Server {
+    let mut settings = vec![
+        ("RTC_MODE", "livekit"),
+        ("RTC_URL", url),
+        ("RTC_API_KEY", KEY),
+        ("RTC_API_SECRET", SECRET),
+    ];
+    settings.extend_from_slice(environment);
+    Server::start_with(&settings)
+}
+
+/// A server of [`server`] with further settings.
 pub fn server_with(environment: &[(&str, &str)]) -> Server {
     let mut settings = vec![("RTC_MODE", "embedded"), ("RTC_UDP_PORT", "0")];
     settings.extend_from_slice(environment);

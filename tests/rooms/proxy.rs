@@ -1,6 +1,7 @@
 //! A relay for TCP between clients and a server's signalling: it cuts connections where the network would, and tells which
 //! paths were asked for. Media goes past it.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,7 @@ pub struct Proxy {
     pub url: String,
     asked: Arc<Mutex<Vec<String>>>,
     cuts: watch::Sender<u64>,
+    down: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -28,8 +30,13 @@ impl Proxy {
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let cuts = watch::Sender::new(0);
         let (paths, cut) = (Arc::clone(&asked), cuts.subscribe());
+        let down = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&down);
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if refuses.load(SeqCst) {
+                    continue;
+                }
                 let (target, paths, cut) = (target.clone(), Arc::clone(&paths), cut.clone());
                 tokio::spawn(relay(client, target, paths, cut));
             }
@@ -38,6 +45,7 @@ impl Proxy {
             url,
             asked,
             cuts,
+            down,
             task,
         }
     }
@@ -45,6 +53,14 @@ impl Proxy {
     /// Ends all connections that there are, without a goodbye of either side's.
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Whether it ends every connection, those that there are and those to come.
+    pub fn down(&self, down: bool) {
+        self.down.store(down, SeqCst);
+        if down {
+            self.cut();
+        }
     }
 
     /// The paths of the requests so far, without their queries.

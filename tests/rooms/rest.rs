@@ -9,28 +9,38 @@ use super::client::Kind;
 use super::{ask, join, server, server_with};
 use crate::harness::Server;
 
-const A: &str = "secret-of-a-that-is-long-enough-for-this";
-const B: &str = "secret-of-b-that-is-long-enough-for-this";
-const NOBODY: &str = "secret-of-nobody-long-enough-for-this-too";
+pub const A: &str = "secret-of-a-that-is-long-enough-for-this";
+pub const B: &str = "secret-of-b-that-is-long-enough-for-this";
+pub const NOBODY: &str = "secret-of-nobody-long-enough-for-this-too";
 
 /// Two tenants, and a caller without one.
-fn with_tenants(more: &[(&str, &str)]) -> Server {
-    let tenants = json!([{"id": "a", "secret": A}, {"id": "b", "secret": B}]).to_string();
-    let mut settings = vec![
-        ("AUTH_REQUIRED", "true"),
-        ("AUTH_API_SECRET", NOBODY),
-        ("AUTH_API_SECRETS_JSON", tenants.as_str()),
-    ];
+pub fn with_tenants(more: &[(&str, &str)]) -> Server {
+    let tenants = tenants();
+    let mut settings = guarded(&tenants).to_vec();
     settings.extend_from_slice(more);
     server_with(&settings)
 }
 
-fn wish(room: &str) -> Value {
+/// The tenants, as a server takes them.
+pub fn tenants() -> String {
+    json!([{"id": "a", "secret": A}, {"id": "b", "secret": B}]).to_string()
+}
+
+/// Settings of a server that lets only these and [`NOBODY`] in.
+pub fn guarded(tenants: &str) -> [(&str, &str); 3] {
+    [
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_API_SECRET", NOBODY),
+        ("AUTH_API_SECRETS_JSON", tenants),
+    ]
+}
+
+pub fn wish(room: &str) -> Value {
     json!({"room_name": room, "participant_name": "Ann", "participant_identity": "ann"})
 }
 
 /// Status and code of an answer.
-fn outcome((status, answer): &(u16, Value)) -> (u16, &str) {
+pub fn outcome((status, answer): &(u16, Value)) -> (u16, &str) {
     (*status, answer["error"].as_str().unwrap_or(""))
 }
 

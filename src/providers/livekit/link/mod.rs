@@ -2,6 +2,9 @@
 //! protocol of LiveKit server 1.13.5 (protocol 16; `/rtc/v1`, and `/rtc` where a server does not know that), and tried
 //! against the embedded server, which has both. Links run on threads of their own.
 //!
+//! Lost sound is asked for again where the server has a stream for that (RFC 4588), as the embedded one has on `/rtc/v1`.
+//! LiveKit's own would repeat it in the same stream, which is not asked for: there it is concealed.
+//!
 //! Not had: TURN and TCP (a network that lets no UDP through), end-to-end encryption, video, text streams and RPC.
 
 mod driver;

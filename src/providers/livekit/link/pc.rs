@@ -16,6 +16,7 @@ use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
 
 use crate::providers::rooms::link::Frame;
+use crate::rooms::codecs::enable_opus;
 use crate::rooms::sdp::{self, SectionKind};
 
 const RELIABLE: &str = "_reliable";
@@ -114,10 +115,8 @@ struct Numbers {
 impl Pc {
     /// A connection from these sockets.
     pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
-        let config = RtcConfig::new()
-            .set_rtp_mode(true)
-            .clear_codecs()
-            .enable_opus(true, false);
+        let mut config = RtcConfig::new().set_rtp_mode(true).clear_codecs();
+        enable_opus(config.codec_config());
         let mut rtc = config.build(now);
         for address in addresses {
             if let Ok(candidate) = Candidate::host(*address, "udp") {

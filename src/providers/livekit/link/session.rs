@@ -31,6 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(7);
 /// Pings where the server does not say how often.
 const PING: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// What may happen before media is up: that somebody listens, and a few mutes.
+const MOST_EARLY: usize = 64;
 
 /// What a session is started with.
 #[derive(Debug, Clone)]
@@ -131,6 +133,8 @@ pub struct Session {
     pub(super) recovery: Option<Recovery>,
     ever_joined: bool,
     ever_connected: bool,
+    /// What happened before media was up; it is told after it.
+    early: Vec<LinkEvent>,
     pub(super) media_by: Option<Instant>,
     heard: Instant,
     ping_at: Instant,
@@ -167,6 +171,7 @@ impl Session {
             recovery: None,
             ever_joined: false,
             ever_connected: false,
+            early: Vec::new(),
             media_by: None,
             heard: now,
             ping_at: now + PING,
@@ -515,7 +520,16 @@ impl Session {
 
     pub(super) fn tell(&mut self, events: Vec<LinkEvent>, now: Instant) {
         for event in events {
-            if !self.end.tell(event) {
+            let told = if self.ever_connected {
+                self.end.tell(event)
+            } else {
+                let room = self.early.len() < MOST_EARLY;
+                if room {
+                    self.early.push(event);
+                }
+                room
+            };
+            if !told {
                 return self.finish(Ending::Overrun, now);
             }
         }
@@ -534,7 +548,8 @@ impl Session {
         self.media_by = None;
         if !std::mem::replace(&mut self.ever_connected, true) {
             self.recovery = None;
-            let events = self.view.connected();
+            let mut events = self.view.connected();
+            events.append(&mut self.early);
             self.tell(events, now);
         } else if let Some(recovery) = self.recovery.take() {
             let resumed = !recovery.full;

@@ -102,12 +102,11 @@ impl House {
         let identity = join.identity.clone();
         let link = self.connect(join, patience).await.unwrap();
         let mut guest = Guest::new(identity, link);
-        guest.sid = guest
-            .until("connected", |event| match event {
-                LinkEvent::Connected { sid, .. } => Ok(sid),
-                other => Err(other),
-            })
-            .await;
+        let first = tokio::time::timeout(PATIENCE, guest.events.next()).await;
+        let Ok(Some(LinkEvent::Connected { sid, .. })) = first else {
+            panic!("{} begins with {first:?}", guest.identity)
+        };
+        guest.sid = sid;
         guest
     }
 }

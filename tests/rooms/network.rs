@@ -1,0 +1,185 @@
+//! A network before the media port of a server: it loses and delays datagrams by a seed, or lets none through. Clients
+//! see the server only behind it; who came after [`Network::spare_newcomers`] goes through unharmed.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Where it stands.
+const ADDRESS: &str = "127.0.0.2";
+
+/// What happens to a datagram.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    /// Of each datagram, 0 to 1.
+    pub loss: f32,
+    /// At most so long, evenly spread.
+    pub jitter: Duration,
+}
+
+impl Weather {
+    /// Nothing happens to it.
+    pub const FAIR: Self = Self {
+        loss: 0.0,
+        jitter: Duration::ZERO,
+    };
+}
+
+/// See the module. Dropping it lets nothing through.
+pub struct Network {
+    port: String,
+    sky: Arc<Sky>,
+    _carrier: AbortOnDropHandle<()>,
+}
+
+struct Sky {
+    weather: Weather,
+    luck: Mutex<fastrand::Rng>,
+    down: AtomicBool,
+    spares: AtomicBool,
+    seen: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Network {
+    /// A network at a port that is free here and there.
+    pub async fn open(weather: Weather, seed: u64) -> Self {
+        let inside = inside().await;
+        loop {
+            let front = UdpSocket::bind((ADDRESS, 0)).await.unwrap();
+            let port = front.local_addr().unwrap().port();
+            let server = SocketAddr::new(inside, port);
+            if UdpSocket::bind(server).await.is_err() {
+                continue;
+            }
+            let sky = Arc::new(Sky {
+                weather,
+                luck: Mutex::new(fastrand::Rng::with_seed(seed)),
+                down: AtomicBool::new(false),
+                spares: AtomicBool::new(false),
+                seen: AtomicU64::new(0),
+                lost: AtomicU64::new(0),
+            });
+            let carrier = tokio::spawn(carry(Arc::new(front), server, Arc::clone(&sky)));
+            return Self {
+                port: port.to_string(),
+                sky,
+                _carrier: AbortOnDropHandle::new(carrier),
+            };
+        }
+    }
+
+    /// Settings of the server that stands behind it.
+    pub fn settings(&self) -> [(&str, &str); 2] {
+        [
+            ("RTC_UDP_PORT", &self.port),
+            ("RTC_ADVERTISED_ADDRESSES", ADDRESS),
+        ]
+    }
+
+    /// Whether nothing goes through.
+    pub fn down(&self, down: bool) {
+        self.sky.down.store(down, SeqCst);
+    }
+
+    /// Addresses that were not seen before have fair weather, whatever happens to the others.
+    pub fn spare_newcomers(&self) {
+        self.sky.spares.store(true, SeqCst);
+    }
+
+    /// Datagrams that were not spared, and how many of them were lost.
+    pub fn count(&self) -> (u64, u64) {
+        (self.sky.seen.load(SeqCst), self.sky.lost.load(SeqCst))
+    }
+}
+
+/// The address from which a server serves one that is none of its own (`rtc.advertised_addresses`).
+async fn inside() -> std::net::IpAddr {
+    let probe = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+    let far = probe.connect("192.0.2.1:9").await;
+    far.expect("a default route, which LiveKit's clients need too");
+    probe.local_addr().unwrap().ip()
+}
+
+impl Sky {
+    /// How long a datagram is on its way; `None` is for ever.
+    fn delay(&self) -> Option<Duration> {
+        self.seen.fetch_add(1, SeqCst);
+        let (lost, late) = {
+            let mut luck = self.luck.lock().unwrap();
+            (luck.f32() < self.weather.loss, luck.f32())
+        };
+        if lost || self.down.load(SeqCst) {
+            self.lost.fetch_add(1, SeqCst);
+            return None;
+        }
+        Some(self.weather.jitter.mul_f32(late))
+    }
+}
+
+/// How datagrams of one client go to the server.
+#[derive(Clone)]
+struct Way {
+    socket: Arc<UdpSocket>,
+    spared: bool,
+}
+
+async fn carry(front: Arc<UdpSocket>, server: SocketAddr, sky: Arc<Sky>) {
+    let mut ways: HashMap<SocketAddr, Way> = HashMap::new();
+    let mut answers = Vec::new();
+    let mut buffer = [0; 2_048];
+    loop {
+        // A receiver that has gone is told here (ICMP).
+        let Ok((length, client)) = front.recv_from(&mut buffer).await else {
+            continue;
+        };
+        let way = match ways.get(&client) {
+            Some(way) => way.clone(),
+            None => {
+                let way = Way {
+                    socket: Arc::new(UdpSocket::bind("0.0.0.0:0").await.unwrap()),
+                    spared: sky.spares.load(SeqCst),
+                };
+                ways.insert(client, way.clone());
+                let back = back(way.clone(), Arc::clone(&front), client, Arc::clone(&sky));
+                answers.push(AbortOnDropHandle::new(tokio::spawn(back)));
+                way
+            }
+        };
+        pass(&way.socket, server, &buffer[..length], way.spared, &sky);
+    }
+}
+
+async fn back(way: Way, front: Arc<UdpSocket>, client: SocketAddr, sky: Arc<Sky>) {
+    let mut buffer = [0; 2_048];
+    loop {
+        if let Ok((length, _)) = way.socket.recv_from(&mut buffer).await {
+            pass(&front, client, &buffer[..length], way.spared, &sky);
+        }
+    }
+}
+
+fn pass(socket: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8], spared: bool, sky: &Sky) {
+    let delay = if spared {
+        Some(Duration::ZERO)
+    } else {
+        sky.delay()
+    };
+    match delay {
+        None => {}
+        // What cannot be sent is lost as on any network.
+        Some(Duration::ZERO) => drop(socket.try_send_to(bytes, to)),
+        Some(delay) => {
+            let (socket, bytes) = (Arc::clone(socket), bytes.to_vec());
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                drop(socket.send_to(&bytes, to).await);
+            });
+        }
+    }
+}
