@@ -12,6 +12,7 @@ use base64::engine::general_purpose::URL_SAFE;
 use futures_util::{SinkExt, StreamExt};
 use livekit_protocol as proto;
 use prost::Message as _;
+use proto::signal_request::Message as Request;
 use proto::signal_response::Message as Response;
 use str0m::change::SdpAnswer;
 use str0m::format::PayloadParams;
@@ -181,6 +182,7 @@ pub(super) async fn join<M: Media + Send>(
         while *participant.phase.borrow() != Phase::Over {
             participant.step().await?;
         }
+        participant.leave().await?;
         Ok(participant.media)
     })
 }
@@ -253,14 +255,22 @@ impl<M: Media> Participant<M> {
                 self.rtc.handle_input(Input::Timeout(Instant::now()))?;
             }
             _ = self.ticks.tick(), if self.voice.is_some() && self.connected => self.speak()?,
-            _ = self.pings.tick() => {
-                let message = Some(proto::signal_request::Message::Ping(1));
-                let ping = proto::SignalRequest { message }.encode_to_vec();
-                self.signalling.send(Message::binary(ping)).await?;
-            }
+            _ = self.pings.tick() => self.ask(Request::Ping(1)).await?,
             _ = self.phase.changed() => {}
         }
         Ok(())
+    }
+
+    async fn ask(&mut self, message: Request) -> Result<(), Lost> {
+        let message = Some(message);
+        let request = proto::SignalRequest { message }.encode_to_vec();
+        Ok(self.signalling.send(Message::binary(request)).await?)
+    }
+
+    /// Says goodbye, so that nobody waits for it to come back.
+    async fn leave(&mut self) -> Result<(), Lost> {
+        self.ask(Request::Leave(proto::LeaveRequest::default()))
+            .await
     }
 
     fn receive(&mut self) -> Result<(), Lost> {

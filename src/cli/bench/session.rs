@@ -36,6 +36,11 @@ impl Came {
         };
         event["type"] == kind && (state.is_empty() || event["state"] == state)
     }
+
+    /// Whether it is a message of which this is so.
+    pub(super) fn has(&self, flag: &str) -> bool {
+        matches!(self, Self::Event(event) if event[flag] == true)
+    }
 }
 
 impl Session {

@@ -96,20 +96,20 @@ mod tests {
     #[test]
     fn the_begin_of_sound_is_said_once_and_again_after_silence() {
         let mut onsets = Onsets::new(Layout::mono(SampleRate::HZ_16000));
-        let mut hear = |amplitude: i16, chunks: usize| -> Vec<f64> {
+        let mut hear = |amplitude: i16, chunks: usize| -> Vec<u64> {
             let chunk = linear16::encode(&[amplitude; 320]);
             let said = (0..chunks).filter_map(|_| onsets.hear(&chunk));
             let starts = said.map(|event| match event {
-                SttEvent::Final(heard) => heard.words[0].start,
+                SttEvent::Final(heard) => (heard.words[0].start * 1e3).round() as u64,
                 other => panic!("{other:?}"),
             });
             starts.collect()
         };
-        assert_eq!(hear(100, 50), [0.0; 0]);
-        assert_eq!(hear(-8_000, 10), [1.0]);
-        assert_eq!(hear(0, 9), [0.0; 0]);
-        assert_eq!(hear(8_000, 5), [0.0; 0], "a pause of 180 ms is none");
-        assert_eq!(hear(0, 10), [0.0; 0]);
-        assert_eq!(hear(8_000, 1), [1.68]);
+        assert_eq!(hear(100, 50), [0; 0]);
+        assert_eq!(hear(-8_000, 10), [1_000]);
+        assert_eq!(hear(0, 9), [0; 0]);
+        assert_eq!(hear(8_000, 5), [0; 0], "a pause of 180 ms is none");
+        assert_eq!(hear(0, 10), [0; 0]);
+        assert_eq!(hear(8_000, 1), [1_680]);
     }
 }

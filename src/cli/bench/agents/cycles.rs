@@ -15,7 +15,7 @@ use super::{Row, pair};
 /// Those that come first: the memory that they take is kept for the others.
 const FIRST_SHARE: u32 = 10;
 /// How long the last ones may take to go.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What the server has.
@@ -123,8 +123,9 @@ async fn settled(server: &UnderTest, before: Option<Had>) -> Result<Had, Failure
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = look(server).await?;
-        let sought = before.map_or((0, 0), |before| (before.rooms, before.sessions));
-        if (now.rooms, now.sessions) <= sought || Instant::now() >= deadline {
+        let (rooms, sessions) = before.map_or((0, 0), |before| (before.rooms, before.sessions));
+        let is_settled = now.rooms <= rooms && now.sessions <= sessions;
+        if is_settled || Instant::now() >= deadline {
             return Ok(now);
         }
         sleep(LOOK).await;

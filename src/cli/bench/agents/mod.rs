@@ -185,7 +185,7 @@ impl Bench<'_> {
         let servers = self.start(link)?;
         let some = self.arguments.sessions > 0;
         let talk = some.then(|| self.runtime.block_on(self.talk(&servers)));
-        let talk = talk.transpose()?;
+        let talk = talk.transpose()?.flatten();
         let cycles = self.arguments.cycles;
         let cycles = (cycles > 0).then(|| {
             let come_and_go = cycles::come_and_go(&servers.sessions, cycles, &self.stop);
@@ -255,7 +255,8 @@ impl Bench<'_> {
     }
 
     /// Fills the rooms, lets them talk for a while, and takes what came of it.
-    async fn talk(&self, servers: &Servers) -> Result<Talk, Failure> {
+    /// `None` when it was stopped before.
+    async fn talk(&self, servers: &Servers) -> Result<Option<Talk>, Failure> {
         let usage = || servers.sessions.usage().map_err(Failure::work);
         let own = || Usage::of(getpid()).map_err(Failure::work);
         let idle = usage()?.resident_bytes;
@@ -264,6 +265,9 @@ impl Bench<'_> {
         let phase = watch::Sender::new(Phase::Warming);
         let mut pairs = self.fill(servers, &phase).await?;
         self.pause(SETTLING).await;
+        if self.stop.is_cancelled() {
+            return Ok(None);
+        }
         let (began, before, own_before) = (Instant::now(), usage()?, own()?);
         phase.send_replace(Phase::Measured);
         eprintln!("measuring for {} s", self.arguments.seconds);
@@ -284,7 +288,7 @@ impl Bench<'_> {
         let busy = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() / lasted;
         let count = f64::from(sessions);
         let grown = after.resident_bytes.saturating_sub(idle);
-        Ok(Talk {
+        Ok(Some(Talk {
             sessions,
             measured_seconds: lasted,
             cpu_ms_per_second: busy(before.cpu, after.cpu) * 1e3 / count,
@@ -300,7 +304,7 @@ impl Bench<'_> {
             missing: heard.missing,
             generator_load: busy(own_before.cpu, own_after.cpu),
             failures,
-        })
+        }))
     }
 
     async fn fill(

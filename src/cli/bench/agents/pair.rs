@@ -268,8 +268,10 @@ pub(super) async fn meet(
     let person = person.map_err(|_| PairError::NoTrack)??;
     let talk = talk(session, asked, voiced, offset, phase);
     Ok(async move {
-        let (mut heard, person) =
-            tokio::try_join!(talk, async { person.await.map_err(PairError::Person) })?;
+        let person = async { person.await.map_err(PairError::Person) };
+        let ((mut heard, session), person) = tokio::try_join!(talk, person)?;
+        // Behind the person, so that it is the last and takes its room with it.
+        session.close().await;
         heard.add(person.heard);
         Ok(heard)
     })
@@ -282,7 +284,7 @@ async fn talk(
     voiced: Begun,
     offset: Duration,
     mut phase: watch::Receiver<Phase>,
-) -> Result<Heard, PairError> {
+) -> Result<(Heard, Session), PairError> {
     let mut heard = Heard::default();
     let mut cycles = interval_at(tokio::time::Instant::now() + offset, CYCLE);
     loop {
@@ -304,7 +306,8 @@ async fn talk(
                 if came.is("error", "") || came.is("provider_event", "failed") {
                     return Err(told(came));
                 }
-                if !came.is("stt_result", "") {
+                // That a turn is over is told with the same message.
+                if !came.is("stt_result", "") || came.has("is_speech_final") {
                     continue;
                 }
                 match voiced.heard() {
@@ -316,8 +319,7 @@ async fn talk(
             _ = phase.changed() => {}
         }
     }
-    session.close().await;
-    Ok(heard)
+    Ok((heard, session))
 }
 
 fn told(came: Came) -> PairError {
