@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{AGENT, clip, hears, spoken, understood};
+use super::{AGENT, clip, says_until_heard, spoken, understood};
 use crate::harness::*;
 use crate::rooms::client::{Client, Kind};
 use crate::rooms::network::{Network, Weather};
@@ -106,8 +106,7 @@ async fn lives_through(outage: Duration) {
     ann.hears(AGENT, 0).await;
 
     let file = spoken(&scene.server, &folder, SENTENCES[1]).await;
-    ann.command(json!({"do": "say", "file": file})).await;
-    hears(&mut session, SENTENCES[1]).await;
+    says_until_heard(&mut ann, &mut session, &file, SENTENCES[1]).await;
     ann.command(json!({"do": "keep", "identity": AGENT})).await;
     session.speak("a", SENTENCES[6]).await;
     session.completion_of("a").await;
