@@ -269,8 +269,9 @@ pub(super) async fn meet(
     let talk = talk(session, asked, voiced, offset, phase);
     Ok(async move {
         let person = async { person.await.map_err(PairError::Person) };
-        let ((mut heard, session), person) = tokio::try_join!(talk, person)?;
-        // Behind the person, so that it is the last and takes its room with it.
+        let ((mut heard, mut session), person) = tokio::try_join!(talk, person)?;
+        // Who leaves last takes the room along.
+        while !session.next().await?.1.is("participant_disconnected", "") {}
         session.close().await;
         heard.add(person.heard);
         Ok(heard)
