@@ -356,9 +356,15 @@ async fn whoever_does_not_read_holds_nobody_up() {
     settled(&mut ann, &mut [&mut quick, &mut slow], "before").await;
     let pid = Pid::from_raw(i32::try_from(slow.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    // More than the server keeps for one receiver.
-    ann.command(json!({"do": "burst", "count": MESSAGES, "length": 15_000}))
-        .await;
+    // More than the server keeps for one receiver, at a pace that the other keeps up with on any machine.
+    for from in (0..MESSAGES).step_by(100) {
+        ann.command(json!({"do": "burst", "from": from, "count": 100, "length": 15_000}))
+            .await;
+        let last = format!("{:.<200}", format!("{} ", from + 99));
+        quick
+            .wait("data", &json!({"length": 15_000, "text": last}))
+            .await;
+    }
     settled(&mut ann, &mut [&mut quick], "after").await;
     let messages = quick.all("data");
     let numbers = messages

@@ -254,7 +254,8 @@ class Client:
                 await writer.aclose()
                 return {"sha256": hashlib.sha256(noise).hexdigest()}
             case "burst":
-                for number in range(command["count"]):
+                first = command.get("from", 0)
+                for number in range(first, first + command["count"]):
                     await me.publish_data(f"{number} ".ljust(command["length"], "."), reliable=True)
             case "fill":
                 await me.publish_data(bytes(command["length"]), reliable=True)
