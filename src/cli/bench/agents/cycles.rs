@@ -15,7 +15,7 @@ use super::{Row, pair};
 /// Those that come first: the memory that they take is kept for the others.
 const FIRST_SHARE: u32 = 10;
 /// How long the last ones may take to go.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What the server has.
