@@ -46,16 +46,10 @@ pub enum EnterError {
 /// A place in a room. Dropping it leaves.
 pub struct Entered {
     provider: Arc<dyn RoomProvider>,
-    room: String,
-    identity: String,
-    created: bool,
-    delete: DeleteRoom,
-    recorded: bool,
-    control: Option<LinkControl>,
+    /// What is to be done when it is left; gone only then.
+    leaving: Option<Leaving>,
     events: Option<LinkEvents>,
     publish: Option<PublishSink>,
-    /// The server waits for it when it stops.
-    work: Option<TaskTrackerToken>,
 }
 
 /// Enters the room of a config.
@@ -74,15 +68,18 @@ pub async fn enter(
     let OpenRoom { provider, created } = asked.map_err(|_| EnterError::Registry)??;
     let mut entered = Entered {
         provider: Arc::clone(&provider),
-        room: config.room_name.clone(),
-        identity: config.identity.clone(),
-        created,
-        delete: config.delete_room,
-        recorded: false,
-        control: None,
+        leaving: Some(Leaving {
+            provider: Arc::clone(&provider),
+            room: config.room_name.clone(),
+            identity: config.identity.clone(),
+            created,
+            delete: config.delete_room,
+            recorded: false,
+            control: None,
+            _work: work,
+        }),
         events: None,
         publish: None,
-        work: Some(work),
     };
     let join = Join {
         room: config.room_name.clone(),
@@ -103,7 +100,9 @@ pub async fn enter(
             control,
         } = provider.connect(join).await?;
         // From here on it is left when this is given up.
-        entered.control = Some(control);
+        if let Some(leaving) = &mut entered.leaving {
+            leaving.control = Some(control);
+        }
         match events.next().await {
             Some(LinkEvent::Connected { .. }) => {}
             Some(LinkEvent::Ended(ending)) => return Err(failed(ending.to_string())),
@@ -136,8 +135,8 @@ impl Entered {
     }
 
     /// What is wished of the link; there is one until it is left.
-    pub(super) const fn control(&self) -> Option<&LinkControl> {
-        self.control.as_ref()
+    pub(super) fn control(&self) -> Option<&LinkControl> {
+        self.leaving.as_ref()?.control.as_ref()
     }
 
     /// What happens, once.
@@ -152,13 +151,18 @@ impl Entered {
 
     /// What becomes of the room when it is left.
     pub(super) const fn deletes(&mut self, delete: DeleteRoom) {
-        self.delete = delete;
+        if let Some(leaving) = &mut self.leaving {
+            leaving.delete = delete;
+        }
     }
 
     /// Whether the session records the room; everybody in it may see that.
     pub(super) fn shows_recording(&mut self, recorded: bool) {
-        if std::mem::replace(&mut self.recorded, recorded) != recorded {
-            let (provider, room) = (Arc::clone(&self.provider), self.room.clone());
+        let Some(leaving) = &mut self.leaving else {
+            return;
+        };
+        if std::mem::replace(&mut leaving.recorded, recorded) != recorded {
+            let (provider, room) = (Arc::clone(&self.provider), leaving.room.clone());
             let show = async move {
                 if let Err(error) = provider.show_recording(&room, recorded).await {
                     tracing::warn!(%error, "a room does not show whether it is recorded");
@@ -171,26 +175,13 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let leaving = Leaving {
-            provider: Arc::clone(&self.provider),
-            room: std::mem::take(&mut self.room),
-            identity: std::mem::take(&mut self.identity),
-            created: self.created,
-            delete: self.delete,
-            recorded: self.recorded,
-            control: self.control.take(),
-        };
-        let work = self.work.take();
-        actix::spawn(
-            async move {
-                leaving.run().await;
-                drop(work);
-            }
-            .in_current_span(),
-        );
+        if let Some(leaving) = self.leaving.take() {
+            actix::spawn(leaving.run().in_current_span());
+        }
     }
 }
 
+/// What is left to do in a room.
 struct Leaving {
     provider: Arc<dyn RoomProvider>,
     room: String,
@@ -199,11 +190,13 @@ struct Leaving {
     delete: DeleteRoom,
     recorded: bool,
     control: Option<LinkControl>,
+    /// The server waits for it when it stops.
+    _work: TaskTrackerToken,
 }
 
 impl Leaving {
-    async fn run(self) {
-        if let Some(control) = self.control {
+    async fn run(mut self) {
+        if let Some(control) = self.control.take() {
             let _left = timeout(LEAVE_PATIENCE, control.leave()).await;
         }
         let (provider, room) = (&self.provider, &self.room);
