@@ -1,16 +1,22 @@
-//! `/sip/call` and `/sip/transfer`: what a request must hold is checked here; there is no telephone behind it yet, and
-//! every valid request is told so.
+//! `/sip/call` and `/sip/transfer`: what a request must hold is checked here, and everything else by the registry of
+//! calls.
 
-use actix_web::{HttpResponse, web};
+use actix_web::web;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
 use crate::auth::Access;
+use crate::config::Secret;
 use crate::http::body::JsonBody;
 use crate::http::error::{ApiError, Code};
-use crate::http::fields::{phone_number, required};
+use crate::http::fields::{MAX_NAME_CHARS, phone_number, required};
 use crate::http::state::AppState;
-use crate::phone;
+use crate::phone::{self, Gateway};
+use crate::providers::rooms::telephone::{CallErrorKind, Login, TransferTarget};
+
+/// What was asked for is on its way.
+const INITIATED: &str = "initiated";
 
 /// Body of `POST /sip/call`.
 #[derive(Deserialize, JsonSchema)]
@@ -87,36 +93,34 @@ pub struct TransferAnswer {
 
 /// Calls a number into a room.
 pub async fn call(
-    _: Access,
+    access: Access,
     state: web::Data<AppState>,
     body: JsonBody<CallRequest>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<web::Json<CallAnswer>, ApiError> {
     let JsonBody(request) = body;
-    required(request.room_name, "room_name")?;
-    required(request.participant_name, "participant_name")?;
-    required(request.participant_identity, "participant_identity")?;
-    phone_number(request.from_phone_number, "from_phone_number")?;
-    phone_number(request.to_phone_number, "to_phone_number")?;
-    let outbound = request.sip.map(check_outbound).transpose()?.flatten();
-    if outbound
-        .or_else(|| state.outbound_address.clone())
-        .is_none()
-    {
-        return Err(ApiError::new(
-            Code::OutboundAddressNotConfigured,
-            "neither sip.outbound_address of the request nor that of the server says where calls go",
-        ));
-    }
-    Err(not_built(Code::CallFailed))
+    let wish = PlaceCall {
+        access,
+        room: required(request.room_name, "room_name")?,
+        name: required(request.participant_name, "participant_name")?,
+        identity: required(request.participant_identity, "participant_identity")?,
+        from: phone_number(request.from_phone_number, "from_phone_number")?,
+        to: phone_number(request.to_phone_number, "to_phone_number")?,
+        gateway: request.sip.map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+    };
+    let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
+    let placed = state.calls.send(wish).await.map_err(unreachable)?;
+    let placed = placed.map_err(|error| refused(error, Code::CallFailed))?;
+    Ok(web::Json(CallAnswer {
+        status: INITIATED.to_owned(),
+        room_name,
+        participant_identity,
+        participant_id: placed.participant_sid,
+        sip_call_id: placed.sip_call_id,
+    }))
 }
 
-/// The telephone is not built yet.
-fn not_built(code: Code) -> ApiError {
-    ApiError::new(code, "this server cannot telephone yet")
-}
-
-/// The address of a request: `hostname` or `hostname:port`.
-fn check_outbound(outbound: Overrides) -> Result<Option<String>, ApiError> {
+/// Where a request's call goes, and as whom.
+fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
     let refused = |field: &str, problem: &str| {
         ApiError::new(Code::InvalidRequest, format!("sip.{field}: {problem}"))
     };
@@ -124,41 +128,84 @@ fn check_outbound(outbound: Overrides) -> Result<Option<String>, ApiError> {
         outbound_address,
         auth_username,
         auth_password,
-    } = outbound;
-    if auth_password.is_some() && auth_username.is_none() {
-        return Err(refused("auth_username", "is required with auth_password"));
-    }
-    let Some(address) = outbound_address else {
-        return Ok(None);
+    } = overrides;
+    let fits = |text: &str| text.len() <= MAX_NAME_CHARS && !text.chars().any(char::is_control);
+    let login = match (auth_username, auth_password) {
+        (None, None) => None,
+        (None, Some(_)) => return Err(refused("auth_username", "is required with auth_password")),
+        (Some(username), _) if username.is_empty() || !fits(&username) => {
+            return Err(refused("auth_username", "must be 1 to 256 visible characters"));
+        }
+        (Some(_), Some(password)) if !fits(&password) => {
+            return Err(refused("auth_password", "must be at most 256 visible characters"));
+        }
+        (Some(username), password) => Some(Login {
+            username,
+            password: Secret::new(password.unwrap_or_default()),
+        }),
     };
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
-        _ => (address.as_str(), None),
+    let read = |address: String| {
+        let problem = "must be hostname or hostname:port";
+        Gateway::parse(&address).ok_or_else(|| refused("outbound_address", problem))
     };
-    let host_fits = !host.is_empty()
-        && host.len() <= 253
-        && host
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
-    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
-    if host_fits && port_fits {
-        Ok(Some(address))
-    } else {
-        Err(refused(
-            "outbound_address",
-            "must be hostname or hostname:port",
-        ))
-    }
+    Ok(OwnGateway {
+        address: outbound_address.map(read).transpose()?,
+        login,
+    })
 }
 
-/// Transfers a call.
+/// Moves a call to another number.
 pub async fn transfer(
-    _: Access,
+    access: Access,
+    state: web::Data<AppState>,
     body: JsonBody<TransferRequest>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<web::Json<TransferAnswer>, ApiError> {
     let JsonBody(request) = body;
-    required(request.room_name, "room_name")?;
-    required(request.participant_identity, "participant_identity")?;
-    phone_number(request.transfer_to, "transfer_to")?;
-    Err(not_built(Code::TransferFailed))
+    let room = required(request.room_name, "room_name")?;
+    let identity = required(request.participant_identity, "participant_identity")?;
+    let to = phone_number(request.transfer_to, "transfer_to")?;
+    let answer = TransferAnswer {
+        status: INITIATED.to_owned(),
+        room_name: room.clone(),
+        participant_identity: identity.clone(),
+        transfer_to: to.as_str().to_owned(),
+    };
+    let wish = TransferCall {
+        access,
+        room,
+        identity,
+        to: TransferTarget::Number(to),
+        ringing_timeout: None,
+        until: Until::Accepted,
+    };
+    let moved = state.calls.send(wish).await.map_err(unreachable)?;
+    moved.map_err(|error| refused(error, Code::TransferFailed))?;
+    Ok(web::Json(answer))
+}
+
+/// An error of the calls; `failed` is the code of those that have none of their own.
+fn refused(error: CallsError, failed: Code) -> ApiError {
+    let message = error.to_string();
+    let code = match error {
+        CallsError::Rooms(error) => return error.into(),
+        CallsError::NoAddress => Code::OutboundAddressNotConfigured,
+        CallsError::NotAllowed { .. } => Code::DestinationNotAllowed,
+        CallsError::Call(error) => {
+            tracing::info!(kind = ?error.kind, "a call was not placed or moved");
+            match error.kind {
+                CallErrorKind::NotFound => Code::ParticipantNotFound,
+                CallErrorKind::Full => Code::Overloaded,
+                _ => failed,
+            }
+        }
+        CallsError::NoTelephone(_) | CallsError::Unanswered(_) => failed,
+    };
+    ApiError::new(code, message)
+}
+
+fn unreachable(error: actix::MailboxError) -> ApiError {
+    ApiError::new(
+        Code::Internal,
+        format!("the calls cannot be asked: {error}"),
+    )
 }
