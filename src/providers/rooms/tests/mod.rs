@@ -280,6 +280,7 @@ impl Guest {
 
     fn send(&self, text: &str, reliable: bool, to: &[&str]) {
         let message = Outgoing {
+            key: None,
             topic: Some("messages".to_owned()),
             payload: text.to_owned().into(),
             reliable,
