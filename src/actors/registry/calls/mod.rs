@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::rooms::{Owner, Rooms, RoomsError};
 use crate::auth::Access;
-use crate::config::{Sip, SipTransport};
+use crate::config::{Secret, Sip, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 use crate::providers::rooms::telephone::{
     CallError, CallErrorKind, HangupCause, Login, NewCall, NewTransfer, PlacedCall, Telephone,
@@ -163,7 +163,10 @@ impl CallRules {
     pub fn new(settings: &Sip) -> Self {
         let login = settings.outbound_auth_username.as_ref().map(|username| Login {
             username: username.clone(),
-            password: settings.outbound_auth_password.clone().unwrap_or_default(),
+            password: settings
+                .outbound_auth_password
+                .clone()
+                .unwrap_or_else(|| Secret::new("")),
         });
         let prefixes = settings.allowed_destinations.0.iter().map(String::as_str);
         Self {
@@ -258,6 +261,7 @@ impl Calls {
             room: wish.room,
             identity: wish.identity,
             name: wish.name,
+            metadata: String::new(),
             from: wish.from,
             to: wish.to,
             trunk,
