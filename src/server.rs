@@ -255,13 +255,6 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
 
 /// What an operator may not have meant.
 fn warn(config: &Config) {
-    for resolved in config.not_yet_used() {
-        let later = resolved.setting.comes_with.unwrap_or_default();
-        tracing::warn!(
-            setting = resolved.setting.key,
-            "is set, but not used before \"{later}\" is built"
-        );
-    }
     for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
