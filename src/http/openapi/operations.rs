@@ -349,8 +349,9 @@ fn telephone() -> Vec<Operation> {
             .protected()
             .takes::<sip::calls::CallRequest>()
             .answers(200, json_of::<sip::calls::CallAnswer>("It is on its way."))
-            .refuses(400, &[Code::InvalidPhoneNumber])
+            .refuses(400, &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed])
             .refuses(404, &[Code::RoomNotFound])
+            .refuses(503, &[Code::Overloaded])
             .refuses(
                 500,
                 &[
@@ -372,13 +373,13 @@ fn telephone() -> Vec<Operation> {
                 200,
                 json_of::<sip::calls::TransferAnswer>("It is on its way."),
             )
-            .refuses(400, &[Code::InvalidPhoneNumber])
+            .refuses(400, &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed])
             .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
             .refuses(
                 500,
                 &[Code::RtcNotConfigured, Code::RtcError, Code::TransferFailed],
             )
-            .example("transfer", transfer, 500),
+            .example("transfer", transfer, 404),
         get("/sip/hooks", "listHooks", "Telephone")
             .summary("The caller's hooks")
             .protected()

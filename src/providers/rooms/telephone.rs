@@ -176,6 +176,14 @@ pub enum CallStatus {
 }
 
 impl CallStatus {
+    /// Why it is over, where it is.
+    pub const fn cause(self) -> Option<HangupCause> {
+        match self {
+            Self::Hangup(cause) => Some(cause),
+            Self::Dialing | Self::Ringing | Self::Active => None,
+        }
+    }
+
     /// As the attribute and the events say it.
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -280,10 +280,7 @@ impl Entry {
             participant_identity: self.identity.clone(),
             direction: self.direction.as_str(),
             status: self.status.as_str(),
-            cause: match self.status {
-                CallStatus::Hangup(cause) => Some(cause.as_str()),
-                _ => None,
-            },
+            cause: self.status.cause().map(HangupCause::as_str),
             started_at: self.started_at,
             answered_at: self.answered.map(|(_, at)| at),
             ended_at: self.ended.map(|(_, at)| at),

@@ -225,8 +225,8 @@ pub struct Calls {
     pub rules: CallRules,
     /// What is known of them.
     pub ledger: Arc<Ledger>,
-    /// Who is told of transfers.
-    pub webhooks: Webhooks,
+    /// Who is told of transfers, if anybody.
+    pub webhooks: Option<Webhooks>,
 }
 
 impl CallRegistry {
@@ -323,7 +323,9 @@ impl Calls {
             let moved = telephone.transfer(transfer, accept).await;
             let notice = told(moved.as_ref().err());
             let _gone = end.send(moved);
-            self.webhooks.tell(&notice).await;
+            if let Some(webhooks) = &self.webhooks {
+                webhooks.tell(&notice).await;
+            }
         });
         let ended = |outcome: Result<Result<(), CallError>, oneshot::error::RecvError>| {
             let failed = || CallError::new(CallErrorKind::Unavailable, "the transfer has failed");

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Change, Ledger};
 use crate::actors::registry::rooms::{Owner, Rooms};
-use crate::providers::rooms::telephone::{CallNews, CallStatus};
+use crate::providers::rooms::telephone::CallNews;
 use crate::telemetry::metrics;
 use crate::webhooks::{Notice, NoticeEvent, Webhooks};
 
@@ -19,28 +20,49 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whoever takes the news.
 #[derive(Debug)]
-pub struct News(JoinHandle<()>);
+pub struct News {
+    task: JoinHandle<()>,
+    closing: CancellationToken,
+}
 
 impl News {
-    /// Begins to take them. It ends when the telephone does.
-    pub fn follow(mut news: mpsc::Receiver<CallNews>, rooms: Rooms, ledger: Arc<Ledger>, webhooks: Webhooks) -> Self {
-        Self(actix::spawn(async move {
-            while let Some(news) = news.recv().await {
-                let owner = match ledger.owner(&news) {
-                    Some(owner) => owner,
-                    None => owner(&rooms, &news.room).await,
+    /// Begins to take them.
+    pub fn follow(
+        mut news: mpsc::Receiver<CallNews>,
+        rooms: Rooms,
+        ledger: Arc<Ledger>,
+        webhooks: Webhooks,
+    ) -> Self {
+        let closing = CancellationToken::new();
+        let closed = closing.clone();
+        let task = actix::spawn(async move {
+            loop {
+                let next = tokio::select! {
+                    next = news.recv() => next,
+                    () = closed.cancelled(), if !news.is_closed() => {
+                        // What was told before is still there to be read.
+                        news.close();
+                        continue;
+                    }
                 };
-                if let Some(change) = ledger.note(&news, owner, Instant::now()) {
-                    count_sound(&rooms, &news);
-                    webhooks.tell(&notice(news, &change)).await;
+                let Some(next) = next else { return };
+                let owner = match ledger.owner(&next) {
+                    Some(owner) => owner,
+                    None => owner(&rooms, &next.room).await,
+                };
+                if let Some(change) = ledger.note(&next, owner, Instant::now()) {
+                    count_sound(&rooms, &next);
+                    webhooks.tell(&notice(next, &change)).await;
                 }
             }
-        }))
+        });
+        Self { task, closing }
     }
 
-    /// Waits until the last of a telephone that has ended are told, for `patience` at most.
+    /// Takes what a telephone that has ended has told, for `patience` at most.
     pub async fn finish(self, patience: Duration) {
-        if timeout(patience, self.0).await.is_err() {
+        self.closing.cancel();
+        if timeout(patience, self.task).await.is_err() {
             tracing::warn!("the last news of calls were not told");
         }
     }
@@ -48,7 +70,7 @@ impl News {
 
 /// The sound of a call that is over, where it was carried here.
 fn count_sound(rooms: &Rooms, news: &CallNews) {
-    if !matches!(news.status, CallStatus::Hangup(_)) {
+    if news.status.cause().is_none() {
         return;
     }
     let telephone = rooms.provider.telephone();
@@ -77,10 +99,7 @@ async fn owner(rooms: &Rooms, room: &str) -> Owner {
 
 fn notice(news: CallNews, change: &Change) -> Notice {
     let CallNews { sip_call_id, direction, room, identity, status } = news;
-    let over = match status {
-        CallStatus::Hangup(cause) => Some(cause),
-        _ => None,
-    };
+    let over = status.cause();
     let event = NoticeEvent::CallStatus {
         sip_call_id,
         room_name: room,

@@ -26,7 +26,7 @@ use crate::phone::Gateway;
 use crate::providers::ApiKey;
 use crate::providers::rooms::telephone::{
     CallError, CallErrorKind, CallReport, HangupCause, NewCall, NewTransfer, NewsSender, PlacedCall,
-    Telephone, TransferTarget, Trunk, attribute,
+    Telephone, TransferTarget, attribute,
 };
 use follow::Followers;
 pub use inbound::{Inbound, provision};
