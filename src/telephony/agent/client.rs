@@ -143,9 +143,7 @@ impl Caller {
                 }
             };
             let Some(response) = response else {
-                if !state.cancelled {
-                    inviting.tell(LegEvent::Failed(Failure::Unreachable)).await;
-                }
+                inviting.tell(LegEvent::Failed(Failure::Unreachable)).await;
                 return Next::Done;
             };
             match response.status_code.code() {
@@ -170,10 +168,8 @@ impl Caller {
                         state.provisional = false;
                         return Next::Again;
                     }
-                    if !state.cancelled {
-                        let failure = failure(code, &response, state.provisional);
-                        inviting.tell(LegEvent::Failed(failure)).await;
-                    }
+                    let failure = failure(code, &response, state.provisional);
+                    inviting.tell(LegEvent::Failed(failure)).await;
                     return Next::Done;
                 }
             }
@@ -196,6 +192,11 @@ impl Caller {
         if cancelled {
             // The answer and the CANCEL crossed (RFC 3261 section 9.1).
             let _ended = self.transact(Method::Bye, Vec::new(), None).await;
+            let failure = Failure::Refused {
+                code: 487,
+                reason: "Request Terminated".to_owned(),
+            };
+            inviting.tell(LegEvent::Failed(failure)).await;
         } else {
             let sdp = sdp(response, &response.body);
             let headers = told(&response.headers);

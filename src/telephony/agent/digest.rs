@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use md5::Md5;
+use md5::{Digest as _, Md5};
 use sha2::{Digest as _, Sha256};
 
 /// How often one request is sent again because of challenges: a proxy and a server, each with a nonce that was stale.

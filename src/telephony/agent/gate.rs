@@ -20,8 +20,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) enum Verdict {
     Take,
     Refuse(u16),
-    /// Not worth an answer, or must not have one.
-    Ignore,
 }
 
 #[derive(Debug)]

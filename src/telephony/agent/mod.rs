@@ -17,7 +17,7 @@ mod transports;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
@@ -85,12 +85,17 @@ pub struct Outbound {
 }
 
 impl Agent {
-    /// Starts without listening anywhere. Calls come from `allowed` networks only; they are told to the receiver.
-    pub fn start(allowed: Vec<IpNet>, tls: TlsSettings) -> (Self, mpsc::Receiver<Invitation>) {
+    /// Starts without listening anywhere. Calls come from `allowed` networks only; they are told to the receiver. Others are
+    /// told to send to the `advertised` address where that is of their family.
+    pub fn start(
+        allowed: Vec<IpNet>,
+        tls: TlsSettings,
+        advertised: Option<IpAddr>,
+    ) -> (Self, mpsc::Receiver<Invitation>) {
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
         let gate = Gate::new(allowed);
-        let transports = Transports::new(gate, Dialogs::default(), tls, arrivals);
+        let transports = Transports::new(gate, tls, advertised, arrivals);
         let transports = Arc::new(transports);
         tokio::spawn(follow_arrivals(Arc::clone(&transports), arriving, calls));
         (Self { transports }, invitations)
@@ -135,7 +140,7 @@ impl Agent {
         let from_header = format!(
             "{}<sip:{from}@{}>",
             display.unwrap_or_default(),
-            path.local.ip().to_canonical_host(),
+            path.told.ip().to_canonical_host(),
         );
         let to_header = format!("<sip:{to}@{host}>");
         let call_id = format!("{:032x}@vivavoce", fastrand::u128(..));
@@ -165,7 +170,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Our address on that way, where media is to come.
+    /// Our own address on that way, whatever others are told.
     pub fn local_address(&self) -> SocketAddr {
         self.path.local
     }
@@ -180,7 +185,7 @@ trait CanonicalHost {
     fn to_canonical_host(self) -> String;
 }
 
-impl CanonicalHost for std::net::IpAddr {
+impl CanonicalHost for IpAddr {
     /// As it is written in a URI.
     fn to_canonical_host(self) -> String {
         match self {

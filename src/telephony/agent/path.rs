@@ -67,8 +67,10 @@ pub(super) struct Path {
     pub endpoint: EndpointInnerRef,
     pub connection: SipConnection,
     pub protocol: Protocol,
-    /// Where the others reach us.
+    /// Our own address on it.
     pub local: SocketAddr,
+    /// Where others reach us.
+    pub told: SocketAddr,
     pub remote: SocketAddr,
 }
 
@@ -83,13 +85,13 @@ impl Path {
         };
         format!(
             "SIP/2.0/{protocol} {};branch={branch};rport{alias}",
-            self.local
+            self.told
         )
     }
 
     /// The value of a `Contact`.
     pub fn contact(&self, user: &str) -> String {
-        format!("<sip:{user}@{}{}>", self.local, self.uri_parameter())
+        format!("<sip:{user}@{}{}>", self.told, self.uri_parameter())
     }
 
     /// `;transport=…` where that is not the default.

@@ -19,7 +19,7 @@ struct Called {
 
 async fn called(protocol: Protocol, allowed: &[&str]) -> Called {
     let allowed = allowed.iter().map(|net| net.parse().unwrap()).collect();
-    let (agent, invitations) = Agent::start(allowed, TlsSettings::default());
+    let (agent, invitations) = Agent::start(allowed, TlsSettings::default(), None);
     let listen = Listen {
         protocol,
         address: (Ipv4Addr::LOCALHOST, 0).into(),

@@ -55,6 +55,7 @@ pub(super) struct Transports {
     pub gate: Gate,
     pub dialogs: Dialogs,
     tls: TlsSettings,
+    advertised: Option<IpAddr>,
     bound: Mutex<Vec<Arc<Bound>>>,
     flows: Mutex<HashMap<(Protocol, SocketAddr), Flow>>,
     streams: AtomicUsize,
@@ -70,14 +71,15 @@ impl Transports {
     /// `arrivals` is told of each part of the stack that requests come in at.
     pub fn new(
         gate: Gate,
-        dialogs: Dialogs,
         tls: TlsSettings,
+        advertised: Option<IpAddr>,
         arrivals: tokio::sync::mpsc::Sender<TransactionReceiver>,
     ) -> Self {
         Self {
             gate,
-            dialogs,
+            dialogs: Dialogs::default(),
             tls,
+            advertised,
             bound: Mutex::default(),
             flows: Mutex::default(),
             streams: AtomicUsize::new(0),
@@ -271,7 +273,6 @@ impl Transports {
                 let in_dialog = |request: &_| self.dialogs.knows(request);
                 match self.gate.judge(request, from.ip(), in_dialog) {
                     Verdict::Take => {}
-                    Verdict::Ignore => return None,
                     Verdict::Refuse(code) => {
                         self.gate.log_refusal(code, from.ip(), Instant::now());
                         let refusal = refusal(endpoint, request, code);
@@ -304,6 +305,14 @@ impl Transports {
         }
     }
 
+    /// What others are told of one of our addresses.
+    fn told(&self, local: IpAddr, port: u16) -> SocketAddr {
+        let advertised = self
+            .advertised
+            .filter(|told| told.is_ipv4() == local.is_ipv4());
+        (advertised.unwrap_or(local), port).into()
+    }
+
     /// Where calls over this protocol are taken, if that is reachable at `source`.
     fn listening(&self, protocol: Protocol, source: IpAddr) -> Option<Arc<Bound>> {
         let bound = lock(&self.bound);
@@ -334,6 +343,7 @@ impl Transports {
             connection,
             protocol: Protocol::Udp,
             local: (source, bound.address.port()).into(),
+            told: self.told(source, bound.address.port()),
             remote,
         })
     }
@@ -370,6 +380,7 @@ impl Transports {
             connection,
             protocol,
             local: (local.ip(), port).into(),
+            told: self.told(local.ip(), port),
             remote,
         })
     }
@@ -471,6 +482,7 @@ impl Transports {
             connection: connection.clone(),
             protocol,
             local: (source, bound.address.port()).into(),
+            told: self.told(source, bound.address.port()),
             remote,
         })
     }
