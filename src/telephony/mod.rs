@@ -5,3 +5,4 @@ pub mod agent;
 pub mod bridge;
 pub mod call;
 pub mod media;
+pub mod trunks;
