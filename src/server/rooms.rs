@@ -67,7 +67,8 @@ impl OpenRooms {
                     return Ok(Self::nowhere());
                 };
                 let provisioning = deployment.provision(&settings.sip);
-                let provisioning = provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
+                let provisioning =
+                    provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
                 Ok(Self {
                     provisioning,
                     ..Self::of(settings, Arc::new(deployment), news, webhooks)
@@ -88,7 +89,11 @@ impl OpenRooms {
                 let events = events.map_err(ServerError::RoomEvents)?;
                 let open = Self::of(settings, Arc::new(provider), news, webhooks);
                 Ok(Self {
-                    telling: Some(Telling::begin(started.events, open.registry.clone(), events)),
+                    telling: Some(Telling::begin(
+                        started.events,
+                        open.registry.clone(),
+                        events,
+                    )),
                     embedded: Some(started.server),
                     telephone: Some(telephone),
                     trunks: Some(Arc::new(trunks)),
