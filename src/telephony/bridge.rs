@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use ipnet::IpNet;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -77,6 +78,8 @@ struct Inner {
     news: NewsSender,
     settings: Kept,
     lines: Mutex<Lines>,
+    /// Where everything runs.
+    runtime: Handle,
 }
 
 /// Of the settings what is needed later.
@@ -199,6 +202,7 @@ impl Bridge {
                 incoming_transfers: settings.incoming_transfers,
             },
             lines: Mutex::default(),
+            runtime: Handle::current(),
         });
         tokio::spawn(take_calls(Arc::clone(&inner), invitations));
         Ok(Self { inner })
@@ -226,7 +230,62 @@ impl Bridge {
 
     /// Places a call.
     pub async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
-        let inner = &self.inner;
+        let inner = Arc::clone(&self.inner);
+        // Whoever asks may be on a thread that ends before the call does, or lose interest.
+        let placed = self.inner.runtime.spawn(inner.place(call)).await;
+        placed.unwrap_or_else(|_| {
+            Err(CallError::new(
+                CallErrorKind::Unavailable,
+                "the call could not be placed",
+            ))
+        })
+    }
+
+    /// Moves a call, and waits for what becomes of it.
+    pub async fn transfer(
+        &self,
+        transfer: NewTransfer,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<(), CallError> {
+        let line = self.line(&transfer.room, &transfer.identity)?;
+        let (done, outcome) = oneshot::channel();
+        let wish = Wish {
+            refer_to: refer_to(&transfer.to, &line.hostname),
+            to: transfer.to,
+            ringing: transfer.ringing_timeout,
+            accepted,
+            done,
+        };
+        let command = Command::Transfer(wish);
+        line.commands.send(command).await.map_err(|_| gone())?;
+        // A call that ended meanwhile counts as moved.
+        outcome.await.unwrap_or(Ok(()))
+    }
+
+    /// Ends a call.
+    pub async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
+        let line = self.line(room, identity)?;
+        let hang_up = Command::HangUp(HangupCause::Local);
+        line.commands.send(hang_up).await.map_err(|_| gone())
+    }
+
+    fn line(&self, room: &str, identity: &str) -> Result<Arc<Line>, CallError> {
+        self.inner.line_of(room, identity).ok_or_else(gone)
+    }
+
+    /// The calls that there are, and those that ended a moment ago.
+    pub fn calls(&self) -> Vec<CallReport> {
+        let now = Instant::now();
+        let mut lines = self.inner.lines();
+        lines.forget(now);
+        let all = lines.live.values().chain(&lines.ended);
+        all.map(|line| line.report(now)).collect()
+    }
+}
+
+impl Inner {
+    async fn place(self: Arc<Self>, call: NewCall) -> Result<PlacedCall, CallError> {
+        let inner = &self;
         let slot = inner.slot().ok_or_else(full)?;
         let (reached, remote) = inner.reach(&call.trunk).await?;
         let mut media = inner.open(reached.local_address().ip())?;
@@ -280,49 +339,6 @@ impl Bridge {
         })
     }
 
-    /// Moves a call, and waits for what becomes of it.
-    pub async fn transfer(
-        &self,
-        transfer: NewTransfer,
-        accepted: oneshot::Sender<()>,
-    ) -> Result<(), CallError> {
-        let line = self.line(&transfer.room, &transfer.identity)?;
-        let (done, outcome) = oneshot::channel();
-        let wish = Wish {
-            refer_to: refer_to(&transfer.to, &line.hostname),
-            to: transfer.to,
-            ringing: transfer.ringing_timeout,
-            accepted,
-            done,
-        };
-        let command = Command::Transfer(wish);
-        line.commands.send(command).await.map_err(|_| gone())?;
-        // A call that ended meanwhile counts as moved.
-        outcome.await.unwrap_or(Ok(()))
-    }
-
-    /// Ends a call.
-    pub async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
-        let line = self.line(room, identity)?;
-        let hang_up = Command::HangUp(HangupCause::Local);
-        line.commands.send(hang_up).await.map_err(|_| gone())
-    }
-
-    fn line(&self, room: &str, identity: &str) -> Result<Arc<Line>, CallError> {
-        self.inner.line_of(room, identity).ok_or_else(gone)
-    }
-
-    /// The calls that there are, and those that ended a moment ago.
-    pub fn calls(&self) -> Vec<CallReport> {
-        let now = Instant::now();
-        let mut lines = self.inner.lines();
-        lines.forget(now);
-        let all = lines.live.values().chain(&lines.ended);
-        all.map(|line| line.report(now)).collect()
-    }
-}
-
-impl Inner {
     /// The way to a gateway: over the first of its addresses that can be used.
     async fn reach(&self, trunk: &Trunk) -> Result<(Reached, SocketAddr), CallError> {
         let protocol = protocol(trunk.transport);

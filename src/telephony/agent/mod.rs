@@ -146,7 +146,11 @@ impl Agent {
         let call_id = format!("{:032x}@vivavoce", fastrand::u128(..));
         let dialog = Dialog::outbound(call_id, &from_header, &to_header, target, &outbound.from);
         let headers = outbound.headers.into_iter();
+        // Nothing that is written in a header may begin another.
         let headers = headers
+            .filter(|(name, value)| {
+                !name.contains(char::is_control) && !value.contains(char::is_control)
+            })
             .map(|(name, value)| Header::Other(name, value))
             .collect();
         let caller = Caller {
