@@ -489,3 +489,87 @@ impl Handler<ListCalls> for CallRegistry {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn rules(private: &str) -> CallRules {
+        let environment = [
+            ("SIP_OUTBOUND_ADDRESS", "Gateway.example.org"),
+            ("SIP_OUTBOUND_AUTH_USERNAME", "server"),
+            ("SIP_OUTBOUND_AUTH_PASSWORD", "the server's"),
+            ("SIP_ALLOW_PRIVATE_OUTBOUND", private),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+        CallRules::new(&config.settings.sip)
+    }
+
+    fn trunk(address: Option<&str>, username: Option<&str>) -> Trunk {
+        let own = OwnGateway {
+            address: address.map(|address| Gateway::parse(address).unwrap()),
+            login: username.map(|username| Login {
+                username: username.to_owned(),
+                password: Secret::new(""),
+            }),
+        };
+        rules("false").trunk(own).unwrap()
+    }
+
+    fn login(trunk: &Trunk) -> Option<(&str, &str)> {
+        let login = trunk.login.as_ref()?;
+        Some((&login.username, login.password.expose()))
+    }
+
+    #[test]
+    fn the_servers_credential_is_used_at_its_own_gateway_alone_and_never_in_part() {
+        let servers = Some(("server", "the server's"));
+        let own = Some(("own", ""));
+        for (address, username, expected) in [
+            (None, None, servers),
+            (Some("gateway.example.org"), None, servers),
+            (Some("GATEWAY.example.org:5060"), None, servers),
+            (Some("gateway.example.org:5061"), None, None),
+            (Some("gateway.example.org.evil.example"), None, None),
+            (Some("192.0.2.1"), None, None),
+            (None, Some("own"), own),
+            (Some("gateway.example.org"), Some("own"), own),
+            (Some("192.0.2.1"), Some("own"), own),
+        ] {
+            let trunk = trunk(address, username);
+            assert_eq!(login(&trunk), expected, "{address:?} {username:?}");
+            let configured = address.is_none_or(|address| {
+                matches!(address, "gateway.example.org" | "GATEWAY.example.org:5060")
+            });
+            assert_eq!(trunk.private, configured, "{address:?}");
+        }
+        let foreign = OwnGateway {
+            address: Gateway::parse("192.0.2.1"),
+            login: None,
+        };
+        assert!(rules("true").trunk(foreign).unwrap().private);
+    }
+
+    #[test]
+    fn a_call_without_any_address_goes_nowhere() {
+        let config = Config::from_sources(&[], &std::collections::HashMap::new(), None).unwrap();
+        let rules = CallRules::new(&config.settings.sip);
+        let nowhere = rules.trunk(OwnGateway::default());
+        assert!(matches!(nowhere, Err(CallsError::NoAddress)));
+    }
+
+    #[test]
+    fn the_number_in_a_uri_is_found() {
+        for (uri, number) in [
+            ("sip:112@gateway.example.org", Some("112")),
+            ("sips:911;phone-context=x@a", Some("911")),
+            ("tel:999", Some("999")),
+            ("sip:ann@example.org", None),
+        ] {
+            let found = number_of(&TransferTarget::Uri(uri.to_owned()));
+            assert_eq!(found.as_ref().map(PhoneNumber::as_str), number, "{uri}");
+        }
+    }
+}

@@ -10,9 +10,9 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::config::{Secret, SettingValue, Settings, SipTransport};
+use crate::config::{Config, Secret, SipTransport};
 use crate::phone::PhoneNumber;
-use crate::providers::rooms::telephone::{CallNews, CallStatus, Login};
+use crate::providers::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
 use crate::telephony::trunks::{Filter, Trunks};
 
 struct Deployment {
@@ -333,10 +333,12 @@ async fn a_call_is_followed_until_it_is_over() {
 }
 
 fn inbound(prefix: &str, addresses: &str) -> Option<Inbound> {
-    let mut settings = Settings::default().sip;
-    settings.allowed_addresses = SettingValue::parse(addresses).unwrap();
-    settings.room_prefix = Some(prefix.to_owned());
-    Inbound::from_settings(&settings)
+    let environment = [
+        ("SIP_ALLOWED_ADDRESSES".to_owned(), addresses.to_owned()),
+        ("SIP_ROOM_PREFIX".to_owned(), prefix.to_owned()),
+    ];
+    let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+    Inbound::from_settings(&config.settings.sip)
 }
 
 #[actix_web::test]
