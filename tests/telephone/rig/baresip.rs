@@ -15,8 +15,6 @@ use crate::harness::events::Events;
 
 /// What sort of telephone.
 pub struct Kind<'a> {
-    /// Takes calls by itself; otherwise [`Baresip::accept`] does.
-    pub automatic: bool,
     /// As baresip writes it: `PCMU/8000`, `G722/16000`.
     pub codec: &'a str,
     /// The frequency that it plays; 0 for silence.
@@ -36,7 +34,6 @@ pub struct Kind<'a> {
 impl Default for Kind<'_> {
     fn default() -> Self {
         Self {
-            automatic: true,
             codec: "PCMU/8000",
             hertz: 440,
             says: None,
@@ -159,11 +156,6 @@ impl Baresip {
         self.command("dial", address).await;
     }
 
-    /// Takes the call that rings.
-    pub async fn accept(&mut self) {
-        self.command("accept", "").await;
-    }
-
     /// Ends its call, or refuses it.
     pub async fn hang_up(&mut self) {
         self.command("hangup", "").await;
@@ -174,11 +166,6 @@ impl Baresip {
         for digit in digits.chars() {
             self.command("sndcode", &digit.to_string()).await;
         }
-    }
-
-    /// The digits that it has heard.
-    pub fn digits(&self) -> String {
-        self.all("CALL_DTMF_START").concat()
     }
 
     /// Waits until it hears this frequency; 0 is silence.
@@ -202,18 +189,12 @@ impl Baresip {
         let recordings = files.filter(|file| file.file_name().to_string_lossy().ends_with(&ending));
         recordings.map(|file| file.path()).max()
     }
-
-    /// What it says about itself and its calls.
-    pub fn output(&self) -> String {
-        self.program.text("output")
-    }
 }
 
 fn account(kind: &Kind, port: u16) -> String {
-    let answers = if kind.automatic { "auto" } else { "manual" };
     let (codec, transport) = (kind.codec, kind.transport);
     let mut account = format!(
-        "<sip:bob@127.0.0.1:{port};transport={transport}>;regint=0;answermode={answers};audio_codecs={codec}"
+        "<sip:bob@127.0.0.1:{port};transport={transport}>;regint=0;answermode=auto;audio_codecs={codec}"
     );
     if !kind.encryption.is_empty() {
         account += &format!(";mediaenc={}", kind.encryption);

@@ -480,12 +480,6 @@ impl Sipp {
         assert!(ended.success(), "SIPp's scenario failed: {ended}");
     }
 
-    /// Waits until a message with this text was received or sent.
-    pub async fn saw(&self, text: &str) {
-        let what = format!("SIPp has not seen {text:?}");
-        crate::harness::eventually(&what, || self.messages().contains(text)).await;
-    }
-
     /// All messages that it has received and sent.
     pub fn messages(&self) -> String {
         self.program.text("messages")
