@@ -184,3 +184,55 @@ async fn a_caller_may_not_move_its_call_by_itself() {
         .await;
     assert_eq!(over(&exchange).await, "remote");
 }
+
+#[tokio::test]
+async fn a_caller_gives_up_before_anybody_answers() {
+    let exchange = Exchange::start();
+    let mut telephone = Sipp::call(&Scenario::gives_up(), CALLED, &exchange.address());
+    telephone.passed().await;
+    assert_eq!(over(&exchange).await, "remote");
+}
+
+#[tokio::test]
+async fn a_caller_may_leave_it_to_us_what_sound_there_is() {
+    let exchange = Exchange::start();
+    let scenario = Scenario::is_offered().pause(500).ends();
+    let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
+    telephone.passed().await;
+    assert_eq!(over(&exchange).await, "remote");
+    let call = exchange.calls().await.remove(0);
+    assert_eq!(call["media"]["codec"], "PCMU", "{call}");
+    assert!(
+        call["media"]["packets_received"].as_u64() > Some(5),
+        "{call}"
+    );
+}
+
+#[tokio::test]
+async fn calls_come_and_go_by_ipv6() {
+    let port = super::rig::ports(2);
+    let listen = format!("udp:[::1]:{port}");
+    let settings = [
+        ("SIP_LISTEN", listen.as_str()),
+        ("SIP_ALLOWED_ADDRESSES", "::1/128"),
+    ];
+    let exchange = Exchange::with(&settings);
+    let run = Run {
+        host: "::1",
+        ..Run::default()
+    };
+    let mut caller = Sipp::call_with(
+        &Scenario::is_answered("").ends(),
+        CALLED,
+        &format!("[::1]:{port}"),
+        run,
+    );
+    caller.passed().await;
+    assert_eq!(over(&exchange).await, "remote");
+    let mut called = Sipp::start_with(Scenario::answers().is_ended(), run).await;
+    let gateway = json!({"outbound_address": format!("[::1]:{}", called.port)});
+    let id = exchange.call_to("six", gateway).await;
+    exchange.answered(&id).await;
+    exchange.hang_up("six", super::PHONE).await;
+    called.passed().await;
+}

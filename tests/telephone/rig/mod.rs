@@ -49,7 +49,10 @@ fn free(port: u16) -> bool {
 pub async fn listened(table: &str, port: u16) {
     let wanted = format!(":{port:04X}");
     let listening = || {
-        let sockets = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        let [four, six] = ["", "6"].map(|version| {
+            std::fs::read_to_string(format!("/proc/net/{table}{version}")).unwrap_or_default()
+        });
+        let sockets = four + &six;
         sockets.lines().any(|line| {
             let local = line.split_whitespace().nth(1);
             local.is_some_and(|local| local.ends_with(&wanted))

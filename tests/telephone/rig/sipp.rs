@@ -50,17 +50,35 @@ impl Scenario {
         Self::called().reply("180 Ringing").answer().receive("ACK")
     }
 
-    /// A telephone that calls this user with these headers more.
+    /// A telephone that calls, with these headers more, each line ended.
     pub fn calls(headers: &str) -> Self {
         let mut scenario = Self::new(true);
         let sdp = scenario.sdp.clone();
-        let head = "INVITE sip:[service]@[remote_ip]:[remote_port] SIP/2.0";
-        scenario.send(&format!(
-            "{head}\n{CALLER}\nCSeq: 1 INVITE\nContact: <sip:sipp@[local_ip]:[local_port];transport=[transport]>\n\
-             Max-Forwards: 70\n{headers}Content-Type: application/sdp\nContent-Length: [len]\n\n{sdp}"
-        ));
-        scenario.sequence = 1;
+        scenario.invite(headers, &sdp);
         scenario
+    }
+
+    /// The same, leaving it to the other side to say what sound there is, until the call is answered and acknowledged.
+    pub fn is_offered() -> Self {
+        let mut scenario = Self::new(true);
+        scenario.invite("", "");
+        scenario.optional(&["100", "180", "183"]);
+        scenario.step("<recv response=\"200\" rrs=\"true\"/>");
+        let sdp = scenario.sdp.clone();
+        scenario.acknowledge_with("Content-Type: application/sdp\n", &sdp)
+    }
+
+    /// A telephone that calls and gives up as soon as it rings.
+    pub fn gives_up() -> Self {
+        let mut scenario = Self::calls("");
+        scenario.optional(&["100"]);
+        scenario.step("<recv response=\"180\"/>");
+        scenario.send(
+            "CANCEL sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n[last_Via:]\n[last_From:]\n\
+             To: <sip:[service]@[remote_ip]:[remote_port]>\n[last_Call-ID:]\nCSeq: 1 CANCEL\nMax-Forwards: 70\n\
+             Content-Length: 0\n\n",
+        );
+        scenario.response(200).refused(487)
     }
 
     /// The same, until the call is answered.
@@ -75,14 +93,31 @@ impl Scenario {
     pub fn is_refused(headers: &str, status: u16) -> Self {
         let mut scenario = Self::calls(headers);
         scenario.optional(&["100", "180", "183"]);
-        scenario.step(&format!("<recv response=\"{status}\"/>"));
-        // The ACK of a refusal belongs to the transaction of the INVITE, hence its branch.
-        scenario.send(&format!(
-            "ACK sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n[last_Via:]\n{}[last_To:]\n[last_Call-ID:]\n\
-             CSeq: 1 ACK\nMax-Forwards: 70\nContent-Length: 0\n\n",
-            "[last_From:]\n"
+        scenario.refused(status)
+    }
+
+    fn refused(mut self, status: u16) -> Self {
+        self.step(&format!("<recv response=\"{status}\"/>"));
+        // The ACK of a refusal belongs to the transaction of the INVITE, hence its Via.
+        self.send(
+            "ACK sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n[last_Via:]\n[last_From:]\n[last_To:]\n\
+             [last_Call-ID:]\nCSeq: 1 ACK\nMax-Forwards: 70\nContent-Length: 0\n\n",
+        );
+        self
+    }
+
+    fn invite(&mut self, headers: &str, body: &str) {
+        let kind = if body.is_empty() {
+            ""
+        } else {
+            "Content-Type: application/sdp\n"
+        };
+        self.send(&format!(
+            "INVITE sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n{CALLER}\nCSeq: 1 INVITE\n\
+             Contact: <sip:sipp@[local_ip]:[local_port];transport=[transport]>\nMax-Forwards: 70\n{headers}{kind}\
+             Content-Length: [len]\n\n{body}"
         ));
-        scenario
+        self.sequence = 1;
     }
 
     fn new(caller: bool) -> Self {
@@ -246,11 +281,7 @@ impl Scenario {
     /// The same with headers, each line ended, and any body.
     pub fn request_with(mut self, method: &str, headers: &str, body: &str) -> Self {
         self.sequence += 1;
-        let (line, dialog) = if self.caller {
-            ("[next_url]", format!("{CALLER_IN_CALL}[routes]\n"))
-        } else {
-            ("[$contact]", CALLEE_IN_CALL.to_owned())
-        };
+        let (line, dialog) = self.dialog();
         let sequence = self.sequence;
         self.send(&format!(
             "{method} {line} SIP/2.0\n{dialog}CSeq: {sequence} {method}\n\
@@ -261,17 +292,26 @@ impl Scenario {
     }
 
     /// The ACK of its answered INVITE.
-    pub fn acknowledge(mut self) -> Self {
-        let (line, dialog) = if self.caller {
+    pub fn acknowledge(self) -> Self {
+        self.acknowledge_with("", "")
+    }
+
+    fn acknowledge_with(mut self, headers: &str, body: &str) -> Self {
+        let (line, dialog) = self.dialog();
+        let sequence = self.sequence;
+        self.send(&format!(
+            "ACK {line} SIP/2.0\n{dialog}CSeq: {sequence} ACK\nMax-Forwards: 70\n{headers}Content-Length: [len]\n\n{body}"
+        ));
+        self
+    }
+
+    /// Where requests in the call go, and their headers that say which call.
+    fn dialog(&self) -> (&'static str, String) {
+        if self.caller {
             ("[next_url]", format!("{CALLER_IN_CALL}[routes]\n"))
         } else {
             ("[$contact]", CALLEE_IN_CALL.to_owned())
-        };
-        let sequence = self.sequence;
-        self.send(&format!(
-            "ACK {line} SIP/2.0\n{dialog}CSeq: {sequence} ACK\nMax-Forwards: 70\nContent-Length: 0\n\n"
-        ));
-        self
+        }
     }
 
     /// A REFER comes and is accepted; then it tells these outcomes, such as `100 Trying`, one after the other.
