@@ -77,6 +77,9 @@ pub enum ServerError {
     /// The spool of webhooks.
     #[error("data_dir: webhooks cannot be kept there: {0}")]
     Webhooks(#[source] io::Error),
+    /// The trunks of embedded rooms.
+    #[error("data_dir: trunks cannot be kept there: {0}")]
+    Trunks(#[source] io::Error),
     /// Events of rooms cannot be posted.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -275,7 +278,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let rooms = OpenRooms::open(settings, &authorities)?;
+    let rooms = OpenRooms::open(settings, &authorities, &webhooks)?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -285,6 +288,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         rooms: Some(rooms.registry.clone()),
+        calls: Some(rooms.calls.clone()),
         webhooks: Some(webhooks.clone()),
         recordings: recordings.clone(),
         closing: closing.clone(),
@@ -299,10 +303,11 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         rooms: rooms.registry.clone(),
+        calls: rooms.calls.clone(),
         embedded_rooms: rooms.embedded.clone(),
+        trunks: rooms.trunks.clone(),
         sessions,
         recordings: recordings.clone(),
-        outbound_address: settings.sip.outbound_address.clone(),
         draining: draining.clone(),
         work: work.clone(),
     });

@@ -24,6 +24,8 @@ pub enum Code {
     UnsupportedProvider,
     /// It is no telephone number.
     InvalidPhoneNumber,
+    /// This number is not called.
+    DestinationNotAllowed,
     /// A provider refused a credential, or there is none.
     ProviderAuth,
     /// A page of this origin may not open a socket.
@@ -125,9 +127,10 @@ impl ApiError {
     /// An error with the code's own status.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let status = match code {
-            Code::InvalidRequest | Code::UnsupportedProvider | Code::InvalidPhoneNumber => {
-                StatusCode::BAD_REQUEST
-            }
+            Code::InvalidRequest
+            | Code::UnsupportedProvider
+            | Code::InvalidPhoneNumber
+            | Code::DestinationNotAllowed => StatusCode::BAD_REQUEST,
             Code::OriginNotAllowed | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
             Code::NotFound
             | Code::RoomNotFound

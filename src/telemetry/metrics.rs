@@ -2,6 +2,8 @@
 //! named after it; metric names stand nowhere else, and labels never hold a tenant, room, identity or number. A call
 //! costs some atomic additions, so that the media plane can afford one per frame.
 
+mod calls;
+
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -19,6 +21,8 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::providers::{ErrorKind, ProviderError};
+use calls::Calls;
+pub use calls::{call_answered, call_began, call_ended, call_sounded};
 
 /// The media type of [`page`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -365,6 +369,7 @@ struct Metrics {
     room_events: Family<RoomEventLabel, Counter>,
     http_requests: Family<Answered, Counter>,
     http_request_durations: Family<Route, Durations>,
+    calls: Calls,
 }
 
 impl Metrics {
@@ -398,12 +403,14 @@ impl Metrics {
             room_events: Family::default(),
             http_requests: Family::default(),
             http_request_durations: Family::new_with_constructor(durations),
+            calls: Calls::new(),
         };
         metrics.register_sessions();
         metrics.register_providers();
         metrics.register_recordings();
         metrics.register_webhooks();
         metrics.register_http();
+        metrics.calls.register(&mut metrics.registry);
         metrics
     }
 

@@ -26,7 +26,7 @@ use crate::outgoing::Authorities;
 use crate::outgoing::reach::Reach;
 use crate::telemetry::metrics;
 use delivery::Postman;
-pub use notice::{Notice, NoticeEvent, RecordingFile};
+pub use notice::{Notice, NoticeEvent, RecordingFile, TransferOutcome};
 pub use rooms::RoomEvents;
 pub use spool::SpoolError;
 use spool::{Bounds, Slip, Spool, Webhook};

@@ -178,16 +178,19 @@ impl RoomRegistry {
 }
 
 /// Whose a room is, by its metadata.
-#[derive(Debug, PartialEq, Eq)]
-enum Owner {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's.
     Nobody,
+    /// A tenant's.
     Tenant(TenantId),
     /// What nobody can read counts as another's.
     Unknown,
 }
 
 impl Owner {
-    fn of(metadata: &str) -> Self {
+    /// Reads a room's metadata.
+    pub fn of(metadata: &str) -> Self {
         if metadata.is_empty() {
             return Self::Nobody;
         }
@@ -201,7 +204,16 @@ impl Owner {
         }
     }
 
-    fn lets(&self, access: &Access) -> bool {
+    /// The tenant, if it is one's.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::Tenant(tenant) => Some(tenant.as_str()),
+            Self::Nobody | Self::Unknown => None,
+        }
+    }
+
+    /// Whether this caller may see the room.
+    pub fn lets(&self, access: &Access) -> bool {
         match self {
             Self::Nobody => access.may_see(None),
             Self::Tenant(owner) => access.may_see(Some(owner)),
@@ -266,6 +278,24 @@ impl Rooms {
             kind: RoomErrorKind::Unavailable,
             message: "others keep changing this room; try again".to_owned(),
         }))
+    }
+
+    /// Sees to it that there is a room for a call: one that is made is the caller's, one that is there must be (or the
+    /// caller has no tenant).
+    pub(super) async fn open_for_call(&self, access: &Access, name: &str) -> Result<Owner, RoomsError> {
+        let metadata = access.tenant().map_or_else(String::new, |tenant| owned("", tenant));
+        let Some(room) = self.found_or_made(name, &metadata).await? else {
+            return Ok(Owner::of(&metadata));
+        };
+        let owner = Owner::of(&room.metadata);
+        if owner.lets(access) { Ok(owner) } else { Err(RoomsError::NoRoom) }
+    }
+
+    /// Somebody in a room that this caller may see, and whose room it is.
+    pub(super) async fn seen(&self, access: &Access, room: &str, identity: &str) -> Result<(Owner, ParticipantInfo), RoomsError> {
+        let visible = self.visible(access, room).await?;
+        let participant = self.participant(room, identity).await?;
+        Ok((Owner::of(&visible.metadata), participant))
     }
 
     async fn enter(&self, wish: EnterRoom) -> Result<OpenRoom, RoomsError> {

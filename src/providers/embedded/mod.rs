@@ -2,6 +2,7 @@
 
 mod events;
 pub mod link;
+pub mod telephone;
 
 use std::io;
 use std::path::Path;

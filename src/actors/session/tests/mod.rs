@@ -109,6 +109,7 @@ impl Stage {
             providers,
             sessions: SessionRegistry::default().start(),
             rooms: Some(RoomRegistry::new(Some(kept)).start()),
+            calls: None,
             webhooks: None,
             recordings: None,
             closing: CancellationToken::new(),
