@@ -80,6 +80,9 @@ pub enum ServerError {
     /// The trunks of embedded rooms.
     #[error("data_dir: trunks cannot be kept there: {0}")]
     Trunks(#[source] io::Error),
+    /// Nobody can be called.
+    #[error("{0}")]
+    Telephone(#[source] io::Error),
     /// Events of rooms cannot be posted.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -278,7 +281,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let rooms = OpenRooms::open(settings, &authorities, &webhooks)?;
+    let rooms = OpenRooms::open(settings, &authorities, &webhooks).await?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();

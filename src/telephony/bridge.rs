@@ -240,7 +240,10 @@ impl Bridge {
         let mut told = attributes::of_call(&sip_call_id, "dialing", &ends);
         told.extend(call.attributes.iter().cloned());
         let mut link = inner
-            .join(&call.room, &call.identity, &call.name, told)
+            .join(Join {
+                metadata: call.metadata.clone(),
+                ..join(&call.room, &call.identity, &call.name, told)
+            })
             .await?;
         let participant_sid = connected(&mut link).await?;
         let leg = inner.dial(&call, reached, remote, offer)?;
@@ -353,14 +356,7 @@ impl Inner {
             .map_err(|error| CallError::new(CallErrorKind::Full, error.to_string()))
     }
 
-    async fn join(
-        &self,
-        room: &str,
-        identity: &str,
-        name: &str,
-        attributes: Vec<(String, String)>,
-    ) -> Result<RoomLink, CallError> {
-        let join = join(room, identity, name, attributes);
+    async fn join(&self, join: Join) -> Result<RoomLink, CallError> {
         let joined = self.rooms.join(join).await;
         joined.map_err(|error| CallError::new(CallErrorKind::Unavailable, error))
     }

@@ -282,17 +282,32 @@ impl Rooms {
 
     /// Sees to it that there is a room for a call: one that is made is the caller's, one that is there must be (or the
     /// caller has no tenant).
-    pub(super) async fn open_for_call(&self, access: &Access, name: &str) -> Result<Owner, RoomsError> {
-        let metadata = access.tenant().map_or_else(String::new, |tenant| owned("", tenant));
+    pub(super) async fn open_for_call(
+        &self,
+        access: &Access,
+        name: &str,
+    ) -> Result<Owner, RoomsError> {
+        let metadata = access
+            .tenant()
+            .map_or_else(String::new, |tenant| owned("", tenant));
         let Some(room) = self.found_or_made(name, &metadata).await? else {
             return Ok(Owner::of(&metadata));
         };
         let owner = Owner::of(&room.metadata);
-        if owner.lets(access) { Ok(owner) } else { Err(RoomsError::NoRoom) }
+        if owner.lets(access) {
+            Ok(owner)
+        } else {
+            Err(RoomsError::NoRoom)
+        }
     }
 
     /// Somebody in a room that this caller may see, and whose room it is.
-    pub(super) async fn seen(&self, access: &Access, room: &str, identity: &str) -> Result<(Owner, ParticipantInfo), RoomsError> {
+    pub(super) async fn seen(
+        &self,
+        access: &Access,
+        room: &str,
+        identity: &str,
+    ) -> Result<(Owner, ParticipantInfo), RoomsError> {
         let visible = self.visible(access, room).await?;
         let participant = self.participant(room, identity).await?;
         Ok((Owner::of(&visible.metadata), participant))

@@ -271,9 +271,7 @@ impl StreamHandler<LinkEvent> for RoomActor {
     fn handle(&mut self, event: LinkEvent, context: &mut Context<Self>) {
         match event {
             // It was waited for before the actor began, and comes again with a full reconnect.
-            LinkEvent::Connected { .. }
-            | LinkEvent::TrackMuted { .. }
-            | LinkEvent::Muted(_) => {}
+            LinkEvent::Connected { .. } | LinkEvent::TrackMuted { .. } | LinkEvent::Muted(_) => {}
             LinkEvent::ParticipantUpdated(info) => self.tell_of_call(Phones::there, &info),
             LinkEvent::Dtmf { identity, digit } => {
                 if self.listens_to(&identity) && self.phones.knows(&identity) {
@@ -335,7 +333,11 @@ impl Handler<SendToRoom> for RoomActor {
 impl Handler<OnThePhone> for RoomActor {
     type Result = Option<String>;
 
-    fn handle(&mut self, OnThePhone { identity }: OnThePhone, _: &mut Context<Self>) -> Self::Result {
+    fn handle(
+        &mut self,
+        OnThePhone { identity }: OnThePhone,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
         self.phones.find(identity.as_deref()).map(str::to_owned)
     }
 }
@@ -343,7 +345,11 @@ impl Handler<OnThePhone> for RoomActor {
 impl Handler<PressKeys> for RoomActor {
     type Result = Option<Result<(), SendError>>;
 
-    fn handle(&mut self, PressKeys { keys, identity }: PressKeys, _: &mut Context<Self>) -> Self::Result {
+    fn handle(
+        &mut self,
+        PressKeys { keys, identity }: PressKeys,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
         let identity = self.phones.find(identity.as_deref())?;
         let Some(control) = self.entered.control() else {
             return Some(Err(SendError::Ended));

@@ -23,7 +23,10 @@ impl Phones {
         if info.kind() != Kind::Sip {
             return None;
         }
-        let known = self.0.iter().position(|phone| phone.identity == info.identity);
+        let known = self
+            .0
+            .iter()
+            .position(|phone| phone.identity == info.identity);
         let place = known.unwrap_or_else(|| {
             self.0.push(Phone {
                 identity: info.identity.clone(),
@@ -38,7 +41,8 @@ impl Phones {
         }
         let status = status_of(info)?;
         // Why it is over is told with the leaving, where it is not told now.
-        let unexplained = status.cause().is_some() && !info.attributes.contains_key(attribute::CAUSE);
+        let unexplained =
+            status.cause().is_some() && !info.attributes.contains_key(attribute::CAUSE);
         let over = phone.status.is_some_and(|status| status.cause().is_some());
         if over || unexplained || phone.status == Some(status) {
             return None;
@@ -49,11 +53,19 @@ impl Phones {
 
     /// Somebody has left.
     pub fn gone(&mut self, info: &ParticipantInfo) -> Option<(String, CallStatus)> {
-        let place = self.0.iter().position(|phone| phone.identity == info.identity)?;
+        let place = self
+            .0
+            .iter()
+            .position(|phone| phone.identity == info.identity)?;
         let phone = self.0.remove(place);
         let over = phone.status.is_some_and(|status| status.cause().is_some());
         let active = phone.status == Some(CallStatus::Active);
-        (!over).then(|| (phone.sip_call_id, CallStatus::Hangup(cause_of(info, active))))
+        (!over).then(|| {
+            (
+                phone.sip_call_id,
+                CallStatus::Hangup(cause_of(info, active)),
+            )
+        })
     }
 
     /// Whether this one is on the telephone.
@@ -98,15 +110,31 @@ mod tests {
     #[test]
     fn each_step_of_a_call_is_told_once() {
         let mut phones = Phones::default();
-        assert_eq!(phones.there(&phone("ann", "dialing")), told(CallStatus::Dialing));
+        assert_eq!(
+            phones.there(&phone("ann", "dialing")),
+            told(CallStatus::Dialing)
+        );
         assert_eq!(phones.there(&phone("ann", "dialing")), None);
-        assert_eq!(phones.there(&phone("ann", "ringing")), told(CallStatus::Ringing));
+        assert_eq!(
+            phones.there(&phone("ann", "ringing")),
+            told(CallStatus::Ringing)
+        );
         assert_eq!(phones.there(&phone("ann", "automation")), None);
-        assert_eq!(phones.there(&phone("ann", "active")), told(CallStatus::Active));
-        assert_eq!(phones.there(&phone("ann", "hangup")), None, "why is not known yet");
+        assert_eq!(
+            phones.there(&phone("ann", "active")),
+            told(CallStatus::Active)
+        );
+        assert_eq!(
+            phones.there(&phone("ann", "hangup")),
+            None,
+            "why is not known yet"
+        );
         let mut left = phone("ann", "hangup");
         left.disconnect_reason = DisconnectReason::ClientInitiated as i32;
-        assert_eq!(phones.gone(&left), told(CallStatus::Hangup(HangupCause::Remote)));
+        assert_eq!(
+            phones.gone(&left),
+            told(CallStatus::Hangup(HangupCause::Remote))
+        );
         assert_eq!(phones.gone(&left), None);
     }
 
@@ -115,27 +143,59 @@ mod tests {
         let mut phones = Phones::default();
         phones.there(&phone("ann", "ringing"));
         let mut over = phone("ann", "hangup");
-        over.attributes.insert(attribute::CAUSE.to_owned(), "busy".to_owned());
-        assert_eq!(phones.there(&over), told(CallStatus::Hangup(HangupCause::Busy)));
+        over.attributes
+            .insert(attribute::CAUSE.to_owned(), "busy".to_owned());
+        assert_eq!(
+            phones.there(&over),
+            told(CallStatus::Hangup(HangupCause::Busy))
+        );
         assert_eq!(phones.gone(&over), None);
     }
 
     #[test]
     fn a_reason_of_livekit_is_told_as_far_as_it_goes() {
         for (reason, before, cause) in [
-            (DisconnectReason::UserRejected, "ringing", HangupCause::Declined),
-            (DisconnectReason::UserUnavailable, "ringing", HangupCause::NoAnswer),
-            (DisconnectReason::SipTrunkFailure, "dialing", HangupCause::Failed),
-            (DisconnectReason::ParticipantRemoved, "ringing", HangupCause::Cancelled),
-            (DisconnectReason::ParticipantRemoved, "active", HangupCause::Local),
+            (
+                DisconnectReason::UserRejected,
+                "ringing",
+                HangupCause::Declined,
+            ),
+            (
+                DisconnectReason::UserUnavailable,
+                "ringing",
+                HangupCause::NoAnswer,
+            ),
+            (
+                DisconnectReason::SipTrunkFailure,
+                "dialing",
+                HangupCause::Failed,
+            ),
+            (
+                DisconnectReason::ParticipantRemoved,
+                "ringing",
+                HangupCause::Cancelled,
+            ),
+            (
+                DisconnectReason::ParticipantRemoved,
+                "active",
+                HangupCause::Local,
+            ),
             (DisconnectReason::RoomDeleted, "active", HangupCause::Local),
-            (DisconnectReason::UnknownReason, "active", HangupCause::Remote),
+            (
+                DisconnectReason::UnknownReason,
+                "active",
+                HangupCause::Remote,
+            ),
         ] {
             let mut phones = Phones::default();
             phones.there(&phone("ann", before));
             let mut left = phone("ann", before);
             left.disconnect_reason = reason as i32;
-            assert_eq!(phones.gone(&left), told(CallStatus::Hangup(cause)), "{reason:?}");
+            assert_eq!(
+                phones.gone(&left),
+                told(CallStatus::Hangup(cause)),
+                "{reason:?}"
+            );
         }
     }
 
@@ -148,7 +208,10 @@ mod tests {
         assert_eq!(phones.find(None), None);
         phones.there(&phone("ann", "active"));
         phones.there(&phone("bob", "active"));
-        assert_eq!((phones.find(None), phones.find(Some("bob"))), (Some("ann"), Some("bob")));
+        assert_eq!(
+            (phones.find(None), phones.find(Some("bob"))),
+            (Some("ann"), Some("bob"))
+        );
         assert_eq!(phones.find(Some("web")), None);
         phones.gone(&phone("ann", "active"));
         assert_eq!(phones.find(None), Some("bob"));

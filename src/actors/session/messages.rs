@@ -596,9 +596,7 @@ impl ClientMessage {
                 json::parse::<WireSipTransfer>(text)?.check()?,
             )),
             Some("hangup") => Ok(Self::Telephone(json::parse::<WireHangup>(text)?.check())),
-            Some("send_dtmf") => Ok(Self::Telephone(
-                json::parse::<WireSendDtmf>(text)?.check()?,
-            )),
+            Some("send_dtmf") => Ok(Self::Telephone(json::parse::<WireSendDtmf>(text)?.check()?)),
             Some(other) => {
                 let other: String = other.chars().take(40).collect();
                 Err(misfit("type", format!("unknown message {other:?}")))
@@ -1264,8 +1262,14 @@ mod tests {
             (json!({"type": "send_dtmf"}), "digits"),
             (json!({"type": "send_dtmf", "digits": ""}), "digits"),
             (json!({"type": "send_dtmf", "digits": "12w"}), "digits"),
-            (json!({"type": "send_dtmf", "digits": "1".repeat(33)}), "digits"),
-            (json!({"type": "hangup", "participant_identity": 5}), "participant_identity"),
+            (
+                json!({"type": "send_dtmf", "digits": "1".repeat(33)}),
+                "digits",
+            ),
+            (
+                json!({"type": "hangup", "participant_identity": 5}),
+                "participant_identity",
+            ),
             (json!({"type": "config"}), "stt_config"),
             (
                 json!({"type": "config", "stt_config": {"provider": "local"}}),

@@ -4,9 +4,7 @@ use actix::prelude::*;
 use tracing::Instrument;
 
 use super::SessionActor;
-use super::messages::{
-    ErrorCode, ServerMessage, SipTransfer, TelephoneWish, TransferErrorCode,
-};
+use super::messages::{ErrorCode, ServerMessage, SipTransfer, TelephoneWish, TransferErrorCode};
 use crate::actors::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
 use crate::actors::registry::rooms::RoomsError;
 use crate::actors::room::{OnThePhone, PressKeys, RoomActor};
@@ -18,7 +16,8 @@ use crate::providers::rooms::telephone::{CallErrorKind, TransferTarget};
 /// Transfers and hang-ups of one session that may be under way.
 const MOST_WISHES: usize = 16;
 
-const NOBODY: &str = "participant_identity: nobody in the room is on the telephone, or not this one";
+const NOBODY: &str =
+    "participant_identity: nobody in the room is on the telephone, or not this one";
 
 /// What a wish needs of its session, without it.
 struct Line {
@@ -40,7 +39,11 @@ impl SessionActor {
             calls,
             name: place.name.clone(),
         };
-        if let TelephoneWish::Press { keys, participant_identity } = wish {
+        if let TelephoneWish::Press {
+            keys,
+            participant_identity,
+        } = wish
+        {
             return self.press(&line, keys, participant_identity, context);
         }
         if self.wishes >= MOST_WISHES {
@@ -51,7 +54,9 @@ impl SessionActor {
         let outcome = async move {
             match wish {
                 TelephoneWish::Transfer(transfer) => Some(line.transfer(transfer).await),
-                TelephoneWish::HangUp { participant_identity } => line.hang_up(participant_identity).await,
+                TelephoneWish::HangUp {
+                    participant_identity,
+                } => line.hang_up(participant_identity).await,
                 TelephoneWish::Press { .. } => None,
             }
         };
@@ -79,10 +84,18 @@ impl SessionActor {
                 Ok(Some(Ok(()))) => {}
                 Ok(None) => session.refuse(ErrorCode::ParticipantNotFound, NOBODY),
                 Ok(Some(Err(SendError::Full))) => {
-                    session.refuse(ErrorCode::Overloaded, format!("send_dtmf: {}", SendError::Full));
+                    session.refuse(
+                        ErrorCode::Overloaded,
+                        format!("send_dtmf: {}", SendError::Full),
+                    );
                 }
-                Ok(Some(Err(error))) => session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}")),
-                Err(_) => session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {}", SendError::Ended)),
+                Ok(Some(Err(error))) => {
+                    session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}"))
+                }
+                Err(_) => session.refuse(
+                    ErrorCode::RtcFailed,
+                    format!("send_dtmf: {}", SendError::Ended),
+                ),
             }
             session.carry_out(context);
         }));
@@ -99,7 +112,12 @@ impl Line {
         let error = |code, message: String| ServerMessage::SipTransferError { message, code };
         let to = match PhoneNumber::parse(&transfer.transfer_to) {
             Ok(to) => to,
-            Err(problem) => return error(TransferErrorCode::InvalidPhoneNumber, format!("transfer_to: {problem}")),
+            Err(problem) => {
+                return error(
+                    TransferErrorCode::InvalidPhoneNumber,
+                    format!("transfer_to: {problem}"),
+                );
+            }
         };
         let Some(identity) = self.who(transfer.participant_identity).await else {
             return error(TransferErrorCode::ParticipantNotFound, NOBODY.to_owned());
@@ -124,7 +142,9 @@ impl Line {
 
     /// Ends a call, and gives what is told if that cannot be.
     async fn hang_up(self, identity: Option<String>) -> Option<ServerMessage> {
-        let refusal = |code, message: String| Some(ServerMessage::refusal(code, format!("hangup: {message}")));
+        let refusal = |code, message: String| {
+            Some(ServerMessage::refusal(code, format!("hangup: {message}")))
+        };
         let Some(identity) = self.who(identity).await else {
             return refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned());
         };

@@ -349,7 +349,10 @@ fn telephone() -> Vec<Operation> {
             .protected()
             .takes::<sip::calls::CallRequest>()
             .answers(200, json_of::<sip::calls::CallAnswer>("It is on its way."))
-            .refuses(400, &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed])
+            .refuses(
+                400,
+                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
+            )
             .refuses(404, &[Code::RoomNotFound])
             .refuses(503, &[Code::Overloaded])
             .refuses(
@@ -373,7 +376,10 @@ fn telephone() -> Vec<Operation> {
                 200,
                 json_of::<sip::calls::TransferAnswer>("It is on its way."),
             )
-            .refuses(400, &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed])
+            .refuses(
+                400,
+                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
+            )
             .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
             .refuses(
                 500,

@@ -105,7 +105,9 @@ pub async fn call(
         identity: required(request.participant_identity, "participant_identity")?,
         from: phone_number(request.from_phone_number, "from_phone_number")?,
         to: phone_number(request.to_phone_number, "to_phone_number")?,
-        gateway: request.sip.map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+        gateway: request
+            .sip
+            .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
     let placed = state.calls.send(wish).await.map_err(unreachable)?;
@@ -134,10 +136,16 @@ fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
         (None, None) => None,
         (None, Some(_)) => return Err(refused("auth_username", "is required with auth_password")),
         (Some(username), _) if username.is_empty() || !fits(&username) => {
-            return Err(refused("auth_username", "must be 1 to 256 visible characters"));
+            return Err(refused(
+                "auth_username",
+                "must be 1 to 256 visible characters",
+            ));
         }
         (Some(_), Some(password)) if !fits(&password) => {
-            return Err(refused("auth_password", "must be at most 256 visible characters"));
+            return Err(refused(
+                "auth_password",
+                "must be at most 256 visible characters",
+            ));
         }
         (Some(username), password) => Some(Login {
             username,

@@ -99,7 +99,12 @@ impl LiveKit {
     /// Sees to it, for as long as it takes, that those may call in whom the settings name.
     pub fn provision(&self, settings: &Sip) -> Option<impl Future<Output = ()> + use<>> {
         let inbound = telephone::Inbound::from_settings(settings)?;
-        let host = self.deployment.url.as_str().trim_end_matches('/').to_owned();
+        let host = self
+            .deployment
+            .url
+            .as_str()
+            .trim_end_matches('/')
+            .to_owned();
         Some(telephone::provision(host, self.key.clone(), inbound))
     }
 

@@ -58,8 +58,16 @@ impl Calls {
 
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("calls", "Live telephone calls", self.live.clone());
-        registry.register("calls_begun", "Telephone calls that have begun", self.begun.clone());
-        registry.register("calls_ended", "Telephone calls that are over, and why", self.ended.clone());
+        registry.register(
+            "calls_begun",
+            "Telephone calls that have begun",
+            self.begun.clone(),
+        );
+        registry.register(
+            "calls_ended",
+            "Telephone calls that are over, and why",
+            self.ended.clone(),
+        );
         registry.register_with_unit(
             "call_setup",
             "From a telephone call's beginning to its answer",

@@ -315,7 +315,7 @@ impl Call {
     }
 
     fn tell(&mut self, status: CallStatus, outputs: &mut Vec<Output>) {
-        self.status = status.clone();
+        self.status = status;
         outputs.push(Output::Status(status));
     }
 

@@ -135,7 +135,7 @@ impl Line {
             direction: self.direction,
             room: self.room.clone(),
             identity: self.identity.clone(),
-            status: state.status.clone(),
+            status: state.status,
             age: now.saturating_duration_since(self.began),
             answered_after: answered.map(|at| at.saturating_duration_since(self.began)),
             media: state.media.as_ref().map(|media| telephone::MediaReport {
@@ -258,7 +258,7 @@ impl Task {
             goodbye: Goodbye::Nothing,
             over: false,
         };
-        running.tell(running.task.call.status().clone()).await;
+        running.tell(*running.task.call.status()).await;
         running.follow().await;
         running.finish().await;
     }
@@ -524,7 +524,7 @@ impl Running {
     }
 
     async fn tell(&mut self, status: CallStatus) {
-        self.task.line.state().status = status.clone();
+        self.task.line.state().status = status;
         let news = self.task.line.news(status);
         // Nobody wants to know while the server stops.
         let _told = self.task.news.send(news).await;

@@ -138,11 +138,14 @@ impl<'a> Description<'a> {
             let Some((kind, value)) = line.split_once('=') else {
                 return Err(SdpError::Malformed("a line of it is not of the form x=…"));
             };
-            match (kind, sections.last_mut()) {
-                ("m", _) if sections.len() >= MOST_SECTIONS => {
+            if kind == "m" {
+                if sections.len() >= MOST_SECTIONS {
                     return Err(SdpError::Malformed("it has more than 16 media sections"));
                 }
-                ("m", _) => sections.push(Section::parse(value, connection, direction)?),
+                sections.push(Section::parse(value, connection, direction)?);
+                continue;
+            }
+            match (kind, sections.last_mut()) {
                 ("c", Some(section)) => section.connection = Some(parse_connection(value)?),
                 ("c", None) => connection = Some(parse_connection(value)?),
                 ("a", Some(section)) => section.add_attribute(value),

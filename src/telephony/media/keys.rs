@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::f32::consts::TAU;
 
+use crate::providers::rooms::link::TelephoneKey;
+
 /// Bytes of a key in a packet.
 pub const PAYLOAD: usize = 4;
 /// Keys and pauses that wait to be sent.
@@ -21,21 +23,6 @@ const VOLUME: u8 = 10;
 /// The amplitude of each of the two tones where keys are heard as sound: −10 dBm0 or so.
 const AMPLITUDE: f32 = 5_000.0;
 
-/// The keys, by the number of their event.
-const KEYS: [char; 16] = [
-    '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '*', '#', 'A', 'B', 'C', 'D',
-];
-
-/// The key of an event; `None` for events that are no key.
-pub fn key(event: u8) -> Option<char> {
-    KEYS.get(usize::from(event)).copied()
-}
-
-fn event(key: char) -> Option<u8> {
-    let key = key.to_ascii_uppercase();
-    KEYS.iter().position(|k| *k == key).map(|event| event as u8)
-}
-
 /// Tells keys from their repetitions.
 #[derive(Debug, Default)]
 pub struct Hearing {
@@ -48,7 +35,7 @@ impl Hearing {
     pub fn hear(&mut self, ssrc: u32, timestamp: u32, payload: &[u8]) -> Option<u8> {
         let [event, ..]: [u8; PAYLOAD] = *payload.first_chunk()?;
         let key = Some((ssrc, timestamp));
-        if usize::from(event) >= KEYS.len() || self.last.contains(&key) {
+        if TelephoneKey::from_code(event).is_none() || self.last.contains(&key) {
             return None;
         }
         self.last.rotate_right(1);
@@ -102,7 +89,7 @@ impl Keypad {
     pub fn press(&mut self, digits: &str) {
         let presses = digits.chars().filter_map(|digit| match digit {
             'w' | 'W' => Some(Press::Pause),
-            _ => event(digit).map(Press::Key),
+            _ => TelephoneKey::new(digit).map(|key| Press::Key(key.code())),
         });
         let room = MOST_WAITING - self.waiting.len().min(MOST_WAITING);
         self.waiting.extend(presses.take(room));
@@ -246,7 +233,7 @@ mod tests {
                     && n % 5 != lost
                 {
                     let event = hearing.hear(9, *timestamp, payload);
-                    heard.extend(event.and_then(key));
+                    heard.extend(event.and_then(TelephoneKey::from_code).map(TelephoneKey::sign));
                 }
             }
             assert_eq!(heard, "123*#AD");

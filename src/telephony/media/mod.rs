@@ -5,12 +5,39 @@
 //! Each call is a task on one of a few media threads. [`CallMedia`] is the handle of one; everything about it may be
 //! called from any thread and never waits.
 
+mod arrivals;
+mod codec;
+mod conceal;
+mod description;
+mod inward;
+mod keys;
+mod latch;
+mod negotiation;
+mod outward;
+mod ports;
+mod rtcp;
+mod rtp;
+mod secure;
+mod session;
+mod threads;
+
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use negotiation::Negotiation;
+use ports::Ports;
+use session::{Session, Start};
+use threads::{Call, Threads};
 
 use crate::providers::rooms::link::{PublishSink, TrackAudio};
+
+/// Events that wait to be read; more are lost. Keys come ten a second at most.
+const MOST_EVENTS: usize = 128;
 
 /// A codec that a telephone call may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,84 +184,130 @@ pub struct MediaReport {
 #[derive(Debug)]
 pub struct Media {
     settings: MediaSettings,
+    ports: Arc<Ports>,
+    threads: Arc<Threads>,
 }
 
 impl Media {
     /// Starts the media threads.
     pub fn start(settings: MediaSettings) -> io::Result<Self> {
-        Ok(Self { settings })
+        Ok(Self {
+            ports: Ports::new(settings.ports.clone()),
+            threads: Arc::new(Threads::start(settings.threads)?),
+            settings,
+        })
     }
 
     /// Opens a pair of ports at a local address, for one call.
     pub fn open(&self, local: IpAddr) -> Result<CallMedia, NoPort> {
-        let _ = local;
-        Err(NoPort::Exhausted(
-            *self.settings.ports.start(),
-            *self.settings.ports.end(),
-        ))
+        let now = Instant::now();
+        let ports = self.ports.open(local, now)?;
+        let mut outside = self.settings.advertised.iter();
+        let told = outside.find(|address| address.is_ipv4() == local.is_ipv4());
+        let told = SocketAddr::new(told.copied().unwrap_or(local), ports.address.port());
+        let start = Start {
+            now,
+            timeout: self.settings.timeout,
+            complexity: self.settings.complexity,
+        };
+        let (tell, events) = mpsc::channel(MOST_EVENTS);
+        let call = Call::new(Session::new(start, tell.clone()));
+        self.threads.run(Arc::clone(&call), ports, tell);
+        Ok(CallMedia {
+            negotiation: Negotiation::new(&self.settings.codecs, self.settings.encryption, told),
+            call,
+            events,
+            _threads: Arc::clone(&self.threads),
+        })
     }
 }
 
 /// The media of one call. Dropped, it ends; its ports rest for a while so that nothing of it gets into another call.
 #[derive(Debug)]
-pub struct CallMedia(());
+pub struct CallMedia {
+    negotiation: Negotiation,
+    call: Arc<Call>,
+    events: mpsc::Receiver<MediaEvent>,
+    _threads: Arc<Threads>,
+}
 
 impl CallMedia {
     /// An offer: the first, or the same again in a re-INVITE. To be followed by [`Self::accepted`].
     pub fn offer(&mut self) -> String {
-        String::new()
+        self.negotiation.hold(self.call.session().is_held());
+        self.negotiation.offer()
     }
 
     /// The answer to an offer, also to a later one of the same call.
     pub fn answer(&mut self, offer: &str) -> Result<String, SdpError> {
-        let _ = offer;
-        Err(SdpError::NoOffer)
+        self.negotiation.hold(self.call.session().is_held());
+        let answer = self.negotiation.answer(offer)?;
+        self.agree();
+        Ok(answer)
     }
 
     /// What the other side answered, also in a provisional response; the newest counts.
     pub fn accepted(&mut self, answer: &str) -> Result<(), SdpError> {
-        let _ = answer;
-        Err(SdpError::NoOffer)
+        self.negotiation.accepted(answer)?;
+        self.agree();
+        Ok(())
+    }
+
+    fn agree(&self) {
+        if let Some(agreement) = self.negotiation.agreement() {
+            self.call.session().agree(agreement, Instant::now());
+        }
     }
 
     /// Where the telephone's sound goes. Until then it is received and dropped.
     pub fn publish(&self, sink: PublishSink) {
-        let _ = (self, sink);
+        self.call.session().publish(sink);
     }
 
     /// Lets the telephone hear a track, in place of the one of the same sid if there was one.
     pub fn hear(&self, sid: &str, identity: &str, audio: TrackAudio) {
-        let _ = (self, sid, identity, audio);
+        tracing::debug!(sid, identity, "the telephone hears a track");
+        self.call.session().hear(sid, audio);
     }
 
     /// A track has ended.
     pub fn forget(&self, sid: &str) {
-        let _ = (self, sid);
+        self.call.session().forget(sid);
     }
 
     /// Presses keys: `0` to `9`, `*`, `#`, `A` to `D`, and `w` for a pause of half a second; anything else is left out.
-    /// They wait for those before them; more than a hundred do not.
+    /// They wait for those before them; more than a hundred do not. Where the other side knows no key events they are
+    /// heard as tones.
     pub fn dtmf(&self, digits: &str) {
-        let _ = (self, digits);
+        self.call.session().press(digits);
     }
 
     /// Holds the call, or no longer: nothing is heard either way. The next [`Self::offer`] or [`Self::answer`] says so.
     pub fn hold(&self, held: bool) {
-        let _ = (self, held);
+        self.call.session().hold(held);
     }
 
     /// Keeps the room's sound from the telephone, or no longer; what the telephone says is heard.
     pub fn mute_room(&self, muted: bool) {
-        let _ = (self, muted);
+        self.call.session().mute(muted);
     }
 
     /// What it was like until now.
     pub fn report(&self) -> MediaReport {
-        MediaReport::default()
+        self.call.session().report()
     }
 
     /// What happens next; nothing is lost when the future is dropped.
     pub async fn next_event(&mut self) -> MediaEvent {
-        std::future::pending().await
+        match self.events.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for CallMedia {
+    fn drop(&mut self) {
+        self.call.end();
     }
 }

@@ -66,8 +66,8 @@ pub struct Agreement {
     pub codec: Codec,
     /// Its payload type.
     pub payload_type: u8,
-    /// The payload type and clock of keys that we send, if the other side knows any.
-    pub keys: Option<u8>,
+    /// The payload type and the clock of keys that we send, if the other side knows any.
+    pub keys: Option<(u8, u32)>,
     /// What may come.
     pub receives: Vec<(u8, Format)>,
     /// Where RTP is wanted, if that is known.
@@ -270,7 +270,7 @@ impl Negotiation {
         let agreement = Agreement {
             codec,
             payload_type,
-            keys: keys.map(|(payload_type, _)| payload_type),
+            keys: keys.map(|(payload_type, format)| (payload_type, format.clock_hz())),
             receives: known,
             rtp,
             rtcp,

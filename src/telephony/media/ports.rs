@@ -40,11 +40,13 @@ pub struct PortPair {
     pub rtcp: UdpSocket,
     /// Of [`Self::rtp`].
     pub address: SocketAddr,
-    _lease: Lease,
+    /// That nobody else uses it.
+    pub lease: Lease,
 }
 
+/// A pair that is in use.
 #[derive(Debug)]
-struct Lease {
+pub struct Lease {
     ports: Arc<Ports>,
     port: u16,
 }
@@ -72,7 +74,7 @@ impl Ports {
                         rtp,
                         rtcp,
                         address: SocketAddr::new(address, port),
-                        _lease: lease,
+                        lease,
                     });
                 }
                 // Somebody else's: the next.

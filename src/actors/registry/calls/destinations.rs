@@ -65,9 +65,25 @@ mod tests {
 
     #[test]
     fn emergency_numbers_are_never_called() {
-        for number in ["112", "911", "000", "08", "110", "118", "119", "999", "tel:1-1-2", "112#", "*#911"] {
+        for number in [
+            "112",
+            "911",
+            "000",
+            "08",
+            "110",
+            "118",
+            "119",
+            "999",
+            "tel:1-1-2",
+            "112#",
+            "*#911",
+        ] {
             assert_eq!(check(&[], number), Err(NotAllowed::Emergency), "{number}");
-            assert_eq!(check(&["1", "9", "0"], number), Err(NotAllowed::Emergency), "{number}");
+            assert_eq!(
+                check(&["1", "9", "0"], number),
+                Err(NotAllowed::Emergency),
+                "{number}"
+            );
         }
         for number in ["1121", "0112345678", "+1911555", "100", "080"] {
             assert_eq!(check(&[], number), Ok(()), "{number}");

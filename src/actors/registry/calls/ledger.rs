@@ -126,7 +126,11 @@ fn millis(time: Duration) -> u64 {
 }
 
 fn wall_clock() -> u64 {
-    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    millis(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+    )
 }
 
 const fn rank(status: CallStatus) -> u8 {
@@ -176,17 +180,20 @@ impl Ledger {
             state.expected.remove(&key);
             metrics::call_began(news.direction);
         }
-        let entry = state.calls.entry(news.sip_call_id.clone()).or_insert_with(|| Entry {
-            room: news.room.clone(),
-            identity: news.identity.clone(),
-            direction: news.direction,
-            owner,
-            status: news.status,
-            began: now,
-            started_at: wall,
-            answered: None,
-            ended: None,
-        });
+        let entry = state
+            .calls
+            .entry(news.sip_call_id.clone())
+            .or_insert_with(|| Entry {
+                room: news.room.clone(),
+                identity: news.identity.clone(),
+                direction: news.direction,
+                owner,
+                status: news.status,
+                began: now,
+                started_at: wall,
+                answered: None,
+                ended: None,
+            });
         if !is_new && rank(news.status) <= rank(entry.status) {
             return None;
         }
@@ -202,7 +209,9 @@ impl Ledger {
                 metrics::call_ended(news.direction, cause);
             }
         }
-        let talked = entry.answered.map_or(Duration::ZERO, |(at, _)| now.saturating_duration_since(at));
+        let talked = entry
+            .answered
+            .map_or(Duration::ZERO, |(at, _)| now.saturating_duration_since(at));
         let owner = entry.owner.clone();
         drop(state);
         self.changed.notify_waiters();
@@ -216,7 +225,12 @@ impl Ledger {
             tokio::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            match self.state().calls.get(sip_call_id).map(|entry| entry.status) {
+            match self
+                .state()
+                .calls
+                .get(sip_call_id)
+                .map(|entry| entry.status)
+            {
                 Some(CallStatus::Active) => return Ok(()),
                 Some(CallStatus::Hangup(cause)) => return Err(cause),
                 _ => {}
@@ -229,12 +243,21 @@ impl Ledger {
     pub fn id_of(&self, room: &str, identity: &str) -> Option<String> {
         let state = self.state();
         let mut calls = state.calls.iter();
-        let is_theirs = |entry: &Entry| entry.ended.is_none() && entry.room == room && entry.identity == identity;
-        calls.find(|(_, entry)| is_theirs(entry)).map(|(id, _)| id.clone())
+        let is_theirs = |entry: &Entry| {
+            entry.ended.is_none() && entry.room == room && entry.identity == identity
+        };
+        calls
+            .find(|(_, entry)| is_theirs(entry))
+            .map(|(id, _)| id.clone())
     }
 
     /// Those that somebody may see, oldest first, with what the telephone says of their sound.
-    pub fn list(&self, sees: impl Fn(&Owner) -> bool, reports: Vec<CallReport>, now: Instant) -> Vec<CallInfo> {
+    pub fn list(
+        &self,
+        sees: impl Fn(&Owner) -> bool,
+        reports: Vec<CallReport>,
+        now: Instant,
+    ) -> Vec<CallInfo> {
         let mut state = self.state();
         state.forget_old(now);
         let mut media: HashMap<String, MediaReport> = reports
@@ -313,7 +336,10 @@ mod tests {
         let ledger = Ledger::default();
         let now = Instant::now();
         ledger.expect("kitchen", "caller", Owner::Unknown);
-        assert_eq!(ledger.owner(&news("a", CallStatus::Dialing)), Some(Owner::Unknown));
+        assert_eq!(
+            ledger.owner(&news("a", CallStatus::Dialing)),
+            Some(Owner::Unknown)
+        );
         let note = |status, at| ledger.note(&news("a", status), Owner::Unknown, at);
         assert!(note(CallStatus::Dialing, now).is_some());
         assert!(note(CallStatus::Dialing, now).is_none());
@@ -335,7 +361,11 @@ mod tests {
         assert_eq!(ids(&ledger, now + Duration::from_secs(59)).len(), 2);
         assert_eq!(ids(&ledger, now + Duration::from_secs(60)), ["on"]);
         for n in 0..2 * MOST_SHOWN {
-            ledger.note(&news(&n.to_string(), over), Owner::Nobody, now + Duration::from_secs(60));
+            ledger.note(
+                &news(&n.to_string(), over),
+                Owner::Nobody,
+                now + Duration::from_secs(60),
+            );
         }
         assert!(ids(&ledger, now + Duration::from_secs(61)).len() <= MOST_SHOWN + 1);
     }
@@ -360,7 +390,11 @@ mod tests {
         let tell = async { ledger.note(&news("a", CallStatus::Active), Owner::Nobody, now) };
         let (answered, _) = tokio::join!(ledger.answered("a"), tell);
         assert_eq!(answered, Ok(()));
-        ledger.note(&news("b", CallStatus::Hangup(HangupCause::Busy)), Owner::Nobody, now);
+        ledger.note(
+            &news("b", CallStatus::Hangup(HangupCause::Busy)),
+            Owner::Nobody,
+            now,
+        );
         assert_eq!(ledger.answered("b").await, Err(HangupCause::Busy));
     }
 }

@@ -42,7 +42,9 @@ pub enum CallsError {
     #[error("{0}: its rooms have no telephone")]
     NoTelephone(&'static str),
     /// Nobody has said where calls go.
-    #[error("neither sip.outbound_address of the request nor that of the server says where calls go")]
+    #[error(
+        "neither sip.outbound_address of the request nor that of the server says where calls go"
+    )]
     NoAddress,
     /// This number is not called.
     #[error("{field}: {reason}")]
@@ -161,16 +163,22 @@ pub struct CallRules {
 impl CallRules {
     /// From the settings of the server.
     pub fn new(settings: &Sip) -> Self {
-        let login = settings.outbound_auth_username.as_ref().map(|username| Login {
-            username: username.clone(),
-            password: settings
-                .outbound_auth_password
-                .clone()
-                .unwrap_or_else(|| Secret::new("")),
-        });
+        let login = settings
+            .outbound_auth_username
+            .as_ref()
+            .map(|username| Login {
+                username: username.clone(),
+                password: settings
+                    .outbound_auth_password
+                    .clone()
+                    .unwrap_or_else(|| Secret::new("")),
+            });
         let prefixes = settings.allowed_destinations.0.iter().map(String::as_str);
         Self {
-            outbound: settings.outbound_address.as_deref().and_then(Gateway::parse),
+            outbound: settings
+                .outbound_address
+                .as_deref()
+                .and_then(Gateway::parse),
             login,
             transport: settings.outbound_transport,
             allow_private: settings.allow_private_outbound,
@@ -249,7 +257,9 @@ impl CallRegistry {
 impl Calls {
     fn telephone(&self) -> Result<Arc<dyn Telephone>, CallsError> {
         let provider = &self.rooms.provider;
-        provider.telephone().ok_or_else(|| CallsError::NoTelephone(provider.slug()))
+        provider
+            .telephone()
+            .ok_or_else(|| CallsError::NoTelephone(provider.slug()))
     }
 
     async fn place(self, wish: PlaceCall) -> Result<PlacedCall, CallsError> {
@@ -289,25 +299,36 @@ impl Calls {
     }
 
     async fn dial_trunk(self, wish: DialTrunk) -> Result<PlacedCall, CallsError> {
-        let DialTrunk { mut call, until_answered } = wish;
+        let DialTrunk {
+            mut call,
+            until_answered,
+        } = wish;
         self.rules.check(&call.to, "sip_call_to")?;
-        call.trunk.private = self.rules.allow_private || self.rules.is_configured(&call.trunk.gateway);
+        call.trunk.private =
+            self.rules.allow_private || self.rules.is_configured(&call.trunk.gateway);
         let patience = call.ringing_timeout + RINGING_SLACK;
         let telephone = self.telephone()?;
-        let owner = self.rooms.open_for_call(&Access::anonymous(), &call.room).await?;
+        let owner = self
+            .rooms
+            .open_for_call(&Access::anonymous(), &call.room)
+            .await?;
         let placed = self.dial(telephone, call, owner).await?;
         if until_answered {
             let answered = timeout(patience, self.ledger.answered(&placed.sip_call_id)).await;
-            answered.unwrap_or(Err(HangupCause::NoAnswer)).map_err(CallsError::Unanswered)?;
+            answered
+                .unwrap_or(Err(HangupCause::NoAnswer))
+                .map_err(CallsError::Unanswered)?;
         }
         Ok(placed)
     }
 
     async fn transfer(self, wish: TransferCall) -> Result<(), CallsError> {
-        if let TransferTarget::Number(number) = &wish.to {
-            self.rules.check(number, "transfer_to")?;
+        if let Some(number) = number_of(&wish.to) {
+            self.rules.check(&number, "transfer_to")?;
         }
-        let owner = self.on_the_phone(&wish.access, &wish.room, &wish.identity).await?;
+        let owner = self
+            .on_the_phone(&wish.access, &wish.room, &wish.identity)
+            .await?;
         let telephone = self.telephone()?;
         let transfer = NewTransfer {
             room: wish.room,
@@ -329,7 +350,9 @@ impl Calls {
         });
         let ended = |outcome: Result<Result<(), CallError>, oneshot::error::RecvError>| {
             let failed = || CallError::new(CallErrorKind::Unavailable, "the transfer has failed");
-            outcome.unwrap_or_else(|_| Err(failed())).map_err(CallsError::from)
+            outcome
+                .unwrap_or_else(|_| Err(failed()))
+                .map_err(CallsError::from)
         };
         if wish.until == Until::Done {
             return ended(outcome.await);
@@ -344,7 +367,11 @@ impl Calls {
     }
 
     /// What is told when a transfer has ended.
-    fn notice_of(&self, transfer: &NewTransfer, owner: Owner) -> impl FnOnce(Option<&CallError>) -> Notice + use<> {
+    fn notice_of(
+        &self,
+        transfer: &NewTransfer,
+        owner: Owner,
+    ) -> impl FnOnce(Option<&CallError>) -> Notice + use<> {
         let sip_call_id = self.ledger.id_of(&transfer.room, &transfer.identity);
         let (room_name, participant_identity) = (transfer.room.clone(), transfer.identity.clone());
         let transfer_to = match &transfer.to {
@@ -359,7 +386,9 @@ impl Calls {
                 transfer_to,
                 outcome: match error {
                     None => TransferOutcome::Complete,
-                    Some(error) => TransferOutcome::Failed { message: error.message.clone() },
+                    Some(error) => TransferOutcome::Failed {
+                        message: error.message.clone(),
+                    },
                 },
             };
             Notice::of_room(owner.tenant(), event)
@@ -367,18 +396,36 @@ impl Calls {
     }
 
     async fn hang_up(self, wish: HangUp) -> Result<(), CallsError> {
-        self.on_the_phone(&wish.access, &wish.room, &wish.identity).await?;
+        self.on_the_phone(&wish.access, &wish.room, &wish.identity)
+            .await?;
         let telephone = self.telephone()?;
         Ok(telephone.hang_up(&wish.room, &wish.identity).await?)
     }
 
     /// Whose room it is, if somebody of this identity is there by telephone.
-    async fn on_the_phone(&self, access: &Access, room: &str, identity: &str) -> Result<Owner, CallsError> {
+    async fn on_the_phone(
+        &self,
+        access: &Access,
+        room: &str,
+        identity: &str,
+    ) -> Result<Owner, CallsError> {
         let (owner, participant) = self.rooms.seen(access, room, identity).await?;
         if participant.kind() == livekit_protocol::participant_info::Kind::Sip {
             Ok(owner)
         } else {
             Err(RoomsError::NoParticipant.into())
+        }
+    }
+}
+
+/// The number that is called by a transfer, where it is one.
+fn number_of(target: &TransferTarget) -> Option<PhoneNumber> {
+    match target {
+        TransferTarget::Number(number) => Some(number.clone()),
+        TransferTarget::Uri(uri) => {
+            let (_, rest) = uri.split_once(':')?;
+            let user = rest.split(['@', ';', '?']).next()?;
+            PhoneNumber::parse(user).ok()
         }
     }
 }
@@ -430,7 +477,15 @@ impl Handler<ListCalls> for CallRegistry {
         let Some(calls) = &self.0 else {
             return MessageResult(Vec::new());
         };
-        let reports = calls.rooms.provider.telephone().map_or_else(Vec::new, |telephone| telephone.calls());
-        MessageResult(calls.ledger.list(|owner| owner.lets(&access), reports, Instant::now()))
+        let reports = calls
+            .rooms
+            .provider
+            .telephone()
+            .map_or_else(Vec::new, |telephone| telephone.calls());
+        MessageResult(
+            calls
+                .ledger
+                .list(|owner| owner.lets(&access), reports, Instant::now()),
+        )
     }
 }

@@ -75,7 +75,9 @@ fn count_sound(rooms: &Rooms, news: &CallNews) {
     }
     let telephone = rooms.provider.telephone();
     let reports = telephone.map_or_else(Vec::new, |telephone| telephone.calls());
-    let report = reports.into_iter().find(|report| report.sip_call_id == news.sip_call_id);
+    let report = reports
+        .into_iter()
+        .find(|report| report.sip_call_id == news.sip_call_id);
     if let Some(media) = report.and_then(|report| report.media) {
         metrics::call_sounded(&media);
     }
@@ -98,7 +100,13 @@ async fn owner(rooms: &Rooms, room: &str) -> Owner {
 }
 
 fn notice(news: CallNews, change: &Change) -> Notice {
-    let CallNews { sip_call_id, direction, room, identity, status } = news;
+    let CallNews {
+        sip_call_id,
+        direction,
+        room,
+        identity,
+        status,
+    } = news;
     let over = status.cause();
     let event = NoticeEvent::CallStatus {
         sip_call_id,

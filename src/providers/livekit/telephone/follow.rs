@@ -123,7 +123,11 @@ impl Follower {
             if timeout(pause, self.left.notified()).await.is_ok() || Instant::now() >= until {
                 break None;
             }
-            let looked = self.all.rooms.get_participant(&self.news.room, &self.news.identity).await;
+            let looked = self
+                .all
+                .rooms
+                .get_participant(&self.news.room, &self.news.identity)
+                .await;
             match looked {
                 Ok(participant) if participant.sid == self.sid => match status_of(&participant) {
                     Some(CallStatus::Hangup(cause)) => break Some(cause),
@@ -137,12 +141,17 @@ impl Follower {
                 Err(_) => {}
             }
         };
-        let told = self.all.calls().remove(&self.sid).and_then(|call| call.cause);
+        let told = self
+            .all
+            .calls()
+            .remove(&self.sid)
+            .and_then(|call| call.cause);
         let unknown = match self.news.status {
             CallStatus::Active => HangupCause::Remote,
             _ => HangupCause::Failed,
         };
-        self.tell(CallStatus::Hangup(told.or(cause).unwrap_or(unknown))).await;
+        self.tell(CallStatus::Hangup(told.or(cause).unwrap_or(unknown)))
+            .await;
     }
 
     async fn tell(&mut self, status: CallStatus) {

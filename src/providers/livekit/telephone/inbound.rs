@@ -54,12 +54,18 @@ pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
     loop {
         let error = match settle(&sip, &inbound).await {
             Ok(changed) => {
-                tracing::info!(changed, "the LiveKit deployment takes calls as the settings say");
+                tracing::info!(
+                    changed,
+                    "the LiveKit deployment takes calls as the settings say"
+                );
                 return;
             }
             Err(error) => failure(error),
         };
-        if matches!(error.kind, CallErrorKind::Refused | CallErrorKind::Precondition) {
+        if matches!(
+            error.kind,
+            CallErrorKind::Refused | CallErrorKind::Precondition
+        ) {
             tracing::error!(%error, "the LiveKit deployment does not take calls as the settings say");
             return;
         }
@@ -77,7 +83,9 @@ async fn settle(sip: &SIPClient, inbound: &Inbound) -> Result<bool, ServiceError
 }
 
 async fn settle_trunk(sip: &SIPClient, inbound: &Inbound) -> Result<(String, bool), ServiceError> {
-    let all = sip.list_sip_inbound_trunk(ListSIPInboundTrunkFilter::All).await?;
+    let all = sip
+        .list_sip_inbound_trunk(ListSIPInboundTrunkFilter::All)
+        .await?;
     let known = all.into_iter().find(|trunk| trunk.name == NAME);
     let headers = SipHeaderOptions::SipAllHeaders;
     let as_wanted = |trunk: &SipInboundTrunkInfo| {
@@ -91,7 +99,8 @@ async fn settle_trunk(sip: &SIPClient, inbound: &Inbound) -> Result<(String, boo
                 allowed_addresses: Some(inbound.allowed_addresses.clone()),
                 ..CreateSIPInboundTrunkOptions::default()
             };
-            sip.create_sip_inbound_trunk(NAME.to_owned(), Vec::new(), options).await?
+            sip.create_sip_inbound_trunk(NAME.to_owned(), Vec::new(), options)
+                .await?
         }
     };
     // The headers, from which hooks know their hosts, can only be asked for in this way.
@@ -106,17 +115,24 @@ async fn settle_trunk(sip: &SIPClient, inbound: &Inbound) -> Result<(String, boo
         updated_at: None,
         ..wanted
     };
-    sip.update_sip_inbound_trunk_replace(id.clone(), unnamed).await?;
+    sip.update_sip_inbound_trunk_replace(id.clone(), unnamed)
+        .await?;
     Ok((id, true))
 }
 
-async fn settle_rule(sip: &SIPClient, inbound: &Inbound, trunk: String) -> Result<bool, ServiceError> {
+async fn settle_rule(
+    sip: &SIPClient,
+    inbound: &Inbound,
+    trunk: String,
+) -> Result<bool, ServiceError> {
     let rule = Rule::DispatchRuleCallee(SipDispatchRuleCallee {
         room_prefix: inbound.room_prefix.clone(),
         pin: String::new(),
         randomize: false,
     });
-    let all = sip.list_sip_dispatch_rule(ListSIPDispatchRuleFilter::All).await?;
+    let all = sip
+        .list_sip_dispatch_rule(ListSIPDispatchRuleFilter::All)
+        .await?;
     let Some(known) = all.into_iter().find(|rule| rule.name == NAME) else {
         let options = CreateSIPDispatchRuleOptions {
             name: NAME.to_owned(),

@@ -25,8 +25,8 @@ use crate::outgoing::reach::is_public;
 use crate::phone::Gateway;
 use crate::providers::ApiKey;
 use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, CallReport, HangupCause, NewCall, NewTransfer, NewsSender, PlacedCall,
-    Telephone, TransferTarget, attribute,
+    CallError, CallErrorKind, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
+    PlacedCall, Telephone, TransferTarget, attribute,
 };
 use follow::Followers;
 pub use inbound::{Inbound, provision};
@@ -61,19 +61,34 @@ impl LiveKitTelephone {
         self.followers.happened(event);
     }
 
-    async fn create(&self, call: &NewCall, options: CreateSIPParticipantOptions) -> Result<SipParticipantInfo, CallError> {
+    async fn create(
+        &self,
+        call: &NewCall,
+        options: CreateSIPParticipantOptions,
+    ) -> Result<SipParticipantInfo, CallError> {
         let (to, room) = (call.to.as_str(), call.room.as_str());
         if self.trunks.may_be_inline() {
             let inline = Some(trunks::inline(&call.trunk));
-            let placed = self.sip.create_sip_participant(String::new(), to.to_owned(), room.to_owned(), options.clone(), inline);
+            let placed = self.sip.create_sip_participant(
+                String::new(),
+                to.to_owned(),
+                room.to_owned(),
+                options.clone(),
+                inline,
+            );
             match placed.await {
                 Ok(placed) => return Ok(placed),
                 Err(error) if trunks::wants_stored(&error) => self.trunks.never_inline(),
                 Err(error) => return Err(failure(error)),
             }
         }
-        let trunk = self.trunks.find_or_make(&self.sip, &call.trunk, call.from.as_str()).await?;
-        let placed = self.sip.create_sip_participant(trunk, to.to_owned(), room.to_owned(), options, None);
+        let trunk = self
+            .trunks
+            .find_or_make(&self.sip, &call.trunk, call.from.as_str())
+            .await?;
+        let placed =
+            self.sip
+                .create_sip_participant(trunk, to.to_owned(), room.to_owned(), options, None);
         placed.await.map_err(failure)
     }
 }
@@ -100,7 +115,10 @@ impl Telephone for LiveKitTelephone {
             timeout: Some(DIAL_PATIENCE),
             ..CreateSIPParticipantOptions::default()
         };
-        let placed = self.create(&call, options).await.map_err(|error| hiding(error, &call))?;
+        let placed = self
+            .create(&call, options)
+            .await
+            .map_err(|error| hiding(error, &call))?;
         self.followers.follow(&call, &placed);
         Ok(PlacedCall {
             participant_sid: placed.participant_id,
@@ -108,13 +126,28 @@ impl Telephone for LiveKitTelephone {
         })
     }
 
-    async fn transfer(&self, transfer: NewTransfer, _accepted: oneshot::Sender<()>) -> Result<(), CallError> {
-        let NewTransfer { room, identity, to, ringing_timeout } = transfer;
+    async fn transfer(
+        &self,
+        transfer: NewTransfer,
+        _accepted: oneshot::Sender<()>,
+    ) -> Result<(), CallError> {
+        let NewTransfer {
+            room,
+            identity,
+            to,
+            ringing_timeout,
+        } = transfer;
         let target = match to {
             TransferTarget::Uri(uri) => uri,
-            TransferTarget::Number(number) if number.as_str().starts_with('+') => format!("tel:{}", number.as_str()),
+            TransferTarget::Number(number) if number.as_str().starts_with('+') => {
+                format!("tel:{}", number.as_str())
+            }
             TransferTarget::Number(number) => {
-                let participant = self.rooms.get_participant(&room, &identity).await.map_err(failure)?;
+                let participant = self
+                    .rooms
+                    .get_participant(&room, &identity)
+                    .await
+                    .map_err(failure)?;
                 match participant.attributes.get(attribute::HOSTNAME) {
                     Some(host) => format!("sip:{}@{host}", number.as_str()),
                     None => format!("tel:{}", number.as_str()),
@@ -125,15 +158,27 @@ impl Telephone for LiveKitTelephone {
             ringing_timeout: Some(ringing_timeout),
             ..TransferSIPParticipantOptions::default()
         };
-        let moved = self.sip.transfer_sip_participant(room.clone(), identity.clone(), target, options);
+        let moved =
+            self.sip
+                .transfer_sip_participant(room.clone(), identity.clone(), target, options);
         moved.await.map_err(failure)?;
-        self.followers.ends(&room, &identity, |_| HangupCause::Transferred);
+        self.followers
+            .ends(&room, &identity, |_| HangupCause::Transferred);
         Ok(())
     }
 
     async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
-        self.rooms.remove_participant(room, identity).await.map_err(failure)?;
-        let by_wish = |active| if active { HangupCause::Local } else { HangupCause::Cancelled };
+        self.rooms
+            .remove_participant(room, identity)
+            .await
+            .map_err(failure)?;
+        let by_wish = |active| {
+            if active {
+                HangupCause::Local
+            } else {
+                HangupCause::Cancelled
+            }
+        };
         self.followers.ends(room, identity, by_wish);
         Ok(())
     }
@@ -171,10 +216,17 @@ async fn refuse_private(gateway: &Gateway) -> Result<(), CallError> {
 
 /// Failures are told and logged; numbers and passwords are not.
 fn hiding(mut error: CallError, call: &NewCall) -> CallError {
-    let password = call.trunk.login.as_ref().map(|login| login.password.expose());
+    let password = call
+        .trunk
+        .login
+        .as_ref()
+        .map(|login| login.password.expose());
     let numbers = [call.to.as_str(), call.from.as_str()];
     // An extension may be a part of anything.
-    let secrets = numbers.into_iter().chain(password).filter(|text| text.len() > 3);
+    let secrets = numbers
+        .into_iter()
+        .chain(password)
+        .filter(|text| text.len() > 3);
     for secret in secrets {
         error.message = error.message.replace(secret, "…");
     }
@@ -187,7 +239,11 @@ fn failure(error: ServiceError) -> CallError {
         // Without the URL, which may hold credentials.
         ServiceError::Twirp(ServerError::Request(error)) => {
             let error = error.without_url();
-            let kind = if error.is_timeout() { CallErrorKind::Timeout } else { CallErrorKind::Unavailable };
+            let kind = if error.is_timeout() {
+                CallErrorKind::Timeout
+            } else {
+                CallErrorKind::Unavailable
+            };
             (kind, causes(&error))
         }
         error => (CallErrorKind::Unavailable, error.to_string()),
@@ -196,16 +252,23 @@ fn failure(error: ServiceError) -> CallError {
 }
 
 fn kind(answer: &ServerErrorCode) -> CallErrorKind {
-    let status = answer.meta.get("sip_status_code").and_then(|code| code.parse().ok());
+    let status = answer
+        .meta
+        .get("sip_status_code")
+        .and_then(|code| code.parse().ok());
     if let Some(status) = status.filter(|status| *status >= 300) {
         return CallErrorKind::Rejected(status);
     }
     match answer.code.as_str() {
         ServerErrorCode::NOT_FOUND => CallErrorKind::NotFound,
-        ServerErrorCode::FAILED_PRECONDITION | ServerErrorCode::ABORTED => CallErrorKind::Precondition,
+        ServerErrorCode::FAILED_PRECONDITION | ServerErrorCode::ABORTED => {
+            CallErrorKind::Precondition
+        }
         ServerErrorCode::RESOURCE_EXHAUSTED => CallErrorKind::Full,
         ServerErrorCode::DEADLINE_EXCEEDED | ServerErrorCode::CANCELED => CallErrorKind::Timeout,
-        ServerErrorCode::INVALID_ARGUMENT | ServerErrorCode::MALFORMED | ServerErrorCode::OUT_OF_RANGE => CallErrorKind::Refused,
+        ServerErrorCode::INVALID_ARGUMENT
+        | ServerErrorCode::MALFORMED
+        | ServerErrorCode::OUT_OF_RANGE => CallErrorKind::Refused,
         _ => CallErrorKind::Unavailable,
     }
 }

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hmac::{Hmac, Mac};
-use livekit_api::services::sip::{CreateSIPOutboundTrunkOptions, ListSIPOutboundTrunkFilter, SIPClient};
+use livekit_api::services::sip::{
+    CreateSIPOutboundTrunkOptions, ListSIPOutboundTrunkFilter, SIPClient,
+};
 use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
 use livekit_protocol::{SipOutboundConfig, SipOutboundTrunkInfo};
 use sha2::Sha256;
@@ -74,15 +76,25 @@ impl OutboundTrunks {
 
     pub fn never_inline(&self) {
         if self.inline.swap(false, Relaxed) {
-            tracing::info!("the LiveKit deployment wants stored SIP trunks: calls go through those from now on");
+            tracing::info!(
+                "the LiveKit deployment wants stored SIP trunks: calls go through those from now on"
+            );
         }
     }
 
     /// The id of a stored trunk that is for exactly this.
-    pub async fn find_or_make(&self, sip: &SIPClient, trunk: &Trunk, number: &str) -> Result<String, CallError> {
+    pub async fn find_or_make(
+        &self,
+        sip: &SIPClient,
+        trunk: &Trunk,
+        number: &str,
+    ) -> Result<String, CallError> {
         let _making = self.making.lock().await;
         let wanted = self.stored(trunk, number);
-        let all = sip.list_sip_outbound_trunk(ListSIPOutboundTrunkFilter::All).await.map_err(failure)?;
+        let all = sip
+            .list_sip_outbound_trunk(ListSIPOutboundTrunkFilter::All)
+            .await
+            .map_err(failure)?;
         if let Some(found) = all.into_iter().find(|known| is_same(known, &wanted)) {
             return Ok(found.sip_trunk_id);
         }
@@ -92,7 +104,8 @@ impl OutboundTrunks {
             auth_password: wanted.auth_password,
             ..CreateSIPOutboundTrunkOptions::default()
         };
-        let made = sip.create_sip_outbound_trunk(wanted.name, wanted.address, wanted.numbers, options);
+        let made =
+            sip.create_sip_outbound_trunk(wanted.name, wanted.address, wanted.numbers, options);
         Ok(made.await.map_err(failure)?.sip_trunk_id)
     }
 
@@ -100,7 +113,13 @@ impl OutboundTrunks {
         let (auth_username, auth_password) = login(trunk);
         let address = trunk.gateway.to_string();
         let transport = wire(trunk.transport);
-        let said = [&address, transport.as_str_name(), &auth_username, &auth_password, number];
+        let said = [
+            &address,
+            transport.as_str_name(),
+            &auth_username,
+            &auth_password,
+            number,
+        ];
         SipOutboundTrunkInfo {
             name: format!("{NAME}{}", self.fingerprint(&said)),
             address,
@@ -121,11 +140,14 @@ impl OutboundTrunks {
             mac.update(&[0]);
         }
         let digest = mac.finalize().into_bytes();
-        digest.iter().take(12).fold(String::new(), |mut text, byte| {
-            // A text takes whatever is written to it.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        digest
+            .iter()
+            .take(12)
+            .fold(String::new(), |mut text, byte| {
+                // A text takes whatever is written to it.
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
     }
 }
 
