@@ -193,7 +193,9 @@ impl<T> Arrivals<T> {
 
     /// In ticks.
     pub fn jitter(&self) -> u32 {
-        self.stream.as_ref().map_or(0, |stream| (stream.jitter >> 4) as u32)
+        self.stream
+            .as_ref()
+            .map_or(0, |stream| (stream.jitter >> 4) as u32)
     }
 
     /// What is to be reported, and the beginning of what is to be reported next time.
@@ -207,7 +209,10 @@ impl<T> Arrivals<T> {
         let lost_now = expected_now.saturating_sub(received_now);
         Some(ReportBlock {
             ssrc: stream.ssrc,
-            fraction_lost: (lost_now * 256).checked_div(expected_now).unwrap_or(0).min(255) as u8,
+            fraction_lost: (lost_now * 256)
+                .checked_div(expected_now)
+                .unwrap_or(0)
+                .min(255) as u8,
             lost: stream.lost().min(0x7F_FFFF) as i32,
             highest: (stream.highest - FIRST) as u32,
             jitter: (stream.jitter >> 4) as u32,
@@ -275,7 +280,10 @@ mod tests {
     #[test]
     fn a_stream_that_begins_anew_is_followed_and_a_stray_packet_is_not() {
         let mut arrivals = Arrivals::default();
-        assert_eq!(through(&mut arrivals, &[1, 2, 30_000, 3].map(Some)).len(), 3);
+        assert_eq!(
+            through(&mut arrivals, &[1, 2, 30_000, 3].map(Some)).len(),
+            3
+        );
         assert_eq!(arrivals.note(1, 40_000), Place::Useless);
         assert_eq!(arrivals.note(1, 40_001), Place::First);
         assert_eq!(arrivals.note(2, 5), Place::First);
@@ -290,6 +298,10 @@ mod tests {
             // Every other packet is 10 ms late: 80 ticks apart each time.
             arrivals.time(i64::from(n * 160 + n % 2 * 80), n.wrapping_mul(160));
         }
-        assert!((75..=80).contains(&arrivals.jitter()), "{}", arrivals.jitter());
+        assert!(
+            (75..=80).contains(&arrivals.jitter()),
+            "{}",
+            arrivals.jitter()
+        );
     }
 }

@@ -120,9 +120,10 @@ impl Encoder {
             Codec::Pcmu => Self::Law(Law::Mu),
             Codec::Pcma => Self::Law(Law::A),
             Codec::G722 => Self::G722(Box::default()),
-            Codec::Opus => {
-                Self::Opus(Box::new(OpusEncoder::new(Layout::mono(codec.rate()), settings)?))
-            }
+            Codec::Opus => Self::Opus(Box::new(OpusEncoder::new(
+                Layout::mono(codec.rate()),
+                settings,
+            )?)),
         })
     }
 

@@ -91,7 +91,10 @@ impl Concealment {
         };
         let end = self.past.get(start..).unwrap_or_default();
         let alike = |period: usize| {
-            let before = self.past.get(start.checked_sub(period)?..)?.get(..compared)?;
+            let before = self
+                .past
+                .get(start.checked_sub(period)?..)?
+                .get(..compared)?;
             let (mut product, mut energy) = (0.0_f32, 1.0_f32);
             for (a, b) in end.iter().zip(before) {
                 product += f32::from(*a) * f32::from(*b);
@@ -133,7 +136,10 @@ mod tests {
             let steepest = whole.windows(2).map(|w| (w[0] - w[1]).abs()).max().unwrap();
             // The tone itself is nowhere steeper than this.
             let slope = TAU * hz / 8_000.0 * 8_000.0;
-            assert!(f32::from(steepest) < 1.8 * slope, "{hz}: {steepest}, {slope}");
+            assert!(
+                f32::from(steepest) < 1.8 * slope,
+                "{hz}: {steepest}, {slope}"
+            );
             let error: Vec<i16> = whole[800..960]
                 .iter()
                 .zip(tone(hz, 800..960))

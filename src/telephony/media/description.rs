@@ -172,7 +172,9 @@ impl<'a> Section<'a> {
         let protocol = words.next().ok_or(BROKEN)?;
         let formats: Vec<&str> = words.take(MOST_FORMATS + 1).collect();
         if formats.len() > MOST_FORMATS {
-            return Err(SdpError::Malformed("a section of it has more than 64 formats"));
+            return Err(SdpError::Malformed(
+                "a section of it has more than 64 formats",
+            ));
         }
         Ok(Self {
             media,
@@ -285,9 +287,13 @@ fn parse_connection(value: &str) -> Result<Connection, SdpError> {
     let (Some("IN"), Some("IP4" | "IP6"), Some(address)) =
         (words.next(), words.next(), words.next())
     else {
-        return Err(SdpError::Malformed("a c= line of it is not of the form IN IP4 … or IN IP6 …"));
+        return Err(SdpError::Malformed(
+            "a c= line of it is not of the form IN IP4 … or IN IP6 …",
+        ));
     };
-    let address = address.split_once('/').map_or(address, |(address, _)| address);
+    let address = address
+        .split_once('/')
+        .map_or(address, |(address, _)| address);
     Ok(match address.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => Connection::Nowhere,
         Ok(address) => Connection::Address(address),
@@ -314,7 +320,11 @@ pub fn write_head(text: &mut String, session: u64, version: u64, address: IpAddr
 /// A section of somebody's offer that is refused.
 pub fn write_refusal(text: &mut String, section: &Section<'_>) {
     let format = section.formats.first().copied().unwrap_or("0");
-    let _ = write!(text, "m={} 0 {} {format}\r\n", section.media, section.protocol);
+    let _ = write!(
+        text,
+        "m={} 0 {} {format}\r\n",
+        section.media, section.protocol
+    );
 }
 
 #[cfg(test)]

@@ -187,7 +187,9 @@ mod tests {
 
     /// So many frames of what is sent.
     fn frames(keypad: &mut Keypad, count: u32) -> Vec<Sent> {
-        (0..count).map(|n| keypad.next(1_000 + n * TICKS, TICKS)).collect()
+        (0..count)
+            .map(|n| keypad.next(1_000 + n * TICKS, TICKS))
+            .collect()
     }
 
     #[test]
@@ -233,7 +235,11 @@ mod tests {
                     && n % 5 != lost
                 {
                     let event = hearing.hear(9, *timestamp, payload);
-                    heard.extend(event.and_then(TelephoneKey::from_code).map(TelephoneKey::sign));
+                    heard.extend(
+                        event
+                            .and_then(TelephoneKey::from_code)
+                            .map(TelephoneKey::sign),
+                    );
                 }
             }
             assert_eq!(heard, "123*#AD");
@@ -245,7 +251,9 @@ mod tests {
         let mut keypad = Keypad::default();
         keypad.press(&"1".repeat(1_000));
         let sent = frames(&mut keypad, 10_000);
-        let pressed = sent.iter().filter(|sent| matches!(sent, Sent::Key { marker: true, .. }));
+        let pressed = sent
+            .iter()
+            .filter(|sent| matches!(sent, Sent::Key { marker: true, .. }));
         assert_eq!(pressed.count(), MOST_WAITING);
     }
 

@@ -7,9 +7,7 @@ mod tests;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use super::description::{
-    Description, Direction, Section, write_head, write_refusal,
-};
+use super::description::{Description, Direction, Section, write_head, write_refusal};
 use super::secure::{Crypto, Suite};
 use super::{Codec, Encryption, SdpError};
 
@@ -130,7 +128,9 @@ impl Negotiation {
             formats: formats.map(|f| (f.usual_payload_type(), f)).collect(),
             locks: match encryption {
                 Encryption::Off => Vec::new(),
-                _ => suites.filter_map(|(suite, tag)| Crypto::new(tag, suite)).collect(),
+                _ => suites
+                    .filter_map(|(suite, tag)| Crypto::new(tag, suite))
+                    .collect(),
             },
             sections: vec![None],
             offered: false,
@@ -193,17 +193,25 @@ impl Negotiation {
             return Err(refused);
         };
         self.adopt(&fit.formats);
-        self.sections = description.sections.iter().map(|section| {
-            let mut line = String::new();
-            write_refusal(&mut line, section);
-            Some(line)
-        }).collect();
+        self.sections = description
+            .sections
+            .iter()
+            .map(|section| {
+                let mut line = String::new();
+                write_refusal(&mut line, section);
+                Some(line)
+            })
+            .collect();
         if let Some(ours) = self.sections.get_mut(chosen) {
             *ours = None;
         }
         let agreement = &fit.agreement;
         let direction = Direction::new(agreement.sends, agreement.hears);
-        let locks: Vec<Crypto> = agreement.crypto.iter().map(|(ours, _)| ours.clone()).collect();
+        let locks: Vec<Crypto> = agreement
+            .crypto
+            .iter()
+            .map(|(ours, _)| ours.clone())
+            .collect();
         let ours = self.write_section(
             section.protocol,
             &fit.formats,
@@ -245,7 +253,8 @@ impl Negotiation {
             .rtp_formats()
             .filter_map(|format| {
                 let same = |(_, ours): &&(u8, Format)| {
-                    ours.name().eq_ignore_ascii_case(format.name) && ours.clock_hz() == format.clock_hz
+                    ours.name().eq_ignore_ascii_case(format.name)
+                        && ours.clock_hz() == format.clock_hz
                 };
                 let (_, ours) = self.formats.iter().find(same)?;
                 Some((format.payload_type, *ours))
@@ -260,12 +269,16 @@ impl Negotiation {
         let theirs = section.direction();
         let rtp = section.rtp();
         if rtp.is_some_and(|rtp| rtp.is_ipv4() != self.local.is_ipv4()) {
-            return Err(SdpError::Unacceptable("its address is of the other family of IP addresses"));
+            return Err(SdpError::Unacceptable(
+                "its address is of the other family of IP addresses",
+            ));
         }
         if rtp.is_some_and(|rtp| rtp.ip().is_multicast()) {
             return Err(SdpError::Unacceptable("its address is that of a group"));
         }
-        let rtcp = section.rtcp().filter(|rtcp| rtp.is_some_and(|rtp| rtp.ip() == rtcp.ip()));
+        let rtcp = section
+            .rtcp()
+            .filter(|rtcp| rtp.is_some_and(|rtp| rtp.ip() == rtcp.ip()));
         let wanted = section.packet_ms().filter(|ms| PACKETS_MS.contains(ms));
         let agreement = Agreement {
             codec,
@@ -291,12 +304,18 @@ impl Negotiation {
         let secure = match section.protocol {
             "RTP/AVP" | "RTP/AVPF" => false,
             "RTP/SAVP" | "RTP/SAVPF" => true,
-            _ => return Err(SdpError::Unacceptable("its transport is not RTP/AVP or RTP/SAVP")),
+            _ => {
+                return Err(SdpError::Unacceptable(
+                    "its transport is not RTP/AVP or RTP/SAVP",
+                ));
+            }
         };
         let needed = secure || self.encryption == Encryption::Require;
         if self.encryption == Encryption::Off {
             return match secure {
-                true => Err(SdpError::Unacceptable("encrypted media is switched off here")),
+                true => Err(SdpError::Unacceptable(
+                    "encrypted media is switched off here",
+                )),
                 false => Ok(None),
             };
         }
@@ -342,7 +361,10 @@ impl Negotiation {
             }
         }
         let is_theirs = |format: &Format| theirs.iter().any(|(_, theirs)| theirs == format);
-        let mut taken: Vec<u8> = theirs.iter().map(|(payload_type, _)| *payload_type).collect();
+        let mut taken: Vec<u8> = theirs
+            .iter()
+            .map(|(payload_type, _)| *payload_type)
+            .collect();
         for (payload_type, format) in &mut self.formats {
             if is_theirs(format) {
                 continue;
@@ -395,7 +417,9 @@ impl Negotiation {
     /// A whole description. Its version grows when it says something else than the one before.
     fn write(&mut self, ours: &str) -> String {
         let sections = self.sections.iter();
-        let body: String = sections.map(|refused| refused.as_deref().unwrap_or(ours)).collect();
+        let body: String = sections
+            .map(|refused| refused.as_deref().unwrap_or(ours))
+            .collect();
         if body != self.said {
             self.version += 1;
             self.said = body;
@@ -411,7 +435,9 @@ impl Negotiation {
 fn keys_of(known: &[(u8, Format)], codec: Codec) -> Option<(u8, Format)> {
     let on = |clock_hz| {
         let mut known = known.iter();
-        known.find(|(_, format)| *format == Format::Keys { clock_hz }).copied()
+        known
+            .find(|(_, format)| *format == Format::Keys { clock_hz })
+            .copied()
     };
     on(codec.clock_hz()).or_else(|| on(8_000))
 }

@@ -87,7 +87,9 @@ impl Room {
     /// The longest that sound waits here to be even, in milliseconds.
     pub fn buffer_ms(&self) -> f32 {
         let depths = self.voices.iter().map(|voice| voice.jitter.stats().depth);
-        depths.max().map_or(0.0, |depth| depth.as_secs_f32() * 1_000.0)
+        depths
+            .max()
+            .map_or(0.0, |depth| depth.as_secs_f32() * 1_000.0)
     }
 }
 

@@ -113,7 +113,11 @@ impl Ports {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut state = self.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .ports
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         state.resting.push_back((Instant::now() + REST, self.port));
     }
 }
@@ -160,7 +164,10 @@ mod tests {
         let pairs: Vec<_> = std::iter::from_fn(|| ports.open(HERE, now).ok()).collect();
         assert!((3..=4).contains(&pairs.len()), "{}", pairs.len());
         for pair in &pairs {
-            let (rtp, rtcp) = (pair.rtp.local_addr().unwrap(), pair.rtcp.local_addr().unwrap());
+            let (rtp, rtcp) = (
+                pair.rtp.local_addr().unwrap(),
+                pair.rtcp.local_addr().unwrap(),
+            );
             assert_eq!(rtp, pair.address);
             assert_eq!((rtp.port() % 2, rtp.port() + 1), (0, rtcp.port()));
         }

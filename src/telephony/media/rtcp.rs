@@ -87,14 +87,19 @@ pub fn write(
     });
     part(packet, 1, SOURCE_DESCRIPTION, |packet| {
         packet.extend(ssrc.to_be_bytes());
-        let name = name.as_bytes().get(..name.len().min(255)).unwrap_or_default();
+        let name = name
+            .as_bytes()
+            .get(..name.len().min(255))
+            .unwrap_or_default();
         packet.extend([CNAME, name.len() as u8]);
         packet.extend(name);
         // At least one zero ends the list.
         packet.push(0);
     });
     if goodbye {
-        part(packet, 1, GOODBYE, |packet| packet.extend(ssrc.to_be_bytes()));
+        part(packet, 1, GOODBYE, |packet| {
+            packet.extend(ssrc.to_be_bytes())
+        });
     }
 }
 

@@ -23,7 +23,9 @@ pub struct Header {
 
 /// Whether a datagram on a port shared with RTP is RTCP (RFC 5761 section 4).
 pub fn is_rtcp(datagram: &[u8]) -> bool {
-    datagram.get(1).is_some_and(|kind| (192..224).contains(kind))
+    datagram
+        .get(1)
+        .is_some_and(|kind| (192..224).contains(kind))
 }
 
 impl Header {

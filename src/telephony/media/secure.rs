@@ -237,7 +237,10 @@ mod tests {
             format!("x AES_CM_128_HMAC_SHA1_80 inline:{key}"),
             format!("1 AES_256_CM_HMAC_SHA1_80 inline:{key}"),
             format!("1 AES_CM_128_HMAC_SHA1_80 {key}"),
-            format!("1 AES_CM_128_HMAC_SHA1_80 inline:{}", STANDARD.encode([7; 29])),
+            format!(
+                "1 AES_CM_128_HMAC_SHA1_80 inline:{}",
+                STANDARD.encode([7; 29])
+            ),
             format!("1 AES_CM_128_HMAC_SHA1_80 inline:{key}|2^20|1:4"),
             format!("1 AES_CM_128_HMAC_SHA1_80 inline:{key} UNENCRYPTED_SRTP"),
         ];

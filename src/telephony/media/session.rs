@@ -284,7 +284,8 @@ impl Session {
                 let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
                 self.arrivals.time(ticks as i64, header.timestamp);
                 if hears {
-                    self.inward.hear(codec, header.timestamp, payload, lost, now);
+                    self.inward
+                        .hear(codec, header.timestamp, payload, lost, now);
                 }
             }
             Some(Format::Keys { .. }) => {
@@ -383,7 +384,10 @@ impl Session {
         let (payload_type, keys) = (agreement.payload_type, agreement.keys);
         let busy = self.keypad.is_busy();
         if let Some((payload_type, clock_hz)) = keys.filter(|_| busy) {
-            match self.keypad.next(self.stream.timestamp, clock_hz / FRAMES_HZ) {
+            match self
+                .keypad
+                .next(self.stream.timestamp, clock_hz / FRAMES_HZ)
+            {
                 Sent::Sound => {}
                 Sent::Nothing => return self.pause(),
                 Sent::Key {
@@ -506,7 +510,9 @@ impl Session {
             lost_in: self.arrivals.lost(),
             lost_out: self.reported.map_or(0, |block| block.lost.max(0) as u64),
             jitter_ms: self.arrivals.jitter() as f32 / per_ms,
-            jitter_out_ms: self.reported.map_or(0.0, |block| block.jitter as f32 / per_ms),
+            jitter_out_ms: self
+                .reported
+                .map_or(0.0, |block| block.jitter as f32 / per_ms),
             first_in_ms: self.first_in.map(after),
             first_out_ms: self.first_out.map(after),
             buffer_ms: self.room.buffer_ms(),

@@ -109,7 +109,10 @@ fn the_codec_is_the_one_we_like_best_and_other_media_is_refused_in_its_place() {
     let mut call = plain(&TELEPHONE);
     let answer = call.answer(SOFT).unwrap();
     let media: Vec<_> = answer.lines().filter(|l| l.starts_with("m=")).collect();
-    assert_eq!(media, ["m=video 0 RTP/AVP 97", "m=audio 20000 RTP/AVP 9 101"]);
+    assert_eq!(
+        media,
+        ["m=video 0 RTP/AVP 97", "m=audio 20000 RTP/AVP 9 101"]
+    );
     assert_eq!(call.agreement().unwrap().keys, Some((101, 8_000)));
     let mut call = plain(&[Codec::Pcma, Codec::G722]);
     call.answer(SOFT).unwrap();
@@ -117,7 +120,10 @@ fn the_codec_is_the_one_we_like_best_and_other_media_is_refused_in_its_place() {
     // A later offer of ours still has a place for the video.
     let offer = call.offer();
     let media: Vec<_> = offer.lines().filter(|l| l.starts_with("m=")).collect();
-    assert_eq!(media, ["m=video 0 RTP/AVP 97", "m=audio 20000 RTP/AVP 8 9 101"]);
+    assert_eq!(
+        media,
+        ["m=video 0 RTP/AVP 97", "m=audio 20000 RTP/AVP 8 9 101"]
+    );
 }
 
 #[test]
@@ -125,9 +131,15 @@ fn numbers_are_those_of_who_offers_also_in_our_later_offers() {
     let mut call = plain(&ALL);
     let answer = call.answer(CARRIER).unwrap();
     assert_eq!(line(&answer, "m="), Some("m=audio 20000 RTP/AVP 107 106"));
-    assert_eq!(line(&answer, "a=rtpmap:107"), Some("a=rtpmap:107 opus/48000/2"));
+    assert_eq!(
+        line(&answer, "a=rtpmap:107"),
+        Some("a=rtpmap:107 opus/48000/2")
+    );
     let agreement = call.agreement().unwrap();
-    assert_eq!((agreement.keys, agreement.packet_ms), (Some((106, 48_000)), 20));
+    assert_eq!(
+        (agreement.keys, agreement.packet_ms),
+        (Some((106, 48_000)), 20)
+    );
     let offer = call.offer();
     assert!(line(&offer, "a=rtpmap:107 opus").is_some(), "{offer}");
     assert!(line(&offer, "a=rtpmap:106 telephone-event/48000").is_some());
@@ -138,14 +150,20 @@ fn numbers_are_those_of_who_offers_also_in_our_later_offers() {
     let mut call = plain(&[Codec::Pcma]);
     call.answer(CARRIER).unwrap();
     let agreement = call.agreement().unwrap();
-    assert_eq!((agreement.keys, agreement.packet_ms), (Some((100, 8_000)), 30));
+    assert_eq!(
+        (agreement.keys, agreement.packet_ms),
+        (Some((100, 8_000)), 30)
+    );
 }
 
 #[test]
 fn our_offer_has_everything_and_the_answer_decides() {
     let mut call = plain(&ALL);
     let offer = call.offer();
-    assert_eq!(line(&offer, "m="), Some("m=audio 20000 RTP/AVP 96 9 0 8 101 110"));
+    assert_eq!(
+        line(&offer, "m="),
+        Some("m=audio 20000 RTP/AVP 96 9 0 8 101 110")
+    );
     let answer = "v=0\r\n\
         o=- 1 1 IN IP4 192.0.2.7\r\n\
         s=-\r\n\
@@ -157,13 +175,21 @@ fn our_offer_has_everything_and_the_answer_decides() {
     let agreement = call.agreement().unwrap();
     assert_eq!((agreement.codec, agreement.payload_type), (Codec::Pcma, 8));
     assert_eq!(agreement.keys, Some((101, 8_000)));
-    assert!(agreement.receives.contains(&(96, Format::Sound(Codec::Opus))));
+    assert!(
+        agreement
+            .receives
+            .contains(&(96, Format::Sound(Codec::Opus)))
+    );
     // Early media first, then the answer proper, from somewhere else.
-    call.accepted(&answer.replace("6000 RTP/AVP 8", "7000 RTP/AVP 0")).unwrap();
+    call.accepted(&answer.replace("6000 RTP/AVP 8", "7000 RTP/AVP 0"))
+        .unwrap();
     let agreement = call.agreement().unwrap();
     assert_eq!(agreement.rtp, Some("192.0.2.7:7000".parse().unwrap()));
     let refused = answer.replace("m=audio 6000", "m=audio 0");
-    assert!(matches!(call.accepted(&refused), Err(SdpError::Unacceptable(_))));
+    assert!(matches!(
+        call.accepted(&refused),
+        Err(SdpError::Unacceptable(_))
+    ));
 }
 
 #[test]
@@ -181,7 +207,11 @@ fn a_held_call_does_not_send_and_comes_back() {
     let held = [
         (SIPP.to_owned() + "a=sendonly\r\n", "a=recvonly", true),
         (SIPP.to_owned() + "a=inactive\r\n", "a=inactive", false),
-        (SIPP.replace("c=IN IP4 192.0.2.7", "c=IN IP4 0.0.0.0"), "a=recvonly", true),
+        (
+            SIPP.replace("c=IN IP4 192.0.2.7", "c=IN IP4 0.0.0.0"),
+            "a=recvonly",
+            true,
+        ),
     ];
     for (offer, direction, hears) in held {
         let answer = call.answer(&offer).unwrap();
@@ -205,7 +235,8 @@ fn we_hold_by_sending_only() {
     let offer = call.offer();
     assert!(line(&offer, "a=sendonly").is_some());
     assert_eq!(version(&offer), version(&first) + 1);
-    call.accepted(&(SIPP.to_owned() + "a=recvonly\r\n")).unwrap();
+    call.accepted(&(SIPP.to_owned() + "a=recvonly\r\n"))
+        .unwrap();
     let agreement = call.agreement().unwrap();
     assert!(agreement.sends && !agreement.hears);
     let answer = call.answer(SIPP).unwrap();
@@ -268,7 +299,10 @@ fn what_we_require_we_offer_and_nothing_less_is_accepted() {
     assert!(line(&offer, "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:").is_some());
     assert!(line(&offer, "a=crypto:2 AES_CM_128_HMAC_SHA1_32 inline:").is_some());
     assert_eq!(call.offer(), offer);
-    assert!(matches!(call.accepted(SIPP), Err(SdpError::Unacceptable(_))));
+    assert!(matches!(
+        call.accepted(SIPP),
+        Err(SdpError::Unacceptable(_))
+    ));
     let answer = SIPP.replace("RTP/AVP", "RTP/SAVP")
         + &format!("a=crypto:2 AES_CM_128_HMAC_SHA1_32 {KEY}\r\n");
     call.accepted(&answer).unwrap();
