@@ -339,7 +339,7 @@ impl Inner {
         })
     }
 
-    /// The way to a gateway: over the first of its addresses that can be used.
+    /// The way to a gateway, by the first of its addresses.
     async fn reach(&self, trunk: &Trunk) -> Result<(Reached, SocketAddr), CallError> {
         let protocol = protocol(trunk.transport);
         let gateway = &trunk.gateway;
@@ -354,15 +354,14 @@ impl Inner {
                 format!("the gateway {gateway} must have a public address"),
             ));
         }
-        let mut problem = None;
-        for address in addresses {
-            match self.agent.reach(protocol, address, &gateway.host).await {
-                Ok(reached) => return Ok((reached, address)),
-                Err(error) => problem = Some(error),
-            }
-        }
-        let problem = problem.map_or_else(String::new, |error| format!(": {error}"));
-        let message = format!("the gateway {gateway} cannot be reached{problem}");
+        let problem = match addresses.first() {
+            None => "it has no address".to_owned(),
+            Some(address) => match self.agent.reach(protocol, *address, &gateway.host).await {
+                Ok(reached) => return Ok((reached, *address)),
+                Err(error) => error.to_string(),
+            },
+        };
+        let message = format!("the gateway {gateway} cannot be reached: {problem}");
         Err(CallError::new(CallErrorKind::Unavailable, message))
     }
 

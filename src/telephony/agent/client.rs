@@ -134,6 +134,8 @@ impl Caller {
             let response = tokio::select! {
                 response = attempt.responses.recv() => response,
                 () = sleep(CANCEL_PATIENCE), if state.cancelled => return Next::Done,
+                // Afterwards the answer may come over another connection.
+                () = path.closed(), if !state.provisional => None,
                 () = inviting.cancelled.notified(), if !state.cancelled => {
                     state.cancelled = true;
                     if state.provisional {
@@ -304,14 +306,20 @@ fn begin(path: &Path, request: Request) -> Option<Transaction> {
 async fn exchange(path: &Path, request: Request) -> Option<Response> {
     let mut transaction = begin(path, request)?;
     transaction.send().await.ok()?;
-    while let Some(message) = transaction.receive().await {
-        if let SipMessage::Response(response) = message
-            && response.status_code.code() >= 200
-        {
-            return Some(response);
+    let answered = async {
+        while let Some(message) = transaction.receive().await {
+            if let SipMessage::Response(response) = message
+                && response.status_code.code() >= 200
+            {
+                return Some(response);
+            }
         }
+        None
+    };
+    tokio::select! {
+        response = answered => response,
+        () = path.closed() => None,
     }
-    None
 }
 
 /// What a refusal means. The stack says 408 and 503 itself where nobody answers; such an answer has no tag.

@@ -106,7 +106,7 @@ impl Agent {
         self.transports.listen(listen).await
     }
 
-    /// Opens the way to where a call goes.
+    /// Opens the way to where a call goes; a connection may still be on its way when this returns.
     pub async fn reach(
         &self,
         protocol: Protocol,

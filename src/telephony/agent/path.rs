@@ -108,6 +108,14 @@ impl Path {
         stack_address(self.protocol, self.remote)
     }
 
+    /// Returns when no message gets through any more.
+    pub async fn closed(&self) {
+        match self.connection.cancel_token() {
+            Some(token) => token.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Whether messages still get through.
     pub fn open(&self) -> bool {
         let token = self.connection.cancel_token();

@@ -105,41 +105,47 @@ pub(super) trait Taker: Send + Sync + 'static {
     fn keeps(&self, remote: SocketAddr) -> bool;
 }
 
-/// Carries messages over a stream until it ends; `closed` ends it, and is cancelled when it has ended.
-pub(super) async fn carry<S, T>(
-    stream: S,
+/// Messages on their way into a stream.
+pub(super) struct Outgoing(mpsc::Receiver<TransportEvent>);
+
+/// A connection that may be used before there is a stream for it. `closed` is cancelled when there is none any more.
+pub(super) async fn connection(
     protocol: Protocol,
     remote: SocketAddr,
     closed: CancellationToken,
-    taker: Arc<T>,
-) -> io::Result<SipConnection>
-where
-    S: AsyncRead + AsyncWrite + Send + 'static,
-    T: Taker,
-{
+) -> io::Result<(SipConnection, Outgoing)> {
     let (sender, messages) = mpsc::channel(WAITING);
     // What comes is handed to the stack directly.
     let (_, nothing) = mpsc::unbounded_channel();
-    let connection = ChannelConnection::create_connection_bounded(
-        nothing,
-        sender,
-        stack_address(protocol, remote),
-        Some(closed.clone()),
-    );
+    let address = stack_address(protocol, remote);
+    let connection =
+        ChannelConnection::create_connection_bounded(nothing, sender, address, Some(closed));
     let connection = connection.await.map_err(io::Error::other)?;
-    let connection = SipConnection::Channel(connection);
+    Ok((SipConnection::Channel(connection), Outgoing(messages)))
+}
+
+/// Carries messages over a stream until it ends; `closed` ends it, and is cancelled when it has ended.
+pub(super) fn carry<S, T>(
+    stream: S,
+    (connection, outgoing): (SipConnection, Outgoing),
+    remote: SocketAddr,
+    closed: CancellationToken,
+    taker: Arc<T>,
+) where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+    T: Taker,
+{
     let (read, write) = tokio::io::split(stream);
     let (pongs, pinged) = mpsc::channel(1);
-    tokio::spawn(writing(write, messages, pinged, closed.clone()));
+    tokio::spawn(writing(write, outgoing.0, pinged, closed.clone()));
     let reader = Reader {
         taker,
         remote,
-        connection: connection.clone(),
+        connection,
         pongs,
         closed,
     };
     tokio::spawn(reader.run(read));
-    Ok(connection)
 }
 
 async fn writing(

@@ -16,7 +16,7 @@ use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
 use rsipstack::transport::SipConnection;
 use rsipstack::transport::udp::UdpConnection;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::dialog::PRODUCT;
 use super::gate::{Gate, Verdict, refusal};
 use super::path::{Path, Protocol, source_towards, stack_address};
-use super::stream::{Taker, carry};
+use super::stream::{self, Taker, carry};
 use super::{Dialogs, Listen, TlsSettings};
 
 /// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
@@ -217,29 +217,12 @@ impl Transports {
             let here = Arc::clone(&self);
             let (acceptor, endpoint) = (acceptor.clone(), endpoint.clone());
             tokio::spawn(async move {
-                let closed = here.closed.child_token();
-                let carried = async {
-                    let local = stream.local_addr()?;
-                    let flow = Flowing {
-                        here: Arc::clone(&here),
-                        endpoint,
-                        protocol,
-                    };
-                    let connection = match acceptor {
-                        None => flow.carry(stream, remote, &closed).await?,
-                        Some(acceptor) => {
-                            let stream =
-                                timeout(CONNECT_PATIENCE, acceptor.accept(stream)).await??;
-                            flow.carry(stream, remote, &closed).await?
-                        }
-                    };
-                    lock(&here.flows).insert((protocol, remote), Flow { connection, local });
-                    io::Result::Ok(())
+                let flow = Flowing {
+                    here: Arc::clone(&here),
+                    endpoint,
+                    protocol,
                 };
-                if carried.await.is_ok() {
-                    closed.cancelled().await;
-                    here.forget_flow(protocol, remote);
-                }
+                let _ended = flow.welcome(stream, remote, acceptor).await;
                 here.streams.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -413,37 +396,39 @@ impl Transports {
         name: Option<&str>,
         endpoint: &EndpointInnerRef,
     ) -> io::Result<(SipConnection, SocketAddr)> {
-        let stream = timeout(CONNECT_PATIENCE, TcpStream::connect(remote)).await??;
-        stream.set_nodelay(true)?;
-        let local = stream.local_addr()?;
+        // Its own address is told in the first message, which waits for the connection.
+        let socket = match remote {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.bind((source_towards(remote)?, 0).into())?;
+        socket.set_nodelay(true)?;
+        let local = socket.local_addr()?;
         let closed = self.closed.child_token();
-        let flow = Flowing {
-            here: Arc::clone(self),
-            endpoint: endpoint.clone(),
-            protocol,
-        };
-        let connection = if protocol == Protocol::Tls {
-            let name = match name {
-                Some(name) => ServerName::try_from(name.to_owned()).map_err(io::Error::other)?,
-                None => ServerName::IpAddress(remote.ip().into()),
-            };
-            let client = self.tls.client.clone();
-            let client = client.ok_or_else(|| io::Error::other("there is no TLS for clients"))?;
-            let connected = TlsConnector::from(client).connect(name, stream);
-            let stream = timeout(CONNECT_PATIENCE, connected).await??;
-            flow.carry(stream, remote, &closed).await?
-        } else {
-            flow.carry(stream, remote, &closed).await?
-        };
+        let (connection, outgoing) = stream::connection(protocol, remote, closed.clone()).await?;
         let flow = Flow {
             connection: connection.clone(),
             local,
         };
         lock(&self.flows).insert((protocol, remote), flow);
-        let here = Arc::clone(self);
+        let flow = Flowing {
+            here: Arc::clone(self),
+            endpoint: endpoint.clone(),
+            protocol,
+        };
+        let name = match name {
+            Some(name) => ServerName::try_from(name.to_owned()).map_err(io::Error::other)?,
+            None => ServerName::IpAddress(remote.ip().into()),
+        };
+        let ends = (connection.clone(), outgoing);
         tokio::spawn(async move {
+            let opened = flow.open(socket, remote, name, ends, closed.clone());
+            if let Err(error) = opened.await {
+                tracing::info!(%error, "a SIP connection could not be opened");
+                closed.cancel();
+            }
             closed.cancelled().await;
-            here.forget_flow(protocol, remote);
+            flow.here.forget_flow(protocol, remote);
         });
         Ok((connection, local))
     }
@@ -495,6 +480,7 @@ impl Transports {
 }
 
 /// What a stream brings, for the part of the stack that it belongs to.
+#[derive(Clone)]
 struct Flowing {
     here: Arc<Transports>,
     endpoint: EndpointInnerRef,
@@ -502,17 +488,52 @@ struct Flowing {
 }
 
 impl Flowing {
-    async fn carry<S>(
+    /// Somebody has connected; returns when the connection has ended.
+    async fn welcome(
         self,
-        stream: S,
+        stream: TcpStream,
         remote: SocketAddr,
-        closed: &CancellationToken,
-    ) -> io::Result<SipConnection>
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
-    {
-        let protocol = self.protocol;
-        carry(stream, protocol, remote, closed.clone(), Arc::new(self)).await
+        acceptor: Option<TlsAcceptor>,
+    ) -> io::Result<()> {
+        let (here, protocol) = (Arc::clone(&self.here), self.protocol);
+        let local = stream.local_addr()?;
+        let closed = here.closed.child_token();
+        let ends = stream::connection(protocol, remote, closed.clone()).await?;
+        let connection = ends.0.clone();
+        match acceptor {
+            None => carry(stream, ends, remote, closed.clone(), Arc::new(self)),
+            Some(acceptor) => {
+                let stream = timeout(CONNECT_PATIENCE, acceptor.accept(stream)).await??;
+                carry(stream, ends, remote, closed.clone(), Arc::new(self));
+            }
+        }
+        lock(&here.flows).insert((protocol, remote), Flow { connection, local });
+        closed.cancelled().await;
+        here.forget_flow(protocol, remote);
+        Ok(())
+    }
+
+    /// Connects.
+    async fn open(
+        &self,
+        socket: TcpSocket,
+        remote: SocketAddr,
+        name: ServerName<'static>,
+        ends: (SipConnection, stream::Outgoing),
+        closed: CancellationToken,
+    ) -> io::Result<()> {
+        let stream = timeout(CONNECT_PATIENCE, socket.connect(remote)).await??;
+        let taker = Arc::new(self.clone());
+        if self.protocol == Protocol::Tls {
+            let client = self.here.tls.client.clone();
+            let client = client.ok_or_else(|| io::Error::other("there is no TLS for clients"))?;
+            let connected = TlsConnector::from(client).connect(name, stream);
+            let stream = timeout(CONNECT_PATIENCE, connected).await??;
+            carry(stream, ends, remote, closed, taker);
+        } else {
+            carry(stream, ends, remote, closed, taker);
+        }
+        Ok(())
     }
 }
 
