@@ -2,7 +2,7 @@
 //! later offer changes nothing but what it means to. Reading and writing is `description`'s.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
