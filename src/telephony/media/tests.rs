@@ -132,7 +132,7 @@ async fn two_rooms_hear_each_other(ports: RangeInclusive<u16>, encryption: Encry
 #[tokio::test]
 async fn two_calls_hear_each_other_over_the_network() {
     let calls = two_rooms_hear_each_other(28_000..=28_031, Encryption::Off);
-    tokio::time::timeout(Duration::from_secs(60), calls)
+    tokio::time::timeout(Duration::from_mins(1), calls)
         .await
         .unwrap();
 }
@@ -140,7 +140,7 @@ async fn two_calls_hear_each_other_over_the_network() {
 #[tokio::test]
 async fn two_encrypted_calls_hear_each_other_over_the_network() {
     let calls = two_rooms_hear_each_other(28_032..=28_063, Encryption::Require);
-    tokio::time::timeout(Duration::from_secs(60), calls)
+    tokio::time::timeout(Duration::from_mins(1), calls)
         .await
         .unwrap();
 }
