@@ -121,11 +121,11 @@ pub(super) fn saturate(value: f32) -> i16 {
 
 /// How loud a piece of sound is, in −dBov: 0 is the loudest, 127 silence (RFC 6464 section 3).
 pub fn level_dbov(samples: &[i16]) -> u8 {
-    let sum: f64 = samples
+    // Whole numbers, so that the sum is exact and several are added at once.
+    let squares = samples
         .iter()
-        .map(|sample| f64::from(*sample).powi(2))
-        .sum();
-    let mean = sum / (samples.len() as f64).max(1.0);
+        .map(|sample| i64::from(i32::from(*sample).pow(2)));
+    let mean = squares.sum::<i64>() as f64 / (samples.len() as f64).max(1.0);
     if mean < 1.0 {
         return 127;
     }

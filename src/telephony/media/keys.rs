@@ -202,7 +202,7 @@ mod tests {
             Sent::Key {
                 marker,
                 timestamp: 1_000,
-                payload: [5, end << 7 | 10, high, low],
+                payload: [5, end << 7 | VOLUME, high, low],
             }
         };
         let expected = [

@@ -19,6 +19,8 @@ mod rtcp;
 mod rtp;
 mod secure;
 mod session;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 use std::io;

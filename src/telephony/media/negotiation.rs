@@ -2,7 +2,7 @@
 //! later offer changes nothing but what it means to. Reading and writing is `description`'s.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -312,11 +312,12 @@ impl Negotiation {
         };
         let needed = secure || self.encryption == Encryption::Require;
         if self.encryption == Encryption::Off {
-            return match secure {
-                true => Err(SdpError::Unacceptable(
+            return if secure {
+                Err(SdpError::Unacceptable(
                     "encrypted media is switched off here",
-                )),
-                false => Ok(None),
+                ))
+            } else {
+                Ok(None)
             };
         }
         let usable = section.attributes("crypto").find_map(|value| {

@@ -98,7 +98,7 @@ pub fn write(
     });
     if goodbye {
         part(packet, 1, GOODBYE, |packet| {
-            packet.extend(ssrc.to_be_bytes())
+            packet.extend(ssrc.to_be_bytes());
         });
     }
 }

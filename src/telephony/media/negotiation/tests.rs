@@ -57,6 +57,23 @@ const CARRIER: &str = "v=0\r\n\
     a=maxptime:150\r\n\
     a=ptime:30\r\n";
 
+/// All of them.
+pub const OFFERS: [&str; 4] = [SIPP, SOFT, CARRIER, ENCRYPTED];
+
+/// A telephone that wants everything encrypted.
+const ENCRYPTED: &str = "v=0\r\n\
+    o=- 1 2 IN IP4 192.0.2.7\r\n\
+    s=-\r\n\
+    c=IN IP4 192.0.2.7\r\n\
+    t=0 0\r\n\
+    m=audio 6000 RTP/SAVP 8 0\r\n\
+    a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNk|2^31\r\n\
+    a=crypto:2 AES_CM_128_HMAC_SHA1_32 inline:QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNk\r\n\
+    a=rtcp:6001 IN IP4 192.0.2.7\r\n\
+    a=ptime:20\r\n\
+    a=rtcp-mux\r\n\
+    a=sendrecv\r\n";
+
 fn local() -> SocketAddr {
     "192.0.2.1:20000".parse().unwrap()
 }

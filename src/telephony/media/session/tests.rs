@@ -495,7 +495,7 @@ fn keys_are_heard_once_and_are_not_sound() {
         stage.header.timestamp = pressed;
         stage.header.marker = n == 0;
         stage.header.write(&mut packet);
-        packet.extend([11, u8::from(n >= 7) << 7 | 10, duration[0], duration[1]]);
+        packet.extend([11, u8::from(n >= 7) << 7 | 0x0A, duration[0], duration[1]]);
         stage.header.sequence = stage.header.sequence.wrapping_add(1);
         // Some are lost on the way.
         if n % 3 != 0 {
