@@ -341,14 +341,14 @@ fn telephone() -> Vec<Operation> {
     nowhere["to_phone_number"] = json!("+1");
     let hooks = json!([{"host": "calls.example.org", "url": "https://hooks.example.org/calls"}]);
     let transfer = json!({"room_name": "lobby", "participant_identity": "grace", "transfer_to": "+12125550102"});
-    let list = || json_of::<sip::HookList>("The hooks that hold now.");
+    let list = || json_of::<sip::hooks::HookList>("The hooks that hold now.");
     vec![
         post("/sip/call", "placeCall", "Telephone")
             .summary("Calls a number into a room")
             .says("Answers when the call has been sent on its way, not when it is taken.")
             .protected()
-            .takes::<sip::CallRequest>()
-            .answers(200, json_of::<sip::CallAnswer>("It is on its way."))
+            .takes::<sip::calls::CallRequest>()
+            .answers(200, json_of::<sip::calls::CallAnswer>("It is on its way."))
             .refuses(400, &[Code::InvalidPhoneNumber])
             .refuses(404, &[Code::RoomNotFound])
             .refuses(
@@ -367,8 +367,11 @@ fn telephone() -> Vec<Operation> {
             .summary("Moves a call to another number")
             .says("Answers once the REFER is accepted, or after 5 s without refusal.")
             .protected()
-            .takes::<sip::TransferRequest>()
-            .answers(200, json_of::<sip::TransferAnswer>("It is on its way."))
+            .takes::<sip::calls::TransferRequest>()
+            .answers(
+                200,
+                json_of::<sip::calls::TransferAnswer>("It is on its way."),
+            )
             .refuses(400, &[Code::InvalidPhoneNumber])
             .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
             .refuses(
@@ -385,7 +388,7 @@ fn telephone() -> Vec<Operation> {
         post("/sip/hooks", "putHooks", "Telephone")
             .summary("Adds or replaces hooks, all or none")
             .protected()
-            .takes::<sip::HooksRequest>()
+            .takes::<sip::hooks::HooksRequest>()
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
@@ -396,7 +399,7 @@ fn telephone() -> Vec<Operation> {
             .summary("Removes hooks, all or none")
             .says("A host that the server's settings name too reverts to its setting.")
             .protected()
-            .takes::<sip::HostsRequest>()
+            .takes::<sip::hooks::HostsRequest>()
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
