@@ -211,7 +211,7 @@ mod tests {
         for (attributes, host) in [
             (&[to, ("sip.h.x-to-ip", "192.0.2.1:5060")][..], Some("192.0.2.1")),
             (&[to, ("sip.h.x-to-ip", "")], Some("b.example")),
-            (&[to, ("sip.h.x-to-ip", "what?!")], Some("b.example")),
+            (&[to, ("sip.h.x-to-ip", "!")], Some("b.example")),
             (&[to], Some("b.example")),
             (&[("sip.h.to", "tel:+4930")], None),
             (&[], None),

@@ -12,7 +12,7 @@ use super::url::check_url;
 use crate::auth::TenantId;
 use crate::config::{JsonText, Secret, Settings};
 use crate::outgoing::reach::Reach;
-use crate::webhooks::MIN_SECRET_BYTES;
+use crate::webhooks::{HookKeys, MIN_SECRET_BYTES};
 
 /// See the module.
 #[derive(Clone, Default)]
@@ -134,9 +134,22 @@ impl Configured {
     }
 
     /// What signs: for one of these hooks its own secret if it has one, for every other that of the server.
-    pub fn secret(&self, own: Option<&Host>) -> Option<&Secret> {
+    pub fn keys(&self) -> HookKeys {
+        let own = self.hooks.iter().filter_map(|(host, own)| {
+            let secret = own.secret.clone()?;
+            Some((host.as_str().to_owned(), secret))
+        });
+        HookKeys {
+            own: own.collect(),
+            common: self.secret.clone(),
+            reach: self.reach,
+        }
+    }
+
+    /// Whether anything signs for a hook; `own` is one of these.
+    pub fn signs(&self, own: Option<&Host>) -> bool {
         let own = own.and_then(|host| self.hooks.get(host)?.secret.as_ref());
-        own.or(self.secret.as_ref())
+        own.is_some() || self.secret.is_some()
     }
 
     /// What an operator may not have meant.

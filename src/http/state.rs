@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
+use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::rooms::RoomRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
@@ -29,6 +30,8 @@ pub struct AppState {
     pub sessions: Addr<SessionRegistry>,
     /// Knows whose rooms there are.
     pub rooms: Addr<RoomRegistry>,
+    /// Knows who is told of calls.
+    pub hooks: Addr<HookRegistry>,
     /// The rooms of this process; `None` where they are elsewhere, or nowhere.
     pub embedded_rooms: Option<RoomServer>,
     /// Knows the recordings; `None` where nothing is recorded.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr};
+use actix::{Actor, Addr, Recipient};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::ServerError;
+use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
 use crate::outgoing::Authorities;
@@ -33,10 +34,11 @@ struct Telling {
 }
 
 impl OpenRooms {
-    /// Opens them. Must be called in an actor system.
+    /// Opens them; `calls` is told when a telephone joins one. Must be called in an actor system.
     pub(super) fn open(
         settings: &Settings,
         authorities: &Authorities,
+        calls: &Recipient<CallJoined>,
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         let registry = |provider: Option<Arc<dyn RoomProvider>>| {
@@ -45,7 +47,8 @@ impl OpenRooms {
                 token_lifetime: rtc.token_ttl_seconds,
                 claim_unowned: settings.auth.claim_unowned_rooms,
             });
-            RoomRegistry::new(rooms).start()
+            let registry = RoomRegistry::new(rooms).telling(calls.clone());
+            registry.start()
         };
         let elsewhere = |registry| Self {
             registry,
