@@ -20,4 +20,5 @@ pub(crate) mod sentences;
 pub mod server;
 pub mod synthesis;
 pub mod telemetry;
+pub mod telephony;
 pub mod webhooks;

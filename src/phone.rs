@@ -58,6 +58,63 @@ impl fmt::Debug for PhoneNumber {
     }
 }
 
+/// Where calls go: a host name or address, and the port where it is not the usual one of the transport.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Gateway {
+    /// In lower case; IPv6 addresses without their brackets.
+    pub host: String,
+    /// 5060, or 5061 with TLS, when absent.
+    pub port: Option<u16>,
+}
+
+impl Gateway {
+    /// Reads `hostname` or `hostname:port`; an IPv6 address stands in brackets.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']')?;
+                address.parse::<std::net::Ipv6Addr>().ok()?;
+                let port = match port {
+                    "" => None,
+                    port => Some(port.strip_prefix(':')?),
+                };
+                (address, port)
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let named = text.starts_with('[') || host.chars().all(in_name);
+        if host.is_empty() || host.len() > 253 || !named {
+            return None;
+        }
+        let port = match port {
+            None => None,
+            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(port.parse().ok().filter(|port| *port > 0)?)
+            }
+            Some(_) => return None,
+        };
+        Some(Self {
+            host: host.to_ascii_lowercase(),
+            port,
+        })
+    }
+}
+
+impl fmt::Display for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +178,37 @@ mod tests {
             if let Ok(number) = PhoneNumber::parse(&text) {
                 prop_assert_eq!(PhoneNumber::parse(number.as_str()), Ok(number));
             }
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_a_host_and_perhaps_a_port() {
+        let read = |text: &str| Gateway::parse(text).map(|gateway| gateway.to_string());
+        for (text, shown) in [
+            ("SIP.example.org", "sip.example.org"),
+            ("sip.example.org:5060", "sip.example.org:5060"),
+            ("192.0.2.1:5080", "192.0.2.1:5080"),
+            ("[2001:db8::1]", "[2001:db8::1]"),
+            ("[2001:db8::1]:5061", "[2001:db8::1]:5061"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(shown));
+        }
+        for text in [
+            "",
+            ":5060",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:+1",
+            "a b",
+            "a@b",
+            "2001:db8::1",
+            "[::1",
+            "[::1]5",
+            "[a]",
+            "a;b",
+        ] {
+            assert_eq!(read(text), None, "{text}");
         }
     }
 }

@@ -13,14 +13,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use settings::{
-    Auth, Cache, Limits, Log, Providers, Recording, Rtc, Server, Setting, Settings, Shutdown,
-    Storage, TABLE,
+    Auth, Cache, Limits, Log, Providers, Recording, Redis, Rtc, Server, Setting, Settings,
+    Shutdown, Sip, Storage, TABLE,
 };
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, Networks, PortRange, RecordingBackend,
-    RecordingLayout, RtcMode, Secret, SocketAuth, VendorUrl,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks, PortRange,
+    RecordingBackend, RecordingLayout, RtcMode, Secret, SipTransport, SocketAuth, VendorUrl,
 };
 
 /// The file that is read from the current folder when no other is named.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::providers::local::wyoming::Endpoint;
 
 use super::value::{
-    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, Millis, Networks,
-    PortRange, RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue, SocketAuth,
-    VendorUrl,
+    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
+    Millis, Networks, PortRange, RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue,
+    SipTransport, SocketAuth, VendorUrl,
 };
 
 /// One declaration.
@@ -376,29 +376,60 @@ settings! {
     /// The telephone.
     sip: Sip {
         /// Where outbound calls go, `hostname` or `hostname:port`.
-        outbound_address: Option<String> = "", "sip.outbound_address", "SIP_OUTBOUND_ADDRESS", comes with "Telephone";
-        /// User name there.
-        outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME", comes with "Telephone";
-        /// Password there.
-        outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD", comes with "Telephone";
-        /// Signs what is sent to hooks.
-        hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET", comes with "Telephone";
-        /// Hooks that cannot be changed at run time, `[{"host","url"}]`.
-        hooks_json: Option<JsonText> = "", "sip.hooks_json", "SIP_HOOKS_JSON", comes with "Telephone";
-        /// First part of the rooms of inbound calls.
-        room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX", comes with "Telephone";
-        /// Who may call in, as addresses or networks.
-        allowed_addresses: List = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES", comes with "Telephone";
-        /// Where the telephone side listens, `udp:host:port,…`; nowhere when absent.
-        listen: List = "", "sip.listen", "SIP_LISTEN", comes with "Telephone";
-        /// Ports for the sound of calls.
-        rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS", comes with "Telephone";
+        outbound_address: Option<String> = "", "sip.outbound_address", "SIP_OUTBOUND_ADDRESS", check gateway;
+        /// How outbound calls are signalled.
+        outbound_transport: SipTransport = "udp", "sip.outbound_transport", "SIP_OUTBOUND_TRANSPORT";
+        /// User name there. It is used at no other address.
+        outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME";
+        /// Password there. It is used at no other address.
+        outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD";
+        /// Whether requests may name gateways with loopback, link-local or private addresses.
+        allow_private_outbound: bool = "false", "sip.allow_private_outbound", "SIP_ALLOW_PRIVATE_OUTBOUND";
+        /// How the numbers that may be called begin; all where absent. Emergency numbers never.
+        allowed_destinations: List = "", "sip.allowed_destinations", "SIP_ALLOWED_DESTINATIONS";
+        /// Where the telephone side listens, `udp:host:port`, `tcp:…`, `tls:…`; nowhere when absent, and outbound calls
+        /// leave from any free port. IPv6 hosts stand in brackets.
+        listen: List = "", "sip.listen", "SIP_LISTEN";
+        /// The address that others are told for signalling and sound; that of the interface towards them when absent.
+        advertised_address: Option<IpAddr> = "", "sip.advertised_address", "SIP_ADVERTISED_ADDRESS";
+        /// Certificate of `tls:` in `sip.listen`, a PEM file.
+        tls_cert: Option<PathBuf> = "", "sip.tls_cert", "SIP_TLS_CERT";
+        /// Its key, a PEM file.
+        tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
+        /// Who may call in, as addresses or networks; nobody when absent.
+        allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
+        /// First part of the rooms of inbound calls; the number that was called is the second.
+        room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX";
+        /// UDP ports for the sound of calls, two for each.
+        rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
+        /// Whether the sound of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.
+        media_encryption: MediaEncryption = "off", "sip.media_encryption", "SIP_MEDIA_ENCRYPTION";
+        /// Seconds without a packet after which a call ends; 0 means never.
+        media_timeout_seconds: Duration = "30", "sip.media_timeout_seconds", "SIP_MEDIA_TIMEOUT_SECONDS";
+        /// Seconds that an outbound call may ring.
+        ringing_timeout_seconds: Duration = "60", "sip.ringing_timeout_seconds", "SIP_RINGING_TIMEOUT_SECONDS", check not_nought;
+        /// Seconds that a call may last.
+        max_call_seconds: Duration = "86400", "sip.max_call_seconds", "SIP_MAX_CALL_SECONDS", check not_nought;
+        /// Calls at the same time.
+        max_calls: usize = "500", "sip.max_calls", "SIP_MAX_CALLS", check positive;
+        /// Whether the other side may transfer a call (REFER).
+        allow_incoming_transfers: bool = "false", "sip.allow_incoming_transfers", "SIP_ALLOW_INCOMING_TRANSFERS";
+        /// Signs what is sent to hooks that have no secret of their own; 16 bytes or more.
+        hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET";
+        /// Hooks that cannot be changed at run time, `[{"host","url","auth_id"?,"secret"?}]`.
+        hooks_json: Option<JsonText> = "", "sip.hooks_json", "SIP_HOOKS_JSON";
+        /// Which hosts' hooks a tenant may set, `{"tenant":["host",…]}`; any that no other tenant has, when absent.
+        tenant_hosts: Option<JsonText> = "", "sip.tenant_hosts", "SIP_TENANT_HOSTS";
+        /// Whether hooks may be without TLS.
+        allow_insecure_hooks: bool = "false", "sip.allow_insecure_hooks", "SIP_ALLOW_INSECURE_HOOKS";
+        /// Whether hooks may have a loopback, link-local or private address.
+        allow_private_hooks: bool = "false", "sip.allow_private_hooks", "SIP_ALLOW_PRIVATE_HOOKS";
     }
 
     /// What replicas share.
     redis: Redis {
-        /// Where hooks are shared between replicas.
-        url: Option<Secret> = "", "redis.url", "REDIS_URL", comes with "Telephone";
+        /// Where hooks are shared between replicas, `redis://` or `rediss://`.
+        url: Option<Secret> = "", "redis.url", "REDIS_URL";
     }
 }
 
@@ -470,6 +501,15 @@ fn up_to_ten(value: &u8) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("be 0 to 10")
+    }
+}
+
+fn gateway(value: &Option<String>) -> Result<(), &'static str> {
+    let fits = |address: &str| crate::phone::Gateway::parse(address).is_some();
+    if value.as_deref().is_none_or(fits) {
+        Ok(())
+    } else {
+        Err("be hostname or hostname:port")
     }
 }
 

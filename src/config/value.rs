@@ -424,6 +424,30 @@ words! {
 }
 
 words! {
+    /// How calls are signalled.
+    SipTransport {
+        /// Datagrams.
+        Udp = "udp",
+        /// A connection.
+        Tcp = "tcp",
+        /// An encrypted connection.
+        Tls = "tls",
+    } "udp, tcp or tls"
+}
+
+words! {
+    /// Whether the sound of calls is encrypted.
+    MediaEncryption {
+        /// Never.
+        Off = "off",
+        /// Where the other side offers it.
+        Allow = "allow",
+        /// Always; calls without it are refused.
+        Require = "require",
+    } "off, allow or require"
+}
+
+words! {
     /// How log lines look.
     LogFormat {
         /// For people.

@@ -14,7 +14,7 @@ use crate::actors::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsErr
 use crate::actors::session::messages::{DeleteRoom, RoomConfig};
 use crate::auth::Access;
 use crate::providers::rooms::link::{
-    Join, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
+    Join, JoinKind, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
 };
 use crate::providers::{RoomError, RoomProvider};
 
@@ -85,6 +85,8 @@ pub async fn enter(
         room: config.room_name.clone(),
         identity: config.identity.clone(),
         name: config.name.clone(),
+        kind: JoinKind::Agent,
+        metadata: String::new(),
         attributes: Vec::new(),
         listen: listen(&config),
         audio,

@@ -174,6 +174,7 @@ impl SessionActor {
             fields.insert("debug".to_owned(), debug);
         }
         let message = Outgoing {
+            key: None,
             topic: Some(topic),
             payload: Bytes::from(body.to_string()),
             reliable: true,

@@ -1,7 +1,7 @@
 //! A place in a room of the server in this process: no sockets, no encryption. Frames and packets pass on the rooms' own
 //! thread; signalling, which is what tells of everything else, is followed by a task.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -50,6 +50,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         view: RoomView::default(),
         inbox: Inbox::default(),
         track: None,
+        attributes: BTreeMap::new(),
         sound: Arc::default(),
     };
     let (connection, messages) = agent.enter().await.ok_or_else(stopped)?;
@@ -66,7 +67,8 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         iss: api_key.to_owned(),
         sub: join.identity.clone(),
         name: join.name.clone(),
-        kind: "agent".to_owned(),
+        kind: join.kind.claim().to_owned(),
+        metadata: join.metadata.clone(),
         attributes: join.attributes.iter().cloned().collect(),
         ..Claims::default()
     };
@@ -101,6 +103,8 @@ struct Agent {
     view: RoomView,
     inbox: Inbox,
     track: Option<Track>,
+    /// Changed attributes that the room knows.
+    attributes: BTreeMap<String, String>,
     sound: Arc<Sound>,
 }
 
@@ -194,6 +198,7 @@ impl Agent {
         let events = match message {
             Told::Join(join) => {
                 self.track = None;
+                self.attributes.clear();
                 self.sound.clear();
                 if self.audio {
                     let muted = self.end.wishes().muted;
@@ -252,6 +257,10 @@ impl Agent {
             track.muted = wishes.muted;
             let (sid, muted) = (track.sid.clone(), track.muted);
             asks.push(Ask::Mute(proto::MuteTrackRequest { sid, muted }));
+        }
+        if self.attributes != wishes.attributes {
+            self.attributes.clone_from(&wishes.attributes);
+            asks.push(view::attributes(&self.attributes));
         }
         let nobody = Listen::Only(Vec::new());
         let listen = if self.audio { &wishes.listen } else { &nobody };

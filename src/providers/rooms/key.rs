@@ -102,7 +102,8 @@ impl ApiKey {
         let token = AccessToken::with_api_key(&self.key, &self.secret)
             .with_identity(&join.identity)
             .with_name(&join.name)
-            .with_kind("agent")
+            .with_kind(join.kind.claim())
+            .with_metadata(&join.metadata)
             .with_attributes(attributes.map(|(key, value)| (key.as_str(), value.as_str())))
             .with_ttl(AGENT_TOKEN)
             .with_grants(grants(&join.room));

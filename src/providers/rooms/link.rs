@@ -37,12 +37,36 @@ pub struct Join {
     pub identity: String,
     /// What others read.
     pub name: String,
+    /// As what.
+    pub kind: JoinKind,
+    /// What others and the server read about them, from the beginning.
+    pub metadata: String,
     /// Attributes that others read, from the beginning.
     pub attributes: Vec<(String, String)>,
     /// Whom to hear.
     pub listen: Listen,
     /// Whether there is sound at all: without, nothing is published and nobody is heard.
     pub audio: bool,
+}
+
+/// What a participant is to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum JoinKind {
+    /// A program that hears and speaks.
+    #[default]
+    Agent,
+    /// Somebody at a telephone.
+    Telephone,
+}
+
+impl JoinKind {
+    /// As tokens name it.
+    pub const fn claim(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Telephone => "sip",
+        }
+    }
 }
 
 /// Whose audio tracks are subscribed to. Events tell of everybody.
@@ -199,6 +223,41 @@ pub struct Outgoing {
     pub reliable: bool,
     /// Identities; none means everybody.
     pub destinations: Vec<String>,
+    /// A key of a telephone instead of a payload.
+    pub key: Option<TelephoneKey>,
+}
+
+/// A key of a telephone (RFC 4733 section 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TelephoneKey(char);
+
+impl TelephoneKey {
+    /// The key with this sign: 0 to 9, `*`, `#`, A to D.
+    pub fn new(sign: char) -> Option<Self> {
+        let sign = sign.to_ascii_uppercase();
+        matches!(sign, '0'..='9' | '*' | '#' | 'A'..='D').then_some(Self(sign))
+    }
+
+    /// The key of this event code.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let sign = b"0123456789*#ABCD".get(usize::from(code))?;
+        Some(Self(char::from(*sign)))
+    }
+
+    /// Its sign.
+    pub const fn sign(self) -> char {
+        self.0
+    }
+
+    /// Its event code.
+    pub fn code(self) -> u8 {
+        match self.0 {
+            '*' => 10,
+            '#' => 11,
+            letter @ 'A'..='D' => 12 + (letter as u8 - b'A'),
+            digit => digit as u8 - b'0',
+        }
+    }
 }
 
 impl Outgoing {
@@ -338,6 +397,21 @@ impl LinkControl {
     /// Chooses whose audio is subscribed to.
     pub fn listen(&self, listen: Listen) {
         self.shared.wish(|wishes| wishes.listen = listen);
+    }
+
+    /// Changes attributes that others read; an empty value removes one. Those that are not named stay.
+    pub fn attributes(&self, changes: impl IntoIterator<Item = (String, String)>) {
+        self.shared.wish(|wishes| wishes.attributes.extend(changes));
+    }
+
+    /// Presses a key of a telephone: for those of these identities who are at one, or for everybody who is.
+    pub fn press(&self, key: TelephoneKey, destinations: Vec<String>) -> Result<(), SendError> {
+        self.shared.push_message(Outgoing {
+            reliable: true,
+            destinations,
+            key: Some(key),
+            ..Outgoing::default()
+        })
     }
 
     /// Leaves; returns when the server was told, or could not be.

@@ -6,6 +6,7 @@ mod event;
 mod key;
 pub mod link;
 pub mod packets;
+pub mod telephone;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -61,6 +62,11 @@ pub trait RoomProvider: Send + Sync {
 
     /// Joins a room as an agent. The answer comes when the room was joined; its media may still be on its way.
     async fn connect(&self, join: link::Join) -> Result<link::RoomLink, RoomError>;
+
+    /// Who carries calls into these rooms, if anybody.
+    fn telephone(&self) -> Option<std::sync::Arc<dyn telephone::Telephone>> {
+        None
+    }
 
     /// A token that opens one room.
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;

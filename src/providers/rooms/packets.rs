@@ -29,12 +29,18 @@ impl Outbox {
     /// The packet of a message. A reliable one is numbered and kept.
     #[allow(deprecated)] // older clients still read the deprecated fields
     pub fn packet(&mut self, message: Outgoing, identity: &str, now: Instant) -> Bytes {
-        let user = proto::UserPacket {
-            payload: message.payload.to_vec(),
-            topic: message.topic,
-            participant_identity: identity.to_owned(),
-            destination_identities: message.destinations.clone(),
-            ..Default::default()
+        let value = match message.key {
+            Some(key) => Value::SipDtmf(proto::SipDtmf {
+                code: key.code().into(),
+                digit: key.sign().into(),
+            }),
+            None => Value::User(proto::UserPacket {
+                payload: message.payload.to_vec(),
+                topic: message.topic,
+                participant_identity: identity.to_owned(),
+                destination_identities: message.destinations.clone(),
+                ..Default::default()
+            }),
         };
         let kind = if message.reliable {
             Kind::Reliable
@@ -49,7 +55,7 @@ impl Outbox {
             participant_identity: identity.to_owned(),
             destination_identities: message.destinations,
             sequence: if message.reliable { self.sequence } else { 0 },
-            value: Some(Value::User(user)),
+            value: Some(value),
             ..Default::default()
         };
         let bytes: Bytes = packet.encode_to_vec().into();

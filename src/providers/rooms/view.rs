@@ -1,10 +1,11 @@
 //! What a participant knows of its room from LiveKit's signalling: who is there with which tracks, told as the differences
 //! that [`LinkEvent`]s are; and which tracks to ask for. Pure state: both kinds of link feed it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use livekit_protocol as proto;
 use proto::participant_info::State;
+use proto::signal_request::Message as Ask;
 use proto::{DisconnectReason, ParticipantInfo, TrackInfo, TrackType};
 
 use super::link::{Ending, LinkEvent, Listen};
@@ -205,6 +206,14 @@ pub fn microphone(cid: &str, muted: bool) -> proto::AddTrackRequest {
         disable_red: true,
         ..Default::default()
     }
+}
+
+/// The wish to change one's own attributes.
+pub fn attributes(changed: &BTreeMap<String, String>) -> Ask {
+    Ask::UpdateMetadata(proto::UpdateParticipantMetadata {
+        attributes: changed.clone().into_iter().collect(),
+        ..Default::default()
+    })
 }
 
 /// What a server's reason to end a session means.

@@ -14,6 +14,7 @@ use super::pc::{Arrival, Pc, Polled};
 use super::request::Route;
 use super::session::{Phase, Session};
 use crate::providers::rooms::link::{Ending, LinkEnd, LinkEvent, Listen, Packet};
+use crate::providers::rooms::view;
 
 /// What a peer connection may yield in one go before anything else has its turn.
 const MOST_PER_TURN: usize = 1_000;
@@ -95,6 +96,10 @@ impl Session {
             let sid = info.sid.clone();
             let muted = wishes.muted;
             self.ask(Ask::Mute(proto::MuteTrackRequest { sid, muted }));
+        }
+        if self.attributes != wishes.attributes {
+            self.attributes.clone_from(&wishes.attributes);
+            self.ask(view::attributes(&wishes.attributes));
         }
         let nobody = Listen::Only(Vec::new());
         let listen = if self.options.join.audio {

@@ -2,7 +2,7 @@
 //! link wishes, and leaves what is to be sent in [`Outputs`]. Here are its phases: dialling, joining, going on after an
 //! interruption, and the end. Offers, tracks and packets are `media`'s, sockets the driver's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -121,6 +121,8 @@ pub struct Session {
     pub(super) outbox: Outbox,
     pub(super) end: LinkEnd,
     pub(super) publication: Option<Publication>,
+    /// Changed attributes that the server knows.
+    pub(super) attributes: BTreeMap<String, String>,
     /// Which track arrives in which section.
     pub(super) carried: HashMap<str0m::media::Mid, String>,
     pub(super) writers: HashMap<String, TrackWriter>,
@@ -161,6 +163,7 @@ impl Session {
             outbox: Outbox::default(),
             end,
             publication: None,
+            attributes: BTreeMap::new(),
             carried: HashMap::new(),
             writers: HashMap::new(),
             wanted: Wanted::default(),
@@ -363,6 +366,8 @@ impl Session {
 
     fn enter_open(&mut self, now: Instant) {
         self.phase = Phase::Open;
+        // A new session has those of the token only; telling a resumed one again does no harm.
+        self.attributes.clear();
         self.ping_at = now + self.ping_every;
         self.media_by = Some(now + MEDIA);
     }

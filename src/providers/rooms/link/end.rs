@@ -1,6 +1,6 @@
 //! The other end of a [`RoomLink`], for those who make one: what it wants sent and wished, and where they say what happens.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -20,6 +20,8 @@ pub struct Wishes {
     pub muted: bool,
     /// Whom to hear.
     pub listen: Listen,
+    /// Attributes that were changed since the joining, as they shall be.
+    pub attributes: BTreeMap<String, String>,
     /// Whether it is to leave.
     pub left: bool,
 }
@@ -128,6 +130,7 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
     let wishes = Wishes {
         muted: false,
         listen: join.listen.clone(),
+        attributes: BTreeMap::new(),
         left: false,
     };
     let shared = Arc::new(Shared {

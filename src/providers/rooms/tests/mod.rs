@@ -12,7 +12,7 @@ use livekit_protocol as proto;
 
 use self::edge::Edge;
 use super::link::{
-    Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
+    Ending, Frame, Join, JoinKind, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
     PublishSink, RoomLink, TrackAudio,
 };
 use crate::outgoing::Authorities;
@@ -120,6 +120,8 @@ fn join(identity: &str) -> Join {
         room: "kitchen".to_owned(),
         identity: identity.to_owned(),
         name: identity.to_uppercase(),
+        kind: JoinKind::Agent,
+        metadata: String::new(),
         attributes: vec![("colour".to_owned(), "blue".to_owned())],
         listen: Listen::All,
         audio: true,
@@ -131,7 +133,8 @@ fn token_of(join: &Join) -> String {
         iss: "key".into(),
         sub: join.identity.clone(),
         name: join.name.clone(),
-        kind: "agent".into(),
+        kind: join.kind.claim().into(),
+        metadata: join.metadata.clone(),
         exp: 4_000_000_000,
         attributes: join.attributes.iter().cloned().collect(),
         ..Claims::default()
@@ -277,6 +280,7 @@ impl Guest {
 
     fn send(&self, text: &str, reliable: bool, to: &[&str]) {
         let message = Outgoing {
+            key: None,
             topic: Some("messages".to_owned()),
             payload: text.to_owned().into(),
             reliable,

@@ -1,0 +1,333 @@
+//! The seam to the telephone: calls that join rooms, whoever carries them — the bridge in this process or LiveKit's SIP
+//! service. A call is a participant of a room, of kind SIP, and described by LiveKit's `sip.…` attributes; who may call
+//! whom is not this seam's matter.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{Secret, SipTransport};
+use crate::phone::{Gateway, PhoneNumber};
+
+/// News that wait to be read. Whoever tells them waits then.
+pub const WAITING_NEWS: usize = 1_024;
+
+/// Attributes of telephone participants, as LiveKit names them.
+pub mod attribute {
+    /// The call's id, `SCL_…`.
+    pub const CALL_ID: &str = "sip.callID";
+    /// `Call-ID` of its dialog.
+    pub const CALL_ID_FULL: &str = "sip.callIDFull";
+    /// Tag of the other side.
+    pub const CALL_TAG: &str = "sip.callTag";
+    /// `dialing`, `ringing`, `automation`, `active`, `hangup`.
+    pub const CALL_STATUS: &str = "sip.callStatus";
+    /// The number outside.
+    pub const PHONE_NUMBER: &str = "sip.phoneNumber";
+    /// Ours.
+    pub const TRUNK_PHONE_NUMBER: &str = "sip.trunkPhoneNumber";
+    /// Where the other side is.
+    pub const HOSTNAME: &str = "sip.hostname";
+    /// The trunk.
+    pub const TRUNK_ID: &str = "sip.trunkID";
+    /// The dispatch rule that chose the room of an inbound call.
+    pub const RULE_ID: &str = "sip.ruleID";
+    /// What headers of the INVITE begin with; their names follow in lower case.
+    pub const HEADER: &str = "sip.h.";
+    /// How it ended, as [`super::CallStatus::Hangup`] says it. Ours, not LiveKit's.
+    pub const CAUSE: &str = "sip.cause";
+}
+
+/// Carries calls.
+#[async_trait]
+pub trait Telephone: Send + Sync {
+    /// Places a call: its participant joins the room, and the INVITE is sent. The answer does not wait for anybody to
+    /// pick up.
+    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError>;
+
+    /// Moves a participant's call to another number by REFER, and waits for the outcome. `accepted` is told when the
+    /// other side has taken the wish, where that can be seen before. A call that has ended meanwhile counts as moved.
+    async fn transfer(
+        &self,
+        transfer: NewTransfer,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<(), CallError>;
+
+    /// Ends a participant's call, also one that rings.
+    async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError>;
+
+    /// The calls that there are, and those that ended in the last minute; empty where somebody else carries them.
+    fn calls(&self) -> Vec<CallReport>;
+}
+
+/// A call to be placed.
+#[derive(Debug, Clone)]
+pub struct NewCall {
+    /// The room, which is there.
+    pub room: String,
+    /// Who, as the room knows them.
+    pub identity: String,
+    /// What people read.
+    pub name: String,
+    /// Whose number is shown.
+    pub from: PhoneNumber,
+    /// Whom to call.
+    pub to: PhoneNumber,
+    /// Where to.
+    pub trunk: Trunk,
+    /// More attributes, beside those of the call.
+    pub attributes: Vec<(String, String)>,
+    /// How long it may ring.
+    pub ringing_timeout: Duration,
+    /// How long it may last.
+    pub max_duration: Duration,
+    /// Keys that are pressed once it is answered; `w` is half a second of waiting.
+    pub dtmf: String,
+}
+
+/// A gateway and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trunk {
+    /// Where.
+    pub gateway: Gateway,
+    /// By which transport.
+    pub transport: SipTransport,
+    /// Who we are there.
+    pub login: Option<Login>,
+    /// Whether a loopback, link-local or private address is meant.
+    pub private: bool,
+}
+
+/// A name and its password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The name.
+    pub username: String,
+    /// May be empty.
+    pub password: Secret,
+}
+
+/// A call that was placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedCall {
+    /// The participant, `PA_…`.
+    pub participant_sid: String,
+    /// `SCL_…`.
+    pub sip_call_id: String,
+}
+
+/// A wish to move a call.
+#[derive(Debug, Clone)]
+pub struct NewTransfer {
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+    /// Where to.
+    pub to: TransferTarget,
+    /// How long the new one may ring.
+    pub ringing_timeout: Duration,
+}
+
+/// Where a call is moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransferTarget {
+    /// A number: `tel:` where it is international, else a user of the gateway.
+    Number(PhoneNumber),
+    /// A whole URI, `sip:`, `sips:` or `tel:`; without control characters, spaces, `<` and `>`.
+    Uri(String),
+}
+
+/// Who called whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// They called us.
+    Inbound,
+    /// We called them.
+    Outbound,
+}
+
+/// Where a call is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallStatus {
+    /// It is on its way.
+    Dialing,
+    /// It rings, here or there.
+    Ringing,
+    /// They speak.
+    Active,
+    /// It is over.
+    Hangup(HangupCause),
+}
+
+impl CallStatus {
+    /// As the attribute and the events say it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Dialing => "dialing",
+            Self::Ringing => "ringing",
+            Self::Active => "active",
+            Self::Hangup(_) => "hangup",
+        }
+    }
+}
+
+/// Why a call is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HangupCause {
+    /// The telephone hung up.
+    Remote,
+    /// We hung up: by wish, or because the participant or the room was ended.
+    Local,
+    /// It rang before anybody picked up, and we gave it up by wish.
+    Cancelled,
+    /// Busy (486, 600).
+    Busy,
+    /// They would not (603 and others).
+    Declined,
+    /// Nobody picked up in time (408, 480, our own limit).
+    NoAnswer,
+    /// No such number (404, 410, 484, 604).
+    NotFound,
+    /// The gateway refuses us (401, 403, 407).
+    Unauthorized,
+    /// Nobody answers at the gateway's address, or it cannot be used.
+    Unreachable,
+    /// The two sides have no way to speak in common (415, 488).
+    Media,
+    /// No sound came for too long.
+    MediaTimeout,
+    /// It was moved elsewhere.
+    Transferred,
+    /// It lasted as long as it may.
+    TooLong,
+    /// The gateway failed (other answers).
+    Failed,
+    /// The server stops.
+    Shutdown,
+}
+
+impl HangupCause {
+    /// As the events say it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Remote => "remote",
+            Self::Local => "local",
+            Self::Cancelled => "cancelled",
+            Self::Busy => "busy",
+            Self::Declined => "declined",
+            Self::NoAnswer => "no_answer",
+            Self::NotFound => "not_found",
+            Self::Unauthorized => "unauthorized",
+            Self::Unreachable => "unreachable",
+            Self::Media => "media",
+            Self::MediaTimeout => "media_timeout",
+            Self::Transferred => "transferred",
+            Self::TooLong => "too_long",
+            Self::Failed => "failed",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What happens to calls, in the order in which it does.
+#[derive(Debug, Clone)]
+pub struct CallNews {
+    /// `SCL_…`.
+    pub sip_call_id: String,
+    /// Who called whom.
+    pub direction: Direction,
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+    /// Where it is now.
+    pub status: CallStatus,
+}
+
+/// Where a [`Telephone`] tells its news. It has room for [`WAITING_NEWS`].
+pub type NewsSender = mpsc::Sender<CallNews>;
+
+/// How a call does.
+#[derive(Debug, Clone)]
+pub struct CallReport {
+    /// `SCL_…`.
+    pub sip_call_id: String,
+    /// Who called whom.
+    pub direction: Direction,
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+    /// Where it is.
+    pub status: CallStatus,
+    /// How long ago it began.
+    pub age: Duration,
+    /// How long it took until it was answered.
+    pub answered_after: Option<Duration>,
+    /// Its sound, once there is some.
+    pub media: Option<MediaReport>,
+}
+
+/// How the sound of a call does.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MediaReport {
+    /// `PCMU`, `PCMA`, `G722` or `opus`.
+    pub codec: &'static str,
+    /// Whether it is encrypted.
+    pub encrypted: bool,
+    /// Packets that came.
+    pub received: u64,
+    /// Packets that should have come and did not.
+    pub lost: u64,
+    /// Interarrival jitter (RFC 3550 section 6.4.1), in milliseconds.
+    pub jitter_ms: f64,
+    /// Packets that were sent.
+    pub sent: u64,
+    /// Packets that the other side missed, by its reports.
+    pub lost_there: u64,
+    /// From the answer to the first packet that came.
+    pub first_received: Option<Duration>,
+    /// From the answer to the first packet that was sent.
+    pub first_sent: Option<Duration>,
+}
+
+/// What went wrong, in the distinctions that a caller acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallErrorKind {
+    /// Nobody of this identity is in the room, or not by telephone.
+    NotFound,
+    /// What was asked for cannot be: no such address, no ports, no line.
+    Refused,
+    /// It is not a moment for it: the call is not answered yet, or is being moved elsewhere.
+    Precondition,
+    /// The other side said no; the status is its answer.
+    Rejected(u16),
+    /// It did not happen in time.
+    Timeout,
+    /// There are as many calls as there may be.
+    Full,
+    /// The provider cannot be reached, or fails.
+    Unavailable,
+}
+
+/// A call's failure.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct CallError {
+    /// What kind.
+    pub kind: CallErrorKind,
+    /// For people. Never a secret or a number.
+    pub message: String,
+}
+
+impl CallError {
+    /// An error.
+    pub fn new(kind: CallErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+}

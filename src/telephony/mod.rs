@@ -1,0 +1,2 @@
+//! The embedded bridge: telephone calls by SIP that join the rooms of this process. LiveKit's SIP service, which does the
+//! same for its rooms, is spoken to by `providers/livekit`.
