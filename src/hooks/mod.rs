@@ -33,8 +33,8 @@ use crate::config::{Secret, Settings};
 const MOST_ATTEMPTS: usize = 8;
 /// How often servers that share their hooks look for changes of others: they agree within a second.
 const LOOK: Duration = Duration::from_millis(400);
-/// The first pause after Redis did not answer, twice as long each time, up to the longest.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause after Redis did not answer; the first is twice as long as between looks, and each is twice the last.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is wrong with the settings of hooks.
 pub fn problems(settings: &Settings) -> Vec<String> {

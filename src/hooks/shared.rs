@@ -106,8 +106,17 @@ impl Shared {
         })
     }
 
-    /// The version of what Redis holds; empty where it holds nothing.
+    /// The version of what Redis holds; empty where it holds nothing. Asks again over a new connection where the old one
+    /// has died since it was used.
     pub async fn version(&mut self) -> Result<String, SharedError> {
+        let used = self.open.is_some();
+        match self.ask_version().await {
+            Err(_) if used => self.ask_version().await,
+            answer => answer,
+        }
+    }
+
+    async fn ask_version(&mut self) -> Result<String, SharedError> {
         let mut query = redis::cmd("HGET");
         query.arg(KEY).arg(VERSION);
         let connection = self.connection().await?;
