@@ -24,7 +24,7 @@ use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
 use crate::hooks::{Configured, Hooks};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
@@ -33,7 +33,9 @@ use crate::providers::embedded::EmbeddedError;
 use crate::providers::file::FileStore;
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
-use crate::providers::{ProviderTable, azure, cartesia, deepgram, elevenlabs, google, local, null};
+use crate::providers::{
+    ProviderTable, azure, cartesia, deepgram, elevenlabs, google, livekit, local, null,
+};
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
@@ -283,13 +285,6 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
 
 /// What an operator may not have meant.
 fn warn(config: &Config) {
-    for resolved in config.not_yet_used() {
-        let later = resolved.setting.comes_with.unwrap_or_default();
-        tracing::warn!(
-            setting = resolved.setting.key,
-            "is set, but not used before \"{later}\" is built"
-        );
-    }
     for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
@@ -511,20 +506,33 @@ impl StopSignal {
     }
 }
 
-/// What needs no token.
-const fn open_doors(settings: &Settings) -> Option<&'static str> {
-    let counts_elsewhere = settings.telemetry.metrics_address.is_some();
-    match (settings.auth.required, settings.auth.socket) {
-        (false, _) if counts_elsewhere => Some(
-            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices (/voices)",
-        ),
-        (false, _) => Some(
-            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts \
-             (/voices, /metrics)",
-        ),
-        (true, SocketAuth::Public) => Some("speak and listen (/ws)"),
-        (true, SocketAuth::Required) => None,
+/// What needs no token; nothing where everything does.
+fn open_doors(settings: &Settings) -> String {
+    if settings.auth.required {
+        return match settings.auth.socket {
+            SocketAuth::Public => "speak and listen (/ws)".to_owned(),
+            SocketAuth::Required => String::new(),
+        };
     }
+    let mut open = vec![
+        "speak and listen (/ws, /speak)",
+        "list and end sessions (/sessions)",
+        "read voices (/voices)",
+    ];
+    if settings.telemetry.metrics_address.is_none() {
+        open.push("read counts (/metrics)");
+    }
+    if settings.recording.backend != RecordingBackend::Off {
+        open.push("fetch and delete recordings (/recordings)");
+    }
+    if livekit::mode(&settings.rtc) != RtcMode::Off {
+        open.push("enter rooms and send people out (/rtc)");
+        open.push(match settings.sip.outbound_address {
+            Some(_) => "call telephones at your expense and change hooks (/sip)",
+            None => "change hooks (/sip)",
+        });
+    }
+    open.join(", ")
 }
 
 /// Tells whoever started it where it listens, what it can do and what to try.
@@ -534,9 +542,8 @@ fn announce(address: SocketAddr, settings: &Settings) {
         .tls_cert
         .as_ref()
         .map_or("http", |_| "https");
-    if !address.ip().is_loopback()
-        && let Some(open) = open_doors(settings)
-    {
+    let open = open_doors(settings);
+    if !address.ip().is_loopback() && !open.is_empty() {
         tracing::warn!(
             "listening on {address}, where whoever reaches this address can, without a token, {open}"
         );
