@@ -209,7 +209,10 @@ mod tests {
     fn the_host_is_that_of_x_to_ip_and_otherwise_that_of_to() {
         let to = ("sip.h.to", "sip:a@b.example");
         for (attributes, host) in [
-            (&[to, ("sip.h.x-to-ip", "192.0.2.1:5060")][..], Some("192.0.2.1")),
+            (
+                &[to, ("sip.h.x-to-ip", "192.0.2.1:5060")][..],
+                Some("192.0.2.1"),
+            ),
             (&[to, ("sip.h.x-to-ip", "")], Some("b.example")),
             (&[to, ("sip.h.x-to-ip", "!")], Some("b.example")),
             (&[to], Some("b.example")),

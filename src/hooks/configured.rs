@@ -61,12 +61,20 @@ impl Configured {
             insecure: sip.allow_insecure_hooks,
             private: sip.allow_private_hooks,
         };
-        Self::read(sip.hooks_json.as_ref(), sip.tenant_hosts.as_ref(), sip.hook_secret.clone(), reach)
+        Self::read(
+            sip.hooks_json.as_ref(),
+            sip.tenant_hosts.as_ref(),
+            sip.hook_secret.clone(),
+            reach,
+        )
     }
 
     /// Those of a test, with hooks and grants as the settings have them.
     #[cfg(test)]
-    pub(super) fn of(hooks: Option<&JsonText>, grants: Option<&JsonText>) -> Result<Self, Vec<String>> {
+    pub(super) fn of(
+        hooks: Option<&JsonText>,
+        grants: Option<&JsonText>,
+    ) -> Result<Self, Vec<String>> {
         Self::read(hooks, grants, None, Reach::default())
     }
 

@@ -132,7 +132,11 @@ mod tests {
     fn a_file_that_cannot_be_understood_is_left_aside_and_one_that_cannot_be_read_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let file = HookFile::new(folder.path().to_owned());
-        for text in ["", "{\"hooks\":", r#"{"hooks":[{"host":"a:5060","url":""}]}"#] {
+        for text in [
+            "",
+            "{\"hooks\":",
+            r#"{"hooks":[{"host":"a:5060","url":""}]}"#,
+        ] {
             fs::write(file.path(), text).unwrap();
             assert_eq!(file.load().unwrap(), Added::default());
             let aside = fs::read_to_string(folder.path().join(UNREADABLE)).unwrap();

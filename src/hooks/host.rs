@@ -171,12 +171,24 @@ mod tests {
     fn a_header_names_a_host_with_or_without_everything_else() {
         for (value, host) in [
             ("sip:+4930@Sip.Example.ORG", "sip.example.org"),
-            ("<sip:+4930@sip.example.org:5060;user=phone>;tag=a@b", "sip.example.org"),
+            (
+                "<sip:+4930@sip.example.org:5060;user=phone>;tag=a@b",
+                "sip.example.org",
+            ),
             ("Ann <SIPS:ann@sip.example.org.>", "sip.example.org"),
-            (r#""A \"<sip:x@evil.example>\" B" <sip:ann@sip.example.org>"#, "sip.example.org"),
-            ("sip:+4930;phone-context=a.example@sip.example.org", "sip.example.org"),
+            (
+                r#""A \"<sip:x@evil.example>\" B" <sip:ann@sip.example.org>"#,
+                "sip.example.org",
+            ),
+            (
+                "sip:+4930;phone-context=a.example@sip.example.org",
+                "sip.example.org",
+            ),
             ("sip:sip.example.org?subject=a", "sip.example.org"),
-            ("sip:ann@sip.example.org;transport=tls;tag=1", "sip.example.org"),
+            (
+                "sip:ann@sip.example.org;transport=tls;tag=1",
+                "sip.example.org",
+            ),
             ("sip:ann@[2001:db8::1]:5061;lr", "2001:db8::1"),
             ("2001:db8::1", "2001:db8::1"),
             ("192.0.2.7:5060", "192.0.2.7"),

@@ -175,7 +175,9 @@ impl Hooks {
             }
             pause = match self.look(&mut kept).await {
                 Ok(()) => LOOK,
-                Err(_) => (pause * 2).min(LONGEST_PAUSE).mul_f64(1.0 - 0.2 * fastrand::f64()),
+                Err(_) => (pause * 2)
+                    .min(LONGEST_PAUSE)
+                    .mul_f64(1.0 - 0.2 * fastrand::f64()),
             };
         }
     }
@@ -248,7 +250,10 @@ impl Hooks {
                 removed: Vec::new(),
             };
             if let Some(version) = shared.change("", &all).await? {
-                tracing::info!(hooks = all.put.len(), "Redis holds no hooks: those that were last known are put there");
+                tracing::info!(
+                    hooks = all.put.len(),
+                    "Redis holds no hooks: those that were last known are put there"
+                );
                 kept.version = version;
                 return Ok(());
             }

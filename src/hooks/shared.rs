@@ -87,11 +87,17 @@ pub fn problem(url: &Secret) -> Option<String> {
 
 fn read(url: &Secret) -> Result<ConnectionInfo, String> {
     let info = url.expose().into_connection_info();
-    let info = info.map_err(|_| "must be redis://[user:password@]host[:port][/number], or rediss:// with TLS")?;
+    let info = info.map_err(
+        |_| "must be redis://[user:password@]host[:port][/number], or rediss:// with TLS",
+    )?;
     match info.addr() {
         ConnectionAddr::Tcp(..) => Ok(info),
-        ConnectionAddr::TcpTls { insecure: false, .. } => Ok(info),
-        ConnectionAddr::TcpTls { .. } => Err("must not have a fragment: certificates are checked".to_owned()),
+        ConnectionAddr::TcpTls {
+            insecure: false, ..
+        } => Ok(info),
+        ConnectionAddr::TcpTls { .. } => {
+            Err("must not have a fragment: certificates are checked".to_owned())
+        }
         _ => Err("must begin with redis:// or rediss://".to_owned()),
     }
 }
@@ -139,7 +145,10 @@ impl Shared {
             }
             match serde_json::from_str::<Hook>(&value) {
                 Ok(hook) if hook.host.as_str() == field => hooks.push(hook),
-                _ => tracing::warn!(host = field, "a hook in Redis cannot be read and does not hold"),
+                _ => tracing::warn!(
+                    host = field,
+                    "a hook in Redis cannot be read and does not hold"
+                ),
             }
         }
         let added = hooks.into_iter().collect();
@@ -223,7 +232,11 @@ mod tests {
 
     #[test]
     fn an_address_that_is_none_is_not_repeated() {
-        for good in ["redis://a", "redis://user:word@a:6380/2", "rediss://:word@a"] {
+        for good in [
+            "redis://a",
+            "redis://user:word@a:6380/2",
+            "rediss://:word@a",
+        ] {
             assert_eq!(problem(&Secret::new(good)), None, "{good}");
         }
         for bad in [

@@ -173,9 +173,8 @@ impl<'a> Table<'a> {
             let refused =
                 |field: &str, problem: &str| invalid(&format!("hooks[{index}].{field}"), problem);
             let host = Host::parse(&wish.host);
-            let host = host.ok_or_else(|| {
-                refused("host", "must be a name or an address, without a port")
-            })?;
+            let host = host
+                .ok_or_else(|| refused("host", "must be a name or an address, without a port"))?;
             self.check_scope(access, &host)
                 .map_err(|problem| refused("host", problem))?;
             check_url(&wish.url, self.configured.reach())

@@ -23,7 +23,9 @@ async fn what_was_added_is_found_by_the_next_process() {
     let access = Access::anonymous();
     let first = hooks();
     first.open().await;
-    let seen = first.put(&access, vec![wish("B.example"), wish("a.example")]).await;
+    let seen = first
+        .put(&access, vec![wish("B.example"), wish("a.example")])
+        .await;
     assert_eq!(names(&seen.unwrap()), ["a.example", "b.example"]);
     let second = hooks();
     second.open().await;

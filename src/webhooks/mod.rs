@@ -82,7 +82,11 @@ pub struct HookAddress {
 impl fmt::Debug for HookAddress {
     /// A URL may hold a secret in its path or query.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HookAddress({})", self.url.host_str().unwrap_or_default())
+        write!(
+            f,
+            "HookAddress({})",
+            self.url.host_str().unwrap_or_default()
+        )
     }
 }
 
@@ -100,7 +104,10 @@ pub struct HookKeys {
 impl HookKeys {
     /// The receiver at an address; `None` where nothing signs for it.
     fn receiver(&self, address: &HookAddress) -> Option<Receiver> {
-        let own = address.signer.as_ref().and_then(|signer| self.own.get(signer));
+        let own = address
+            .signer
+            .as_ref()
+            .and_then(|signer| self.own.get(signer));
         Some(Receiver {
             url: address.url.clone(),
             secret: own.or(self.common.as_ref())?.clone(),
@@ -251,12 +258,7 @@ impl Webhooks {
         self.post(id, Addressee::Hook(to), body).await
     }
 
-    async fn post(
-        &self,
-        id: uuid::Uuid,
-        to: Addressee,
-        body: String,
-    ) -> Result<(), SpoolError> {
+    async fn post(&self, id: uuid::Uuid, to: Addressee, body: String) -> Result<(), SpoolError> {
         let id = id.to_string();
         let webhook = Webhook {
             id: id.clone(),

@@ -174,7 +174,11 @@ impl Teller {
             match rooms.give(&call.room.name, owner).await {
                 Ok(()) => {}
                 Err(RoomsError::AccessDenied | RoomsError::NoRoom) => {
-                    tracing::warn!(host, event = event.id, "a call is not told: its room is not, or another's than its hook");
+                    tracing::warn!(
+                        host,
+                        event = event.id,
+                        "a call is not told: its room is not, or another's than its hook"
+                    );
                     return Ok(CallTold::NotTheirs);
                 }
                 Err(error) => return Err(error),
@@ -182,7 +186,11 @@ impl Teller {
         }
         let signer = configured.then_some(&call.sip_host);
         if !self.hooks.configured().signs(signer) {
-            tracing::error!(host, event = event.id, "a call is not told: nothing signs for its hook (sip.hook_secret)");
+            tracing::error!(
+                host,
+                event = event.id,
+                "a call is not told: nothing signs for its hook (sip.hook_secret)"
+            );
             return Ok(CallTold::Unsigned);
         }
         let address = HookAddress {

@@ -466,7 +466,11 @@ impl Handler<TakeEvent> for RoomRegistry {
 impl Handler<RoomHappening> for RoomRegistry {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, RoomHappening(event): RoomHappening, _: &mut Context<Self>) -> Self::Result {
+    fn handle(
+        &mut self,
+        RoomHappening(event): RoomHappening,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
         let told = self.happened(event);
         // It was logged where it failed, and nobody posts it again.
         Box::pin(async { drop(told.await) })

@@ -75,7 +75,13 @@ fn everybody_sees_their_own_and_who_has_no_tenant_sees_all() {
     let seen = callers().map(|access| table.shown(&access));
     assert_eq!(
         hosts(&seen[0]),
-        ["a.example", "b.example", "c.example", "d.example", "z.example"]
+        [
+            "a.example",
+            "b.example",
+            "c.example",
+            "d.example",
+            "z.example"
+        ]
     );
     assert_eq!(hosts(&seen[1]), ["a.example", "d.example"]);
     assert_eq!(hosts(&seen[2]), ["b.example"]);
@@ -100,7 +106,9 @@ fn a_hook_is_added_for_its_tenant_and_replaces_that_of_the_same_host_in_any_spel
     }
     let mut given = wish("b.example");
     given.auth_id = Some("b".to_owned());
-    let change = table.put(&anonymous, vec![given, wish("a.example")]).unwrap();
+    let change = table
+        .put(&anonymous, vec![given, wish("a.example")])
+        .unwrap();
     let owners = change.put.iter().map(|hook| hook.owner.as_ref());
     let owners: Vec<_> = owners.map(|owner| owner.map(TenantId::as_str)).collect();
     assert_eq!(owners, [None, Some("b")]);
@@ -131,25 +139,72 @@ fn one_hook_that_does_not_fit_refuses_all_and_is_named() {
         ..wish("bad.example")
     };
     for (access, bad, expected) in [
-        (&anonymous, wish("a:5060"), "400 hooks[1].host: must be a name"),
-        (&anonymous, wish("GOOD.example"), "400 hooks[1].host: is there twice"),
-        (&anonymous, with("http://a.example/", None), "400 hooks[1].url: must be https"),
-        (&anonymous, with("https://10.0.0.1/", None), "400 hooks[1].url: must be a public"),
-        (&anonymous, with("https://a.example/", Some("")), "400 hooks[1].auth_id: must be"),
-        (&anonymous, wish("Fixed.example"), "405 hooks: fixed.example"),
+        (
+            &anonymous,
+            wish("a:5060"),
+            "400 hooks[1].host: must be a name",
+        ),
+        (
+            &anonymous,
+            wish("GOOD.example"),
+            "400 hooks[1].host: is there twice",
+        ),
+        (
+            &anonymous,
+            with("http://a.example/", None),
+            "400 hooks[1].url: must be https",
+        ),
+        (
+            &anonymous,
+            with("https://10.0.0.1/", None),
+            "400 hooks[1].url: must be a public",
+        ),
+        (
+            &anonymous,
+            with("https://a.example/", Some("")),
+            "400 hooks[1].auth_id: must be",
+        ),
+        (
+            &anonymous,
+            wish("Fixed.example"),
+            "405 hooks: fixed.example",
+        ),
         (&a, wish("fixed.example"), "405 hooks: fixed.example"),
-        (&a, wish("fixed-b.example"), "400 hooks[1].host: belongs to somebody else"),
-        (&a, wish("b.example"), "400 hooks[1].host: belongs to somebody else"),
-        (&a, wish("z.example"), "400 hooks[1].host: belongs to somebody else"),
-        (&a, wish("other.example"), "400 hooks[1].host: is not one of your hosts"),
+        (
+            &a,
+            wish("fixed-b.example"),
+            "400 hooks[1].host: belongs to somebody else",
+        ),
+        (
+            &a,
+            wish("b.example"),
+            "400 hooks[1].host: belongs to somebody else",
+        ),
+        (
+            &a,
+            wish("z.example"),
+            "400 hooks[1].host: belongs to somebody else",
+        ),
+        (
+            &a,
+            wish("other.example"),
+            "400 hooks[1].host: is not one of your hosts",
+        ),
     ] {
-        let refused = text(table.put(access, vec![wish("good.example"), bad]).unwrap_err());
+        let refused = text(
+            table
+                .put(access, vec![wish("good.example"), bad])
+                .unwrap_err(),
+        );
         assert!(refused.starts_with(expected), "{refused}, not {expected}");
     }
     let mut of_a = wish("good.example");
     of_a.auth_id = Some("a".to_owned());
     let refused = text(table.put(&a, vec![of_a]).unwrap_err());
-    assert!(refused.starts_with("400 hooks[0].auth_id: may be given only"), "{refused}");
+    assert!(
+        refused.starts_with("400 hooks[0].auth_id: may be given only"),
+        "{refused}"
+    );
     assert!(table.put(&a, vec![wish("good.example")]).is_ok());
 }
 
@@ -178,10 +233,22 @@ fn what_was_added_is_removed_unknown_hosts_are_ignored_and_one_that_is_fixed_ref
         })
     };
     assert_eq!(
-        remove(&anonymous, &["B.Example", "nobody.example", "a b", "a.example", "a.example"]),
+        remove(
+            &anonymous,
+            &[
+                "B.Example",
+                "nobody.example",
+                "a b",
+                "a.example",
+                "a.example"
+            ]
+        ),
         removed(&["a.example", "b.example"])
     );
-    assert_eq!(remove(&a, &["a.example", "nobody.example"]), removed(&["a.example"]));
+    assert_eq!(
+        remove(&a, &["a.example", "nobody.example"]),
+        removed(&["a.example"])
+    );
     for (access, host, expected) in [
         (&a, "b.example", "400 hosts[1]: belongs to somebody else"),
         (&a, "fixed.example", "405 hosts: fixed.example"),
@@ -263,7 +330,10 @@ fn there_are_only_so_many_hooks_of_one_tenant_and_in_all() {
     };
     let new = || vec![wish("new.example")];
     let refused = text(table.put(&a, new()).unwrap_err());
-    assert!(refused.starts_with("400 hooks: one tenant has 1000"), "{refused}");
+    assert!(
+        refused.starts_with("400 hooks: one tenant has 1000"),
+        "{refused}"
+    );
     assert!(table.put(&a, vec![wish("h0.example")]).is_ok());
     assert!(table.put(&b, new()).is_ok());
     let all = many(None, MOST_HOOKS);
@@ -272,6 +342,9 @@ fn there_are_only_so_many_hooks_of_one_tenant_and_in_all() {
         added: &all,
     };
     let refused = text(table.put(&anonymous, new()).unwrap_err());
-    assert!(refused.starts_with("400 hooks: this server keeps"), "{refused}");
+    assert!(
+        refused.starts_with("400 hooks: this server keeps"),
+        "{refused}"
+    );
     assert!(table.put(&anonymous, vec![wish("h0.example")]).is_ok());
 }
