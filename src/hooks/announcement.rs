@@ -9,14 +9,10 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::host::Host;
+use crate::providers::rooms::telephone::attribute;
 
-/// How the attributes begin that hold headers of the call, each followed by the header's name in lower case.
-const HEADER: &str = "sip.h.";
 /// The headers that say which host was called, the first one that names one.
 const CALLED: [&str; 2] = ["sip.h.x-to-ip", "sip.h.to"];
-/// Numbers of the two sides: who called, and who was called.
-const CALLER: &str = "sip.phoneNumber";
-const CALLEE: &str = "sip.trunkPhoneNumber";
 /// Names ids of events that are made of other ids (RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x5a3e_94b7_0c5d_4f0e_9a37_d1c2_68b4_7f11);
 
@@ -80,7 +76,7 @@ pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<A
         .into_iter()
         .find_map(|header| Host::of_header(known(header)?))?;
     let headers = attributes.iter().filter_map(|(name, value)| {
-        let name = name.strip_prefix(HEADER)?;
+        let name = name.strip_prefix(attribute::HEADER)?;
         Some((name.to_owned(), value.clone()))
     });
     Some(Announcement {
@@ -93,8 +89,8 @@ pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<A
             name: room.name.clone(),
             sid: room.sid.clone(),
         },
-        from_phone_number: known(CALLER).cloned(),
-        to_phone_number: known(CALLEE).cloned(),
+        from_phone_number: known(attribute::PHONE_NUMBER).cloned(),
+        to_phone_number: known(attribute::TRUNK_PHONE_NUMBER).cloned(),
         room_prefix: room_prefix.map(str::to_owned),
         sip_host: host,
         sip_headers: headers.collect(),

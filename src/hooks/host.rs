@@ -201,6 +201,46 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_written_the_host_that_is_found_is_one() {
+        const PIECES: [&str; 24] = [
+            "sip:",
+            "SIPS:",
+            "tel:",
+            "<",
+            ">",
+            "\"",
+            "\\",
+            "@",
+            ":",
+            ";",
+            "?",
+            ",",
+            " ",
+            ".",
+            "[",
+            "]",
+            "::1",
+            "a",
+            "b.example",
+            "192.0.2.1",
+            "5060",
+            "%",
+            "ä",
+            "\0",
+        ];
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20_000 {
+            let count = random.usize(0..12);
+            let text: String = (0..count)
+                .map(|_| PIECES[random.usize(..PIECES.len())])
+                .collect();
+            if let Some(host) = Host::of_header(&text) {
+                assert_eq!(Host::parse(host.as_str()).as_ref(), Some(&host), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_header_without_a_host_or_with_two_names_none() {
         for value in [
             "",

@@ -320,6 +320,10 @@ async fn blocking<T: Send + 'static>(
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is what errors are mapped with"
+)]
 fn storage(error: impl ToString) -> HookError {
     HookError::Storage(error.to_string())
 }

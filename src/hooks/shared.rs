@@ -91,8 +91,8 @@ fn read(url: &Secret) -> Result<ConnectionInfo, String> {
         |_| "must be redis://[user:password@]host[:port][/number], or rediss:// with TLS",
     )?;
     match info.addr() {
-        ConnectionAddr::Tcp(..) => Ok(info),
-        ConnectionAddr::TcpTls {
+        ConnectionAddr::Tcp(..)
+        | ConnectionAddr::TcpTls {
             insecure: false, ..
         } => Ok(info),
         ConnectionAddr::TcpTls { .. } => {

@@ -212,6 +212,10 @@ fn body(call: &Announcement) -> serde_json::Result<String> {
     serde_json::to_string(call)
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is what errors are mapped with"
+)]
 fn untold(error: impl ToString) -> RoomsError {
     RoomsError::Untold(error.to_string())
 }
