@@ -4,13 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr};
+use actix::{Actor, Addr, Recipient};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ServerError;
 use crate::actors::registry::calls::{CallRegistry, CallRules, Calls, Ledger, News};
+use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
 use crate::http::tls;
@@ -51,11 +52,12 @@ struct Telling {
 }
 
 impl OpenRooms {
-    /// Opens them. Must be called in an actor system.
+    /// Opens them; `hooks` are told when a telephone joins one. Must be called in an actor system.
     pub(super) async fn open(
         settings: &Settings,
         authorities: &Authorities,
         webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         match livekit::mode(rtc) {
@@ -71,7 +73,7 @@ impl OpenRooms {
                     provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
                 Ok(Self {
                     provisioning,
-                    ..Self::of(settings, Arc::new(deployment), news, webhooks)
+                    ..Self::of(settings, Arc::new(deployment), news, webhooks, hooks)
                 })
             }
             RtcMode::Embedded => {
@@ -87,7 +89,7 @@ impl OpenRooms {
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
-                let open = Self::of(settings, Arc::new(provider), news, webhooks);
+                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks);
                 Ok(Self {
                     telling: Some(Telling::begin(
                         started.events,
@@ -121,6 +123,7 @@ impl OpenRooms {
         provider: Arc<dyn RoomProvider>,
         news: mpsc::Receiver<CallNews>,
         webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
     ) -> Self {
         let rooms = Rooms {
             provider,
@@ -136,7 +139,7 @@ impl OpenRooms {
             webhooks: Some(webhooks.clone()),
         };
         Self {
-            registry: RoomRegistry::new(Some(rooms)).start(),
+            registry: RoomRegistry::new(Some(rooms)).telling(hooks.clone()).start(),
             calls: CallRegistry::new(Some(calls)).start(),
             embedded: None,
             telephone: None,

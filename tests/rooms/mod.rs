@@ -6,7 +6,7 @@ mod api_clients;
 mod behaviours;
 pub mod client;
 mod doors;
-mod events;
+pub mod events;
 mod matrix;
 mod network;
 mod proxy;
