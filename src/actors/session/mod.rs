@@ -304,10 +304,7 @@ impl Drop for SessionActor {
 
 impl SessionActor {
     fn moment(&self) -> Moment {
-        Moment {
-            now: Instant::now().into_std(),
-            heard: self.hearing.position(),
-        }
+        self.hearing.moment()
     }
 
     /// Tells the state what the output does.

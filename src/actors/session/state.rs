@@ -917,8 +917,7 @@ impl Session {
     /// Tells what has waited for former recognisers.
     fn tell_waiting(&mut self, moment: Moment) {
         for (event, heard) in self.succession.due() {
-            let now = moment.now;
-            self.understood(event, Moment { now, heard });
+            self.understood(event, Moment { heard, ..moment });
         }
     }
 
