@@ -565,15 +565,20 @@ impl Session {
             return self.refuse(ErrorCode::NotConfigured, "send config first");
         };
         let (stream_id, recording) = (stream_id.clone(), known.recording);
-        let room = known.room.as_ref().map(|(config, _)| config.clone());
+        let mut room = known.room.as_ref().map(|(config, _)| config.clone());
+        // Where the participants of a room are heard alone, it is they for whom it changes.
+        let alone = room.as_ref().and_then(|room| room.listen.as_deref());
         let changeable = Changeable {
-            stt: known.stt.as_ref(),
+            stt: known.stt.as_ref().or(alone),
             tts: known.tts.as_ref(),
             vad: &known.vad,
         };
         match update.over(changeable) {
             Ok(Some(mut wanted)) => {
                 wanted.recording = recording;
+                if let Some(room) = room.as_mut().filter(|room| room.listen.is_some()) {
+                    room.listen = wanted.stt.take().map(Box::new);
+                }
                 wanted.rtc = room;
                 self.prepare(config, stream_id, Box::new(wanted), true);
             }
