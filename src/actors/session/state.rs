@@ -88,6 +88,8 @@ pub enum Effect {
         vad: VadConfig,
         /// Whether it is recorded, and the rates of what is heard and of what is played then.
         recording: Option<(SampleRate, SampleRate)>,
+        /// Whether whoever keeps the room records it.
+        egress: bool,
     },
     /// The config will not be carried out.
     Discard {
@@ -442,7 +444,7 @@ impl Session {
         };
         let nothing_to_record = || {
             let alone = wanted.rtc.as_ref().is_some_and(|rtc| rtc.listen.is_some());
-            let nothing = wanted.recording && wanted.stt.is_none() && !alone;
+            let nothing = wanted.records() && wanted.stt.is_none() && !alone;
             let problem = "recording: without audio there is nothing to record";
             nothing.then(|| Refusal::new(ErrorCode::RecordingUnavailable, problem))
         };
@@ -662,6 +664,7 @@ impl Session {
             choice,
             room,
         } = under_way;
+        let (records, egress) = (wanted.records(), wanted.room_for_egress().is_some());
         let SessionConfig {
             stt: listen,
             tts: speech,
@@ -686,7 +689,8 @@ impl Session {
         self.effects.push(Effect::Commit {
             config,
             vad,
-            recording: recording.then(rates),
+            recording: records.then(rates),
+            egress,
         });
         if (stt.is_some() || listen.is_none())
             && let Some(old) = self.stt.take()

@@ -111,6 +111,7 @@ impl Stage {
             rooms: Some(RoomRegistry::new(Some(kept)).start()),
             webhooks: None,
             recordings: None,
+            egresses: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),
