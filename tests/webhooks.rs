@@ -51,7 +51,7 @@ impl Drop for Receiver {
 }
 
 /// The settings of a server that tells it.
-pub fn settings(url: &str) -> [(&str, &str); 5] {
+pub fn settings(url: &str) -> [(&'static str, &str); 5] {
     [
         ("WEBHOOKS_URL", url),
         ("WEBHOOKS_SECRET", SECRET),
