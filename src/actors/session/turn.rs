@@ -1153,7 +1153,7 @@ mod tests {
             .speech(1_000)
             .partial("one")
             .silence(patience - STEP_MS);
-        scene.speech(2 * STEP_MS);
+        scene.speech(3 * STEP_MS);
         assert_eq!(scene.finalizes(), 0);
         // The client sends no more.
         scene.stall(2 * GLIMPSE.as_millis() as u64);
