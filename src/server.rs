@@ -13,6 +13,7 @@ use actix::Actor;
 use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
+use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,7 @@ use crate::providers::transport::Transport;
 use crate::providers::{
     ProviderTable, azure, cartesia, deepgram, elevenlabs, google, livekit, local, null,
 };
+use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
@@ -313,7 +315,17 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let hooks = hooks.start();
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let rooms = OpenRooms::open(settings, &authorities, &webhooks, &hooks.clone().recipient()).await?;
+    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
+    let egresses = egress
+        .zip(recordings.clone())
+        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    let rooms = OpenRooms::open(
+        settings,
+        &authorities,
+        &webhooks,
+        &hooks.clone().recipient(),
+    )
+    .await?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -326,6 +338,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         calls: Some(rooms.calls.clone()),
         webhooks: Some(webhooks.clone()),
         recordings: recordings.clone(),
+        egresses: egresses.clone(),
         closing: closing.clone(),
         settings: session_settings(settings),
     });
@@ -348,7 +361,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         work: work.clone(),
     });
 
-    let uploads = recordings.map(|recordings| Uploads::begin(recordings, settings));
+    let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses, settings));
 
     // Signals are caught before anything is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
@@ -416,13 +429,22 @@ struct Uploads {
 }
 
 impl Uploads {
-    fn begin(recordings: Arc<Recordings>, settings: &Settings) -> Self {
+    fn begin(
+        recordings: Arc<Recordings>,
+        egresses: Option<Arc<Egresses>>,
+        settings: &Settings,
+    ) -> Self {
         let closing = CancellationToken::new();
         if let Some(days) = settings.recording.retention_days {
             let age = Duration::from_hours(24) * days.get();
             actix_web::rt::spawn(recordings.clone().forget(age, closing.clone()));
         }
-        let task = actix_web::rt::spawn(recordings.run(closing.clone()));
+        let until = closing.clone();
+        let task = actix_web::rt::spawn(async move {
+            let elsewhere = egresses.map(|egresses| egresses.run(until.clone()));
+            let elsewhere = OptionFuture::from(elsewhere);
+            tokio::join!(recordings.run(until), elsewhere);
+        });
         Self { task, closing }
     }
 

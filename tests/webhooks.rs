@@ -17,12 +17,13 @@ const SECRET: &str = "a secret of sixteen bytes or more";
 pub struct Receiver {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// Where it listens.
     pub port: u16,
 }
 
 impl Receiver {
     /// One on this port, or any (0), that refuses so many at first.
-    fn start(port: u16, failures: u32) -> Self {
+    pub fn start(port: u16, failures: u32) -> Self {
         Self::checking(SECRET, port, failures)
     }
 
@@ -54,7 +55,8 @@ impl Drop for Receiver {
     }
 }
 
-fn settings(url: &str) -> [(&str, &str); 5] {
+/// The settings of a server that tells it.
+pub fn settings(url: &str) -> [(&'static str, &str); 5] {
     [
         ("WEBHOOKS_URL", url),
         ("WEBHOOKS_SECRET", SECRET),

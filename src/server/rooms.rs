@@ -139,7 +139,9 @@ impl OpenRooms {
             webhooks: Some(webhooks.clone()),
         };
         Self {
-            registry: RoomRegistry::new(Some(rooms)).telling(hooks.clone()).start(),
+            registry: RoomRegistry::new(Some(rooms))
+                .telling(hooks.clone())
+                .start(),
             calls: CallRegistry::new(Some(calls)).start(),
             embedded: None,
             telephone: None,
