@@ -5,6 +5,7 @@ mod rooms;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,17 +13,20 @@ use actix::Actor;
 use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
+use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
+use crate::hooks::{Configured, Hooks};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::RecordingStore;
@@ -33,6 +37,7 @@ use crate::providers::transport::Transport;
 use crate::providers::{
     ProviderTable, azure, cartesia, deepgram, elevenlabs, google, livekit, local, null,
 };
+use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
@@ -80,6 +85,12 @@ pub enum ServerError {
     /// The trunks of embedded rooms.
     #[error("data_dir: trunks cannot be kept there: {0}")]
     Trunks(#[source] io::Error),
+    /// Nobody can be called.
+    #[error("{0}")]
+    Telephone(#[source] io::Error),
+    /// The hooks of the settings.
+    #[error("{}", .0.join("\n"))]
+    Hooks(Vec<String>),
     /// Events of rooms cannot be posted.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -110,16 +121,38 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
     let cache = &settings.cache;
     SynthesisSettings {
         cache: cache.enabled.then(|| CacheSettings {
-            path: cache
-                .path
-                .clone()
-                .unwrap_or_else(|| settings.storage.data_dir.join("cache")),
+            path: cache_folder(settings),
             ttl: cache.ttl_seconds,
             max_bytes: cache.max_bytes.0,
             memory_bytes: cache.memory_bytes.0,
         }),
         per_provider: settings.limits.syntheses_per_provider,
     }
+}
+
+/// The folder of what is kept between runs and can be made anew, and of hooks.
+fn cache_folder(settings: &Settings) -> PathBuf {
+    let path = settings.cache.path.clone();
+    path.unwrap_or_else(|| settings.storage.data_dir.join("cache"))
+}
+
+/// The hooks of the settings and those that were added, with what is known of them.
+async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, ServerError> {
+    let configured = Configured::new(settings).map_err(ServerError::Hooks)?;
+    for warning in configured.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let folder = cache_folder(settings);
+    let hooks = match &settings.redis.url {
+        None => Hooks::in_folder(configured, folder),
+        Some(url) => {
+            let transport = Transport::new(authorities).map_err(io::Error::other)?;
+            let shared = Hooks::in_redis(configured, folder, url, transport.tls());
+            shared.map_err(|problem| ServerError::Hooks(vec![format!("redis.url: {problem}")]))?
+        }
+    };
+    hooks.open().await;
+    Ok(hooks)
 }
 
 /// Whatever keeps recordings.
@@ -274,11 +307,25 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
-    let webhooks = Webhooks::open(&WebhookSettings::new(settings), &authorities);
+    let hooks = hooks(settings, &authorities).await?;
+    let keys = hooks.configured().keys();
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), &authorities);
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let hooks = HookRegistry::new(hooks, webhooks.clone(), settings.sip.room_prefix.clone());
+    let hooks = hooks.start();
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let rooms = OpenRooms::open(settings, &authorities, &webhooks)?;
+    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
+    let egresses = egress
+        .zip(recordings.clone())
+        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    let rooms = OpenRooms::open(
+        settings,
+        &authorities,
+        &webhooks,
+        &hooks.clone().recipient(),
+    )
+    .await?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -291,6 +338,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         calls: Some(rooms.calls.clone()),
         webhooks: Some(webhooks.clone()),
         recordings: recordings.clone(),
+        egresses: egresses.clone(),
         closing: closing.clone(),
         settings: session_settings(settings),
     });
@@ -304,6 +352,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         rooms: rooms.registry.clone(),
         calls: rooms.calls.clone(),
+        hooks,
         embedded_rooms: rooms.embedded.clone(),
         trunks: rooms.trunks.clone(),
         sessions,
@@ -312,7 +361,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         work: work.clone(),
     });
 
-    let uploads = recordings.map(|recordings| Uploads::begin(recordings, settings));
+    let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses, settings));
 
     // Signals are caught before anything is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
@@ -380,13 +429,22 @@ struct Uploads {
 }
 
 impl Uploads {
-    fn begin(recordings: Arc<Recordings>, settings: &Settings) -> Self {
+    fn begin(
+        recordings: Arc<Recordings>,
+        egresses: Option<Arc<Egresses>>,
+        settings: &Settings,
+    ) -> Self {
         let closing = CancellationToken::new();
         if let Some(days) = settings.recording.retention_days {
             let age = Duration::from_hours(24) * days.get();
             actix_web::rt::spawn(recordings.clone().forget(age, closing.clone()));
         }
-        let task = actix_web::rt::spawn(recordings.run(closing.clone()));
+        let until = closing.clone();
+        let task = actix_web::rt::spawn(async move {
+            let elsewhere = egresses.map(|egresses| egresses.run(until.clone()));
+            let elsewhere = OptionFuture::from(elsewhere);
+            tokio::join!(recordings.run(until), elsewhere);
+        });
         Self { task, closing }
     }
 

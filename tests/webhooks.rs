@@ -14,19 +14,25 @@ use crate::session::recorded::{hears, recorded, recording};
 const SECRET: &str = "a secret of sixteen bytes or more";
 
 /// A receiver. Dropping it kills it.
-struct Receiver {
+pub struct Receiver {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    port: u16,
+    /// Where it listens.
+    pub port: u16,
 }
 
 impl Receiver {
     /// One on this port, or any (0), that refuses so many at first.
-    fn start(port: u16, failures: u32) -> Self {
+    pub fn start(port: u16, failures: u32) -> Self {
+        Self::checking(SECRET, port, failures)
+    }
+
+    /// The same, with signatures of this secret.
+    pub fn checking(secret: &str, port: u16, failures: u32) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut child = Command::new(root.join(".clients/python/bin/python"))
             .arg(root.join("tests/clients/webhook_receiver.py"))
-            .args([&port.to_string(), SECRET, &failures.to_string()])
+            .args([&port.to_string(), secret, &failures.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -37,7 +43,7 @@ impl Receiver {
     }
 
     /// What it has seen next.
-    fn next(&mut self) -> Value {
+    pub fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
     }
 }
@@ -49,7 +55,8 @@ impl Drop for Receiver {
     }
 }
 
-fn settings(url: &str) -> [(&str, &str); 5] {
+/// The settings of a server that tells it.
+pub fn settings(url: &str) -> [(&'static str, &str); 5] {
     [
         ("WEBHOOKS_URL", url),
         ("WEBHOOKS_SECRET", SECRET),

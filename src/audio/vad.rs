@@ -157,6 +157,15 @@ impl Vad {
         !matches!(self.decider.state, State::Silence)
     }
 
+    /// Whether the frames heard last may be the beginning of speech, which is not known yet.
+    pub const fn is_onset(&self) -> bool {
+        match self.decider.state {
+            State::Onset { .. } => true,
+            State::Silence | State::Pause { .. } => self.decider.against > 0,
+            State::Speech => false,
+        }
+    }
+
     /// Ends speech without an event and with the last sample that was heard: what comes next is another onset.
     pub fn interrupt(&mut self) {
         self.decider.position += self.frame.len() as u64;

@@ -176,6 +176,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
     problems.extend(crate::webhooks::problems(settings));
+    problems.extend(crate::hooks::problems(settings));
     problems.extend(crate::providers::s3::problems(&settings.recording));
     problems.extend(crate::providers::livekit::problems(&settings.rtc));
     problems

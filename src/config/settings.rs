@@ -499,6 +499,7 @@ fn up_to_ten(value: &u8) -> Result<(), &'static str> {
     }
 }
 
+#[expect(clippy::ref_option, reason = "the rule of a setting of this type")]
 fn gateway(value: &Option<String>) -> Result<(), &'static str> {
     let fits = |address: &str| crate::phone::Gateway::parse(address).is_some();
     if value.as_deref().is_none_or(fits) {

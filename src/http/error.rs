@@ -186,9 +186,14 @@ impl ApiError {
             .collect::<Vec<_>>()
             .join(", ");
         let message = format!("{method} is not possible here; use {names}");
+        Self::new(Code::MethodNotAllowed, message).allowing(allow)
+    }
+
+    /// The same, with the methods that are possible: every 405 says so (RFC 9110, section 15.5.6).
+    pub fn allowing(self, allow: &[Method]) -> Self {
         Self {
             allow: allow.to_vec(),
-            ..Self::new(Code::MethodNotAllowed, message)
+            ..self
         }
     }
 

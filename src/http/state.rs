@@ -10,6 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
 use crate::actors::registry::calls::CallRegistry;
+use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::rooms::RoomRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
@@ -33,6 +34,8 @@ pub struct AppState {
     pub rooms: Addr<RoomRegistry>,
     /// Knows the calls.
     pub calls: Addr<CallRegistry>,
+    /// Knows who is told of calls.
+    pub hooks: Addr<HookRegistry>,
     /// The rooms of this process; `None` where they are elsewhere, or nowhere.
     pub embedded_rooms: Option<RoomServer>,
     /// Their trunks.

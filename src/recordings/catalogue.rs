@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, key};
+use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, egress, key};
 use crate::actors::session::StreamId;
 use crate::auth::Access;
 use crate::providers::{ByteStream, RecordingStore, StoreError};
@@ -47,6 +47,10 @@ impl Recordings {
         let journal = self
             .in_journals(move |journals| journals.look_up(&journal))
             .await?;
+        let journal = match journal {
+            None => egress::look_up(self, name).await?,
+            journal => journal,
+        };
         match self.metadata(name).await {
             Ok(metadata) if metadata.may_be_seen_by(access) => Ok(Found::Stored(metadata)),
             Ok(_) => Ok(Found::Nothing),

@@ -3,6 +3,7 @@
 //! store keeps things is [`crate::providers::RecordingStore`]'s matter.
 
 pub mod catalogue;
+pub mod egress;
 pub mod examine;
 pub mod journal;
 mod metadata;
@@ -12,7 +13,7 @@ mod upload;
 pub mod uploader;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ pub struct RecordingSettings {
 pub struct Recordings {
     store: Arc<dyn RecordingStore>,
     prefix: String,
+    data_dir: PathBuf,
     journals: Journals,
     settings: RecordingSettings,
     webhooks: Option<Webhooks>,
@@ -82,6 +84,7 @@ impl Recordings {
         Ok(Self {
             store,
             prefix,
+            data_dir: data_dir.to_owned(),
             journals: Journals::open(journal::root(data_dir))?,
             settings,
             webhooks: None,
@@ -100,7 +103,11 @@ impl Recordings {
 
     /// Begins the journal of one that has not begun yet.
     pub async fn begin(&self, metadata: Metadata) -> Result<Journal, BeginError> {
-        let key = key(&self.prefix, &metadata.stream_id, AUDIO);
+        let name = metadata.stream_id.clone();
+        let elsewhere = egress::look_up(self, &name).await;
+        if elsewhere.map_err(BeginError::Journal)?.is_some() {
+            return Err(BeginError::Exists);
+        }
         let journals = self.journals.clone();
         let begun = tokio::task::spawn_blocking(move || journals.begin(&metadata)).await;
         let journal = match begun.unwrap_or_else(|error| Err(io::Error::other(error))) {
@@ -110,19 +117,23 @@ impl Recordings {
             begun => begun.map_err(BeginError::Journal)?,
         };
         // The journal is there before the question, so that of two that ask one is refused.
+        if self.is_stored(&name).await {
+            abandon(journal);
+            return Err(BeginError::Exists);
+        }
+        Ok(journal)
+    }
+
+    /// Whether the store is known to have one of this name. A store that is away does not keep anybody from speaking: what
+    /// is recorded waits for it, and overwrites nothing when it is back.
+    async fn is_stored(&self, name: &str) -> bool {
+        let key = key(&self.prefix, name, AUDIO);
         match tokio::time::timeout(QUESTION, self.store.head(&key)).await {
-            Ok(Ok(_)) => {
-                abandon(journal);
-                Err(BeginError::Exists)
-            }
-            Ok(Err(StoreError::NotFound)) | Err(_) => Ok(journal),
-            // A store that is away does not keep anybody from speaking: the journal waits for it, and it overwrites
-            // nothing when it is back.
-            answer => {
-                if let Ok(Err(error)) = answer {
-                    tracing::warn!(%error, "the store cannot tell whether it has a recording");
-                }
-                Ok(journal)
+            Ok(Ok(_)) => true,
+            Ok(Err(StoreError::NotFound)) | Err(_) => false,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the store cannot tell whether it has a recording");
+                false
             }
         }
     }

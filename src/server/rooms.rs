@@ -1,23 +1,28 @@
 //! The rooms that the settings ask for, from their opening to their end.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr};
+use actix::{Actor, Addr, Recipient};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ServerError;
 use crate::actors::registry::calls::{CallRegistry, CallRules, Calls, Ledger, News};
+use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
+use crate::http::tls;
 use crate::outgoing::Authorities;
 use crate::providers::RoomProvider;
 use crate::providers::embedded;
+use crate::providers::embedded::telephone::EmbeddedTelephone;
 use crate::providers::livekit::{self, LiveKit};
 use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::rooms::{RoomEvent, RoomServer};
+use crate::telephony::agent::TlsSettings;
 use crate::telephony::trunks::Trunks;
 use crate::webhooks::{RoomEvents, Webhooks};
 
@@ -29,6 +34,8 @@ pub(super) struct OpenRooms {
     pub(super) calls: Addr<CallRegistry>,
     /// The rooms of this process.
     pub(super) embedded: Option<RoomServer>,
+    /// Who carries calls into them.
+    telephone: Option<Arc<EmbeddedTelephone>>,
     /// Their trunks.
     pub(super) trunks: Option<Arc<Trunks>>,
     telling: Option<Telling>,
@@ -45,11 +52,12 @@ struct Telling {
 }
 
 impl OpenRooms {
-    /// Opens them. Must be called in an actor system.
-    pub(super) fn open(
+    /// Opens them; `hooks` are told when a telephone joins one. Must be called in an actor system.
+    pub(super) async fn open(
         settings: &Settings,
         authorities: &Authorities,
         webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         match livekit::mode(rtc) {
@@ -65,17 +73,23 @@ impl OpenRooms {
                     provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
                 Ok(Self {
                     provisioning,
-                    ..Self::of(settings, Arc::new(deployment), news, webhooks)
+                    ..Self::of(settings, Arc::new(deployment), news, webhooks, hooks)
                 })
             }
             RtcMode::Embedded => {
                 let data_dir = &settings.storage.data_dir;
-                let (_sender, news) = mpsc::channel(WAITING_NEWS);
+                let (sender, news) = mpsc::channel(WAITING_NEWS);
                 let started = embedded::start(rtc, data_dir)?;
+                let rooms = (started.server.clone(), started.key.key.clone());
+                let tls = telephone_tls(settings)?;
+                let telephone =
+                    EmbeddedTelephone::start(&settings.sip, rtc, tls, rooms, sender).await;
+                let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
+                let provider = started.provider.with_telephone(telephone.clone());
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
-                let open = Self::of(settings, Arc::new(started.provider), news, webhooks);
+                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks);
                 Ok(Self {
                     telling: Some(Telling::begin(
                         started.events,
@@ -83,6 +97,7 @@ impl OpenRooms {
                         events,
                     )),
                     embedded: Some(started.server),
+                    telephone: Some(telephone),
                     trunks: Some(Arc::new(trunks)),
                     ..open
                 })
@@ -95,6 +110,7 @@ impl OpenRooms {
             registry: RoomRegistry::new(None).start(),
             calls: CallRegistry::new(None).start(),
             embedded: None,
+            telephone: None,
             trunks: None,
             telling: None,
             news: None,
@@ -107,6 +123,7 @@ impl OpenRooms {
         provider: Arc<dyn RoomProvider>,
         news: mpsc::Receiver<CallNews>,
         webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
     ) -> Self {
         let rooms = Rooms {
             provider,
@@ -122,9 +139,12 @@ impl OpenRooms {
             webhooks: Some(webhooks.clone()),
         };
         Self {
-            registry: RoomRegistry::new(Some(rooms)).start(),
+            registry: RoomRegistry::new(Some(rooms))
+                .telling(hooks.clone())
+                .start(),
             calls: CallRegistry::new(Some(calls)).start(),
             embedded: None,
+            telephone: None,
             trunks: None,
             telling: None,
             news: Some(news),
@@ -134,6 +154,9 @@ impl OpenRooms {
 
     /// Ends the rooms of this process; their last events are told for `patience` at most.
     pub(super) async fn finish(self, patience: Duration) {
+        if let Some(telephone) = self.telephone {
+            telephone.stop().await;
+        }
         if let Some(rooms) = self.embedded {
             let _stopped = rooms.stop().await;
         }
@@ -147,6 +170,26 @@ impl OpenRooms {
             news.finish(patience).await;
         }
     }
+}
+
+/// What the telephone speaks TLS with.
+fn telephone_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
+    let sip = &settings.sip;
+    let server = match (&sip.tls_cert, &sip.tls_key) {
+        (Some(cert), Some(key)) => {
+            let config = tls::server_config(cert, key).map_err(|error| {
+                // The same pair of files under another name.
+                let text = error.to_string().replace("server.tls.", "sip.tls_");
+                ServerError::Telephone(io::Error::other(text))
+            })?;
+            Some(Arc::new(config))
+        }
+        _ => None,
+    };
+    Ok(TlsSettings {
+        server,
+        client: Some(super::transport(settings)?.tls()),
+    })
 }
 
 impl Telling {

@@ -6,7 +6,8 @@ mod api_clients;
 mod behaviours;
 pub mod client;
 mod doors;
-mod events;
+mod egress;
+pub mod events;
 mod matrix;
 mod network;
 mod proxy;
@@ -60,6 +61,15 @@ pub async fn call(server: &Server, method: &str, grants: &Value, body: &Value) -
 
 /// A server whose rooms are kept by the one at this address, as by a LiveKit deployment with that key pair.
 pub fn server_elsewhere(url: &str, environment: &[(&str, &str)]) -> Server {
+    server_elsewhere_over(tempfile::tempdir().unwrap(), url, environment)
+}
+
+/// The same over a data folder that may hold something already.
+pub fn server_elsewhere_over(
+    data: tempfile::TempDir,
+    url: &str,
+    environment: &[(&str, &str)],
+) -> Server {
     let mut settings = vec![
         ("RTC_MODE", "livekit"),
         ("RTC_URL", url),
@@ -67,7 +77,7 @@ pub fn server_elsewhere(url: &str, environment: &[(&str, &str)]) -> Server {
         ("RTC_API_SECRET", SECRET),
     ];
     settings.extend_from_slice(environment);
-    Server::start_with(&settings)
+    Server::start_in(data, &settings)
 }
 
 /// A server of [`server`] with further settings.

@@ -1,10 +1,11 @@
-//! A relay for TCP between clients and a server's signalling: it cuts connections where the network would, and tells which
+//! A relay for TCP between clients and a server's signalling: it cuts or stalls connections where the network would, and tells which
 //! paths were asked for. Media goes past it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,6 +18,7 @@ pub struct Proxy {
     pub url: String,
     asked: Arc<Mutex<Vec<String>>>,
     cuts: watch::Sender<u64>,
+    hole: watch::Sender<bool>,
     down: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
@@ -29,7 +31,8 @@ impl Proxy {
         let url = format!("ws://{}", listener.local_addr().unwrap());
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let cuts = watch::Sender::new(0);
-        let (paths, cut) = (Arc::clone(&asked), cuts.subscribe());
+        let hole = watch::Sender::new(false);
+        let (paths, cut, swallows) = (Arc::clone(&asked), cuts.subscribe(), hole.subscribe());
         let down = Arc::new(AtomicBool::new(false));
         let refuses = Arc::clone(&down);
         let task = tokio::spawn(async move {
@@ -37,14 +40,16 @@ impl Proxy {
                 if refuses.load(SeqCst) {
                     continue;
                 }
-                let (target, paths, cut) = (target.clone(), Arc::clone(&paths), cut.clone());
-                tokio::spawn(relay(client, target, paths, cut));
+                let (target, paths) = (target.clone(), Arc::clone(&paths));
+                let (cut, swallows) = (cut.clone(), swallows.clone());
+                tokio::spawn(relay(client, target, paths, cut, swallows));
             }
         });
         Self {
             url,
             asked,
             cuts,
+            hole,
             down,
             task,
         }
@@ -61,6 +66,11 @@ impl Proxy {
         if down {
             self.cut();
         }
+    }
+
+    /// Whether nothing comes through, of either side's, and nobody is told: what is sent waits, as where packets are lost.
+    pub fn black_hole(&self, hole: bool) {
+        self.hole.send_replace(hole);
     }
 
     /// The paths of the requests so far, without their queries.
@@ -81,8 +91,12 @@ async fn relay(
     target: String,
     asked: Arc<Mutex<Vec<String>>>,
     mut cut: watch::Receiver<u64>,
+    mut hole: watch::Receiver<bool>,
 ) {
     cut.mark_unchanged();
+    if hole.wait_for(|hole| !hole).await.is_err() {
+        return;
+    }
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
@@ -98,8 +112,22 @@ async fn relay(
     if server.write_all(&head).await.is_err() {
         return;
     }
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
     tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        () = carry(from_client, to_server, hole.clone()) => {}
+        () = carry(from_server, to_client, hole) => {}
         _ = cut.changed() => {}
+    }
+}
+
+/// One direction, until either end is gone.
+async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut hole: watch::Receiver<bool>) {
+    let mut piece = vec![0; 16_384];
+    while let Ok(read @ 1..) = from.read(&mut piece).await {
+        let open = hole.wait_for(|hole| !hole).await.is_ok();
+        if !open || to.write_all(&piece[..read]).await.is_err() {
+            return;
+        }
     }
 }

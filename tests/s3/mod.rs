@@ -2,7 +2,7 @@
 //! folder, and moto, which knows conditions under which s3s-fs is none. Between them and ours lies a wire that can be
 //! cut, can stall, and can answer in the server's place.
 
-mod sessions;
+pub mod sessions;
 mod store;
 
 use std::io::{BufRead, BufReader};
@@ -19,9 +19,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::harness::client;
 
-const BUCKET: &str = "recordings-of-tests";
-const ACCESS_KEY: &str = "AKIDOFTESTS";
-const SECRET_KEY: &str = "a secret key";
+pub const BUCKET: &str = "recordings-of-tests";
+pub const ACCESS_KEY: &str = "AKIDOFTESTS";
+pub const SECRET_KEY: &str = "a secret key";
 const MIB: usize = 1 << 20;
 
 fn clients() -> PathBuf {
@@ -61,14 +61,16 @@ impl Drop for Peer {
 }
 
 /// s3s-fs with a bucket. It can die and come back at the same address.
-struct S3sFs {
+pub struct S3sFs {
     peer: Option<Peer>,
-    address: String,
+    /// `host:port`.
+    pub address: String,
     folder: TempDir,
 }
 
 impl S3sFs {
-    fn start() -> Self {
+    /// One that is empty.
+    pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let (peer, address) = Self::serve(folder.path(), "0");
@@ -100,7 +102,7 @@ impl S3sFs {
     }
 
     /// The file in which it keeps an object.
-    fn object(&self, key: &str) -> PathBuf {
+    pub fn object(&self, key: &str) -> PathBuf {
         self.folder.path().join(BUCKET).join(key)
     }
 }

@@ -13,7 +13,7 @@ use crate::harness::{PATIENCE, Server, client, eventually, ffprobe};
 use crate::session::recorded::{left_behind, recorded, stored};
 
 /// The settings of a server that records into the bucket behind this address.
-fn into(address: &str) -> Vec<(&'static str, String)> {
+pub fn into(address: &str) -> Vec<(&'static str, String)> {
     let fixed = [
         ("NULL_ENABLED", "true"),
         ("RECORDING_BACKEND", "s3"),
@@ -27,7 +27,8 @@ fn into(address: &str) -> Vec<(&'static str, String)> {
     all
 }
 
-fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'static str, &'a str)> {
+/// The settings as a server takes them.
+pub fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'static str, &'a str)> {
     settings
         .iter()
         .map(|(name, value)| (*name, value.as_str()))

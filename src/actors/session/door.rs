@@ -77,7 +77,7 @@ impl SocketHandler for Door {
         }
         // An update leaves the format of the sound behind it as it is.
         if let ClientMessage::Config(wanted) = &message {
-            if wanted.recording {
+            if wanted.records() {
                 self.hearing.expect_recorder();
             }
             let listen = wanted.stt.as_ref();

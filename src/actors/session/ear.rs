@@ -186,6 +186,12 @@ impl Ear {
         self.inner.vad.as_mut().and_then(EarVad::break_off)
     }
 
+    /// Whether a voice seems to begin.
+    pub(super) fn is_onset(&self) -> bool {
+        let vad = self.inner.vad.as_ref();
+        vad.is_some_and(|ear| ear.vad.is_onset())
+    }
+
     /// Decodes some of it; false when there is more. `record` is given the sound as it came, and
     /// the Opus packet that it came in.
     pub(super) fn hear(

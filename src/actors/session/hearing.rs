@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
-use super::turn::SttResult;
+use super::turn::{Moment, SttResult};
 use crate::actors::recorder::Tap;
 use crate::actors::stt::feed::Feed;
 use crate::audio::vad::VadEvent;
@@ -456,6 +456,17 @@ impl Hearing {
         let state = self.0.state.borrow();
         let last = state.ears.back().and_then(|slot| slot.ear.clone());
         state.position(last.as_ref())
+    }
+
+    /// Now, in what is heard.
+    pub fn moment(&self) -> Moment {
+        let state = self.0.state.borrow();
+        let last = state.ears.back().and_then(|slot| slot.ear.as_ref());
+        Moment {
+            now: Instant::now().into_std(),
+            heard: state.position(last),
+            onset: last.is_some_and(|ear| ear.borrow().is_onset()),
+        }
     }
 
     /// Decodes what waits, until the session drops it.

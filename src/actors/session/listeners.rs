@@ -164,10 +164,7 @@ impl ListenerActor {
     }
 
     fn moment(&self) -> Moment {
-        Moment {
-            now: Instant::now().into_std(),
-            heard: self.hearing.position(),
-        }
+        self.hearing.moment()
     }
 
     fn look_at_output(&mut self, moment: Moment) {

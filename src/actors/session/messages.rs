@@ -247,6 +247,8 @@ pub struct RoomConfig {
     pub room_name: String,
     /// Whether the room is recorded.
     pub enable_recording: bool,
+    /// Who records it.
+    pub recording: RoomRecording,
     /// Who the session is in the room.
     pub identity: String,
     /// What it is called there.
@@ -261,6 +263,17 @@ pub struct RoomConfig {
     pub delete_room: DeleteRoom,
     /// How long the session stays when nobody else is left; `None` is for ever.
     pub empty_timeout: Option<Duration>,
+}
+
+/// Who records a room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomRecording {
+    /// This server, what it hears and says.
+    #[default]
+    Own,
+    /// The LiveKit deployment that keeps the room.
+    Egress,
 }
 
 /// How the participants of a room are heard.
@@ -536,6 +549,9 @@ struct WireRtc {
     /// Whether the room is recorded.
     #[schemars(extend("default" = false))]
     enable_recording: Option<bool>,
+    /// Who records it.
+    #[schemars(extend("default" = "own"))]
+    recording: Option<RoomRecording>,
     /// Who the session is in the room.
     #[schemars(extend("default" = "voice-agent"))]
     service_participant_identity: Option<String>,
@@ -664,6 +680,22 @@ impl WireConfig {
 }
 
 impl SessionConfig {
+    /// Whether this server is to record it.
+    pub fn records(&self) -> bool {
+        self.recording && !self.is_recorded_elsewhere()
+    }
+
+    /// The room that whoever keeps it is to record.
+    pub fn room_for_egress(&self) -> Option<&str> {
+        let room = self.rtc.as_ref().filter(|_| self.is_recorded_elsewhere());
+        room.map(|room| room.room_name.as_str())
+    }
+
+    fn is_recorded_elsewhere(&self) -> bool {
+        let egress = |room: &RoomConfig| room.recording == RoomRecording::Egress;
+        self.recording && self.rtc.as_ref().is_some_and(egress)
+    }
+
     /// In a room sound comes and goes as rooms have it, whatever the socket was to have.
     fn take_sound_of_room(&mut self) {
         if let Some(stt) = &mut self.stt {
@@ -842,6 +874,7 @@ impl WireRtc {
         Ok(RoomConfig {
             room_name,
             enable_recording: self.enable_recording.unwrap_or(false),
+            recording: self.recording.unwrap_or_default(),
             identity: text(self.service_participant_identity, "voice-agent", identity)?,
             name: text(
                 self.service_participant_name,

@@ -67,6 +67,7 @@ use crate::http::socket::SocketWriter;
 use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, parameters};
 use crate::recordings::Recordings;
+use crate::recordings::egress::{Egress, Egresses};
 use crate::recordings::journal::Journal;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
@@ -112,6 +113,8 @@ pub struct SessionServices {
     pub webhooks: Option<Webhooks>,
     /// Where recordings go; `None` where nothing is recorded.
     pub recordings: Option<Arc<Recordings>>,
+    /// Recordings that whoever keeps the rooms makes; `None` where nobody does.
+    pub egresses: Option<Arc<Egresses>>,
     /// Cancelled when sessions have to end because the server does.
     pub closing: CancellationToken,
     /// See there.
@@ -197,6 +200,10 @@ pub struct SessionActor {
     recording: Option<Recording>,
     /// Of the config that is being carried out.
     journal_asked_for: Option<Journal>,
+    /// A recording that whoever keeps the room makes.
+    egress: Option<Egress>,
+    /// Of the config that is being carried out.
+    egress_asked_for: Option<Egress>,
     place: Option<Place>,
     /// Of the config that is being carried out.
     entered_for: Option<(Entered, RoomConfig)>,
@@ -252,6 +259,8 @@ pub fn open(
             name_asked_for: None,
             recording: None,
             journal_asked_for: None,
+            egress: None,
+            egress_asked_for: None,
             place: None,
             entered_for: None,
             own_url: caller.own_url,
@@ -311,10 +320,7 @@ impl Drop for SessionActor {
 
 impl SessionActor {
     fn moment(&self) -> Moment {
-        Moment {
-            now: Instant::now().into_std(),
-            heard: self.hearing.position(),
-        }
+        self.hearing.moment()
     }
 
     /// Tells the state what the output does.
@@ -365,9 +371,11 @@ impl SessionActor {
                 config,
                 vad,
                 recording,
+                egress,
             } => {
                 self.hearing.commit(config, &vad);
                 self.record(recording, context);
+                self.record_elsewhere(egress, context);
                 self.take_place(vad, context);
                 self.show_recording();
                 let feed = self.hearing.feed(config).map(|(feed, _)| feed);
@@ -384,6 +392,7 @@ impl SessionActor {
                 self.hearing.discard(config);
                 self.name_asked_for = None;
                 self.entered_for = None;
+                self.egress_asked_for = None;
                 self.discard_journal();
             }
             Effect::StartStt {
@@ -504,6 +513,7 @@ impl SessionActor {
             self.account.asks(&stream_id);
         }
         let begin = self.begin_recording(&stream_id, &wanted);
+        let begin_elsewhere = self.begin_egress(&stream_id, &wanted);
         let enter = self.enter_room(&wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
@@ -537,21 +547,24 @@ impl SessionActor {
             };
             let entered = enter.await?;
             let journal = begin.await?;
+            // The room is there now.
+            let egress = begin_elsewhere.await?;
             let prepared = Prepared {
                 clip,
                 is_heard,
                 patience,
                 room: None,
             };
-            Ok((name, journal, entered, prepared))
+            Ok((name, journal, egress, entered, prepared))
         };
         context.spawn(
             prepare
                 .into_actor(self)
                 .map(move |outcome, session, context| {
-                    let prepared = outcome.map(|(name, journal, entered, mut prepared)| {
+                    let prepared = outcome.map(|(name, journal, egress, entered, mut prepared)| {
                         session.name_asked_for = name;
                         session.journal_asked_for = journal;
+                        session.egress_asked_for = egress;
                         let shown = entered
                             .as_ref()
                             .map(|(entered, config)| session.shown(entered, config));
@@ -565,6 +578,7 @@ impl SessionActor {
                     if !session.state.is_carrying_out(config) && !session.state.is_in_force(config)
                     {
                         session.entered_for = None;
+                        session.egress_asked_for = None;
                         session.discard_journal();
                     }
                     session.carry_out(context);

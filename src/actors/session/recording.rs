@@ -11,6 +11,7 @@ use super::{Player, SessionActor};
 use crate::actors::recorder::{RecorderActor, StopRecording, Tap};
 use crate::actors::start_in_span;
 use crate::audio::SampleRate;
+use crate::recordings::egress::{self, Egress};
 use crate::recordings::journal::Journal;
 use crate::recordings::{self, BeginError, Metadata, Participant};
 
@@ -33,7 +34,7 @@ impl SessionActor {
         stream_id: &StreamId,
         wanted: &SessionConfig,
     ) -> impl Future<Output = Result<Option<Journal>, Refusal>> + use<> {
-        let begins = wanted.recording && self.recording.is_none();
+        let begins = wanted.records() && self.recording.is_none();
         let recordings = self.services.recordings.clone();
         let metadata = begins.then(|| self.metadata(stream_id, wanted));
         async move {
@@ -53,6 +54,62 @@ impl SessionActor {
                 Refusal::new(code, error.to_string())
             })
         }
+    }
+
+    /// Has the room recorded by whoever keeps it, if a config asks for that and it is not.
+    pub(super) fn begin_egress(
+        &self,
+        stream_id: &StreamId,
+        wanted: &SessionConfig,
+    ) -> impl Future<Output = Result<Option<Egress>, Refusal>> + use<> {
+        let room = wanted.room_for_egress().filter(|_| self.egress.is_none());
+        let begins = room.map(|room| {
+            // All voices are mixed.
+            let metadata = Metadata {
+                channels: 1,
+                ..self.metadata(stream_id, wanted)
+            };
+            (room.to_owned(), metadata)
+        });
+        let egresses = self.services.egresses.clone();
+        async move {
+            let Some((room, metadata)) = begins else {
+                return Ok(None);
+            };
+            let Some(egresses) = egresses else {
+                let problem = "rtc.recording: \"egress\" needs rooms of a LiveKit deployment (rtc.mode) and \
+                               recordings in S3 (recording.backend)";
+                return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
+            };
+            let begun = egresses.begin(metadata, room).await;
+            begun.map(Some).map_err(|error| {
+                let code = match &error {
+                    egress::BeginError::Exists => ErrorCode::StreamIdInUse,
+                    _ => ErrorCode::RecordingUnavailable,
+                };
+                Refusal::new(code, error.to_string())
+            })
+        }
+    }
+
+    /// The config in force has whoever keeps the room record it, or not.
+    pub(super) fn record_elsewhere(&mut self, wanted: bool, context: &mut Context<Self>) {
+        let begun = self.egress_asked_for.take();
+        if !wanted {
+            self.egress = None;
+        }
+        let Some(mut egress) = begun.filter(|_| wanted) else {
+            return;
+        };
+        let ends = egress.ends().into_actor(self);
+        context.spawn(ends.map(|problem, session, context| {
+            if let (Some(problem), Some(egresses)) = (problem, &session.services.egresses) {
+                session.egress = None;
+                session.state.recording_failed(egresses.slug(), problem);
+                session.carry_out(context);
+            }
+        }));
+        self.egress = Some(egress);
     }
 
     fn metadata(&self, stream_id: &StreamId, wanted: &SessionConfig) -> Metadata {

@@ -113,7 +113,7 @@ mod tests {
                     "interruption": "duck", "interruption_window_ms": 600,
                 },
                 "rtc": {
-                    "room_name": "r", "enable_recording": false, "service_participant_identity": "i",
+                    "room_name": "r", "enable_recording": false, "recording": "own", "service_participant_identity": "i",
                     "service_participant_name": "n", "listen_participants": ["a"], "stt_mode": "mixed",
                     "delete_room": "auto", "empty_timeout_seconds": 20,
                 },

@@ -88,6 +88,8 @@ pub enum Effect {
         vad: VadConfig,
         /// Whether it is recorded, and the rates of what is heard and of what is played then.
         recording: Option<(SampleRate, SampleRate)>,
+        /// Whether whoever keeps the room records it.
+        egress: bool,
     },
     /// The config will not be carried out.
     Discard {
@@ -442,7 +444,7 @@ impl Session {
         };
         let nothing_to_record = || {
             let alone = wanted.rtc.as_ref().is_some_and(|rtc| rtc.listen.is_some());
-            let nothing = wanted.recording && wanted.stt.is_none() && !alone;
+            let nothing = wanted.records() && wanted.stt.is_none() && !alone;
             let problem = "recording: without audio there is nothing to record";
             nothing.then(|| Refusal::new(ErrorCode::RecordingUnavailable, problem))
         };
@@ -565,15 +567,20 @@ impl Session {
             return self.refuse(ErrorCode::NotConfigured, "send config first");
         };
         let (stream_id, recording) = (stream_id.clone(), known.recording);
-        let room = known.room.as_ref().map(|(config, _)| config.clone());
+        let mut room = known.room.as_ref().map(|(config, _)| config.clone());
+        // Where the participants of a room are heard alone, it is they for whom it changes.
+        let alone = room.as_ref().and_then(|room| room.listen.as_deref());
         let changeable = Changeable {
-            stt: known.stt.as_ref(),
+            stt: known.stt.as_ref().or(alone),
             tts: known.tts.as_ref(),
             vad: &known.vad,
         };
         match update.over(changeable) {
             Ok(Some(mut wanted)) => {
                 wanted.recording = recording;
+                if let Some(room) = room.as_mut().filter(|room| room.listen.is_some()) {
+                    room.listen = wanted.stt.take().map(Box::new);
+                }
                 wanted.rtc = room;
                 self.prepare(config, stream_id, Box::new(wanted), true);
             }
@@ -657,6 +664,7 @@ impl Session {
             choice,
             room,
         } = under_way;
+        let (records, egress) = (wanted.records(), wanted.room_for_egress().is_some());
         let SessionConfig {
             stt: listen,
             tts: speech,
@@ -681,7 +689,8 @@ impl Session {
         self.effects.push(Effect::Commit {
             config,
             vad,
-            recording: recording.then(rates),
+            recording: records.then(rates),
+            egress,
         });
         if (stt.is_some() || listen.is_none())
             && let Some(old) = self.stt.take()
@@ -917,8 +926,7 @@ impl Session {
     /// Tells what has waited for former recognisers.
     fn tell_waiting(&mut self, moment: Moment) {
         for (event, heard) in self.succession.due() {
-            let now = moment.now;
-            self.understood(event, Moment { now, heard });
+            self.understood(event, Moment { heard, ..moment });
         }
     }
 

@@ -38,6 +38,8 @@ const WORD_SLACK: Duration = Duration::from_millis(300);
 const FRAME_SLACK: Duration = Duration::from_millis(50);
 /// Speech of which no sample has come for this long is not going on: the client has stopped sending in its middle.
 const STALL: Duration = Duration::from_secs(2);
+/// After which time to look again whether somebody begins to speak.
+const GLIMPSE: Duration = Duration::from_millis(100);
 /// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
 const LONGEST_TURN_BYTES: usize = 64 * 1024;
 
@@ -93,6 +95,8 @@ pub struct Moment {
     pub now: Instant,
     /// How much audio the session has heard: what `timestamp_ms` counts.
     pub heard: Duration,
+    /// Whether a voice seems to begin with the last of it, which voice activity detection cannot tell yet.
+    pub onset: bool,
 }
 
 /// What a detector wants done.
@@ -504,7 +508,13 @@ impl TurnDetector {
             Voice::Pause { .. } => turn.text.is_empty(),
             Voice::Silence { .. } => false,
         };
-        if held || !turn.partial.is_empty() {
+        let waits = held || !turn.partial.is_empty();
+        if waits && moment.onset && moment.heard > turn.heard_before {
+            // What is asked of the recogniser now would cut a first word in two, and that may be the turn's next one.
+            turn.deadline = moment.now.checked_add(GLIMPSE);
+            turn.heard_before = moment.heard;
+            self.turn = Some(turn);
+        } else if waits {
             self.events.push(TurnEvent::Finalize);
             self.await_final(&mut turn, reason, moment);
             self.turn = Some(turn);
@@ -788,6 +798,7 @@ mod tests {
             Moment {
                 now: self.start + ms(self.now_ms),
                 heard: ms(self.heard_ms),
+                onset: self.voice != Voice::Speech && self.against_ms > 0,
             }
         }
 
@@ -1117,6 +1128,38 @@ mod tests {
         scene.silence(10);
         assert_eq!(scene.finalizes(), 1);
         assert_eq!(scene.results().count(), 3);
+    }
+
+    #[test]
+    fn a_recogniser_that_is_late_is_not_asked_for_its_final_in_the_middle_of_a_first_word() {
+        let patience = TurnSettings::default().final_patience.as_millis() as u64;
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .partial("one")
+            .silence(patience - STEP_MS);
+        scene.speech(SURE_MS + 1_000);
+        assert_eq!(scene.finalizes(), 0);
+        scene.final_segment("one").flag().silence(300);
+        scene.final_segment("two").flag();
+        assert_eq!(scene.turns(), ["one", "two"]);
+    }
+
+    #[test]
+    fn what_only_seems_to_be_a_voice_puts_the_end_of_a_turn_off_by_little_and_not_for_ever() {
+        let patience = TurnSettings::default().final_patience.as_millis() as u64;
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .partial("one")
+            .silence(patience - STEP_MS);
+        scene.speech(3 * STEP_MS);
+        assert_eq!(scene.finalizes(), 0);
+        // The client sends no more.
+        scene.stall(2 * GLIMPSE.as_millis() as u64);
+        assert_eq!(scene.finalizes(), 1);
+        scene.stall(2 * patience);
+        assert_eq!(scene.ends().len(), 1);
     }
 
     #[test]

@@ -266,7 +266,7 @@ fn rooms() -> Vec<Operation> {
             .answers(200, plain("It was taken."))
             .refuses(400, &[Code::InvalidRequest])
             .refuses(401, &[Code::Unauthorized])
-            .refuses(500, &[Code::RtcNotConfigured])
+            .refuses(500, &[Code::RtcNotConfigured, Code::RtcError, Code::StorageError])
             .example("unsigned", Value::Null, 401),
     ]
 }
@@ -394,13 +394,14 @@ fn telephone() -> Vec<Operation> {
             .example("asked", Value::Null, 200),
         post("/sip/hooks", "putHooks", "Telephone")
             .summary("Adds or replaces hooks, all or none")
+            .says("A hook is told, signed, of every telephone that joins a room after a call to its host. A tenant's hooks are for hosts that no other has, and that it was granted.")
             .protected()
             .takes::<sip::hooks::HooksRequest>()
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
-            .example("add", hooks.clone(), 500)
-            .example("add in an object", json!({"hooks": hooks}), 500)
+            .example("add", hooks.clone(), 200)
+            .example("add in an object", json!({"hooks": hooks}), 200)
             .example("none", json!([]), 400),
         delete("/sip/hooks", "removeHooks", "Telephone")
             .summary("Removes hooks, all or none")
@@ -410,7 +411,7 @@ fn telephone() -> Vec<Operation> {
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
-            .example("remove", json!({"hosts": ["calls.example.org"]}), 500)
+            .example("remove", json!({"hosts": ["calls.example.org"]}), 200)
             .example("none", json!({"hosts": []}), 400),
     ]
 }

@@ -1,24 +1,29 @@
-//! `/sip/hooks`: where telephone events of a host are sent. What a request must hold is checked here; nothing keeps the
-//! hooks yet, and every valid change is told so.
+//! `/sip/hooks`: who is told of calls to a host. What a request must hold is checked here; what may be changed, and where it
+//! is kept, is for the registry to say.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 
-use actix_web::{HttpResponse, web};
+use actix_web::http::Method;
+use actix_web::web;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
 use crate::auth::Access;
+use crate::hooks::{self, HookError, LONGEST_URL, Wish};
+use crate::http::AppState;
 use crate::http::body::JsonBody;
 use crate::http::error::{ApiError, Code};
 use crate::http::fields::required;
 
 /// The most hooks of one request.
 const MAX_HOOKS: usize = 1000;
+/// Names and addresses of version 4; an address of version 6 has brackets around it, or none.
+const HOST: &str = r"^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$|^\[?[0-9A-Fa-f:.]+\]?$";
 
 /// Body of `POST /sip/hooks`: the array itself, or an object around it.
 pub struct HooksRequest(Vec<HookRequest>);
@@ -72,15 +77,18 @@ impl JsonSchema for HooksRequest {
     }
 }
 
-/// Where telephone events of a host are sent.
+/// Who is told of calls to a host.
 #[derive(Deserialize, JsonSchema)]
 pub struct HookRequest {
-    /// Compared without regard to case; no two of a request may be the same.
-    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    /// A name or an address, without a port; compared without regard to case. No two of a request may be the same.
+    #[schemars(required, length(min = 1, max = 253), regex(pattern = HOST))]
     host: Option<String>,
-    /// Where to.
-    #[schemars(required, length(max = 256), regex(pattern = "^https://"))]
+    /// Where to: https at a public address, unless the server's settings allow more.
+    #[schemars(required, length(max = LONGEST_URL), regex(pattern = "^https?://"))]
     url: Option<String>,
+    /// The tenant that it belongs to; only for callers without one.
+    #[schemars(length(min = 1, max = 256))]
+    auth_id: Option<String>,
 }
 
 /// Body of `DELETE /sip/hooks`.
@@ -110,48 +118,93 @@ pub struct Hook {
     auth_id: Option<String>,
 }
 
-/// Lists hooks: as long as there is no telephone there are none.
-pub async fn list(_: Access) -> web::Json<HookList> {
-    web::Json(HookList { hooks: Vec::new() })
+impl From<Vec<hooks::Hook>> for HookList {
+    fn from(hooks: Vec<hooks::Hook>) -> Self {
+        let shown = |hook: hooks::Hook| Hook {
+            host: hook.host.as_str().to_owned(),
+            url: hook.url,
+            auth_id: hook.owner.map(|owner| owner.as_str().to_owned()),
+        };
+        Self {
+            hooks: hooks.into_iter().map(shown).collect(),
+        }
+    }
 }
 
-/// Adds hooks.
-pub async fn put(_: Access, body: JsonBody<HooksRequest, true>) -> Result<HttpResponse, ApiError> {
+/// Lists hooks.
+pub async fn list(
+    access: Access,
+    state: web::Data<AppState>,
+) -> Result<web::Json<HookList>, ApiError> {
+    let hooks = state.hooks.send(ListHooks { access }).await;
+    Ok(web::Json(hooks.map_err(unreachable)??.into()))
+}
+
+/// Adds or replaces hooks.
+pub async fn put(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<HooksRequest, true>,
+) -> Result<web::Json<HookList>, ApiError> {
     let JsonBody(HooksRequest(hooks)) = body;
-    let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     if hooks.is_empty() || hooks.len() > MAX_HOOKS {
         return Err(refused(format!("hooks: must be 1 to {MAX_HOOKS}")));
     }
-    let mut hosts = HashSet::new();
-    for (index, hook) in hooks.into_iter().enumerate() {
-        let host = required(hook.host, &format!("hooks[{index}].host"))?;
-        let url = required(hook.url, &format!("hooks[{index}].url"))?;
-        if !url.starts_with("https://") {
-            return Err(refused(format!(
-                "hooks[{index}].url: must begin with https://"
-            )));
-        }
-        if !hosts.insert(host.to_lowercase()) {
-            return Err(refused(format!("hooks[{index}].host: is there twice")));
-        }
-    }
-    Err(no_telephone())
+    let wish = |(index, hook): (usize, HookRequest)| {
+        let url = hook.url.filter(|url| !url.trim().is_empty());
+        Ok(Wish {
+            host: required(hook.host, &format!("hooks[{index}].host"))?,
+            url: url.ok_or_else(|| refused(format!("hooks[{index}].url: is required")))?,
+            auth_id: hook.auth_id,
+        })
+    };
+    let wishes = hooks.into_iter().enumerate().map(wish);
+    let wishes = wishes.collect::<Result<_, ApiError>>()?;
+    let hooks = state.hooks.send(PutHooks { access, wishes }).await;
+    Ok(web::Json(hooks.map_err(unreachable)??.into()))
 }
 
 /// Removes hooks.
-pub async fn remove(_: Access, body: JsonBody<HostsRequest>) -> Result<HttpResponse, ApiError> {
+pub async fn remove(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<HostsRequest>,
+) -> Result<web::Json<HookList>, ApiError> {
     let JsonBody(HostsRequest { hosts }) = body;
-    let refused = |problem: String| ApiError::new(Code::InvalidRequest, problem);
     let hosts = hosts.ok_or_else(|| refused("hosts: is required".to_owned()))?;
     if hosts.is_empty() || hosts.len() > MAX_HOOKS {
         return Err(refused(format!("hosts: must be 1 to {MAX_HOOKS}")));
     }
-    for (index, host) in hosts.into_iter().enumerate() {
-        required(Some(host), &format!("hosts[{index}]"))?;
-    }
-    Err(no_telephone())
+    let host = |(index, host)| required(Some(host), &format!("hosts[{index}]"));
+    let hosts = hosts.into_iter().enumerate().map(host);
+    let hosts = hosts.collect::<Result<_, ApiError>>()?;
+    let hooks = state.hooks.send(RemoveHooks { access, hosts }).await;
+    Ok(web::Json(hooks.map_err(unreachable)??.into()))
 }
 
-fn no_telephone() -> ApiError {
-    ApiError::new(Code::StorageError, "this server keeps no hooks")
+fn refused(problem: String) -> ApiError {
+    ApiError::new(Code::InvalidRequest, problem)
+}
+
+impl From<HookError> for ApiError {
+    fn from(error: HookError) -> Self {
+        let text = error.to_string();
+        match error {
+            HookError::Invalid(_) => Self::new(Code::InvalidRequest, text),
+            HookError::Immutable(_) => {
+                Self::new(Code::HookImmutable, text).allowing(&[Method::GET, Method::HEAD])
+            }
+            HookError::Storage(_) => {
+                tracing::error!(%error, "hooks cannot be read or changed");
+                Self::new(Code::StorageError, text)
+            }
+        }
+    }
+}
+
+fn unreachable(error: actix::MailboxError) -> ApiError {
+    ApiError::new(
+        Code::Internal,
+        format!("the hooks cannot be asked: {error}"),
+    )
 }

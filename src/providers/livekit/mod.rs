@@ -4,6 +4,7 @@
 //! does to one room happens one after the other, and is read back. Two processes that claim the same new room at the
 //! same moment may both believe that it is theirs; the one that wrote last owns it.
 
+pub mod egress;
 pub mod link;
 pub mod telephone;
 

@@ -2,6 +2,7 @@
 //! described in LiveKit's own messages, which both speak. Whose rooms they are is not this seam's matter, but both ways
 //! of changing a room's metadata are such that of two who race one finds out that it has lost.
 
+pub mod egress;
 mod event;
 mod key;
 pub mod link;

@@ -57,6 +57,12 @@ impl Scene {
         self.signalling.down(down);
     }
 
+    /// The same, and nobody is told: connections stand, and nothing comes of them.
+    fn black_hole(&self, hole: bool) {
+        self.media.down(hole);
+        self.signalling.black_hole(hole);
+    }
+
     /// Who is in the room.
     async fn present(&self) -> Vec<String> {
         let path = "/rtc/rooms/kitchen";
@@ -88,18 +94,22 @@ async fn is_lost(session: &mut Session) {
     assert_eq!(session.closed().await, 1011);
 }
 
+/// How everything between server and deployment goes and comes back.
+type Turn = fn(&Scene, bool);
+
 /// Everything between server and deployment is gone for a while: the talk goes on after it.
-async fn lives_through(outage: Duration) {
-    let scene = Scene::set(&[]).await;
+async fn lives_through(outage: Duration, turn: Turn, environment: &[(&str, &str)]) {
+    let scene = Scene::set(environment).await;
     let folder = tempfile::tempdir().unwrap();
     let (mut session, mut ann) = scene.peopled().await;
     session.command("loading_start").await;
     ann.hears(AGENT, 600).await;
-    scene.down(true);
+    turn(&scene, true);
+    let gone = tokio::time::Instant::now();
     assert_eq!(told(&mut session).await.text("state"), "reconnecting");
     ann.hears(AGENT, 0).await;
-    tokio::time::sleep(outage).await;
-    scene.down(false);
+    tokio::time::sleep_until(gone + outage).await;
+    turn(&scene, false);
     assert_eq!(told(&mut session).await.text("state"), "recovered");
     ann.hears(AGENT, 600).await;
     session.command("loading_stop").await;
@@ -129,12 +139,52 @@ async fn lives_through(outage: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_lives_through_three_seconds_without_its_room() {
-    lives_through(Duration::from_secs(3)).await;
+    lives_through(Duration::from_secs(3), Scene::down, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_lives_through_ten_seconds_without_its_room() {
-    lives_through(Duration::from_secs(10)).await;
+    lives_through(Duration::from_secs(10), Scene::down, &[]).await;
+}
+
+/// Whether what takes minutes is to be seen too.
+fn is_long() -> bool {
+    std::env::var_os("VIVAVOCE_LONG").is_some()
+}
+
+/// Ten seconds; with `VIVAVOCE_LONG` a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_finds_its_room_again_behind_a_black_hole() {
+    let seconds = if is_long() { 60 } else { 10 };
+    let patient = [("RTC_RECONNECT_SECONDS", "90")];
+    lives_through(Duration::from_secs(seconds), Scene::black_hole, &patient).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_lives_through_a_minute_without_its_room_where_it_may() {
+    if is_long() {
+        let patient = [("RTC_RECONNECT_SECONDS", "90")];
+        lives_through(Duration::from_secs(60), Scene::down, &patient).await;
+    }
+}
+
+/// Five seconds of patience; with `VIVAVOCE_LONG` the usual minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_room_has_fallen_into_a_black_hole_ends() {
+    let hasty: &[_] = &[("RTC_RECONNECT_SECONDS", "5")];
+    let scene = Scene::set(if is_long() { &[] } else { hasty }).await;
+    let (mut session, mut ann) = scene.peopled().await;
+    scene.black_hole(true);
+    assert_eq!(told(&mut session).await.text("state"), "reconnecting");
+    if is_long() {
+        // Longer than anything here is waited for.
+        tokio::time::sleep(Duration::from_secs(50)).await;
+    }
+    is_lost(&mut session).await;
+    ann.wait("participant_disconnected", &json!({"identity": AGENT}))
+        .await;
+    assert_eq!(scene.present().await, ["ann"]);
+    ann.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,7 @@ impl Stage {
         Moment {
             now: self.start + at,
             heard: at,
+            onset: false,
         }
     }
 

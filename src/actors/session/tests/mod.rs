@@ -130,6 +130,7 @@ impl Stage {
             calls: Some(CallRegistry::new(Some(calls)).start()),
             webhooks: None,
             recordings: None,
+            egresses: None,
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 config_timeout: Duration::from_secs(30),

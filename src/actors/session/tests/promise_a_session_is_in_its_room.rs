@@ -409,3 +409,36 @@ async fn people_who_are_heard_alone_are_told_by_name_and_each_ends_its_own_turns
     client.closes();
     stage.is_empty().await;
 }
+
+#[actix::test]
+async fn an_update_changes_how_people_are_heard_alone() {
+    let stage = Stage::new();
+    let client = stage.connect();
+    client.send(&in_room(json!({"stt_mode": "per_participant"})));
+    client.event("ready").await;
+    let (_, link) = stage.rooms.link();
+    link.joins("ann");
+    let mut ann = link.publishes("ann");
+    ann.speaks(ms(400)).await;
+    let before = stage.recogniser.stream(0).await;
+    assert_eq!(before.language, "en-US");
+    client.send(&json!({"type": "update_config", "stt_config": {"language": "de-DE"}}));
+    client.event("ready").await;
+    ann.speaks(ms(400)).await;
+    let after = stage.recogniser.stream(1).await;
+    assert_eq!(after.language, "de-DE");
+    after.says(said("hier ist ann"));
+    let heard = client.event("stt_result").await;
+    assert_eq!(heard["identity"], "ann");
+    // Also who comes later.
+    link.joins("bob");
+    let mut bob = link.publishes("bob");
+    bob.speaks(ms(400)).await;
+    assert_eq!(stage.recogniser.stream(2).await.language, "de-DE");
+    ann.is_silent(ms(1_500)).await;
+    assert_eq!(stage.recogniser.live(), 2, "the one before has gone");
+    client.send(&json!({"type": "update_config", "stt_config": {"sample_rate": 8000}}));
+    assert_eq!(client.event("error").await["code"], "invalid_message");
+    client.closes();
+    stage.is_empty().await;
+}
