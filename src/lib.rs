@@ -7,6 +7,7 @@ pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod emulators;
+pub mod hooks;
 pub mod http;
 pub mod json;
 pub mod outgoing;

@@ -5,6 +5,7 @@ mod rooms;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +19,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, RecordingBackend, RecordingLayout, Settings, SocketAuth};
+use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
+use crate::hooks::{Configured, Hooks};
 use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::RecordingStore;
@@ -79,6 +82,15 @@ pub enum ServerError {
     /// The spool of webhooks.
     #[error("data_dir: webhooks cannot be kept there: {0}")]
     Webhooks(#[source] io::Error),
+    /// The trunks of embedded rooms.
+    #[error("data_dir: trunks cannot be kept there: {0}")]
+    Trunks(#[source] io::Error),
+    /// Nobody can be called.
+    #[error("{0}")]
+    Telephone(#[source] io::Error),
+    /// The hooks of the settings.
+    #[error("{}", .0.join("\n"))]
+    Hooks(Vec<String>),
     /// Events of rooms cannot be posted.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -109,16 +121,38 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
     let cache = &settings.cache;
     SynthesisSettings {
         cache: cache.enabled.then(|| CacheSettings {
-            path: cache
-                .path
-                .clone()
-                .unwrap_or_else(|| settings.storage.data_dir.join("cache")),
+            path: cache_folder(settings),
             ttl: cache.ttl_seconds,
             max_bytes: cache.max_bytes.0,
             memory_bytes: cache.memory_bytes.0,
         }),
         per_provider: settings.limits.syntheses_per_provider,
     }
+}
+
+/// The folder of what is kept between runs and can be made anew, and of hooks.
+fn cache_folder(settings: &Settings) -> PathBuf {
+    let path = settings.cache.path.clone();
+    path.unwrap_or_else(|| settings.storage.data_dir.join("cache"))
+}
+
+/// The hooks of the settings and those that were added, with what is known of them.
+async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, ServerError> {
+    let configured = Configured::new(settings).map_err(ServerError::Hooks)?;
+    for warning in configured.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let folder = cache_folder(settings);
+    let hooks = match &settings.redis.url {
+        None => Hooks::in_folder(configured, folder),
+        Some(url) => {
+            let transport = Transport::new(authorities).map_err(io::Error::other)?;
+            let shared = Hooks::in_redis(configured, folder, url, transport.tls());
+            shared.map_err(|problem| ServerError::Hooks(vec![format!("redis.url: {problem}")]))?
+        }
+    };
+    hooks.open().await;
+    Ok(hooks)
 }
 
 /// Whatever keeps recordings.
@@ -259,13 +293,6 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
 
 /// What an operator may not have meant.
 fn warn(config: &Config) {
-    for resolved in config.not_yet_used() {
-        let later = resolved.setting.comes_with.unwrap_or_default();
-        tracing::warn!(
-            setting = resolved.setting.key,
-            "is set, but not used before \"{later}\" is built"
-        );
-    }
     for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
@@ -280,15 +307,25 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
-    let webhooks = Webhooks::open(&WebhookSettings::new(settings), &authorities);
+    let hooks = hooks(settings, &authorities).await?;
+    let keys = hooks.configured().keys();
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), &authorities);
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let hooks = HookRegistry::new(hooks, webhooks.clone(), settings.sip.room_prefix.clone());
+    let hooks = hooks.start();
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
     let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
     let egresses = egress
         .zip(recordings.clone())
         .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
-    let rooms = OpenRooms::open(settings, &authorities)?;
+    let rooms = OpenRooms::open(
+        settings,
+        &authorities,
+        &webhooks,
+        &hooks.clone().recipient(),
+    )
+    .await?;
     let draining = CancellationToken::new();
     let closing = CancellationToken::new();
     let work = TaskTracker::new();
@@ -298,6 +335,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         rooms: Some(rooms.registry.clone()),
+        calls: Some(rooms.calls.clone()),
         webhooks: Some(webhooks.clone()),
         recordings: recordings.clone(),
         egresses: egresses.clone(),
@@ -313,10 +351,12 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
         rooms: rooms.registry.clone(),
+        calls: rooms.calls.clone(),
+        hooks,
         embedded_rooms: rooms.embedded.clone(),
+        trunks: rooms.trunks.clone(),
         sessions,
         recordings: recordings.clone(),
-        outbound_address: settings.sip.outbound_address.clone(),
         draining: draining.clone(),
         work: work.clone(),
     });
@@ -496,20 +536,33 @@ impl StopSignal {
     }
 }
 
-/// What needs no token.
-const fn open_doors(settings: &Settings) -> Option<&'static str> {
-    let counts_elsewhere = settings.telemetry.metrics_address.is_some();
-    match (settings.auth.required, settings.auth.socket) {
-        (false, _) if counts_elsewhere => Some(
-            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices (/voices)",
-        ),
-        (false, _) => Some(
-            "speak and listen (/ws, /speak), list and end sessions (/sessions), and read voices and counts \
-             (/voices, /metrics)",
-        ),
-        (true, SocketAuth::Public) => Some("speak and listen (/ws)"),
-        (true, SocketAuth::Required) => None,
+/// What needs no token; nothing where everything does.
+fn open_doors(settings: &Settings) -> String {
+    if settings.auth.required {
+        return match settings.auth.socket {
+            SocketAuth::Public => "speak and listen (/ws)".to_owned(),
+            SocketAuth::Required => String::new(),
+        };
     }
+    let mut open = vec![
+        "speak and listen (/ws, /speak)",
+        "list and end sessions (/sessions)",
+        "read voices (/voices)",
+    ];
+    if settings.telemetry.metrics_address.is_none() {
+        open.push("read counts (/metrics)");
+    }
+    if settings.recording.backend != RecordingBackend::Off {
+        open.push("fetch and delete recordings (/recordings)");
+    }
+    if livekit::mode(&settings.rtc) != RtcMode::Off {
+        open.push("enter rooms and send people out (/rtc)");
+        open.push(match settings.sip.outbound_address {
+            Some(_) => "call telephones at your expense and change hooks (/sip)",
+            None => "change hooks (/sip)",
+        });
+    }
+    open.join(", ")
 }
 
 /// Tells whoever started it where it listens, what it can do and what to try.
@@ -519,9 +572,8 @@ fn announce(address: SocketAddr, settings: &Settings) {
         .tls_cert
         .as_ref()
         .map_or("http", |_| "https");
-    if !address.ip().is_loopback()
-        && let Some(open) = open_doors(settings)
-    {
+    let open = open_doors(settings);
+    if !address.ip().is_loopback() && !open.is_empty() {
         tracing::warn!(
             "listening on {address}, where whoever reaches this address can, without a token, {open}"
         );

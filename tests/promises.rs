@@ -27,6 +27,7 @@ mod session;
 mod socket_edge;
 mod speak;
 mod telemetry;
+mod telephone;
 mod tls;
 mod vendors;
 mod voices;

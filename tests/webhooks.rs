@@ -24,10 +24,15 @@ pub struct Receiver {
 impl Receiver {
     /// One on this port, or any (0), that refuses so many at first.
     pub fn start(port: u16, failures: u32) -> Self {
+        Self::checking(SECRET, port, failures)
+    }
+
+    /// The same, with signatures of this secret.
+    pub fn checking(secret: &str, port: u16, failures: u32) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut child = Command::new(root.join(".clients/python/bin/python"))
             .arg(root.join("tests/clients/webhook_receiver.py"))
-            .args([&port.to_string(), SECRET, &failures.to_string()])
+            .args([&port.to_string(), secret, &failures.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -14,6 +14,7 @@ use actix_web::{App, HttpServer, web};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use vivavoce::actors::registry::calls::CallRegistry;
 use vivavoce::actors::registry::rooms::RoomRegistry;
 use vivavoce::actors::registry::sessions::SessionRegistry;
 use vivavoce::actors::registry::voices::VoiceRegistry;
@@ -77,6 +78,7 @@ fn parts(settings: &Settings) -> Parts {
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         rooms: None,
+        calls: None,
         webhooks: None,
         recordings: None,
         closing: CancellationToken::new(),
@@ -88,10 +90,11 @@ fn parts(settings: &Settings) -> Parts {
             synthesizer,
             voices: VoiceRegistry::new(providers).start(),
             rooms: RoomRegistry::new(None).start(),
+            calls: CallRegistry::new(None).start(),
             embedded_rooms: None,
+            trunks: None,
             sessions,
             recordings: None,
-            outbound_address: None,
             draining: CancellationToken::new(),
             work: TaskTracker::new(),
         }),

@@ -119,6 +119,20 @@ pub(super) fn saturate(value: f32) -> i16 {
     (within + UNIT_FRACTION).to_bits() as i16
 }
 
+/// How loud a piece of sound is, in −dBov: 0 is the loudest, 127 silence (RFC 6464 section 3).
+pub fn level_dbov(samples: &[i16]) -> u8 {
+    // Whole numbers, so that the sum is exact and several are added at once.
+    let squares = samples
+        .iter()
+        .map(|sample| i64::from(i32::from(*sample).pow(2)));
+    let mean = squares.sum::<i64>() as f64 / (samples.len() as f64).max(1.0);
+    if mean < 1.0 {
+        return 127;
+    }
+    let below = -10.0 * (mean / f64::from(i16::MAX).powi(2)).log10();
+    below.clamp(0.0, 127.0).round() as u8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

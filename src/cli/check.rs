@@ -14,13 +14,6 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
     Authenticator::open(&config.settings.auth, &authorities).map_err(Failure::usage)?;
     secure(&config.settings).map_err(Failure::usage)?;
     println!("settings: good");
-    for resolved in config.not_yet_used() {
-        let later = resolved.setting.comes_with.unwrap_or_default();
-        println!(
-            "warning: {} ({}) is not used before \"{later}\" is built",
-            resolved.setting.key, resolved.origin
-        );
-    }
     for warning in auth::warnings(&config.settings.auth) {
         println!("warning: {warning}");
     }

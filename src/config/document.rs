@@ -20,17 +20,11 @@ pub fn render() -> String {
         } else {
             format!("`{}`", setting.default)
         };
-        let later = match setting.comes_with {
-            Some(capability) => {
-                format!(" *Checked, but not used before \"{capability}\" is built.*")
-            }
-            None => String::new(),
-        };
         let secret = if setting.secret { ", secret" } else { "" };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "| `{}` | `{}` | {default} | {}{secret} | {}{later} |",
+            "| `{}` | `{}` | {default} | {}{secret} | {} |",
             setting.key,
             setting.env,
             setting.shape,

@@ -166,15 +166,6 @@ impl Config {
             _ => Err(ConfigError(layers.problems)),
         }
     }
-
-    /// Settings that somebody has set and that this version does not use yet.
-    pub fn not_yet_used(&self) -> impl Iterator<Item = &Resolved> {
-        let set = self
-            .resolved
-            .iter()
-            .filter(|resolved| resolved.origin != Origin::Default);
-        set.filter(|resolved| resolved.setting.comes_with.is_some())
-    }
 }
 
 /// What the types cannot say: settings that do not go together.
@@ -185,6 +176,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
     problems.extend(crate::webhooks::problems(settings));
+    problems.extend(crate::hooks::problems(settings));
     problems.extend(crate::providers::s3::problems(&settings.recording));
     problems.extend(crate::providers::livekit::problems(&settings.rtc));
     problems
@@ -283,7 +275,6 @@ mod tests {
         let config = Config::from_sources(&[], &HashMap::new(), None).unwrap();
         assert_eq!(config.settings.server.port, 3001);
         assert_eq!(config.resolved.len(), TABLE.len());
-        assert!(config.not_yet_used().next().is_none());
     }
 
     #[test]
@@ -340,7 +331,6 @@ mod tests {
         let environment = self::environment(&[("SIP_HOOK_SECRET", "marker")]);
         let config = Config::from_sources(&[], &environment, None).unwrap();
         assert!(!format!("{config:?}").contains("marker"));
-        assert_eq!(config.not_yet_used().count(), 1);
     }
 
     #[test]

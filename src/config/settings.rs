@@ -30,8 +30,6 @@ pub struct Setting {
     pub secret: bool,
     /// What it does.
     pub meaning: &'static str,
-    /// The capability that will use it, when this version does not yet.
-    pub comes_with: Option<&'static str>,
 }
 
 /// Where a setting's text comes from while [`Settings::build`] reads them one by one.
@@ -50,7 +48,7 @@ macro_rules! settings {
             $(
                 $(#[doc = $meaning:literal])+
                 $field:ident: $type:ty = $default:literal, $key:literal, $env:literal
-                $(, check $check:path)? $(, comes with $later:literal)?;
+                $(, check $check:path)?;
             )+
         }
     )+) => {
@@ -77,7 +75,6 @@ macro_rules! settings {
                 shape: <$type as SettingValue>::SHAPE,
                 secret: <$type as SettingValue>::SECRET,
                 meaning: concat!($($meaning),+),
-                comes_with: settings!(@option $($later)?),
             },
         )+)+];
 
@@ -100,8 +97,6 @@ macro_rules! settings {
             }
         }
     };
-    (@option) => { None };
-    (@option $later:literal) => { Some($later) };
     (@check $type:ty) => { (|_: &$type| Ok(())) as Check<$type> };
     (@check $type:ty, $check:path) => { $check as Check<$type> };
 }
@@ -504,6 +499,7 @@ fn up_to_ten(value: &u8) -> Result<(), &'static str> {
     }
 }
 
+#[expect(clippy::ref_option, reason = "the rule of a setting of this type")]
 fn gateway(value: &Option<String>) -> Result<(), &'static str> {
     let fits = |address: &str| crate::phone::Gateway::parse(address).is_some();
     if value.as_deref().is_none_or(fits) {

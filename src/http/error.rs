@@ -24,6 +24,8 @@ pub enum Code {
     UnsupportedProvider,
     /// It is no telephone number.
     InvalidPhoneNumber,
+    /// This number is not called.
+    DestinationNotAllowed,
     /// A provider refused a credential, or there is none.
     ProviderAuth,
     /// A page of this origin may not open a socket.
@@ -125,9 +127,10 @@ impl ApiError {
     /// An error with the code's own status.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let status = match code {
-            Code::InvalidRequest | Code::UnsupportedProvider | Code::InvalidPhoneNumber => {
-                StatusCode::BAD_REQUEST
-            }
+            Code::InvalidRequest
+            | Code::UnsupportedProvider
+            | Code::InvalidPhoneNumber
+            | Code::DestinationNotAllowed => StatusCode::BAD_REQUEST,
             Code::OriginNotAllowed | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
             Code::NotFound
             | Code::RoomNotFound
@@ -183,9 +186,14 @@ impl ApiError {
             .collect::<Vec<_>>()
             .join(", ");
         let message = format!("{method} is not possible here; use {names}");
+        Self::new(Code::MethodNotAllowed, message).allowing(allow)
+    }
+
+    /// The same, with the methods that are possible: every 405 says so (RFC 9110, section 15.5.6).
+    pub fn allowing(self, allow: &[Method]) -> Self {
         Self {
             allow: allow.to_vec(),
-            ..Self::new(Code::MethodNotAllowed, message)
+            ..self
         }
     }
 

@@ -103,12 +103,12 @@ fn endpoints() -> Vec<Endpoint> {
         at("/recordings").get(protected(recording::list)),
         at("/recording/{stream_id:.*}/transcript").get(protected(recording::transcript)),
         at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete)),
-        at("/sip/call").on(Method::POST, protected(sip::call)),
-        at("/sip/transfer").on(Method::POST, protected(sip::transfer)),
+        at("/sip/call").on(Method::POST, protected(sip::calls::call)),
+        at("/sip/transfer").on(Method::POST, protected(sip::calls::transfer)),
         at("/sip/hooks")
-            .get(protected(sip::hooks))
-            .on(Method::POST, protected(sip::add_hooks))
-            .on(Method::DELETE, protected(sip::remove_hooks)),
+            .get(protected(sip::hooks::list))
+            .on(Method::POST, protected(sip::hooks::put))
+            .on(Method::DELETE, protected(sip::hooks::remove)),
     ]
 }
 

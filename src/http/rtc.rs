@@ -370,6 +370,7 @@ impl From<RoomsError> for ApiError {
             RoomsError::Mute(_) => Code::MuteFailed,
             RoomsError::Event(EventError::Signature) => Code::Unauthorized,
             RoomsError::Event(_) => Code::InvalidRequest,
+            RoomsError::Untold(_) => Code::StorageError,
         };
         if let RoomsError::Provider(cause) | RoomsError::Removal(cause) | RoomsError::Mute(cause) =
             &error

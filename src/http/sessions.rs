@@ -1,4 +1,4 @@
-//! `GET /sessions` and `DELETE /sessions/{stream_id}`: the live sessions.
+//! `GET /sessions` and `DELETE /sessions/{stream_id}`: the live sessions, and the telephone calls.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::error::{ApiError, Code};
 use super::state::AppState;
+use crate::actors::registry::calls::{CallInfo, ListCalls};
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionInfo};
 use crate::actors::session::StreamId;
 use crate::auth::Access;
@@ -19,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SessionList {
     sessions: Vec<SessionInfo>,
+    /// Telephone calls, also those that have ended in the last minute.
+    calls: Vec<CallInfo>,
 }
 
 /// Answer of `DELETE /sessions/{stream_id}`.
@@ -29,14 +32,18 @@ pub struct Ended {
     stream_id: StreamId,
 }
 
-/// Lists the sessions that are configured.
+/// Lists the sessions that are configured, and the calls.
 pub async fn list(
     access: Access,
     state: web::Data<AppState>,
 ) -> Result<web::Json<SessionList>, ApiError> {
+    let calls = ListCalls {
+        access: access.clone(),
+    };
+    let calls = state.calls.send(calls).await.map_err(unreachable)?;
     let list = state.sessions.send(ListSessions { access }).await;
     let sessions = list.map_err(unreachable)?;
-    Ok(web::Json(SessionList { sessions }))
+    Ok(web::Json(SessionList { sessions, calls }))
 }
 
 /// Ends a session, and answers when it has gone.

@@ -9,6 +9,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
+use crate::actors::registry::calls::CallRegistry;
+use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::rooms::RoomRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
@@ -16,6 +18,7 @@ use crate::auth::Authenticator;
 use crate::recordings::Recordings;
 use crate::rooms::RoomServer;
 use crate::synthesis::Synthesizer;
+use crate::telephony::trunks::Trunks;
 
 /// Shared by all workers.
 pub struct AppState {
@@ -29,12 +32,16 @@ pub struct AppState {
     pub sessions: Addr<SessionRegistry>,
     /// Knows whose rooms there are.
     pub rooms: Addr<RoomRegistry>,
+    /// Knows the calls.
+    pub calls: Addr<CallRegistry>,
+    /// Knows who is told of calls.
+    pub hooks: Addr<HookRegistry>,
     /// The rooms of this process; `None` where they are elsewhere, or nowhere.
     pub embedded_rooms: Option<RoomServer>,
+    /// Their trunks.
+    pub trunks: Option<Arc<Trunks>>,
     /// Knows the recordings; `None` where nothing is recorded.
     pub recordings: Option<Arc<Recordings>>,
-    /// Where calls go when a request does not say.
-    pub outbound_address: Option<String>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
     /// What is being done; the server stops when it is done.

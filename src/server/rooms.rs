@@ -1,29 +1,48 @@
 //! The rooms that the settings ask for, from their opening to their end.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, Addr};
+use actix::{Actor, Addr, Recipient};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::ServerError;
+use crate::actors::registry::calls::{CallRegistry, CallRules, Calls, Ledger, News};
+use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
+use crate::http::tls;
 use crate::outgoing::Authorities;
 use crate::providers::RoomProvider;
 use crate::providers::embedded;
+use crate::providers::embedded::telephone::EmbeddedTelephone;
 use crate::providers::livekit::{self, LiveKit};
+use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::rooms::{RoomEvent, RoomServer};
-use crate::webhooks::RoomEvents;
+use crate::telephony::agent::TlsSettings;
+use crate::telephony::trunks::Trunks;
+use crate::webhooks::{RoomEvents, Webhooks};
 
 /// Rooms that are open, and who decides about them.
 pub(super) struct OpenRooms {
     /// The actor that the doors ask; it says so where there are no rooms.
     pub(super) registry: Addr<RoomRegistry>,
+    /// The actor that the doors ask about calls; it says so where there are no rooms.
+    pub(super) calls: Addr<CallRegistry>,
     /// The rooms of this process.
     pub(super) embedded: Option<RoomServer>,
+    /// Who carries calls into them.
+    telephone: Option<Arc<EmbeddedTelephone>>,
+    /// Their trunks.
+    pub(super) trunks: Option<Arc<Trunks>>,
     telling: Option<Telling>,
+    /// What the telephone tells.
+    news: Option<News>,
+    /// The deployment elsewhere is told who may call in.
+    provisioning: Option<AbortOnDropHandle<()>>,
 }
 
 /// What happens in the rooms of this process, on its way to those who want to know.
@@ -33,48 +52,111 @@ struct Telling {
 }
 
 impl OpenRooms {
-    /// Opens them. Must be called in an actor system.
-    pub(super) fn open(
+    /// Opens them; `hooks` are told when a telephone joins one. Must be called in an actor system.
+    pub(super) async fn open(
         settings: &Settings,
         authorities: &Authorities,
+        webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
-        let registry = |provider: Option<Arc<dyn RoomProvider>>| {
-            let rooms = provider.map(|provider| Rooms {
-                provider,
-                token_lifetime: rtc.token_ttl_seconds,
-                claim_unowned: settings.auth.claim_unowned_rooms,
-            });
-            RoomRegistry::new(rooms).start()
-        };
-        let elsewhere = |registry| Self {
-            registry,
-            embedded: None,
-            telling: None,
-        };
         match livekit::mode(rtc) {
-            RtcMode::Off => Ok(elsewhere(registry(None))),
+            RtcMode::Off => Ok(Self::nowhere()),
             RtcMode::Livekit => {
-                let deployment = LiveKit::from_settings(rtc, super::transport(settings)?);
-                let provider = deployment.map(|deployment| Arc::new(deployment) as Arc<_>);
-                Ok(elsewhere(registry(provider)))
+                let (sender, news) = mpsc::channel(WAITING_NEWS);
+                let deployment = LiveKit::from_settings(rtc, super::transport(settings)?, sender);
+                let Some(deployment) = deployment else {
+                    return Ok(Self::nowhere());
+                };
+                let provisioning = deployment.provision(&settings.sip);
+                let provisioning =
+                    provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
+                Ok(Self {
+                    provisioning,
+                    ..Self::of(settings, Arc::new(deployment), news, webhooks, hooks)
+                })
             }
             RtcMode::Embedded => {
-                let started = embedded::start(rtc, &settings.storage.data_dir)?;
-                let registry = registry(Some(Arc::new(started.provider)));
-                let webhooks = RoomEvents::open(settings, &started.key, authorities);
-                let webhooks = webhooks.map_err(ServerError::RoomEvents)?;
+                let data_dir = &settings.storage.data_dir;
+                let (sender, news) = mpsc::channel(WAITING_NEWS);
+                let started = embedded::start(rtc, data_dir)?;
+                let rooms = (started.server.clone(), started.key.key.clone());
+                let tls = telephone_tls(settings)?;
+                let telephone =
+                    EmbeddedTelephone::start(&settings.sip, rtc, tls, rooms, sender).await;
+                let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
+                let provider = started.provider.with_telephone(telephone.clone());
+                let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
+                let events = RoomEvents::open(settings, &started.key, authorities);
+                let events = events.map_err(ServerError::RoomEvents)?;
+                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks);
                 Ok(Self {
-                    telling: Some(Telling::begin(started.events, registry.clone(), webhooks)),
-                    registry,
+                    telling: Some(Telling::begin(
+                        started.events,
+                        open.registry.clone(),
+                        events,
+                    )),
                     embedded: Some(started.server),
+                    telephone: Some(telephone),
+                    trunks: Some(Arc::new(trunks)),
+                    ..open
                 })
             }
         }
     }
 
+    fn nowhere() -> Self {
+        Self {
+            registry: RoomRegistry::new(None).start(),
+            calls: CallRegistry::new(None).start(),
+            embedded: None,
+            telephone: None,
+            trunks: None,
+            telling: None,
+            news: None,
+            provisioning: None,
+        }
+    }
+
+    fn of(
+        settings: &Settings,
+        provider: Arc<dyn RoomProvider>,
+        news: mpsc::Receiver<CallNews>,
+        webhooks: &Webhooks,
+        hooks: &Recipient<CallJoined>,
+    ) -> Self {
+        let rooms = Rooms {
+            provider,
+            token_lifetime: settings.rtc.token_ttl_seconds,
+            claim_unowned: settings.auth.claim_unowned_rooms,
+        };
+        let ledger = Arc::new(Ledger::default());
+        let news = News::follow(news, rooms.clone(), Arc::clone(&ledger), webhooks.clone());
+        let calls = Calls {
+            rooms: rooms.clone(),
+            rules: CallRules::new(&settings.sip),
+            ledger,
+            webhooks: Some(webhooks.clone()),
+        };
+        Self {
+            registry: RoomRegistry::new(Some(rooms))
+                .telling(hooks.clone())
+                .start(),
+            calls: CallRegistry::new(Some(calls)).start(),
+            embedded: None,
+            telephone: None,
+            trunks: None,
+            telling: None,
+            news: Some(news),
+            provisioning: None,
+        }
+    }
+
     /// Ends the rooms of this process; their last events are told for `patience` at most.
     pub(super) async fn finish(self, patience: Duration) {
+        if let Some(telephone) = self.telephone {
+            telephone.stop().await;
+        }
         if let Some(rooms) = self.embedded {
             let _stopped = rooms.stop().await;
         }
@@ -83,7 +165,31 @@ impl OpenRooms {
             let _told = tokio::time::timeout(patience, task).await;
             webhooks.finish(patience).await;
         }
+        drop(self.provisioning);
+        if let Some(news) = self.news {
+            news.finish(patience).await;
+        }
     }
+}
+
+/// What the telephone speaks TLS with.
+fn telephone_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
+    let sip = &settings.sip;
+    let server = match (&sip.tls_cert, &sip.tls_key) {
+        (Some(cert), Some(key)) => {
+            let config = tls::server_config(cert, key).map_err(|error| {
+                // The same pair of files under another name.
+                let text = error.to_string().replace("server.tls.", "sip.tls_");
+                ServerError::Telephone(io::Error::other(text))
+            })?;
+            Some(Arc::new(config))
+        }
+        _ => None,
+    };
+    Ok(TlsSettings {
+        server,
+        client: Some(super::transport(settings)?.tls()),
+    })
 }
 
 impl Telling {

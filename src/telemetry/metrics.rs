@@ -2,6 +2,8 @@
 //! named after it; metric names stand nowhere else, and labels never hold a tenant, room, identity or number. A call
 //! costs some atomic additions, so that the media plane can afford one per frame.
 
+mod calls;
+
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -19,6 +21,8 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::providers::{ErrorKind, ProviderError};
+use calls::Calls;
+pub use calls::{call_answered, call_began, call_ended, call_sounded};
 
 /// The media type of [`page`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -227,6 +231,44 @@ impl EncodeLabelValue for WebhookLoss {
     }
 }
 
+/// What became of a telephone that joined a room, as far as hooks go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallTold {
+    /// Its hook will be told.
+    Told,
+    /// It was told already.
+    Again,
+    /// Nobody knows which host was called.
+    NoHost,
+    /// There is no hook for the host.
+    NoHook,
+    /// The room is another tenant's than the hook, or has ended.
+    NotTheirs,
+    /// Nothing signs for the hook.
+    Unsigned,
+    /// The rooms or the spool failed.
+    Failed,
+}
+
+impl EncodeLabelValue for CallTold {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Told => "told",
+            Self::Again => "again",
+            Self::NoHost => "no_host",
+            Self::NoHook => "no_hook",
+            Self::NotTheirs => "not_theirs",
+            Self::Unsigned => "unsigned",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// A telephone has joined a room.
+pub fn call_told(outcome: CallTold) {
+    METRICS.calls_told.get_or_create(&Telling { outcome }).inc();
+}
+
 /// A webhook was lost.
 pub fn webhook_lost(cause: WebhookLoss) {
     METRICS.webhooks_lost.get_or_create(&Loss { cause }).inc();
@@ -309,6 +351,11 @@ struct Loss {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Telling {
+    outcome: CallTold,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Route {
     route: String,
 }
@@ -362,9 +409,11 @@ struct Metrics {
     webhook_failures: Counter,
     webhooks_lost: Family<Loss, Counter>,
     webhooks_waiting: Gauge,
+    calls_told: Family<Telling, Counter>,
     room_events: Family<RoomEventLabel, Counter>,
     http_requests: Family<Answered, Counter>,
     http_request_durations: Family<Route, Durations>,
+    calls: Calls,
 }
 
 impl Metrics {
@@ -395,15 +444,18 @@ impl Metrics {
             webhook_failures: Counter::default(),
             webhooks_lost: Family::default(),
             webhooks_waiting: Gauge::default(),
+            calls_told: Family::default(),
             room_events: Family::default(),
             http_requests: Family::default(),
             http_request_durations: Family::new_with_constructor(durations),
+            calls: Calls::new(),
         };
         metrics.register_sessions();
         metrics.register_providers();
         metrics.register_recordings();
         metrics.register_webhooks();
         metrics.register_http();
+        metrics.calls.register(&mut metrics.registry);
         metrics
     }
 
@@ -543,6 +595,11 @@ impl Metrics {
             "webhooks_waiting",
             "Webhooks that wait for their receivers",
             self.webhooks_waiting.clone(),
+        );
+        registry.register(
+            "calls_told",
+            "Telephones that joined a room, by what became of telling their hooks",
+            self.calls_told.clone(),
         );
         registry.register(
             "room_events",

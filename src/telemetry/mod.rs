@@ -33,6 +33,8 @@ pub fn start(
         .with_default(LevelFilter::WARN.min(ours))
         // It reports every malformed request as an error: whoever can connect could fill the log.
         .with_target("actix_http", LevelFilter::OFF)
+        // So does it, of malformed SIP; and its messages hold numbers.
+        .with_target("rsipstack", LevelFilter::OFF)
         .with_target(env!("CARGO_PKG_NAME"), ours);
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match format {

@@ -1,2 +1,8 @@
 //! The embedded bridge: telephone calls by SIP that join the rooms of this process. LiveKit's SIP service, which does the
 //! same for its rooms, is spoken to by `providers/livekit`.
+
+pub mod agent;
+pub mod bridge;
+pub mod call;
+pub mod media;
+pub mod trunks;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::queue::{Due, Outcome, Queue};
 use super::signature::{VERSION, sign};
 use super::spool::{Slip, Spool, Webhook};
-use super::{Addressee, Lane, Receiver, WebhookSettings};
+use super::{Addressee, HookKeys, Lane, Receiver, WebhookSettings};
 use crate::outgoing::Authorities;
 use crate::outgoing::reach::{PublicOnly, Reach};
 use crate::telemetry::metrics::{self, WebhookLoss};
@@ -38,6 +38,7 @@ pub(super) struct Postman {
 struct Round {
     spool: Arc<Spool>,
     receiver: Option<Receiver>,
+    hooks: HookKeys,
     clients: Clients,
 }
 
@@ -97,6 +98,7 @@ impl Postman {
         let round = Round {
             spool: Arc::clone(&spool),
             receiver: settings.receiver.clone(),
+            hooks: settings.hooks.clone(),
             clients: Clients::new(authorities)?,
         };
         Ok(Self {
@@ -167,12 +169,12 @@ impl Postman {
 impl Round {
     async fn deliver(&self, slip: &Slip) -> Outcome {
         let receiver = match &slip.to {
-            Addressee::Hook(receiver) => receiver,
-            Addressee::Settings => match &self.receiver {
-                Some(receiver) => receiver,
-                // The settings may name one again, in the life of another process.
-                None => return Outcome::Away,
-            },
+            Addressee::Hook(address) => self.hooks.receiver(address),
+            Addressee::Settings => self.receiver.clone(),
+        };
+        // The settings may name one, or what signs for it, again in the life of another process.
+        let Some(receiver) = receiver else {
+            return Outcome::Away;
         };
         let (spool, read) = (Arc::clone(&self.spool), slip.clone());
         let webhook = tokio::task::spawn_blocking(move || spool.read(&read)).await;
@@ -184,7 +186,7 @@ impl Round {
             }
             Err(_) => return Outcome::Refused { retry_after: None },
         };
-        self.post(receiver, webhook).await
+        self.post(&receiver, webhook).await
     }
 
     async fn post(&self, receiver: &Receiver, webhook: Webhook) -> Outcome {

@@ -9,6 +9,7 @@ mod rooms;
 mod signature;
 mod spool;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::outgoing::Authorities;
 use crate::outgoing::reach::Reach;
 use crate::telemetry::metrics;
 use delivery::Postman;
-pub use notice::{Notice, NoticeEvent, RecordingFile};
+pub use notice::{Notice, NoticeEvent, RecordingFile, TransferOutcome};
 pub use rooms::RoomEvents;
 pub use spool::SpoolError;
 use spool::{Bounds, Slip, Spool, Webhook};
@@ -65,7 +66,54 @@ enum Addressee {
     /// To the receiver that the settings name when it is delivered.
     Settings,
     /// To one of its own.
-    Hook(Receiver),
+    Hook(HookAddress),
+}
+
+/// A receiver that is no setting. What signs, and how far away it may be, are settings all the same, as they are when it is
+/// delivered.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HookAddress {
+    /// Where to post.
+    pub url: Url,
+    /// Whose own secret signs, if there is one ([`HookKeys`]).
+    pub signer: Option<String>,
+}
+
+impl fmt::Debug for HookAddress {
+    /// A URL may hold a secret in its path or query.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "HookAddress({})",
+            self.url.host_str().unwrap_or_default()
+        )
+    }
+}
+
+/// What signs for receivers that are no settings.
+#[derive(Debug, Clone, Default)]
+pub struct HookKeys {
+    /// By the signer.
+    pub own: HashMap<String, Secret>,
+    /// For everybody else.
+    pub common: Option<Secret>,
+    /// How far away they may be.
+    pub reach: Reach,
+}
+
+impl HookKeys {
+    /// The receiver at an address; `None` where nothing signs for it.
+    fn receiver(&self, address: &HookAddress) -> Option<Receiver> {
+        let own = address
+            .signer
+            .as_ref()
+            .and_then(|signer| self.own.get(signer));
+        Some(Receiver {
+            url: address.url.clone(),
+            secret: own.or(self.common.as_ref())?.clone(),
+            reach: self.reach,
+        })
+    }
 }
 
 /// What is delivered one behind the other: everything for one URL; `None` is that of the settings.
@@ -75,7 +123,7 @@ impl Addressee {
     fn lane(&self) -> Lane {
         match self {
             Self::Settings => None,
-            Self::Hook(receiver) => Some(receiver.url.clone()),
+            Self::Hook(address) => Some(address.url.clone()),
         }
     }
 }
@@ -87,13 +135,15 @@ pub struct WebhookSettings {
     pub folder: PathBuf,
     /// Who is told about recordings and sessions, if anybody.
     pub receiver: Option<Receiver>,
+    /// What signs for all others.
+    pub hooks: HookKeys,
     /// How long each is tried, counted anew when the server starts.
     pub patience: Duration,
 }
 
 impl WebhookSettings {
-    /// From the settings of the server.
-    pub fn new(settings: &Settings) -> Self {
+    /// From the settings of the server, and the keys of its hooks.
+    pub fn new(settings: &Settings, hooks: HookKeys) -> Self {
         let own = &settings.webhooks;
         let receiver = own.url.clone().zip(own.secret.clone());
         Self {
@@ -103,6 +153,7 @@ impl WebhookSettings {
                 secret,
                 reach: reach(settings),
             }),
+            hooks,
             patience: own.retry_seconds,
         }
     }
@@ -196,18 +247,18 @@ impl Webhooks {
         }
     }
 
-    /// Sends `body` (JSON) to a receiver of its own, and gives the event's id once it is on disk.
-    pub async fn send(&self, to: Receiver, body: String) -> Result<String, SpoolError> {
-        self.post(uuid::Uuid::new_v4(), Addressee::Hook(to), body)
-            .await
-    }
-
-    async fn post(
+    /// Sends `body` (JSON) to a receiver of its own under this id. When this returns it will be told, whatever happens to
+    /// the process.
+    pub async fn send(
         &self,
         id: uuid::Uuid,
-        to: Addressee,
+        to: HookAddress,
         body: String,
-    ) -> Result<String, SpoolError> {
+    ) -> Result<(), SpoolError> {
+        self.post(id, Addressee::Hook(to), body).await
+    }
+
+    async fn post(&self, id: uuid::Uuid, to: Addressee, body: String) -> Result<(), SpoolError> {
         let id = id.to_string();
         let webhook = Webhook {
             id: id.clone(),
@@ -222,8 +273,8 @@ impl Webhooks {
         match put {
             Ok(slip) => {
                 // Whatever is not delivered before the process ends is found by the next.
-                let _ = self.slips.send((id.clone(), slip)).await;
-                Ok(id)
+                let _ = self.slips.send((id, slip)).await;
+                Ok(())
             }
             Err(error) => {
                 metrics::webhook_lost(metrics::WebhookLoss::Spool);

@@ -9,9 +9,10 @@ use sha2::{Digest, Sha256};
 /// The body of a webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Notice {
-    /// The session that it is about.
-    pub stream_id: String,
-    /// Whose session it was; absent where it had no tenant.
+    /// The session that it is about, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_id: Option<String>,
+    /// Whose session or room it was; absent where it had no tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// When it happened, Unix time in milliseconds.
@@ -49,6 +50,55 @@ pub enum NoticeEvent {
         /// Characters of text that were given to a synthesiser.
         tts_characters: u64,
     },
+    /// A telephone call has come further.
+    #[serde(rename = "call.status")]
+    CallStatus {
+        /// Which.
+        sip_call_id: String,
+        /// The room.
+        room_name: String,
+        /// Who it is there.
+        participant_identity: String,
+        /// `inbound` or `outbound`.
+        direction: &'static str,
+        /// `dialing`, `ringing`, `active` or `hangup`.
+        status: &'static str,
+        /// Why it is over, where it is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cause: Option<&'static str>,
+        /// From the answer to the end, in milliseconds, where it is over.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        duration_ms: Option<u64>,
+    },
+    /// A telephone call was moved to another number, or was not.
+    #[serde(rename = "transfer.status")]
+    TransferStatus {
+        /// Which, where that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sip_call_id: Option<String>,
+        /// The room.
+        room_name: String,
+        /// Who it is there.
+        participant_identity: String,
+        /// As it was dialled.
+        transfer_to: String,
+        /// What became of it.
+        #[serde(flatten)]
+        outcome: TransferOutcome,
+    },
+}
+
+/// What became of a transfer, by its name in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum TransferOutcome {
+    /// The other side was moved, or has hung up meanwhile.
+    Complete,
+    /// The call goes on as it was.
+    Failed {
+        /// Why, for people.
+        message: String,
+    },
 }
 
 /// The sound of a recording.
@@ -71,10 +121,13 @@ impl Notice {
         let (name, file) = match &self.event {
             NoticeEvent::RecordingStored(file) => ("recording.stored", file),
             NoticeEvent::RecordingFailed { file, .. } => ("recording.failed", file),
-            NoticeEvent::SessionEnded { .. } => return uuid::Uuid::new_v4(),
+            NoticeEvent::SessionEnded { .. }
+            | NoticeEvent::CallStatus { .. }
+            | NoticeEvent::TransferStatus { .. } => return uuid::Uuid::new_v4(),
         };
+        let stream_id = self.stream_id.as_deref().unwrap_or_default();
         let mut hash = Sha256::new();
-        for part in [name, &self.stream_id, &file.key, &file.sha256] {
+        for part in [name, stream_id, &file.key, &file.sha256] {
             hash.update(part);
             hash.update([0]);
         }
@@ -85,13 +138,21 @@ impl Notice {
         uuid::Builder::from_custom_bytes(first).into_uuid()
     }
 
-    /// Something that happens now.
+    /// Something that happens now to a session.
     pub fn now(stream_id: &str, tenant: Option<&str>, event: NoticeEvent) -> Self {
+        Self {
+            stream_id: Some(stream_id.to_owned()),
+            ..Self::of_room(tenant, event)
+        }
+    }
+
+    /// Something that happens now in a room of this tenant.
+    pub fn of_room(tenant: Option<&str>, event: NoticeEvent) -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         Self {
-            stream_id: stream_id.to_owned(),
+            stream_id: None,
             tenant: tenant.map(str::to_owned),
             timestamp: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             event,
@@ -104,6 +165,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_happens_to_a_call_names_no_session() {
+        let event = NoticeEvent::TransferStatus {
+            sip_call_id: None,
+            room_name: "kitchen".to_owned(),
+            participant_identity: "caller".to_owned(),
+            transfer_to: "1000".to_owned(),
+            outcome: TransferOutcome::Failed {
+                message: "busy".to_owned(),
+            },
+        };
+        let notice = Notice {
+            timestamp: 7,
+            ..Notice::of_room(Some("acme"), event)
+        };
+        assert_eq!(
+            serde_json::to_value(notice).unwrap(),
+            json!({
+                "event": "transfer.status", "tenant": "acme", "timestamp": 7, "room_name": "kitchen",
+                "participant_identity": "caller", "transfer_to": "1000", "status": "failed", "message": "busy",
+            })
+        );
+    }
 
     #[test]
     fn a_body_is_flat_and_names_its_event() {
@@ -127,7 +212,7 @@ mod tests {
         };
         assert_eq!(notice.event_id(), later.event_id());
         let other = Notice {
-            stream_id: "b".to_owned(),
+            stream_id: Some("b".to_owned()),
             ..notice.clone()
         };
         assert_ne!(notice.event_id(), other.event_id());

@@ -12,9 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Addressee, Lane, Receiver};
-use crate::config::Secret;
-use crate::outgoing::reach::Reach;
+use super::{Addressee, HookAddress, Lane};
 
 /// How a file's name ends, and how it ends when the file cannot be read and is left for somebody to look at.
 const ENDING: &str = "json";
@@ -63,15 +61,15 @@ struct Stored {
     id: String,
     /// Absent where it goes to the receiver of the settings, as they are when it is delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    to: Option<StoredReceiver>,
+    to: Option<StoredAddress>,
     body: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredReceiver {
+struct StoredAddress {
     url: String,
-    secret: String,
-    reach: Reach,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signer: Option<String>,
 }
 
 /// The folder.
@@ -152,10 +150,9 @@ impl Spool {
     pub(super) fn put(&self, webhook: &Webhook, now: SystemTime) -> Result<Slip, SpoolError> {
         let to = match &webhook.to {
             Addressee::Settings => None,
-            Addressee::Hook(receiver) => Some(StoredReceiver {
-                url: receiver.url.to_string(),
-                secret: receiver.secret.expose().to_owned(),
-                reach: receiver.reach,
+            Addressee::Hook(address) => Some(StoredAddress {
+                url: address.url.to_string(),
+                signer: address.signer.clone(),
             }),
         };
         let stored = Stored {
@@ -237,10 +234,9 @@ fn load(path: &Path) -> io::Result<(Webhook, u64)> {
     let stored: Stored = serde_json::from_slice(&text).map_err(io::Error::other)?;
     let to = match stored.to {
         None => Addressee::Settings,
-        Some(to) => Addressee::Hook(Receiver {
+        Some(to) => Addressee::Hook(HookAddress {
             url: to.url.parse().map_err(io::Error::other)?,
-            secret: Secret::new(to.secret),
-            reach: to.reach,
+            signer: to.signer,
         }),
     };
     let webhook = Webhook {
@@ -272,10 +268,9 @@ mod tests {
     }
 
     fn hook() -> Addressee {
-        Addressee::Hook(Receiver {
+        Addressee::Hook(HookAddress {
             url: "https://hooks.example/a?b=c".parse().unwrap(),
-            secret: Secret::new("0123456789abcdef"),
-            reach: Reach::default(),
+            signer: Some("sip.example".to_owned()),
         })
     }
 

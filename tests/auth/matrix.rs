@@ -298,12 +298,18 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         locked("500 TRANSFER_FAILED"),
     ),
     ("GET", "/sip/hooks", "asked", locked("200")),
-    ("POST", "/sip/hooks", "add", locked("500 STORAGE_ERROR")),
+    // One host after the other: of the other tenant, then of nobody.
+    (
+        "POST",
+        "/sip/hooks",
+        "add",
+        behind_the_door(["200", "400 INVALID_REQUEST", "200"]),
+    ),
     (
         "DELETE",
         "/sip/hooks",
         "remove",
-        locked("500 STORAGE_ERROR"),
+        behind_the_door(["400 INVALID_REQUEST", "400 INVALID_REQUEST", "200"]),
     ),
 ];
 

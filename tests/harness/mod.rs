@@ -1,5 +1,7 @@
 //! What every test needs: a running server of its own, its command line, other people's programs, and word counts.
 
+pub mod events;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -271,12 +273,16 @@ impl Programs {
 
 /// Where an installed program is; fails with the package that brings it.
 pub fn which(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
+    let mut path = std::env::var_os("PATH").unwrap();
+    // Where servers are, which is not on everybody's path.
+    path.push(":/usr/sbin");
     let packages: HashMap<_, _> = [
         ("ffprobe", "ffmpeg"),
         ("opusinfo", "opus-tools"),
         ("opusenc", "opus-tools"),
         ("unshare", "util-linux"),
+        ("sipp", "sip-tester"),
+        ("baresip", "baresip-core"),
     ]
     .into();
     let package = packages.get(name).unwrap_or(&name);

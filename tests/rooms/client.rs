@@ -2,14 +2,15 @@
 //! (`tests/clients/rooms`). What they hear is measured in the samples that they received.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
+
+use crate::harness::events::Events;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,19 +50,13 @@ fn interpreted(script: &str) -> Command {
     command
 }
 
-#[derive(Debug, Default)]
-struct Told {
-    events: Mutex<Vec<Value>>,
-    more: Notify,
-}
-
 /// A client in a room. Dropping it kills it.
 pub struct Client {
     pub identity: String,
     pub kind: Kind,
     child: Child,
     stdin: Option<ChildStdin>,
-    told: Arc<Told>,
+    told: Arc<Events>,
     commands: u64,
     /// Events before this one are not looked at by [`Self::next`].
     seen: usize,
@@ -92,19 +87,16 @@ impl Client {
             .kill_on_drop(true)
             .spawn()
             .unwrap_or_else(|error| panic!("{kind:?}: {error}; ./test installs the clients"));
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Events::default());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let listening = Arc::clone(&told);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 if let Ok(event) = serde_json::from_str::<Value>(&line) {
-                    listening.events.lock().unwrap().push(event);
-                    listening.more.notify_waiters();
+                    listening.tell(event);
                 }
             }
-            let gone = json!({"event": "ended"});
-            listening.events.lock().unwrap().push(gone);
-            listening.more.notify_waiters();
+            listening.tell(json!({"event": "ended"}));
         });
         let stdin = child.stdin.take();
         Self {
@@ -139,12 +131,12 @@ impl Client {
 
     /// [`Self::next`] looks at nothing that was told by now.
     pub fn mark(&mut self) {
-        self.seen = self.told.events.lock().unwrap().len();
+        self.seen = self.told.count();
     }
 
     /// How often something was told.
     pub fn count(&self, name: &str, fields: &Value) -> usize {
-        let events = self.told.events.lock().unwrap();
+        let events = self.told.all();
         events
             .iter()
             .filter(|event| is(event, name, fields))
@@ -153,39 +145,22 @@ impl Client {
 
     /// Everything of this name that was told, in order.
     pub fn all(&self, name: &str) -> Vec<Value> {
-        let events = self.told.events.lock().unwrap();
-        let named = events.iter().filter(|event| event["event"] == name);
-        named.cloned().collect()
+        let mut events = self.told.all();
+        events.retain(|event| event["event"] == name);
+        events
     }
 
     async fn find(&self, from: usize, name: &str, fields: &Value) -> (usize, Value) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let more = self.told.more.notified();
-            tokio::pin!(more);
-            more.as_mut().enable();
-            {
-                let events = self.told.events.lock().unwrap();
-                let found = events.iter().enumerate().skip(from);
-                let mut found = found.filter(|(_, event)| is(event, name, fields));
-                if let Some((at, event)) = found.next() {
-                    return (at, event.clone());
-                }
-                let ended = events.iter().any(|event| event["event"] == "ended");
-                assert!(
-                    !ended || name == "ended",
-                    "{:?} {} ended without {name} {fields}: {events:?}",
-                    self.kind,
-                    self.identity
-                );
-            }
-            if timeout_at(deadline, more).await.is_err() {
-                let events = self.told.events.lock().unwrap().clone();
-                panic!(
-                    "{:?} {}: no {name} {fields} within {PATIENCE:?}: {events:?}",
-                    self.kind, self.identity
-                );
-            }
+        let wanted = |event: &Value| is(event, name, fields) || event["event"] == "ended";
+        let found = self.told.find(from, PATIENCE, wanted).await;
+        match found {
+            Ok((at, event)) if is(&event, name, fields) => (at, event),
+            _ => panic!(
+                "{:?} {}: no {name} {fields} within {PATIENCE:?}: {:?}",
+                self.kind,
+                self.identity,
+                self.told.all()
+            ),
         }
     }
 
@@ -206,20 +181,11 @@ impl Client {
     }
 
     async fn answer(&self, id: u64) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let more = self.told.more.notified();
-            tokio::pin!(more);
-            more.as_mut().enable();
-            {
-                let events = self.told.events.lock().unwrap();
-                if let Some(event) = events.iter().find(|event| event["id"] == id) {
-                    return event.clone();
-                }
-            }
-            let waited = timeout_at(deadline, more).await;
-            assert!(waited.is_ok(), "{:?}: no answer to command {id}", self.kind);
-        }
+        let found = self.told.find(0, PATIENCE, |event| event["id"] == id).await;
+        let kind = self.kind;
+        found
+            .unwrap_or_else(|_| panic!("{kind:?}: no answer to command {id}"))
+            .1
     }
 
     /// Carries out a command that must succeed.

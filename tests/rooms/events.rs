@@ -23,8 +23,8 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 /// What was posted.
 #[derive(Debug, Clone)]
 pub struct Posted {
-    body: String,
-    authorization: String,
+    pub body: String,
+    pub authorization: String,
     content_type: String,
     status: u16,
 }

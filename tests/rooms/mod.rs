@@ -7,7 +7,7 @@ mod behaviours;
 pub mod client;
 mod doors;
 mod egress;
-mod events;
+pub mod events;
 mod matrix;
 mod network;
 mod proxy;

@@ -11,7 +11,9 @@ use actix::prelude::*;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use serde_json::{Map, Value};
 
+use super::hooks::CallJoined;
 use crate::auth::{Access, TenantId};
+use crate::hooks::announcement::is_call;
 use crate::providers::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
@@ -50,6 +52,9 @@ pub enum RoomsError {
     /// What was posted is no event of these rooms.
     #[error(transparent)]
     Event(#[from] EventError),
+    /// What happened can not be told to those who have to know it.
+    #[error("the call cannot be told to its hook: {0}")]
+    Untold(String),
 }
 
 /// Asks for a token. With a tenant the room is made, and becomes the tenant's, before there is one.
@@ -153,6 +158,7 @@ pub struct RoomHappening(pub Arc<WebhookEvent>);
 /// The actor.
 pub struct RoomRegistry {
     rooms: Option<Rooms>,
+    calls: Option<Recipient<CallJoined>>,
 }
 
 /// How rooms are given away.
@@ -169,7 +175,16 @@ pub struct Rooms {
 impl RoomRegistry {
     /// A registry of these rooms; `None` where there are none.
     pub const fn new(rooms: Option<Rooms>) -> Self {
-        Self { rooms }
+        Self { rooms, calls: None }
+    }
+
+    /// The same, with somebody who is told when a telephone joins a room.
+    #[must_use]
+    pub fn telling(self, calls: Recipient<CallJoined>) -> Self {
+        Self {
+            calls: Some(calls),
+            ..self
+        }
     }
 
     fn rooms(&self) -> Result<Rooms, RoomsError> {
@@ -178,16 +193,19 @@ impl RoomRegistry {
 }
 
 /// Whose a room is, by its metadata.
-#[derive(Debug, PartialEq, Eq)]
-enum Owner {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's.
     Nobody,
+    /// A tenant's.
     Tenant(TenantId),
     /// What nobody can read counts as another's.
     Unknown,
 }
 
 impl Owner {
-    fn of(metadata: &str) -> Self {
+    /// Reads a room's metadata.
+    pub fn of(metadata: &str) -> Self {
         if metadata.is_empty() {
             return Self::Nobody;
         }
@@ -201,7 +219,16 @@ impl Owner {
         }
     }
 
-    fn lets(&self, access: &Access) -> bool {
+    /// The tenant, if it is one's.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::Tenant(tenant) => Some(tenant.as_str()),
+            Self::Nobody | Self::Unknown => None,
+        }
+    }
+
+    /// Whether this caller may see the room.
+    pub fn lets(&self, access: &Access) -> bool {
         match self {
             Self::Nobody => access.may_see(None),
             Self::Tenant(owner) => access.may_see(Some(owner)),
@@ -261,11 +288,69 @@ impl Rooms {
                 }
             }
         }
-        Err(RoomsError::Provider(RoomError {
+        Err(self.restless())
+    }
+
+    /// Makes a room that there is the tenant's, unless it is another's already.
+    pub(super) async fn give(&self, name: &str, tenant: &TenantId) -> Result<(), RoomsError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let room = self.provider.room(name).await?.ok_or(RoomsError::NoRoom)?;
+            match Owner::of(&room.metadata) {
+                Owner::Tenant(owner) if owner == *tenant => return Ok(()),
+                Owner::Nobody => {
+                    let metadata = owned(&room.metadata, tenant);
+                    let replaced = self
+                        .provider
+                        .replace_metadata(name, &room.metadata, &metadata);
+                    if replaced.await? {
+                        return Ok(());
+                    }
+                }
+                Owner::Tenant(_) | Owner::Unknown => return Err(RoomsError::AccessDenied),
+            }
+        }
+        Err(self.restless())
+    }
+
+    fn restless(&self) -> RoomsError {
+        RoomsError::Provider(RoomError {
             provider: self.provider.slug(),
             kind: RoomErrorKind::Unavailable,
             message: "others keep changing this room; try again".to_owned(),
-        }))
+        })
+    }
+
+    /// Sees to it that there is a room for a call: one that is made is the caller's, one that is there must be (or the
+    /// caller has no tenant).
+    pub(super) async fn open_for_call(
+        &self,
+        access: &Access,
+        name: &str,
+    ) -> Result<Owner, RoomsError> {
+        let metadata = access
+            .tenant()
+            .map_or_else(String::new, |tenant| owned("", tenant));
+        let Some(room) = self.found_or_made(name, &metadata).await? else {
+            return Ok(Owner::of(&metadata));
+        };
+        let owner = Owner::of(&room.metadata);
+        if owner.lets(access) {
+            Ok(owner)
+        } else {
+            Err(RoomsError::NoRoom)
+        }
+    }
+
+    /// Somebody in a room that this caller may see, and whose room it is.
+    pub(super) async fn seen(
+        &self,
+        access: &Access,
+        room: &str,
+        identity: &str,
+    ) -> Result<(Owner, ParticipantInfo), RoomsError> {
+        let visible = self.visible(access, room).await?;
+        let participant = self.participant(room, identity).await?;
+        Ok((Owner::of(&visible.metadata), participant))
     }
 
     async fn enter(&self, wish: EnterRoom) -> Result<OpenRoom, RoomsError> {
@@ -410,27 +495,51 @@ impl Handler<MuteTrack> for RoomRegistry {
 }
 
 impl Handler<TakeEvent> for RoomRegistry {
-    type Result = Result<(), RoomsError>;
+    type Result = ResponseFuture<<TakeEvent as Message>::Result>;
 
     fn handle(&mut self, TakeEvent(posted): TakeEvent, _: &mut Context<Self>) -> Self::Result {
-        let event = self.rooms()?.provider.read_event(&posted)?;
-        happened(&event);
-        Ok(())
+        let event = self
+            .rooms()
+            .and_then(|rooms| Ok(rooms.provider.read_event(&posted)?));
+        match event {
+            Ok(event) => self.happened(Arc::new(event)),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
     }
 }
 
 impl Handler<RoomHappening> for RoomRegistry {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, RoomHappening(event): RoomHappening, _: &mut Context<Self>) {
-        happened(&event);
+    fn handle(
+        &mut self,
+        RoomHappening(event): RoomHappening,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        let told = self.happened(event);
+        // It was logged where it failed, and nobody posts it again.
+        Box::pin(async { drop(told.await) })
     }
 }
 
-/// Whatever the event, it is taken: there will be some that this server does not know.
-fn happened(event: &WebhookEvent) {
-    metrics::room_event(&event.event);
-    tracing::debug!(event = event.event, id = event.id, "a room's event");
+impl RoomRegistry {
+    /// Whatever the event, it is taken: there will be some that this server does not know.
+    fn happened(&self, event: Arc<WebhookEvent>) -> ResponseFuture<Result<(), RoomsError>> {
+        metrics::room_event(&event.event);
+        tracing::debug!(event = event.event, id = event.id, "a room's event");
+        let (Some(calls), Some(rooms), true) = (&self.calls, &self.rooms, is_call(&event)) else {
+            return Box::pin(async { Ok(()) });
+        };
+        let joined = CallJoined {
+            event,
+            rooms: rooms.clone(),
+        };
+        let told = calls.send(joined);
+        Box::pin(async move {
+            told.await
+                .unwrap_or_else(|error| Err(RoomsError::Untold(error.to_string())))
+        })
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod ears;
 mod mouth;
+mod phones;
 mod stay;
 
 use std::collections::HashMap;
@@ -22,8 +23,10 @@ pub use stay::{EnterError, Entered, enter};
 
 use crate::actors::session::messages::RoomConfig;
 use crate::providers::rooms::link::{
-    Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError,
+    Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
 };
+use crate::providers::rooms::telephone::CallStatus;
+use phones::Phones;
 
 /// What the session hears of its room.
 #[derive(Debug)]
@@ -51,6 +54,22 @@ pub enum RoomNews {
         /// Which.
         sid: String,
     },
+    /// Somebody's telephone call has come further.
+    Call {
+        /// Which.
+        sip_call_id: String,
+        /// Whose.
+        identity: String,
+        /// Where it is.
+        status: CallStatus,
+    },
+    /// Somebody has pressed a key of their telephone.
+    Key {
+        /// Who.
+        identity: String,
+        /// Which.
+        digit: String,
+    },
     /// A message.
     Message(RoomMessage),
     /// The way to the room is lost and sought.
@@ -75,6 +94,25 @@ pub struct RoomReport(pub RoomNews);
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), SendError>")]
 pub struct SendToRoom(pub Outgoing);
+
+/// Asks who is on the telephone: this one, or the first where nobody is named.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<String>")]
+pub struct OnThePhone {
+    /// Who is meant.
+    pub identity: Option<String>,
+}
+
+/// Presses keys on a telephone call: this one's, or the first one's where nobody is named. `None` means that there is no
+/// such call.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<Result<(), SendError>>")]
+pub struct PressKeys {
+    /// Which, one after the other.
+    pub keys: Vec<TelephoneKey>,
+    /// Who is meant.
+    pub identity: Option<String>,
+}
 
 /// What may change of a room's config while the session is in it.
 #[derive(Debug, Message)]
@@ -101,6 +139,8 @@ pub struct RoomActor {
     others: HashMap<String, String>,
     /// What tracks are called, by sid.
     tracks: HashMap<String, String>,
+    /// Who of them is on the telephone.
+    phones: Phones,
     desertion: Option<SpawnHandle>,
     report: Recipient<RoomReport>,
 }
@@ -121,6 +161,7 @@ impl RoomActor {
             mouth,
             others: HashMap::new(),
             tracks: HashMap::new(),
+            phones: Phones::default(),
             desertion: None,
             report,
         }
@@ -148,8 +189,24 @@ impl RoomActor {
             .is_some();
         if !known {
             self.tell(RoomNews::Joined {
-                identity: info.identity,
-                name: info.name,
+                identity: info.identity.clone(),
+                name: info.name.clone(),
+            });
+        }
+        self.tell_of_call(Phones::there, &info);
+    }
+
+    /// Takes what is said of somebody who may be on the telephone.
+    fn tell_of_call(
+        &mut self,
+        take: impl FnOnce(&mut Phones, &ParticipantInfo) -> Option<(String, CallStatus)>,
+        info: &ParticipantInfo,
+    ) {
+        if let Some((sip_call_id, status)) = take(&mut self.phones, info) {
+            self.tell(RoomNews::Call {
+                sip_call_id,
+                identity: info.identity.clone(),
+                status,
             });
         }
     }
@@ -159,6 +216,7 @@ impl RoomActor {
             return;
         }
         self.ears.forget(&info.identity);
+        self.tell_of_call(Phones::gone, &info);
         self.tell(RoomNews::Left {
             identity: info.identity,
             name: info.name,
@@ -213,11 +271,13 @@ impl StreamHandler<LinkEvent> for RoomActor {
     fn handle(&mut self, event: LinkEvent, context: &mut Context<Self>) {
         match event {
             // It was waited for before the actor began, and comes again with a full reconnect.
-            LinkEvent::Connected { .. }
-            | LinkEvent::ParticipantUpdated(_)
-            | LinkEvent::TrackMuted { .. }
-            | LinkEvent::Muted(_)
-            | LinkEvent::Dtmf { .. } => {}
+            LinkEvent::Connected { .. } | LinkEvent::TrackMuted { .. } | LinkEvent::Muted(_) => {}
+            LinkEvent::ParticipantUpdated(info) => self.tell_of_call(Phones::there, &info),
+            LinkEvent::Dtmf { identity, digit } => {
+                if self.listens_to(&identity) && self.phones.knows(&identity) {
+                    self.tell(RoomNews::Key { identity, digit });
+                }
+            }
             LinkEvent::Reconnecting => self.tell(RoomNews::Reconnecting),
             LinkEvent::Reconnected { resumed } => self.tell(RoomNews::Recovered { resumed }),
             LinkEvent::ParticipantJoined(info) => self.joined(*info, context),
@@ -267,6 +327,35 @@ impl Handler<SendToRoom> for RoomActor {
     fn handle(&mut self, SendToRoom(message): SendToRoom, _: &mut Context<Self>) -> Self::Result {
         let control = self.entered.control();
         control.map_or(Err(SendError::Ended), |control| control.send(message))
+    }
+}
+
+impl Handler<OnThePhone> for RoomActor {
+    type Result = Option<String>;
+
+    fn handle(
+        &mut self,
+        OnThePhone { identity }: OnThePhone,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        self.phones.find(identity.as_deref()).map(str::to_owned)
+    }
+}
+
+impl Handler<PressKeys> for RoomActor {
+    type Result = Option<Result<(), SendError>>;
+
+    fn handle(
+        &mut self,
+        PressKeys { keys, identity }: PressKeys,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        let identity = self.phones.find(identity.as_deref())?;
+        let Some(control) = self.entered.control() else {
+            return Some(Err(SendError::Ended));
+        };
+        let mut keys = keys.into_iter();
+        Some(keys.try_for_each(|key| control.press(key, vec![identity.to_owned()])))
     }
 }
 

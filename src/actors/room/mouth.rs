@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
+use crate::audio::pcm::level_dbov;
 use crate::audio::{Layout, SampleRate};
 use crate::providers::rooms::link::{CLOCK_HZ, Frame, PublishSink};
 
@@ -139,7 +140,7 @@ impl Frames {
             payload: self.packet.get(..bytes).unwrap_or_default().into(),
             timestamp: self.timestamp,
             marker,
-            level: level(&whole),
+            level: level_dbov(&whole),
         };
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
         self.due = Some(due + FRAME);
@@ -152,18 +153,4 @@ fn clock(time: Duration) -> u32 {
     let ticks = time.as_micros() * u128::from(CLOCK_HZ) / 1_000_000;
     // The clock wraps.
     (ticks & u128::from(u32::MAX)) as u32
-}
-
-/// How loud a frame is, in −dBov: 0 to 127.
-fn level(samples: &[i16]) -> u8 {
-    let sum: f64 = samples
-        .iter()
-        .map(|sample| f64::from(*sample).powi(2))
-        .sum();
-    let mean = sum / (samples.len() as f64).max(1.0);
-    if mean < 1.0 {
-        return 127;
-    }
-    let below = -10.0 * (mean / f64::from(i16::MAX).powi(2)).log10();
-    below.clamp(0.0, 127.0).round() as u8
 }

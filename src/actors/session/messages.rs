@@ -1,6 +1,8 @@
 //! The socket's messages, both ways (protocol, sections 2 and 3). What comes in is checked here once and trusted
 //! inside; what goes out is named here and nowhere else.
 
+mod telephone;
+
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -14,6 +16,8 @@ use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::json::{self, Misfit};
 use crate::providers::OwnCredential;
 use crate::synthesis::{SpeechConfig, TtsConfig};
+pub use telephone::{SipTransfer, TelephoneWish, TransferErrorCode};
+use telephone::{WireHangup, WireSendDtmf, WireSipTransfer};
 
 /// The sound of a room, both ways.
 pub const ROOM_FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_48000);
@@ -86,8 +90,8 @@ pub enum ClientMessage {
     LoadingStop,
     /// Relays a message into the room.
     SendMessage(SendMessage),
-    /// Moves the telephone call.
-    SipTransfer(SipTransfer),
+    /// Moves the telephone call, ends it, or presses keys on it.
+    Telephone(TelephoneWish),
 }
 
 /// `send_message`.
@@ -101,15 +105,6 @@ pub struct SendMessage {
     pub topic: String,
     /// Anything.
     pub debug: Option<Value>,
-}
-
-/// `sip_transfer`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SipTransfer {
-    /// Where to.
-    pub transfer_to: String,
-    /// Who; the first telephone participant when absent.
-    pub participant_identity: Option<String>,
 }
 
 /// `config`, checked.
@@ -422,17 +417,6 @@ struct WireSendMessage {
     debug: Option<Value>,
 }
 
-/// Moves the telephone call.
-#[derive(Deserialize, JsonSchema)]
-#[schemars(rename = "SipTransfer")]
-struct WireSipTransfer {
-    /// The number to call instead.
-    #[schemars(required)]
-    transfer_to: Option<String>,
-    /// Whose call; the first telephone participant's when absent.
-    participant_identity: Option<String>,
-}
-
 /// Begins a session, or changes it. `stt_config` and `tts_config` are required unless `audio` is false.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Config", transform = needs_both_unless_silent)]
@@ -595,7 +579,7 @@ struct Bare {}
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of what a client may send, by `type`.
-pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 8] = [
+pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
     ("config", WireConfig::json_schema),
     ("update_config", ConfigUpdate::json_schema),
     ("speak", WireSpeak::json_schema),
@@ -604,6 +588,8 @@ pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 8] = [
     ("loading_stop", Bare::json_schema),
     ("send_message", WireSendMessage::json_schema),
     ("sip_transfer", WireSipTransfer::json_schema),
+    ("hangup", WireHangup::json_schema),
+    ("send_dtmf", WireSendDtmf::json_schema),
 ];
 
 impl ClientMessage {
@@ -622,9 +608,11 @@ impl ClientMessage {
             Some("send_message") => Ok(Self::SendMessage(
                 json::parse::<WireSendMessage>(text)?.check()?,
             )),
-            Some("sip_transfer") => Ok(Self::SipTransfer(
+            Some("sip_transfer") => Ok(Self::Telephone(
                 json::parse::<WireSipTransfer>(text)?.check()?,
             )),
+            Some("hangup") => Ok(Self::Telephone(json::parse::<WireHangup>(text)?.check())),
+            Some("send_dtmf") => Ok(Self::Telephone(json::parse::<WireSendDtmf>(text)?.check()?)),
             Some(other) => {
                 let other: String = other.chars().take(40).collect();
                 Err(misfit("type", format!("unknown message {other:?}")))
@@ -657,16 +645,6 @@ impl WireSendMessage {
             role: required(self.role, "role")?,
             topic: self.topic.unwrap_or_else(|| "messages".to_owned()),
             debug: self.debug,
-        })
-    }
-}
-
-impl WireSipTransfer {
-    fn check(self) -> Result<SipTransfer, Misfit> {
-        let transfer_to = required(self.transfer_to, "transfer_to")?;
-        Ok(SipTransfer {
-            transfer_to,
-            participant_identity: self.participant_identity,
         })
     }
 }
@@ -999,6 +977,41 @@ pub enum ServerMessage {
         /// Of whom.
         track: RoomTrack,
     },
+    /// A telephone call of the room has come further.
+    SipCall {
+        /// Which.
+        sip_call_id: String,
+        /// Whose.
+        participant_identity: String,
+        /// Where it is.
+        #[schemars(extend("enum" = ["dialing", "ringing", "active", "hangup"]))]
+        status: &'static str,
+        /// Why it is over; null before.
+        cause: Option<&'static str>,
+    },
+    /// Somebody has pressed a key of their telephone.
+    Dtmf {
+        /// 0 to 9, `*`, `#`, A to D.
+        digit: String,
+        /// Who.
+        identity: String,
+        /// Unix time.
+        timestamp: u64,
+    },
+    /// A telephone call was moved, or was over before it could be.
+    SipTransferComplete {
+        /// As it was dialled.
+        transfer_to: String,
+        /// Whose.
+        participant_identity: String,
+    },
+    /// A telephone call was not moved; it goes on as it was.
+    SipTransferError {
+        /// For people.
+        message: String,
+        /// For programs.
+        code: TransferErrorCode,
+    },
     /// What was heard.
     SttResult(SttResult),
     /// What the voice does.
@@ -1176,6 +1189,10 @@ pub enum ErrorCode {
     RtcFailed,
     /// The room belongs to somebody else.
     RoomAccessDenied,
+    /// Nobody is on the telephone, or not who was named.
+    ParticipantNotFound,
+    /// The telephone call could not be ended.
+    CallFailed,
     /// It cannot be recorded.
     RecordingUnavailable,
     /// The loading sound is none.
@@ -1275,6 +1292,17 @@ mod tests {
             ),
             (json!({"type": "send_message", "message": "x"}), "role"),
             (json!({"type": "sip_transfer"}), "transfer_to"),
+            (json!({"type": "send_dtmf"}), "digits"),
+            (json!({"type": "send_dtmf", "digits": ""}), "digits"),
+            (json!({"type": "send_dtmf", "digits": "12w"}), "digits"),
+            (
+                json!({"type": "send_dtmf", "digits": "1".repeat(33)}),
+                "digits",
+            ),
+            (
+                json!({"type": "hangup", "participant_identity": 5}),
+                "participant_identity",
+            ),
             (json!({"type": "config"}), "stt_config"),
             (
                 json!({"type": "config", "stt_config": {"provider": "local"}}),

@@ -20,6 +20,7 @@ mod recording;
 mod schema;
 mod state;
 mod succession;
+mod telephone;
 #[cfg(test)]
 mod tests;
 pub mod turn;
@@ -52,6 +53,7 @@ use state::{Command, Effect, Prepared, Session, SoundOf};
 use turn::{Moment, VoiceEventKind};
 
 use super::recorder::RecordingFailed;
+use super::registry::calls::CallRegistry;
 use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::room::{self, Entered};
@@ -105,6 +107,8 @@ pub struct SessionServices {
     pub sessions: Addr<SessionRegistry>,
     /// Who knows whose rooms there are; `None` where there are none.
     pub rooms: Option<Addr<RoomRegistry>>,
+    /// Who knows the calls; `None` where there are none.
+    pub calls: Option<Addr<CallRegistry>>,
     /// Who is told that a session has ended, if anybody is.
     pub webhooks: Option<Webhooks>,
     /// Where recordings go; `None` where nothing is recorded.
@@ -208,6 +212,8 @@ pub struct SessionActor {
     /// Messages that were looked at.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
+    /// Transfers and hang-ups that are under way.
+    wishes: usize,
     /// Of which config and provider it was said what is ignored.
     ignored_told: Option<(u64, &'static str)>,
     account: Account,
@@ -261,6 +267,7 @@ pub fn open(
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
+            wishes: 0,
             ignored_told: None,
             _session: places.session,
             _of_tenant: places.of_tenant,
@@ -415,6 +422,7 @@ impl SessionActor {
                 }
             }
             Effect::SendToRoom(message) => self.send_to_room(message, context),
+            Effect::Telephone(wish) => self.telephone(wish, context),
             Effect::ChangeRoom(config) => self.change_room(*config),
             Effect::Speak(speak) => {
                 self.account.speaks(&speak.text);

@@ -28,14 +28,15 @@ use crate::actors::room::{
 use crate::actors::start_in_span;
 use crate::audio::linear16;
 use crate::providers::rooms::link::{Message as RoomMessage, Outgoing, SendError};
+use crate::providers::rooms::telephone::HangupCause;
 
 /// A room that the session is in.
 pub(super) struct Place {
     pub(super) mouth: Mouth,
-    actor: Addr<RoomActor>,
+    pub(super) actor: Addr<RoomActor>,
     /// Who hears everybody alone.
     each: Option<Rc<Each>>,
-    name: String,
+    pub(super) name: String,
     provider: &'static str,
 }
 
@@ -240,6 +241,21 @@ impl SessionActor {
                     room,
                     timestamp: timestamp(),
                 },
+            }),
+            RoomNews::Call {
+                sip_call_id,
+                identity,
+                status,
+            } => self.tell(&ServerMessage::SipCall {
+                sip_call_id,
+                participant_identity: identity,
+                status: status.as_str(),
+                cause: status.cause().map(HangupCause::as_str),
+            }),
+            RoomNews::Key { identity, digit } => self.tell(&ServerMessage::Dtmf {
+                digit,
+                identity,
+                timestamp: timestamp(),
             }),
             RoomNews::Message(message) => self.tell(&ServerMessage::Message {
                 message: text(message, room),

@@ -140,6 +140,8 @@ mod tests {
             json!({"type": "loading_stop"}),
             json!({"type": "send_message", "message": "m", "role": "user", "topic": "t", "debug": {"any": 1}}),
             json!({"type": "sip_transfer", "transfer_to": "+12125550100", "participant_identity": "p"}),
+            json!({"type": "hangup", "participant_identity": "p"}),
+            json!({"type": "send_dtmf", "digits": "12#", "participant_identity": "p"}),
         ]
     }
 

@@ -11,7 +11,7 @@ use super::interruption::{Interruption, InterruptionMode, InterruptionReason, St
 use super::loading::Clip;
 use super::messages::{
     Changeable, ClientMessage, ConfigUpdate, ErrorCode, ListenConfig, RoomConfig, RoomOfSession,
-    SendMessage, ServerMessage, SessionConfig, StreamId, VadConfig,
+    SendMessage, ServerMessage, SessionConfig, StreamId, TelephoneWish, VadConfig,
 };
 use super::playback::Speak;
 use super::succession::{Former, Succession};
@@ -131,6 +131,8 @@ pub enum Effect {
     Load(bool),
     /// Send this into the room.
     SendToRoom(SendMessage),
+    /// Do this on the telephone.
+    Telephone(TelephoneWish),
     /// The room's config has changed, as far as it can.
     ChangeRoom(Box<RoomConfig>),
     /// Queue text.
@@ -393,15 +395,13 @@ impl Session {
         let loads = in_force.clip.is_some();
         let effect = match message {
             ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) => return,
-            ClientMessage::SendMessage(_) | ClientMessage::SipTransfer(_)
+            ClientMessage::SendMessage(_) | ClientMessage::Telephone(_)
                 if in_force.room.is_none() =>
             {
                 return self.refuse(ErrorCode::RtcNotConfigured, "the session is in no room");
             }
             ClientMessage::SendMessage(message) => Effect::SendToRoom(message),
-            ClientMessage::SipTransfer(_) => {
-                return self.refuse(ErrorCode::RtcFailed, "this server cannot telephone yet");
-            }
+            ClientMessage::Telephone(wish) => Effect::Telephone(wish),
             _ if !speaks => {
                 return self.refuse(
                     ErrorCode::AudioDisabled,

@@ -149,10 +149,10 @@ fn schemas() -> Map<String, Value> {
         rtc::TokenRequest,
         rtc::RemoveRequest,
         rtc::MuteRequest,
-        sip::CallRequest,
-        sip::TransferRequest,
-        sip::HooksRequest,
-        sip::HostsRequest,
+        sip::calls::CallRequest,
+        sip::calls::TransferRequest,
+        sip::hooks::HooksRequest,
+        sip::hooks::HostsRequest,
     )>(&mut read);
     let mut written = settings().for_serialize().into_generator();
     add::<(error::Body<'_>, health::Health, Voice)>(&mut written);
@@ -165,7 +165,11 @@ fn schemas() -> Map<String, Value> {
         rtc::Removed,
         rtc::MuteAnswer,
     )>(&mut written);
-    add::<(sip::CallAnswer, sip::TransferAnswer, sip::HookList)>(&mut written);
+    add::<(
+        sip::calls::CallAnswer,
+        sip::calls::TransferAnswer,
+        sip::hooks::HookList,
+    )>(&mut written);
     let mut schemas = read.take_definitions(true);
     schemas.extend(written.take_definitions(true));
     schemas

@@ -266,7 +266,7 @@ fn rooms() -> Vec<Operation> {
             .answers(200, plain("It was taken."))
             .refuses(400, &[Code::InvalidRequest])
             .refuses(401, &[Code::Unauthorized])
-            .refuses(500, &[Code::RtcNotConfigured])
+            .refuses(500, &[Code::RtcNotConfigured, Code::RtcError, Code::StorageError])
             .example("unsigned", Value::Null, 401),
     ]
 }
@@ -341,16 +341,20 @@ fn telephone() -> Vec<Operation> {
     nowhere["to_phone_number"] = json!("+1");
     let hooks = json!([{"host": "calls.example.org", "url": "https://hooks.example.org/calls"}]);
     let transfer = json!({"room_name": "lobby", "participant_identity": "grace", "transfer_to": "+12125550102"});
-    let list = || json_of::<sip::HookList>("The hooks that hold now.");
+    let list = || json_of::<sip::hooks::HookList>("The hooks that hold now.");
     vec![
         post("/sip/call", "placeCall", "Telephone")
             .summary("Calls a number into a room")
             .says("Answers when the call has been sent on its way, not when it is taken.")
             .protected()
-            .takes::<sip::CallRequest>()
-            .answers(200, json_of::<sip::CallAnswer>("It is on its way."))
-            .refuses(400, &[Code::InvalidPhoneNumber])
+            .takes::<sip::calls::CallRequest>()
+            .answers(200, json_of::<sip::calls::CallAnswer>("It is on its way."))
+            .refuses(
+                400,
+                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
+            )
             .refuses(404, &[Code::RoomNotFound])
+            .refuses(503, &[Code::Overloaded])
             .refuses(
                 500,
                 &[
@@ -367,15 +371,21 @@ fn telephone() -> Vec<Operation> {
             .summary("Moves a call to another number")
             .says("Answers once the REFER is accepted, or after 5 s without refusal.")
             .protected()
-            .takes::<sip::TransferRequest>()
-            .answers(200, json_of::<sip::TransferAnswer>("It is on its way."))
-            .refuses(400, &[Code::InvalidPhoneNumber])
+            .takes::<sip::calls::TransferRequest>()
+            .answers(
+                200,
+                json_of::<sip::calls::TransferAnswer>("It is on its way."),
+            )
+            .refuses(
+                400,
+                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
+            )
             .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
             .refuses(
                 500,
                 &[Code::RtcNotConfigured, Code::RtcError, Code::TransferFailed],
             )
-            .example("transfer", transfer, 500),
+            .example("transfer", transfer, 404),
         get("/sip/hooks", "listHooks", "Telephone")
             .summary("The caller's hooks")
             .protected()
@@ -384,23 +394,24 @@ fn telephone() -> Vec<Operation> {
             .example("asked", Value::Null, 200),
         post("/sip/hooks", "putHooks", "Telephone")
             .summary("Adds or replaces hooks, all or none")
+            .says("A hook is told, signed, of every telephone that joins a room after a call to its host. A tenant's hooks are for hosts that no other has, and that it was granted.")
             .protected()
-            .takes::<sip::HooksRequest>()
+            .takes::<sip::hooks::HooksRequest>()
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
-            .example("add", hooks.clone(), 500)
-            .example("add in an object", json!({"hooks": hooks}), 500)
+            .example("add", hooks.clone(), 200)
+            .example("add in an object", json!({"hooks": hooks}), 200)
             .example("none", json!([]), 400),
         delete("/sip/hooks", "removeHooks", "Telephone")
             .summary("Removes hooks, all or none")
             .says("A host that the server's settings name too reverts to its setting.")
             .protected()
-            .takes::<sip::HostsRequest>()
+            .takes::<sip::hooks::HostsRequest>()
             .answers(200, list())
             .refuses(405, &[Code::HookImmutable])
             .refuses(500, &[Code::StorageError])
-            .example("remove", json!({"hosts": ["calls.example.org"]}), 500)
+            .example("remove", json!({"hosts": ["calls.example.org"]}), 200)
             .example("none", json!({"hosts": []}), 400),
     ]
 }

@@ -178,14 +178,15 @@ impl Agent {
             if let Some(over) = over {
                 return over;
             }
+            let over = self.follow_wishes(&mut asks);
+            for message in asks {
+                ask(&connection, message).await;
+            }
+            // After the last wishes: others read why somebody leaves.
             if self.end.wishes().left {
                 let leave = proto::LeaveRequest::default();
                 ask(&connection, Ask::Leave(leave)).await;
                 return Over::Ended(Ending::Left);
-            }
-            let over = self.follow_wishes(&mut asks);
-            for message in asks {
-                ask(&connection, message).await;
             }
             if let Some(ending) = over {
                 return Over::Ended(ending);

@@ -2,15 +2,18 @@
 
 mod events;
 pub mod link;
+pub mod telephone;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::mpsc;
 
 use super::rooms::link::{Join, RoomLink};
+use super::rooms::telephone::Telephone;
 use super::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
@@ -88,12 +91,27 @@ pub struct Embedded {
     server: RoomServer,
     key: ApiKey,
     url: Option<String>,
+    telephone: Option<Arc<dyn Telephone>>,
 }
 
 impl Embedded {
     /// `url` is where clients are told to connect, where that is not this server's own address.
     pub const fn new(server: RoomServer, key: ApiKey, url: Option<String>) -> Self {
-        Self { server, key, url }
+        Self {
+            server,
+            key,
+            url,
+            telephone: None,
+        }
+    }
+
+    /// The same, with somebody who carries calls into them.
+    #[must_use]
+    pub fn with_telephone(self, telephone: Arc<dyn Telephone>) -> Self {
+        Self {
+            telephone: Some(telephone),
+            ..self
+        }
     }
 }
 
@@ -184,6 +202,10 @@ impl RoomProvider for Embedded {
     async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
         let joined = link::connect(&self.server, &self.key.key, join).await;
         joined.map_err(|ending| RoomError::joining(SLUG, &ending))
+    }
+
+    fn telephone(&self) -> Option<Arc<dyn Telephone>> {
+        self.telephone.clone()
     }
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {

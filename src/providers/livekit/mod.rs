@@ -6,6 +6,7 @@
 
 pub mod egress;
 pub mod link;
+pub mod telephone;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,9 +18,10 @@ use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::config::{Rtc, RtcMode, VendorUrl};
+use crate::config::{Rtc, RtcMode, Sip, VendorUrl};
 
 use super::rooms::link::{Join, RoomLink};
+use super::rooms::telephone::{NewsSender, Telephone};
 use super::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
@@ -27,6 +29,7 @@ use super::rooms::{
 
 use super::transport::Transport;
 use link::{Links, Options, Server};
+use telephone::LiveKitTelephone;
 
 const SLUG: &str = "livekit";
 /// How long a call may take.
@@ -35,6 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A deployment.
 pub struct LiveKit {
     client: RoomClient,
+    telephone: Arc<LiveKitTelephone>,
     key: ApiKey,
     url: String,
     deployment: Server,
@@ -47,18 +51,22 @@ pub struct LiveKit {
 
 impl LiveKit {
     /// `url` is that of the deployment, `public_url` where clients connect. A lost link to a room is sought for `patience`.
+    /// What happens to calls that are placed through it goes to `news`.
     pub fn new(
         url: &VendorUrl,
         public_url: &VendorUrl,
         key: ApiKey,
         transport: Transport,
         patience: Duration,
+        news: NewsSender,
     ) -> Self {
         let host = url.url().as_str().trim_end_matches('/');
+        let telephone = Arc::new(LiveKitTelephone::new(host, &key, news));
         let client =
             RoomClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE);
         Self {
             client,
+            telephone,
             key,
             url: public_url.socket(),
             deployment: Server {
@@ -73,7 +81,7 @@ impl LiveKit {
     }
 
     /// The deployment that the settings name; `None` where they name none, or not all of it ([`problems`]).
-    pub fn from_settings(settings: &Rtc, transport: Transport) -> Option<Self> {
+    pub fn from_settings(settings: &Rtc, transport: Transport, news: NewsSender) -> Option<Self> {
         if mode(settings) != RtcMode::Livekit {
             return None;
         }
@@ -85,7 +93,20 @@ impl LiveKit {
             key,
             transport,
             settings.reconnect_seconds,
+            news,
         ))
+    }
+
+    /// Sees to it, for as long as it takes, that those may call in whom the settings name.
+    pub fn provision(&self, settings: &Sip) -> Option<impl Future<Output = ()> + use<>> {
+        let inbound = telephone::Inbound::from_settings(settings)?;
+        let host = self
+            .deployment
+            .url
+            .as_str()
+            .trim_end_matches('/')
+            .to_owned();
+        Some(telephone::provision(host, self.key.clone(), inbound))
     }
 
     fn links(&self) -> Result<&Links, RoomError> {
@@ -249,12 +270,18 @@ impl RoomProvider for LiveKit {
         joined.map_err(|ending| RoomError::joining(SLUG, &ending))
     }
 
+    fn telephone(&self) -> Option<Arc<dyn Telephone>> {
+        Some(Arc::clone(&self.telephone) as Arc<dyn Telephone>)
+    }
+
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
         self.key.token(SLUG, pass)
     }
 
     fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
-        self.key.read_event(event)
+        let event = self.key.read_event(event)?;
+        self.telephone.happened(&event);
+        Ok(event)
     }
 }
 

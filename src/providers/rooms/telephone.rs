@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use livekit_protocol::participant_info::Kind;
+use livekit_protocol::{DisconnectReason, ParticipantInfo};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Secret, SipTransport};
@@ -70,6 +72,8 @@ pub struct NewCall {
     pub identity: String,
     /// What people read.
     pub name: String,
+    /// What others and the server read about them.
+    pub metadata: String,
     /// Whose number is shown.
     pub from: PhoneNumber,
     /// Whom to call.
@@ -148,8 +152,18 @@ pub enum Direction {
     Outbound,
 }
 
+impl Direction {
+    /// As the events say it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Outbound => "outbound",
+        }
+    }
+}
+
 /// Where a call is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallStatus {
     /// It is on its way.
     Dialing,
@@ -162,6 +176,14 @@ pub enum CallStatus {
 }
 
 impl CallStatus {
+    /// Why it is over, where it is.
+    pub const fn cause(self) -> Option<HangupCause> {
+        match self {
+            Self::Hangup(cause) => Some(cause),
+            Self::Dialing | Self::Ringing | Self::Active => None,
+        }
+    }
+
     /// As the attribute and the events say it.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -209,6 +231,29 @@ pub enum HangupCause {
 }
 
 impl HangupCause {
+    const ALL: [Self; 15] = [
+        Self::Remote,
+        Self::Local,
+        Self::Cancelled,
+        Self::Busy,
+        Self::Declined,
+        Self::NoAnswer,
+        Self::NotFound,
+        Self::Unauthorized,
+        Self::Unreachable,
+        Self::Media,
+        Self::MediaTimeout,
+        Self::Transferred,
+        Self::TooLong,
+        Self::Failed,
+        Self::Shutdown,
+    ];
+
+    /// The one that [`Self::as_str`] calls so.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.as_str() == text)
+    }
+
     /// As the events say it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -228,6 +273,51 @@ impl HangupCause {
             Self::Failed => "failed",
             Self::Shutdown => "shutdown",
         }
+    }
+}
+
+/// Where a participant's call is; `None` where they are not on a telephone, or it does not say.
+pub fn status_of(participant: &ParticipantInfo) -> Option<CallStatus> {
+    if participant.kind() != Kind::Sip {
+        return None;
+    }
+    match participant.attributes.get(attribute::CALL_STATUS)?.as_str() {
+        "dialing" => Some(CallStatus::Dialing),
+        // Keys are pressed, by us or by them, before they speak.
+        "ringing" | "automation" => Some(CallStatus::Ringing),
+        "active" => Some(CallStatus::Active),
+        "hangup" => Some(CallStatus::Hangup(cause_of(participant, true))),
+        _ => None,
+    }
+}
+
+/// Why the call of a participant who has left is over: as the bridge of this process says it, else as far as LiveKit's
+/// reason tells it. `active` is whether it was answered.
+pub fn cause_of(participant: &ParticipantInfo, active: bool) -> HangupCause {
+    let said = participant.attributes.get(attribute::CAUSE);
+    if let Some(cause) = said.and_then(|cause| HangupCause::parse(cause)) {
+        return cause;
+    }
+    match participant.disconnect_reason() {
+        DisconnectReason::UserUnavailable => HangupCause::NoAnswer,
+        DisconnectReason::UserRejected => HangupCause::Declined,
+        DisconnectReason::SipTrunkFailure => HangupCause::Failed,
+        DisconnectReason::MediaFailure => HangupCause::Media,
+        DisconnectReason::ServerShutdown => HangupCause::Shutdown,
+        DisconnectReason::ParticipantRemoved
+        | DisconnectReason::RoomDeleted
+        | DisconnectReason::RoomClosed
+        | DisconnectReason::DuplicateIdentity
+            if active =>
+        {
+            HangupCause::Local
+        }
+        DisconnectReason::ParticipantRemoved
+        | DisconnectReason::RoomDeleted
+        | DisconnectReason::RoomClosed
+        | DisconnectReason::DuplicateIdentity => HangupCause::Cancelled,
+        _ if active => HangupCause::Remote,
+        _ => HangupCause::Failed,
     }
 }
 

@@ -30,7 +30,15 @@ const calls = {
   subscribe: ({ room, identity, sid, on }) => rooms.updateSubscriptions(room, identity, [sid], on),
   send: ({ room, text, to }) => rooms.sendData(room, new TextEncoder().encode(text), sdk.DataPacket_Kind.RELIABLE, { destinationIdentities: to, topic: 't' }),
   egress: () => egress.listEgress({}),
-  trunks: () => sip.listSipInboundTrunk(),
+  'make trunk': ({ name, address }) => sip.createSipOutboundTrunk(name, address, ['+14155550100'], { authUsername: 'ann', authPassword: 'secret' }),
+  'rename trunk': ({ sid, name }) => sip.updateSipOutboundTrunkFields(sid, { name }),
+  'drop trunk': ({ sid }) => sip.deleteSipTrunk(sid),
+  trunks: async () => ({ items: await sip.listSipOutboundTrunk() }),
+  'make rule': ({ name }) => sip.createSipDispatchRule({ type: 'individual', roomPrefix: name }, { name }),
+  rules: async () => ({ items: await sip.listSipDispatchRule() }),
+  'drop rule': ({ sid }) => sip.deleteSipDispatchRule(sid),
+  dial: ({ sid, to, room, identity, wait }) => sip.createSipParticipant(sid, to, room, { participantIdentity: identity, waitUntilAnswered: wait }),
+  transfer: ({ room, identity, to }) => sip.transferSipParticipant(room, identity, to),
 };
 
 say('connected', { sid: '' });

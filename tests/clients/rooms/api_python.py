@@ -47,8 +47,27 @@ async def call(client, command):
             return await rooms.send_data(api.SendDataRequest(room=room, data=command["text"].encode(), kind=api.DataPacket.Kind.RELIABLE, topic="t", destination_identities=command["to"]))
         case "egress":
             return await client.egress.list_egress(api.ListEgressRequest())
+        case "make trunk":
+            trunk = api.SIPOutboundTrunkInfo(name=command["name"], address=command["address"], numbers=["+14155550100"], auth_username="ann", auth_password="secret")
+            return await client.sip.create_outbound_trunk(api.CreateSIPOutboundTrunkRequest(trunk=trunk))
+        case "rename trunk":
+            return await client.sip.update_outbound_trunk_fields(command["sid"], name=command["name"])
+        case "drop trunk":
+            return await client.sip.delete_trunk(api.DeleteSIPTrunkRequest(sip_trunk_id=command["sid"]))
         case "trunks":
-            return await client.sip.list_inbound_trunk(api.ListSIPInboundTrunkRequest())
+            return await client.sip.list_outbound_trunk(api.ListSIPOutboundTrunkRequest())
+        case "make rule":
+            rule = api.SIPDispatchRule(dispatch_rule_individual=api.SIPDispatchRuleIndividual(room_prefix=command["name"]))
+            return await client.sip.create_dispatch_rule(api.CreateSIPDispatchRuleRequest(dispatch_rule=api.SIPDispatchRuleInfo(rule=rule, name=command["name"])))
+        case "rules":
+            return await client.sip.list_dispatch_rule(api.ListSIPDispatchRuleRequest())
+        case "drop rule":
+            return await client.sip.delete_dispatch_rule(api.DeleteSIPDispatchRuleRequest(sip_dispatch_rule_id=command["sid"]))
+        case "dial":
+            request = api.CreateSIPParticipantRequest(sip_trunk_id=command["sid"], sip_call_to=command["to"], room_name=room, participant_identity=identity, wait_until_answered=command["wait"])
+            return await client.sip.create_sip_participant(request)
+        case "transfer":
+            return await client.sip.transfer_sip_participant(api.TransferSIPParticipantRequest(room_name=room, participant_identity=identity, transfer_to=command["to"]))
 
 
 async def main():

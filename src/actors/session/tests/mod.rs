@@ -17,11 +17,13 @@ mod promise_a_fallback_takes_over;
 mod promise_a_provider_that_fails_is_asked_again;
 mod promise_a_session_ends_with_its_token;
 mod promise_a_session_is_in_its_room;
+mod promise_a_session_is_on_the_telephone;
 mod promise_a_session_leaves_nothing_behind;
 mod promise_an_update_loses_nothing;
 mod recogniser;
 mod room;
 mod synthesiser;
+mod telephone;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,10 +37,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Caller, Places, SessionServices, SessionSettings};
+use crate::actors::registry::calls::{CallRegistry, CallRules, Calls};
 use crate::actors::registry::rooms::{RoomRegistry, Rooms};
 use crate::actors::registry::sessions::{EndByName, ListSessions, SessionRegistry};
 use crate::audio::pacer::LEAD;
 use crate::auth::{Access, Pass};
+use crate::config::Config;
 use crate::providers::ProviderTable;
 use crate::synthesis::{SynthesisSettings, Synthesizer};
 use client::{Client, What};
@@ -59,6 +63,13 @@ pub fn loudness(frame: &[i16]) -> f32 {
     f32::from(u8::from(loud))
 }
 
+/// Numbers of the United States and extensions may be called.
+fn call_rules() -> CallRules {
+    let environment = [("SIP_ALLOWED_DESTINATIONS".to_owned(), "+1,1".to_owned())];
+    let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+    CallRules::new(&config.settings.sip)
+}
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -71,6 +82,7 @@ struct Stage {
     spare_recogniser: Arc<Recogniser>,
     spare_synthesiser: Arc<Synthesiser>,
     rooms: Arc<room::Rooms>,
+    telephone: Arc<telephone::ScriptedTelephone>,
     services: Arc<SessionServices>,
     work: TaskTracker,
     sessions: Arc<Semaphore>,
@@ -104,11 +116,18 @@ impl Stage {
             token_lifetime: Duration::from_mins(5),
             claim_unowned: true,
         };
+        let calls = Calls {
+            rooms: kept.clone(),
+            rules: call_rules(),
+            ledger: Arc::default(),
+            webhooks: None,
+        };
         let services = SessionServices {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
             sessions: SessionRegistry::default().start(),
             rooms: Some(RoomRegistry::new(Some(kept)).start()),
+            calls: Some(CallRegistry::new(Some(calls)).start()),
             webhooks: None,
             recordings: None,
             egresses: None,
@@ -124,6 +143,7 @@ impl Stage {
             synthesiser,
             spare_recogniser,
             spare_synthesiser,
+            telephone: rooms.telephone.clone(),
             rooms,
             services: Arc::new(services),
             work: TaskTracker::new(),

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::time::Instant;
 
+use super::telephone::ScriptedTelephone;
 use crate::audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
 use crate::audio::{Layout, SampleRate};
 use crate::providers::rooms::link::{
     Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
 };
+use crate::providers::rooms::telephone::{Telephone, attribute};
 use crate::providers::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
@@ -26,6 +28,8 @@ pub struct Rooms {
     /// What the next joins get instead of a link.
     refusals: Mutex<Vec<RoomError>>,
     links: Mutex<Vec<(Join, Link)>>,
+    /// Who carries calls.
+    pub telephone: Arc<ScriptedTelephone>,
 }
 
 #[derive(Default, Clone)]
@@ -33,6 +37,7 @@ struct Kept {
     metadata: String,
     recorded: bool,
     others: Vec<String>,
+    phones: Vec<String>,
 }
 
 /// The other end of a link.
@@ -41,6 +46,7 @@ pub struct Link {
     end: LinkEnd,
     frames: Arc<Mutex<Vec<(Instant, Frame)>>>,
     messages: Arc<Mutex<Vec<(String, String)>>>,
+    keys: Arc<Mutex<Vec<(String, char)>>>,
     left: Arc<Mutex<bool>>,
 }
 
@@ -51,8 +57,15 @@ impl Rooms {
             metadata: metadata.to_owned(),
             recorded: false,
             others: others.iter().map(|other| (*other).to_owned()).collect(),
+            phones: Vec::new(),
         };
         self.kept.lock().unwrap().insert(name.to_owned(), kept);
+    }
+
+    /// Somebody is in a room by telephone.
+    pub fn on_the_phone(&self, name: &str, identity: &str) {
+        let mut kept = self.kept.lock().unwrap();
+        kept.get_mut(name).unwrap().phones.push(identity.to_owned());
     }
 
     pub fn refuses(&self, kind: RoomErrorKind) {
@@ -86,6 +99,7 @@ impl Link {
             end,
             frames: Arc::default(),
             messages: Arc::default(),
+            keys: Arc::default(),
             left: Arc::default(),
         };
         let peer = this.clone();
@@ -98,6 +112,10 @@ impl Link {
                     peer.frames.lock().unwrap().push((Instant::now(), frame));
                 }
                 while let Some(message) = peer.end.next_message() {
+                    if let (Some(key), [who]) = (message.key, &message.destinations[..]) {
+                        peer.keys.lock().unwrap().push((who.clone(), key.sign()));
+                        continue;
+                    }
                     let text = String::from_utf8(message.payload.to_vec()).unwrap();
                     let topic = message.topic.unwrap_or_default();
                     peer.messages.lock().unwrap().push((topic, text));
@@ -119,6 +137,32 @@ impl Link {
 
     pub fn joins(&self, identity: &str) {
         self.tell(LinkEvent::ParticipantJoined(Box::new(somebody(identity))));
+    }
+
+    /// Somebody comes by telephone.
+    pub fn calls(&self, identity: &str, status: &str) {
+        self.tell(LinkEvent::ParticipantJoined(Box::new(phone(
+            identity, status,
+        ))));
+    }
+
+    pub fn phone_is(&self, identity: &str, status: &str) {
+        self.tell(LinkEvent::ParticipantUpdated(Box::new(phone(
+            identity, status,
+        ))));
+    }
+
+    pub fn hangs_up(&self, identity: &str, cause: &str) {
+        let mut last = phone(identity, "hangup");
+        last.attributes
+            .insert(attribute::CAUSE.to_owned(), cause.to_owned());
+        self.tell(LinkEvent::ParticipantUpdated(Box::new(last.clone())));
+        self.tell(LinkEvent::ParticipantLeft(Box::new(last)));
+    }
+
+    /// Keys that were pressed, and for whom.
+    pub fn keys(&self) -> Vec<(String, char)> {
+        self.keys.lock().unwrap().clone()
     }
 
     pub fn leaves(&self, identity: &str) {
@@ -233,6 +277,18 @@ impl Speaker {
     }
 }
 
+fn phone(identity: &str, status: &str) -> ParticipantInfo {
+    let attributes = [
+        (attribute::CALL_ID.to_owned(), format!("SCL_{identity}")),
+        (attribute::CALL_STATUS.to_owned(), status.to_owned()),
+    ];
+    ParticipantInfo {
+        kind: livekit_protocol::participant_info::Kind::Sip as i32,
+        attributes: attributes.into_iter().collect(),
+        ..somebody(identity)
+    }
+}
+
 fn somebody(identity: &str) -> ParticipantInfo {
     ParticipantInfo {
         identity: identity.to_owned(),
@@ -266,12 +322,12 @@ impl RoomProvider for Rooms {
 
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
         let rooms = self.kept.lock().unwrap();
-        let others = rooms.get(room).map(|kept| kept.others.clone());
-        Ok(others
-            .unwrap_or_default()
-            .iter()
-            .map(|one| somebody(one))
-            .collect())
+        let Some(kept) = rooms.get(room) else {
+            return Ok(Vec::new());
+        };
+        let others = kept.others.iter().map(|one| somebody(one));
+        let phones = kept.phones.iter().map(|one| phone(one, "active"));
+        Ok(others.chain(phones).collect())
     }
 
     async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
@@ -327,6 +383,10 @@ impl RoomProvider for Rooms {
         });
         self.links.lock().unwrap().push((join, link));
         Ok(room)
+    }
+
+    fn telephone(&self) -> Option<Arc<dyn Telephone>> {
+        Some(self.telephone.clone())
     }
 
     fn token(&self, _pass: &RoomPass<'_>) -> Result<String, RoomError> {

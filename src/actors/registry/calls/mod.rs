@@ -1,0 +1,575 @@
+//! Calls, for the doors and the sessions: who may call whom into which room, and what becomes of it. The registry decides
+//! and asks the telephone; what the telephone tells goes into the [ledger](Ledger) and, as webhooks, to whoever wants to
+//! know (protocol, sections 4 and 7).
+
+mod destinations;
+mod ledger;
+mod news;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::rooms::{Owner, Rooms, RoomsError};
+use crate::auth::Access;
+use crate::config::{Secret, Sip, SipTransport};
+use crate::phone::{Gateway, PhoneNumber};
+use crate::providers::rooms::telephone::{
+    CallError, CallErrorKind, HangupCause, Login, NewCall, NewTransfer, PlacedCall, Telephone,
+    TransferTarget, Trunk,
+};
+use crate::webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
+pub use destinations::{Destinations, NotAllowed};
+pub use ledger::{CallInfo, CallMedia, Ledger};
+pub use news::News;
+
+/// How long a transfer that nobody has refused is waited for.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
+/// How much longer than it may ring an answer is waited for.
+const RINGING_SLACK: Duration = Duration::from_secs(5);
+
+/// Why something was not done with a call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallsError {
+    /// The room, or its provider.
+    #[error(transparent)]
+    Rooms(#[from] RoomsError),
+    /// The rooms have no telephone.
+    #[error("{0}: its rooms have no telephone")]
+    NoTelephone(&'static str),
+    /// Nobody has said where calls go.
+    #[error(
+        "neither sip.outbound_address of the request nor that of the server says where calls go"
+    )]
+    NoAddress,
+    /// This number is not called.
+    #[error("{field}: {reason}")]
+    NotAllowed {
+        /// Who names it.
+        field: &'static str,
+        /// Why.
+        reason: NotAllowed,
+    },
+    /// It could not be placed, moved or ended.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It was not answered.
+    #[error("the call was not answered: {}", .0.as_str())]
+    Unanswered(HangupCause),
+}
+
+/// Where a request wants its call to go.
+#[derive(Debug, Clone, Default)]
+pub struct OwnGateway {
+    /// Where; the configured gateway when absent.
+    pub address: Option<Gateway>,
+    /// Who the caller is there.
+    pub login: Option<Login>,
+}
+
+/// Calls a number into a room.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<PlacedCall, CallsError>")]
+pub struct PlaceCall {
+    /// Who asks.
+    pub access: Access,
+    /// The room; it is made where there is none.
+    pub room: String,
+    /// Who it will be there.
+    pub identity: String,
+    /// What people read.
+    pub name: String,
+    /// Whose number is shown.
+    pub from: PhoneNumber,
+    /// Whom to call.
+    pub to: PhoneNumber,
+    /// Where to.
+    pub gateway: OwnGateway,
+}
+
+/// Calls a number through a trunk of the caller's, who owns all rooms.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<PlacedCall, CallsError>")]
+pub struct DialTrunk {
+    /// The call. Whether its trunk may be private is decided here.
+    pub call: NewCall,
+    /// Whether it is waited for until somebody has picked up.
+    pub until_answered: bool,
+}
+
+/// Moves somebody's call to another number.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), CallsError>")]
+pub struct TransferCall {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+    /// Where to.
+    pub to: TransferTarget,
+    /// How long it may ring there; `None` is what the settings say.
+    pub ringing_timeout: Option<Duration>,
+    /// Until when it is waited for.
+    pub until: Until,
+}
+
+/// Until when a transfer is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// The other side has taken the wish, or has not refused it for five seconds.
+    Accepted,
+    /// It is moved.
+    Done,
+}
+
+/// Ends somebody's call.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), CallsError>")]
+pub struct HangUp {
+    /// Who asks.
+    pub access: Access,
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+}
+
+/// Lists the calls that somebody may see, oldest first.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<CallInfo>")]
+pub struct ListCalls {
+    /// Who asks.
+    pub access: Access,
+}
+
+/// What the settings say about calls.
+#[derive(Debug, Clone)]
+pub struct CallRules {
+    outbound: Option<Gateway>,
+    login: Option<Login>,
+    transport: SipTransport,
+    allow_private: bool,
+    destinations: Destinations,
+    ringing_timeout: Duration,
+    max_duration: Duration,
+}
+
+impl CallRules {
+    /// From the settings of the server.
+    pub fn new(settings: &Sip) -> Self {
+        let login = settings
+            .outbound_auth_username
+            .as_ref()
+            .map(|username| Login {
+                username: username.clone(),
+                password: settings
+                    .outbound_auth_password
+                    .clone()
+                    .unwrap_or_else(|| Secret::new("")),
+            });
+        let prefixes = settings.allowed_destinations.0.iter().map(String::as_str);
+        Self {
+            outbound: settings
+                .outbound_address
+                .as_deref()
+                .and_then(Gateway::parse),
+            login,
+            transport: settings.outbound_transport,
+            allow_private: settings.allow_private_outbound,
+            destinations: Destinations::new(prefixes),
+            ringing_timeout: settings.ringing_timeout_seconds,
+            max_duration: settings.max_call_seconds,
+        }
+    }
+
+    fn is_configured(&self, gateway: &Gateway) -> bool {
+        let usual = match self.transport {
+            SipTransport::Tls => 5061,
+            SipTransport::Udp | SipTransport::Tcp => 5060,
+        };
+        let same = |other: &Gateway| {
+            other.host == gateway.host
+                && other.port.unwrap_or(usual) == gateway.port.unwrap_or(usual)
+        };
+        self.outbound.as_ref().is_some_and(same)
+    }
+
+    /// Where a request's call goes, and as whom: the server's credential is used at its own gateway only, and no request
+    /// gets a part of it.
+    fn trunk(&self, own: OwnGateway) -> Result<Trunk, CallsError> {
+        let gateway = own.address.or_else(|| self.outbound.clone());
+        let gateway = gateway.ok_or(CallsError::NoAddress)?;
+        let configured = self.is_configured(&gateway);
+        let servers = self.login.clone().filter(|_| configured);
+        Ok(Trunk {
+            gateway,
+            transport: self.transport,
+            login: own.login.or(servers),
+            private: configured || self.allow_private,
+        })
+    }
+
+    fn check(&self, number: &PhoneNumber, field: &'static str) -> Result<(), CallsError> {
+        let checked = self.destinations.check(number);
+        checked.map_err(|reason| CallsError::NotAllowed { field, reason })
+    }
+}
+
+/// The actor.
+pub struct CallRegistry(Option<Calls>);
+
+/// What calls need.
+#[derive(Clone)]
+pub struct Calls {
+    /// The rooms that they join.
+    pub rooms: Rooms,
+    /// What may be called, and how.
+    pub rules: CallRules,
+    /// What is known of them.
+    pub ledger: Arc<Ledger>,
+    /// Who is told of transfers, if anybody.
+    pub webhooks: Option<Webhooks>,
+}
+
+impl CallRegistry {
+    /// A registry of calls into these rooms; `None` where there are no rooms.
+    pub const fn new(calls: Option<Calls>) -> Self {
+        Self(calls)
+    }
+
+    fn with<T: 'static, F: Future<Output = Result<T, CallsError>> + 'static>(
+        &self,
+        act: impl FnOnce(Calls) -> F,
+    ) -> ResponseFuture<Result<T, CallsError>> {
+        match &self.0 {
+            Some(calls) => Box::pin(act(calls.clone())),
+            None => Box::pin(async { Err(RoomsError::NotConfigured.into()) }),
+        }
+    }
+}
+
+impl Calls {
+    fn telephone(&self) -> Result<Arc<dyn Telephone>, CallsError> {
+        let provider = &self.rooms.provider;
+        provider
+            .telephone()
+            .ok_or_else(|| CallsError::NoTelephone(provider.slug()))
+    }
+
+    async fn place(self, wish: PlaceCall) -> Result<PlacedCall, CallsError> {
+        let trunk = self.rules.trunk(wish.gateway)?;
+        self.rules.check(&wish.to, "to_phone_number")?;
+        let telephone = self.telephone()?;
+        let owner = self.rooms.open_for_call(&wish.access, &wish.room).await?;
+        let call = NewCall {
+            room: wish.room,
+            identity: wish.identity,
+            name: wish.name,
+            metadata: String::new(),
+            from: wish.from,
+            to: wish.to,
+            trunk,
+            attributes: Vec::new(),
+            ringing_timeout: self.rules.ringing_timeout,
+            max_duration: self.rules.max_duration,
+            dtmf: String::new(),
+        };
+        self.dial(telephone, call, owner).await
+    }
+
+    async fn dial(
+        &self,
+        telephone: Arc<dyn Telephone>,
+        call: NewCall,
+        owner: Owner,
+    ) -> Result<PlacedCall, CallsError> {
+        let (room, identity) = (call.room.clone(), call.identity.clone());
+        self.ledger.expect(&room, &identity, owner);
+        let placed = telephone.call(call).await;
+        if placed.is_err() {
+            self.ledger.forget(&room, &identity);
+        }
+        Ok(placed?)
+    }
+
+    async fn dial_trunk(self, wish: DialTrunk) -> Result<PlacedCall, CallsError> {
+        let DialTrunk {
+            mut call,
+            until_answered,
+        } = wish;
+        self.rules.check(&call.to, "sip_call_to")?;
+        call.trunk.private =
+            self.rules.allow_private || self.rules.is_configured(&call.trunk.gateway);
+        let patience = call.ringing_timeout + RINGING_SLACK;
+        let telephone = self.telephone()?;
+        let owner = self
+            .rooms
+            .open_for_call(&Access::anonymous(), &call.room)
+            .await?;
+        let placed = self.dial(telephone, call, owner).await?;
+        if until_answered {
+            let answered = timeout(patience, self.ledger.answered(&placed.sip_call_id)).await;
+            answered
+                .unwrap_or(Err(HangupCause::NoAnswer))
+                .map_err(CallsError::Unanswered)?;
+        }
+        Ok(placed)
+    }
+
+    async fn transfer(self, wish: TransferCall) -> Result<(), CallsError> {
+        if let Some(number) = number_of(&wish.to) {
+            self.rules.check(&number, "transfer_to")?;
+        }
+        let owner = self
+            .on_the_phone(&wish.access, &wish.room, &wish.identity)
+            .await?;
+        let telephone = self.telephone()?;
+        let transfer = NewTransfer {
+            room: wish.room,
+            identity: wish.identity,
+            to: wish.to,
+            ringing_timeout: wish.ringing_timeout.unwrap_or(self.rules.ringing_timeout),
+        };
+        let (accept, accepted) = oneshot::channel();
+        let (end, mut outcome) = oneshot::channel();
+        // It goes on, and is told, whether or not somebody waits for it.
+        actix::spawn(async move {
+            let told = self.notice_of(&transfer, owner);
+            let moved = telephone.transfer(transfer, accept).await;
+            let notice = told(moved.as_ref().err());
+            let _gone = end.send(moved);
+            if let Some(webhooks) = &self.webhooks {
+                webhooks.tell(&notice).await;
+            }
+        });
+        let ended = |outcome: Result<Result<(), CallError>, oneshot::error::RecvError>| {
+            let failed = || CallError::new(CallErrorKind::Unavailable, "the transfer has failed");
+            outcome
+                .unwrap_or_else(|_| Err(failed()))
+                .map_err(CallsError::from)
+        };
+        if wish.until == Until::Done {
+            return ended(outcome.await);
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => ended(outcome),
+            // One who cannot tell drops the sender.
+            Ok(()) = accepted => Ok(()),
+            () = sleep(REFUSAL_PATIENCE) => Ok(()),
+        }
+    }
+
+    /// What is told when a transfer has ended.
+    fn notice_of(
+        &self,
+        transfer: &NewTransfer,
+        owner: Owner,
+    ) -> impl FnOnce(Option<&CallError>) -> Notice + use<> {
+        let sip_call_id = self.ledger.id_of(&transfer.room, &transfer.identity);
+        let (room_name, participant_identity) = (transfer.room.clone(), transfer.identity.clone());
+        let transfer_to = match &transfer.to {
+            TransferTarget::Number(number) => number.as_str().to_owned(),
+            TransferTarget::Uri(uri) => uri.clone(),
+        };
+        move |error| {
+            let event = NoticeEvent::TransferStatus {
+                sip_call_id,
+                room_name,
+                participant_identity,
+                transfer_to,
+                outcome: match error {
+                    None => TransferOutcome::Complete,
+                    Some(error) => TransferOutcome::Failed {
+                        message: error.message.clone(),
+                    },
+                },
+            };
+            Notice::of_room(owner.tenant(), event)
+        }
+    }
+
+    async fn hang_up(self, wish: HangUp) -> Result<(), CallsError> {
+        self.on_the_phone(&wish.access, &wish.room, &wish.identity)
+            .await?;
+        let telephone = self.telephone()?;
+        Ok(telephone.hang_up(&wish.room, &wish.identity).await?)
+    }
+
+    /// Whose room it is, if somebody of this identity is there by telephone.
+    async fn on_the_phone(
+        &self,
+        access: &Access,
+        room: &str,
+        identity: &str,
+    ) -> Result<Owner, CallsError> {
+        let (owner, participant) = self.rooms.seen(access, room, identity).await?;
+        if participant.kind() == livekit_protocol::participant_info::Kind::Sip {
+            Ok(owner)
+        } else {
+            Err(RoomsError::NoParticipant.into())
+        }
+    }
+}
+
+/// The number that is called by a transfer, where it is one.
+fn number_of(target: &TransferTarget) -> Option<PhoneNumber> {
+    match target {
+        TransferTarget::Number(number) => Some(number.clone()),
+        TransferTarget::Uri(uri) => {
+            let (_, rest) = uri.split_once(':')?;
+            let user = rest.split(['@', ';', '?']).next()?;
+            PhoneNumber::parse(user).ok()
+        }
+    }
+}
+
+impl Actor for CallRegistry {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        context.set_mailbox_capacity(1024);
+    }
+}
+
+impl Handler<PlaceCall> for CallRegistry {
+    type Result = ResponseFuture<<PlaceCall as Message>::Result>;
+
+    fn handle(&mut self, wish: PlaceCall, _: &mut Context<Self>) -> Self::Result {
+        self.with(|calls| calls.place(wish))
+    }
+}
+
+impl Handler<DialTrunk> for CallRegistry {
+    type Result = ResponseFuture<<DialTrunk as Message>::Result>;
+
+    fn handle(&mut self, wish: DialTrunk, _: &mut Context<Self>) -> Self::Result {
+        self.with(|calls| calls.dial_trunk(wish))
+    }
+}
+
+impl Handler<TransferCall> for CallRegistry {
+    type Result = ResponseFuture<<TransferCall as Message>::Result>;
+
+    fn handle(&mut self, wish: TransferCall, _: &mut Context<Self>) -> Self::Result {
+        self.with(|calls| calls.transfer(wish))
+    }
+}
+
+impl Handler<HangUp> for CallRegistry {
+    type Result = ResponseFuture<<HangUp as Message>::Result>;
+
+    fn handle(&mut self, wish: HangUp, _: &mut Context<Self>) -> Self::Result {
+        self.with(|calls| calls.hang_up(wish))
+    }
+}
+
+impl Handler<ListCalls> for CallRegistry {
+    type Result = MessageResult<ListCalls>;
+
+    fn handle(&mut self, ListCalls { access }: ListCalls, _: &mut Context<Self>) -> Self::Result {
+        let Some(calls) = &self.0 else {
+            return MessageResult(Vec::new());
+        };
+        let reports = calls
+            .rooms
+            .provider
+            .telephone()
+            .map_or_else(Vec::new, |telephone| telephone.calls());
+        MessageResult(
+            calls
+                .ledger
+                .list(|owner| owner.lets(&access), reports, Instant::now()),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn rules(private: &str) -> CallRules {
+        let environment = [
+            ("SIP_OUTBOUND_ADDRESS", "Gateway.example.org"),
+            ("SIP_OUTBOUND_AUTH_USERNAME", "server"),
+            ("SIP_OUTBOUND_AUTH_PASSWORD", "the server's"),
+            ("SIP_ALLOW_PRIVATE_OUTBOUND", private),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+        CallRules::new(&config.settings.sip)
+    }
+
+    fn trunk(address: Option<&str>, username: Option<&str>) -> Trunk {
+        let own = OwnGateway {
+            address: address.map(|address| Gateway::parse(address).unwrap()),
+            login: username.map(|username| Login {
+                username: username.to_owned(),
+                password: Secret::new(""),
+            }),
+        };
+        rules("false").trunk(own).unwrap()
+    }
+
+    fn login(trunk: &Trunk) -> Option<(&str, &str)> {
+        let login = trunk.login.as_ref()?;
+        Some((&login.username, login.password.expose()))
+    }
+
+    #[test]
+    fn the_servers_credential_is_used_at_its_own_gateway_alone_and_never_in_part() {
+        let servers = Some(("server", "the server's"));
+        let own = Some(("own", ""));
+        for (address, username, expected) in [
+            (None, None, servers),
+            (Some("gateway.example.org"), None, servers),
+            (Some("GATEWAY.example.org:5060"), None, servers),
+            (Some("gateway.example.org:5061"), None, None),
+            (Some("gateway.example.org.evil.example"), None, None),
+            (Some("192.0.2.1"), None, None),
+            (None, Some("own"), own),
+            (Some("gateway.example.org"), Some("own"), own),
+            (Some("192.0.2.1"), Some("own"), own),
+        ] {
+            let trunk = trunk(address, username);
+            assert_eq!(login(&trunk), expected, "{address:?} {username:?}");
+            let configured = address.is_none_or(|address| {
+                matches!(address, "gateway.example.org" | "GATEWAY.example.org:5060")
+            });
+            assert_eq!(trunk.private, configured, "{address:?}");
+        }
+        let foreign = OwnGateway {
+            address: Gateway::parse("192.0.2.1"),
+            login: None,
+        };
+        assert!(rules("true").trunk(foreign).unwrap().private);
+    }
+
+    #[test]
+    fn a_call_without_any_address_goes_nowhere() {
+        let config = Config::from_sources(&[], &std::collections::HashMap::new(), None).unwrap();
+        let rules = CallRules::new(&config.settings.sip);
+        let nowhere = rules.trunk(OwnGateway::default());
+        assert!(matches!(nowhere, Err(CallsError::NoAddress)));
+    }
+
+    #[test]
+    fn the_number_in_a_uri_is_found() {
+        for (uri, number) in [
+            ("sip:112@gateway.example.org", Some("112")),
+            ("sips:911;phone-context=x@a", Some("911")),
+            ("tel:999", Some("999")),
+            ("sip:ann@example.org", None),
+        ] {
+            let found = number_of(&TransferTarget::Uri(uri.to_owned()));
+            assert_eq!(found.as_ref().map(PhoneNumber::as_str), number, "{uri}");
+        }
+    }
+}

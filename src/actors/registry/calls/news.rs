@@ -1,0 +1,121 @@
+//! The telephone's news on their way into the ledger and to the receiver of webhooks. One after the other: the webhooks of
+//! a call come in its order. While a disk or a room provider is slow, the news wait at the telephone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::{Change, Ledger};
+use crate::actors::registry::rooms::{Owner, Rooms};
+use crate::providers::rooms::telephone::CallNews;
+use crate::telemetry::metrics;
+use crate::webhooks::{Notice, NoticeEvent, Webhooks};
+
+/// How long a room's owner is asked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whoever takes the news.
+#[derive(Debug)]
+pub struct News {
+    task: JoinHandle<()>,
+    closing: CancellationToken,
+}
+
+impl News {
+    /// Begins to take them.
+    pub fn follow(
+        mut news: mpsc::Receiver<CallNews>,
+        rooms: Rooms,
+        ledger: Arc<Ledger>,
+        webhooks: Webhooks,
+    ) -> Self {
+        let closing = CancellationToken::new();
+        let closed = closing.clone();
+        let task = actix::spawn(async move {
+            loop {
+                let next = tokio::select! {
+                    next = news.recv() => next,
+                    () = closed.cancelled(), if !news.is_closed() => {
+                        // What was told before is still there to be read.
+                        news.close();
+                        continue;
+                    }
+                };
+                let Some(next) = next else { return };
+                let owner = match ledger.owner(&next) {
+                    Some(owner) => owner,
+                    None => owner(&rooms, &next.room).await,
+                };
+                if let Some(change) = ledger.note(&next, owner, Instant::now()) {
+                    count_sound(&rooms, &next);
+                    webhooks.tell(&notice(next, &change)).await;
+                }
+            }
+        });
+        Self { task, closing }
+    }
+
+    /// Takes what a telephone that has ended has told, for `patience` at most.
+    pub async fn finish(self, patience: Duration) {
+        self.closing.cancel();
+        if timeout(patience, self.task).await.is_err() {
+            tracing::warn!("the last news of calls were not told");
+        }
+    }
+}
+
+/// The sound of a call that is over, where it was carried here.
+fn count_sound(rooms: &Rooms, news: &CallNews) {
+    if news.status.cause().is_none() {
+        return;
+    }
+    let telephone = rooms.provider.telephone();
+    let reports = telephone.map_or_else(Vec::new, |telephone| telephone.calls());
+    let report = reports
+        .into_iter()
+        .find(|report| report.sip_call_id == news.sip_call_id);
+    if let Some(media) = report.and_then(|report| report.media) {
+        metrics::call_sounded(&media);
+    }
+}
+
+/// Whose room it is; nobody knows where its provider does not say it.
+async fn owner(rooms: &Rooms, room: &str) -> Owner {
+    match timeout(PATIENCE, rooms.provider.room(room)).await {
+        Ok(Ok(Some(room))) => Owner::of(&room.metadata),
+        Ok(Ok(None)) => Owner::Nobody,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the owner of a call's room is not known");
+            Owner::Unknown
+        }
+        Err(_) => {
+            tracing::warn!("the owner of a call's room is not known: its provider does not answer");
+            Owner::Unknown
+        }
+    }
+}
+
+fn notice(news: CallNews, change: &Change) -> Notice {
+    let CallNews {
+        sip_call_id,
+        direction,
+        room,
+        identity,
+        status,
+    } = news;
+    let over = status.cause();
+    let event = NoticeEvent::CallStatus {
+        sip_call_id,
+        room_name: room,
+        participant_identity: identity,
+        direction: direction.as_str(),
+        status: status.as_str(),
+        cause: over.map(|cause| cause.as_str()),
+        duration_ms: over.map(|_| u64::try_from(change.talked.as_millis()).unwrap_or(u64::MAX)),
+    };
+    Notice::of_room(change.owner.tenant(), event)
+}

@@ -1,0 +1,221 @@
+//! Hooks, for the doors and for the rooms: who may see and change them, and what is told to them when a telephone joins a
+//! room (protocol, section 4). What holds and where it is kept is a matter of [`Hooks`]; how it is delivered, of the
+//! webhooks.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actix::prelude::*;
+use livekit_protocol::WebhookEvent;
+use uuid::Uuid;
+
+use super::rooms::{Rooms, RoomsError};
+use crate::auth::Access;
+use crate::hooks::announcement::{Announcement, Told, announcement, event_id, is_call};
+use crate::hooks::{Found, Hook, HookError, Hooks, Wish};
+use crate::telemetry::metrics::{self, CallTold};
+use crate::webhooks::{HookAddress, Webhooks};
+
+/// Calls that are remembered so that none is told twice.
+const MOST_REMEMBERED: usize = 10_000;
+
+/// Lists the hooks that somebody may see.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Vec<Hook>, HookError>")]
+pub struct ListHooks {
+    /// Who asks.
+    pub access: Access,
+}
+
+/// Adds or replaces hooks, all or none; gives what is there then.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Vec<Hook>, HookError>")]
+pub struct PutHooks {
+    /// Who asks.
+    pub access: Access,
+    /// The hooks.
+    pub wishes: Vec<Wish>,
+}
+
+/// Removes the hooks of hosts, all or none; gives what is there then.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Vec<Hook>, HookError>")]
+pub struct RemoveHooks {
+    /// Who asks.
+    pub access: Access,
+    /// The hosts.
+    pub hosts: Vec<String>,
+}
+
+/// A telephone has joined a room. Answered when whoever has to know it will be told, whatever happens to the process.
+#[derive(Message)]
+#[rtype(result = "Result<(), RoomsError>")]
+pub struct CallJoined {
+    /// The room's event.
+    pub event: Arc<WebhookEvent>,
+    /// The rooms that it comes from.
+    pub rooms: Rooms,
+}
+
+/// The actor.
+pub struct HookRegistry {
+    hooks: Hooks,
+    teller: Arc<Teller>,
+}
+
+/// Tells hooks.
+struct Teller {
+    hooks: Hooks,
+    webhooks: Webhooks,
+    room_prefix: Option<String>,
+    told: Mutex<Told>,
+}
+
+impl HookRegistry {
+    /// A registry of these hooks, which are told through these webhooks. `room_prefix` is how rooms of inbound calls begin.
+    pub fn new(hooks: Hooks, webhooks: Webhooks, room_prefix: Option<String>) -> Self {
+        let teller = Teller {
+            hooks: hooks.clone(),
+            webhooks,
+            room_prefix,
+            told: Mutex::new(Told::new(MOST_REMEMBERED)),
+        };
+        Self {
+            hooks,
+            teller: Arc::new(teller),
+        }
+    }
+}
+
+impl Actor for HookRegistry {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        context.set_mailbox_capacity(1024);
+        let hooks = self.hooks.clone();
+        context.spawn(async move { hooks.watch().await }.into_actor(self));
+    }
+}
+
+impl Handler<ListHooks> for HookRegistry {
+    type Result = ResponseFuture<<ListHooks as Message>::Result>;
+
+    fn handle(&mut self, ListHooks { access }: ListHooks, _: &mut Context<Self>) -> Self::Result {
+        let hooks = self.hooks.clone();
+        Box::pin(async move { hooks.shown(&access).await })
+    }
+}
+
+impl Handler<PutHooks> for HookRegistry {
+    type Result = ResponseFuture<<PutHooks as Message>::Result>;
+
+    fn handle(&mut self, wish: PutHooks, _: &mut Context<Self>) -> Self::Result {
+        let hooks = self.hooks.clone();
+        Box::pin(async move { hooks.put(&wish.access, wish.wishes).await })
+    }
+}
+
+impl Handler<RemoveHooks> for HookRegistry {
+    type Result = ResponseFuture<<RemoveHooks as Message>::Result>;
+
+    fn handle(&mut self, wish: RemoveHooks, _: &mut Context<Self>) -> Self::Result {
+        let hooks = self.hooks.clone();
+        Box::pin(async move { hooks.remove(&wish.access, &wish.hosts).await })
+    }
+}
+
+impl Handler<CallJoined> for HookRegistry {
+    type Result = ResponseFuture<<CallJoined as Message>::Result>;
+
+    fn handle(&mut self, joined: CallJoined, _: &mut Context<Self>) -> Self::Result {
+        let teller = Arc::clone(&self.teller);
+        Box::pin(async move { teller.tell(&joined).await })
+    }
+}
+
+impl Teller {
+    async fn tell(&self, CallJoined { event, rooms }: &CallJoined) -> Result<(), RoomsError> {
+        if !is_call(event) {
+            return Ok(());
+        }
+        let id = event_id(event);
+        if !self.told().is_new(id) {
+            metrics::call_told(CallTold::Again);
+            return Ok(());
+        }
+        let outcome = self.tell_anew(id, event, rooms).await;
+        match &outcome {
+            Ok(outcome) => metrics::call_told(*outcome),
+            Err(error) => {
+                // Whoever has posted it may post it again.
+                self.told().forget(id);
+                metrics::call_told(CallTold::Failed);
+                tracing::error!(%error, event = event.id, "a call could not be told to its hook");
+            }
+        }
+        outcome.map(drop)
+    }
+
+    async fn tell_anew(
+        &self,
+        id: Uuid,
+        event: &WebhookEvent,
+        rooms: &Rooms,
+    ) -> Result<CallTold, RoomsError> {
+        let Some(call) = announcement(event, self.room_prefix.as_deref()) else {
+            tracing::debug!(event = event.id, "a call names no host");
+            return Ok(CallTold::NoHost);
+        };
+        let host = call.sip_host.as_str();
+        let Some(Found { hook, configured }) = self.hooks.find(&call.sip_host) else {
+            tracing::debug!(host, event = event.id, "no hook is for the host of a call");
+            return Ok(CallTold::NoHook);
+        };
+        if let Some(owner) = &hook.owner {
+            match rooms.give(&call.room.name, owner).await {
+                Ok(()) => {}
+                Err(RoomsError::AccessDenied | RoomsError::NoRoom) => {
+                    tracing::warn!(
+                        host,
+                        event = event.id,
+                        "a call is not told: its room is not, or another's than its hook"
+                    );
+                    return Ok(CallTold::NotTheirs);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let signer = configured.then_some(&call.sip_host);
+        if !self.hooks.configured().signs(signer) {
+            tracing::error!(
+                host,
+                event = event.id,
+                "a call is not told: nothing signs for its hook (sip.hook_secret)"
+            );
+            return Ok(CallTold::Unsigned);
+        }
+        let address = HookAddress {
+            url: hook.url.parse().map_err(untold)?,
+            signer: signer.map(|host| host.as_str().to_owned()),
+        };
+        let body = body(&call).map_err(untold)?;
+        let sent = self.webhooks.send(id, address, body).await;
+        sent.map_err(untold)?;
+        Ok(CallTold::Told)
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn body(call: &Announcement) -> serde_json::Result<String> {
+    serde_json::to_string(call)
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is what errors are mapped with"
+)]
+fn untold(error: impl ToString) -> RoomsError {
+    RoomsError::Untold(error.to_string())
+}

@@ -1,0 +1,158 @@
+//! Hooks that were added, on disk: one file, written whole or not at all. Where they are shared it holds what was last
+//! known of them. Everything here blocks.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::table::{Added, Hook};
+
+const NAME: &str = "hooks.json";
+/// What a file is called that cannot be understood and is left for somebody to look at.
+const UNREADABLE: &str = "hooks.unreadable";
+/// How the names of files begin that are not complete.
+const INCOMPLETE: &str = ".hooks";
+
+/// The file.
+#[derive(Debug, Clone)]
+pub struct HookFile {
+    folder: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored<T> {
+    hooks: Vec<T>,
+}
+
+impl HookFile {
+    /// The file in this folder, which need not be there.
+    pub const fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join(NAME)
+    }
+
+    /// What it holds; nothing where there is none. One that cannot be understood is put aside.
+    pub fn load(&self) -> io::Result<Added> {
+        let path = self.path();
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Added::default()),
+            text => text?,
+        };
+        match serde_json::from_slice::<Stored<Hook>>(&text) {
+            Ok(stored) => Ok(stored.hooks.into_iter().collect()),
+            Err(error) => {
+                let aside = self.folder.join(UNREADABLE);
+                tracing::warn!(
+                    path = %path.display(), aside = %aside.display(), line = error.line(),
+                    "the hooks on disk cannot be read and are left aside"
+                );
+                fs::rename(&path, aside)?;
+                Ok(Added::default())
+            }
+        }
+    }
+
+    /// Replaces what it holds; when this returns that survives the machine. Only this user can read it.
+    pub fn save(&self, added: &Added) -> io::Result<()> {
+        let stored = Stored {
+            hooks: added.hooks().collect(),
+        };
+        let text = serde_json::to_vec_pretty(&stored).map_err(io::Error::other)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)?;
+        remove_incomplete(&self.folder)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(INCOMPLETE)
+            .tempfile_in(&self.folder)?;
+        file.write_all(&text)?;
+        file.as_file().sync_all()?;
+        file.persist(self.path()).map_err(|error| error.error)?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// Removes what a process has left that ended while it wrote.
+fn remove_incomplete(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(INCOMPLETE) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::host::Host;
+    use super::*;
+    use crate::auth::TenantId;
+
+    fn added() -> Added {
+        let hook = |host: &str, owner: Option<&str>| Hook {
+            host: Host::parse(host).unwrap(),
+            url: format!("https://hooks.example/{host}"),
+            owner: owner.map(|id| TenantId::new(id).unwrap()),
+        };
+        [hook("a.example", None), hook("2001:db8::1", Some("Ärzte"))]
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = HookFile::new(folder.path().join("cache"));
+        assert_eq!(file.load().unwrap(), Added::default());
+        file.save(&Added::default()).unwrap();
+        fs::write(folder.path().join("cache/.hooksabc"), "torn").unwrap();
+        file.save(&added()).unwrap();
+        assert_eq!(file.load().unwrap(), added());
+        let names: Vec<_> = fs::read_dir(folder.path().join("cache"))
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        let mode = names[0].metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_understood_is_left_aside_and_one_that_cannot_be_read_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = HookFile::new(folder.path().to_owned());
+        for text in [
+            "",
+            "{\"hooks\":",
+            r#"{"hooks":[{"host":"a:5060","url":""}]}"#,
+        ] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(file.load().unwrap(), Added::default());
+            let aside = fs::read_to_string(folder.path().join(UNREADABLE)).unwrap();
+            assert_eq!(aside, text);
+            assert!(!file.path().exists());
+        }
+        fs::create_dir(file.path()).unwrap();
+        assert!(file.load().is_err());
+        assert!(file.path().exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = HookFile::new(folder.path().join("cache"));
+        fs::write(folder.path().join("cache"), "a file").unwrap();
+        assert!(file.save(&added()).is_err());
+    }
+}

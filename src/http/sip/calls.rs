@@ -1,0 +1,219 @@
+//! `/sip/call` and `/sip/transfer`: what a request must hold is checked here, and everything else by the registry of
+//! calls.
+
+use actix_web::web;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
+use crate::auth::Access;
+use crate::config::Secret;
+use crate::http::body::JsonBody;
+use crate::http::error::{ApiError, Code};
+use crate::http::fields::{MAX_NAME_CHARS, phone_number, required};
+use crate::http::state::AppState;
+use crate::phone::{self, Gateway};
+use crate::providers::rooms::telephone::{CallErrorKind, Login, TransferTarget};
+
+/// What was asked for is on its way.
+const INITIATED: &str = "initiated";
+
+/// Body of `POST /sip/call`.
+#[derive(Deserialize, JsonSchema)]
+pub struct CallRequest {
+    /// The room.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    room_name: Option<String>,
+    /// What people read.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    participant_name: Option<String>,
+    /// Who, as the room knows them.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    participant_identity: Option<String>,
+    /// Whose number is shown; the SIP provider must know it.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
+    from_phone_number: Option<String>,
+    /// Whom to call.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
+    to_phone_number: Option<String>,
+    /// The caller's own gateway; the server's when absent.
+    sip: Option<Overrides>,
+}
+
+/// The caller's own gateway.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("dependentRequired" = {"auth_password": ["auth_username"]}))]
+pub struct Overrides {
+    /// `hostname` or `hostname:port`.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,253}(:[1-9][0-9]{0,4})?$"))]
+    outbound_address: Option<String>,
+    /// For the gateway; required with `auth_password`.
+    auth_username: Option<String>,
+    /// For the gateway.
+    #[schemars(extend("format" = "password"))]
+    auth_password: Option<String>,
+}
+
+/// Body of `POST /sip/transfer`.
+#[derive(Deserialize, JsonSchema)]
+pub struct TransferRequest {
+    /// The room.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    room_name: Option<String>,
+    /// Who, as the room knows them.
+    #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
+    participant_identity: Option<String>,
+    /// Whom to call instead.
+    #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
+    transfer_to: Option<String>,
+}
+
+/// Answer of `POST /sip/call`.
+#[derive(Serialize, JsonSchema)]
+pub struct CallAnswer {
+    #[schemars(extend("const" = "initiated"))]
+    status: String,
+    room_name: String,
+    participant_identity: String,
+    /// Of the room.
+    participant_id: String,
+    sip_call_id: String,
+}
+
+/// Answer of `POST /sip/transfer`.
+#[derive(Serialize, JsonSchema)]
+pub struct TransferAnswer {
+    #[schemars(extend("const" = "initiated"))]
+    status: String,
+    room_name: String,
+    participant_identity: String,
+    /// As it is dialled.
+    transfer_to: String,
+}
+
+/// Calls a number into a room.
+pub async fn call(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<CallRequest>,
+) -> Result<web::Json<CallAnswer>, ApiError> {
+    let JsonBody(request) = body;
+    let wish = PlaceCall {
+        access,
+        room: required(request.room_name, "room_name")?,
+        name: required(request.participant_name, "participant_name")?,
+        identity: required(request.participant_identity, "participant_identity")?,
+        from: phone_number(request.from_phone_number, "from_phone_number")?,
+        to: phone_number(request.to_phone_number, "to_phone_number")?,
+        gateway: request
+            .sip
+            .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+    };
+    let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
+    let placed = state.calls.send(wish).await.map_err(unreachable)?;
+    let placed = placed.map_err(|error| refused(error, Code::CallFailed))?;
+    Ok(web::Json(CallAnswer {
+        status: INITIATED.to_owned(),
+        room_name,
+        participant_identity,
+        participant_id: placed.participant_sid,
+        sip_call_id: placed.sip_call_id,
+    }))
+}
+
+/// Where a request's call goes, and as whom.
+fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
+    let refused = |field: &str, problem: &str| {
+        ApiError::new(Code::InvalidRequest, format!("sip.{field}: {problem}"))
+    };
+    let Overrides {
+        outbound_address,
+        auth_username,
+        auth_password,
+    } = overrides;
+    let fits = |text: &str| text.len() <= MAX_NAME_CHARS && !text.chars().any(char::is_control);
+    let login = match (auth_username, auth_password) {
+        (None, None) => None,
+        (None, Some(_)) => return Err(refused("auth_username", "is required with auth_password")),
+        (Some(username), _) if username.is_empty() || !fits(&username) => {
+            return Err(refused(
+                "auth_username",
+                "must be 1 to 256 visible characters",
+            ));
+        }
+        (Some(_), Some(password)) if !fits(&password) => {
+            return Err(refused(
+                "auth_password",
+                "must be at most 256 visible characters",
+            ));
+        }
+        (Some(username), password) => Some(Login {
+            username,
+            password: Secret::new(password.unwrap_or_default()),
+        }),
+    };
+    let read = |address: String| {
+        let problem = "must be hostname or hostname:port";
+        Gateway::parse(&address).ok_or_else(|| refused("outbound_address", problem))
+    };
+    Ok(OwnGateway {
+        address: outbound_address.map(read).transpose()?,
+        login,
+    })
+}
+
+/// Moves a call to another number.
+pub async fn transfer(
+    access: Access,
+    state: web::Data<AppState>,
+    body: JsonBody<TransferRequest>,
+) -> Result<web::Json<TransferAnswer>, ApiError> {
+    let JsonBody(request) = body;
+    let room = required(request.room_name, "room_name")?;
+    let identity = required(request.participant_identity, "participant_identity")?;
+    let to = phone_number(request.transfer_to, "transfer_to")?;
+    let answer = TransferAnswer {
+        status: INITIATED.to_owned(),
+        room_name: room.clone(),
+        participant_identity: identity.clone(),
+        transfer_to: to.as_str().to_owned(),
+    };
+    let wish = TransferCall {
+        access,
+        room,
+        identity,
+        to: TransferTarget::Number(to),
+        ringing_timeout: None,
+        until: Until::Accepted,
+    };
+    let moved = state.calls.send(wish).await.map_err(unreachable)?;
+    moved.map_err(|error| refused(error, Code::TransferFailed))?;
+    Ok(web::Json(answer))
+}
+
+/// An error of the calls; `failed` is the code of those that have none of their own.
+fn refused(error: CallsError, failed: Code) -> ApiError {
+    let message = error.to_string();
+    let code = match error {
+        CallsError::Rooms(error) => return error.into(),
+        CallsError::NoAddress => Code::OutboundAddressNotConfigured,
+        CallsError::NotAllowed { .. } => Code::DestinationNotAllowed,
+        CallsError::Call(error) => {
+            tracing::info!(kind = ?error.kind, "a call was not placed or moved");
+            match error.kind {
+                CallErrorKind::NotFound => Code::ParticipantNotFound,
+                CallErrorKind::Full => Code::Overloaded,
+                _ => failed,
+            }
+        }
+        CallsError::NoTelephone(_) | CallsError::Unanswered(_) => failed,
+    };
+    ApiError::new(code, message)
+}
+
+fn unreachable(error: actix::MailboxError) -> ApiError {
+    ApiError::new(
+        Code::Internal,
+        format!("the calls cannot be asked: {error}"),
+    )
+}

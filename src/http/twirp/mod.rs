@@ -1,0 +1,219 @@
+//! `POST /twirp/livekit.RoomService/…` and `…/livekit.SIP/…`: LiveKit's server API over embedded rooms, in protobuf and in
+//! JSON, for clients that are written for LiveKit. Tokens are LiveKit's, not this server's own; tenants are none of its
+//! matter: whoever holds the key pair owns all rooms.
+//!
+//! Errors are Twirp's (`{"code", "msg", "meta"?}`); methods that the embedded rooms do not have are `unimplemented`.
+
+mod rooms;
+mod sip;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::Addr;
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, web};
+use prost::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::state::AppState;
+use crate::actors::registry::calls::CallRegistry;
+use crate::rooms::token::{self, Claims};
+use crate::rooms::{Now, RoomServer};
+use crate::telephony::trunks::Trunks;
+
+const ROOM_SERVICE: &str = "livekit.RoomService";
+const SIP_SERVICE: &str = "livekit.SIP";
+/// The content type of errors and of answers in JSON: LiveKit's client for JavaScript compares it as a whole.
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/protobuf";
+
+/// A failure, as Twirp tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Failure {
+    code: &'static str,
+    message: String,
+    /// More, for programs.
+    meta: BTreeMap<&'static str, String>,
+}
+
+impl Failure {
+    fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            meta: BTreeMap::new(),
+        }
+    }
+
+    fn unauthenticated(message: impl Into<String>) -> Self {
+        Self::new("unauthenticated", message)
+    }
+
+    fn status(&self) -> StatusCode {
+        match self.code {
+            "invalid_argument" | "malformed" => StatusCode::BAD_REQUEST,
+            "unauthenticated" => StatusCode::UNAUTHORIZED,
+            "permission_denied" => StatusCode::FORBIDDEN,
+            "canceled" | "deadline_exceeded" => StatusCode::REQUEST_TIMEOUT,
+            "aborted" => StatusCode::CONFLICT,
+            "not_found" | "bad_route" => StatusCode::NOT_FOUND,
+            "failed_precondition" => StatusCode::PRECONDITION_FAILED,
+            "resource_exhausted" => StatusCode::TOO_MANY_REQUESTS,
+            "unimplemented" => StatusCode::NOT_IMPLEMENTED,
+            "unavailable" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn answer(&self) -> HttpResponse {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            code: &'a str,
+            msg: &'a str,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            meta: &'a BTreeMap<&'static str, String>,
+        }
+        let body = Body {
+            code: self.code,
+            msg: &self.message,
+            meta: &self.meta,
+        };
+        HttpResponse::build(self.status())
+            .insert_header((header::CONTENT_TYPE, JSON))
+            .body(serde_json::to_vec(&body).unwrap_or_default())
+    }
+}
+
+/// How a request is written; its answer is written in the same way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    Protobuf,
+    Json,
+}
+
+impl Wire {
+    fn of(request: &HttpRequest) -> Result<Self, Failure> {
+        let written = request.headers().get(header::CONTENT_TYPE);
+        let written = written.and_then(|value| value.to_str().ok()).unwrap_or("");
+        match written.split(';').next().unwrap_or("").trim() {
+            PROTOBUF => Ok(Self::Protobuf),
+            JSON => Ok(Self::Json),
+            other => Err(Failure::new(
+                "bad_route",
+                format!("content type {other:?} is neither {PROTOBUF} nor {JSON}"),
+            )),
+        }
+    }
+
+    fn read<T: Message + Default + DeserializeOwned>(self, body: &[u8]) -> Result<T, Failure> {
+        let malformed = |error: String| Failure::new("malformed", error);
+        match self {
+            Self::Protobuf => T::decode(body).map_err(|error| malformed(error.to_string())),
+            Self::Json => {
+                serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))
+            }
+        }
+    }
+
+    fn answer<T: Message + Serialize>(self, answer: &T) -> Result<HttpResponse, Failure> {
+        let (kind, body) = match self {
+            Self::Protobuf => (PROTOBUF, answer.encode_to_vec()),
+            Self::Json => {
+                let text = serde_json::to_vec(answer);
+                (
+                    JSON,
+                    text.map_err(|error| Failure::new("internal", error.to_string()))?,
+                )
+            }
+        };
+        let mut response = HttpResponse::Ok();
+        response.insert_header((header::CONTENT_TYPE, kind));
+        Ok(response.body(body))
+    }
+}
+
+/// Carries out one call.
+pub async fn call(
+    state: web::Data<AppState>,
+    path: web::Path<(String, String)>,
+    request: HttpRequest,
+    body: web::Bytes,
+) -> HttpResponse {
+    let (service, method) = path.into_inner();
+    let answer = async {
+        let Some(rooms) = &state.embedded_rooms else {
+            return Err(Failure::new(
+                "unimplemented",
+                "this server has no embedded rooms",
+            ));
+        };
+        let wire = Wire::of(&request)?;
+        let claims = claims(&request, rooms.keys())?;
+        let call = Call {
+            rooms,
+            calls: &state.calls,
+            trunks: state.trunks.as_ref(),
+            claims,
+            wire,
+            body: &body,
+        };
+        match service.as_str() {
+            ROOM_SERVICE => call.room_service(&method).await,
+            SIP_SERVICE => call.sip_service(&method).await,
+            other => Err(Failure::new(
+                "unimplemented",
+                format!("embedded rooms have no {other}"),
+            )),
+        }
+    };
+    answer.await.unwrap_or_else(|failure| failure.answer())
+}
+
+/// What the request's token says.
+fn claims(request: &HttpRequest, keys: &token::Keys) -> Result<Claims, Failure> {
+    let header = request.headers().get(header::AUTHORIZATION);
+    let header = header.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let token = header
+        .strip_prefix("Bearer ")
+        .ok_or_else(|| Failure::unauthenticated("no access token was given"))?;
+    token::verify(token, keys, Now::read().unix_s())
+        .map_err(|error| Failure::unauthenticated(error.to_string()))
+}
+
+struct Call<'a> {
+    rooms: &'a RoomServer,
+    calls: &'a Addr<CallRegistry>,
+    trunks: Option<&'a Arc<Trunks>>,
+    claims: Claims,
+    wire: Wire,
+    body: &'a [u8],
+}
+
+impl Call<'_> {
+    /// What the call says, if its token allows it.
+    fn read<T: Message + Default + DeserializeOwned>(
+        &self,
+        allowed: impl FnOnce(&T, &Claims) -> bool,
+    ) -> Result<T, Failure> {
+        let said = self.wire.read::<T>(self.body)?;
+        if allowed(&said, &self.claims) {
+            Ok(said)
+        } else {
+            // The code of the real server, although it knows who asks.
+            Err(Failure::unauthenticated("permissions denied"))
+        }
+    }
+
+    /// The same for a call that concerns one room.
+    fn of_room<T: Message + Default + DeserializeOwned>(
+        &self,
+        room: impl FnOnce(&T) -> &str,
+    ) -> Result<T, Failure> {
+        self.read(|said: &T, claims| {
+            let grants = &claims.video;
+            grants.room_admin && grants.room == room(said)
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! `livekit.RoomService`.
+
+use actix_web::HttpResponse;
+use livekit_protocol as proto;
+
+use super::{Call, Failure};
+use crate::rooms::{OperationError, ParticipantChange, RoomMessage};
+
+impl From<OperationError> for Failure {
+    fn from(error: OperationError) -> Self {
+        let code = match error {
+            OperationError::NoRoom | OperationError::NoParticipant | OperationError::NoTrack => {
+                "not_found"
+            }
+            OperationError::InvalidArgument(_) => "invalid_argument",
+            OperationError::FailedPrecondition(_) => "failed_precondition",
+            OperationError::ResourceExhausted(_) => "resource_exhausted",
+            OperationError::Stopped => "unavailable",
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl Call<'_> {
+    /// Carries out one of its methods.
+    pub(super) async fn room_service(&self, method: &str) -> Result<HttpResponse, Failure> {
+        let (rooms, wire) = (self.rooms, self.wire);
+        match method {
+            "CreateRoom" => {
+                let said = self.read(|_, claims| claims.video.room_create)?;
+                wire.answer(&rooms.create_room(said).await?)
+            }
+            "ListRooms" => {
+                let said: proto::ListRoomsRequest =
+                    self.read(|_, claims| claims.video.room_list)?;
+                let rooms = rooms.list_rooms(said.names).await?;
+                wire.answer(&proto::ListRoomsResponse { rooms })
+            }
+            "DeleteRoom" => {
+                let said: proto::DeleteRoomRequest =
+                    self.read(|_, claims| claims.video.room_create)?;
+                rooms.delete_room(said.room).await?;
+                wire.answer(&proto::DeleteRoomResponse {})
+            }
+            "ListParticipants" => {
+                let said = self.of_room(|said: &proto::ListParticipantsRequest| &said.room)?;
+                let participants = rooms.list_participants(said.room).await?;
+                wire.answer(&proto::ListParticipantsResponse { participants })
+            }
+            "GetParticipant" => {
+                let said = self.of_room(|said: &proto::RoomParticipantIdentity| &said.room)?;
+                wire.answer(&rooms.get_participant(said.room, said.identity).await?)
+            }
+            "RemoveParticipant" => {
+                let said = self.of_room(|said: &proto::RoomParticipantIdentity| &said.room)?;
+                rooms.remove_participant(said.room, said.identity).await?;
+                wire.answer(&proto::RemoveParticipantResponse {})
+            }
+            "MutePublishedTrack" => {
+                let said = self.of_room(|said: &proto::MuteRoomTrackRequest| &said.room)?;
+                let track = rooms.mute_track(said.room, said.identity, said.track_sid, said.muted);
+                wire.answer(&proto::MuteRoomTrackResponse {
+                    track: Some(track.await?),
+                })
+            }
+            "UpdateParticipant" => self.update_participant().await,
+            "UpdateSubscriptions" => {
+                let said = self.of_room(|said: &proto::UpdateSubscriptionsRequest| &said.room)?;
+                let subscription = proto::UpdateSubscription {
+                    track_sids: said.track_sids,
+                    subscribe: said.subscribe,
+                    participant_tracks: said.participant_tracks,
+                };
+                rooms
+                    .update_subscriptions(said.room, said.identity, subscription)
+                    .await?;
+                wire.answer(&proto::UpdateSubscriptionsResponse {})
+            }
+            "SendData" => self.send_data().await,
+            "UpdateRoomMetadata" => {
+                let said = self.of_room(|said: &proto::UpdateRoomMetadataRequest| &said.room)?;
+                wire.answer(&rooms.update_room_metadata(said.room, said.metadata).await?)
+            }
+            "ForwardParticipant" | "MoveParticipant" | "PerformRpc" => Err(Failure::new(
+                "unimplemented",
+                format!("embedded rooms have no {method}"),
+            )),
+            _ => Err(Failure::new(
+                "bad_route",
+                format!("livekit.RoomService has no {method}"),
+            )),
+        }
+    }
+
+    async fn update_participant(&self) -> Result<HttpResponse, Failure> {
+        let said = self.of_room(|said: &proto::UpdateParticipantRequest| &said.room)?;
+        // What is empty stays as it is.
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let change = ParticipantChange {
+            name: given(said.name),
+            metadata: given(said.metadata),
+            attributes: said.attributes,
+            permission: said.permission,
+        };
+        let changed = self
+            .rooms
+            .update_participant(said.room, said.identity, change);
+        self.wire.answer(&changed.await?)
+    }
+
+    #[allow(deprecated)] // of the fields: older clients still name receivers by their sids
+    async fn send_data(&self) -> Result<HttpResponse, Failure> {
+        let said = self.of_room(|said: &proto::SendDataRequest| &said.room)?;
+        let message = RoomMessage {
+            lossy: said.kind() == proto::data_packet::Kind::Lossy,
+            payload: said.data,
+            topic: said.topic,
+            destination_sids: said.destination_sids,
+            destination_identities: said.destination_identities,
+            nonce: said.nonce,
+        };
+        self.rooms.send_data(said.room, message).await?;
+        self.wire.answer(&proto::SendDataResponse {})
+    }
+}

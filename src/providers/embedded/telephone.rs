@@ -1,0 +1,179 @@
+//! The telephone of the rooms in this process: what the settings say, for the bridge that carries the calls.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::link;
+use crate::config::{MediaEncryption, Rtc, Sip};
+use crate::providers::rooms::link::{Join, RoomLink};
+use crate::providers::rooms::telephone::{
+    CallError, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
+};
+use crate::rooms::RoomServer;
+use crate::telephony::agent::{Listen, Protocol, TlsSettings};
+use crate::telephony::bridge::{Bridge, BridgeSettings, Rooms};
+use crate::telephony::media::{Codec, Encryption, MediaSettings};
+
+/// Media threads; sound is little work.
+const MOST_THREADS: usize = 4;
+/// Never, for a timer.
+const NEVER: Duration = Duration::from_hours(24 * 365);
+
+/// Calls in the rooms of this process.
+pub struct EmbeddedTelephone {
+    bridge: Bridge,
+}
+
+impl EmbeddedTelephone {
+    /// Starts it. The error names the setting.
+    pub async fn start(
+        sip: &Sip,
+        rtc: &Rtc,
+        tls: TlsSettings,
+        rooms: (RoomServer, String),
+        news: NewsSender,
+    ) -> Result<Self, io::Error> {
+        let (server, api_key) = rooms;
+        let settings = settings(sip, rtc, tls)?;
+        let rooms = Arc::new(Local { server, api_key });
+        let bridge = Bridge::start(settings, rooms, news).await;
+        let bridge = bridge.map_err(io::Error::other)?;
+        Ok(Self { bridge })
+    }
+
+    /// Ends every call.
+    pub async fn stop(&self) {
+        self.bridge.stop().await;
+    }
+}
+
+#[async_trait]
+impl Telephone for EmbeddedTelephone {
+    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
+        self.bridge.call(call).await
+    }
+
+    async fn transfer(
+        &self,
+        transfer: NewTransfer,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<(), CallError> {
+        self.bridge.transfer(transfer, accepted).await
+    }
+
+    async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
+        self.bridge.hang_up(room, identity).await
+    }
+
+    fn calls(&self) -> Vec<CallReport> {
+        self.bridge.calls()
+    }
+}
+
+/// The rooms of this process.
+struct Local {
+    server: RoomServer,
+    api_key: String,
+}
+
+#[async_trait]
+impl Rooms for Local {
+    async fn join(&self, join: Join) -> Result<RoomLink, String> {
+        let joined = link::connect(&self.server, &self.api_key, join).await;
+        joined.map_err(|ending| ending.to_string())
+    }
+}
+
+fn settings(sip: &Sip, rtc: &Rtc, tls: TlsSettings) -> Result<BridgeSettings, io::Error> {
+    let listen = sip.listen.0.iter().map(|one| listen(one));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let timeout = sip.media_timeout_seconds;
+    Ok(BridgeSettings {
+        listen: listen.collect::<Result<_, _>>()?,
+        allowed: sip.allowed_addresses.0.clone(),
+        advertised: sip.advertised_address,
+        tls,
+        room_prefix: sip.room_prefix.clone().unwrap_or_default(),
+        most_calls: sip.max_calls,
+        max_duration: sip.max_call_seconds,
+        incoming_transfers: sip.allow_incoming_transfers,
+        media: MediaSettings {
+            ports: sip.rtp_ports.first..=sip.rtp_ports.last,
+            threads: threads.min(MOST_THREADS),
+            timeout: if timeout.is_zero() { NEVER } else { timeout },
+            encryption: match sip.media_encryption {
+                MediaEncryption::Off => Encryption::Off,
+                MediaEncryption::Allow => Encryption::Allow,
+                MediaEncryption::Require => Encryption::Require,
+            },
+            // What every telephone has is preferred over what sounds better between few.
+            codecs: vec![Codec::Opus, Codec::G722, Codec::Pcmu, Codec::Pcma],
+            advertised: sip.advertised_address.into_iter().collect(),
+            complexity: rtc.complexity,
+        },
+    })
+}
+
+/// `udp:host:port`; without a port the usual one.
+fn listen(text: &str) -> Result<Listen, io::Error> {
+    let wrong = |problem: &str| {
+        let message = format!("sip.listen: {text}: {problem}");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    };
+    let (name, address) = text.split_once(':').unwrap_or((text, ""));
+    let protocol = Protocol::parse(name.trim());
+    let protocol = protocol.ok_or_else(|| wrong("must begin with udp:, tcp: or tls:"))?;
+    let address = address.trim();
+    let default = protocol.default_port();
+    let parsed = address.parse::<SocketAddr>().ok().or_else(|| {
+        let ip = address.trim_start_matches('[').trim_end_matches(']');
+        let ip = ip.parse::<IpAddr>().ok()?;
+        Some((ip, default).into())
+    });
+    let address = match parsed {
+        Some(address) => address,
+        None => {
+            let named = match address.rsplit_once(':') {
+                Some(_) => address.to_socket_addrs(),
+                None => (address, default).to_socket_addrs(),
+            };
+            let mut addresses = named.map_err(|error| wrong(&error.to_string()))?;
+            addresses.next().ok_or_else(|| wrong("has no address"))?
+        }
+    };
+    Ok(Listen { protocol, address })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_to_listen_is_a_protocol_and_an_address() {
+        let read = |text: &str| listen(text).map(|one| (one.protocol, one.address.to_string()));
+        for (text, protocol, address) in [
+            ("udp:127.0.0.1:5070", Protocol::Udp, "127.0.0.1:5070"),
+            ("TCP:0.0.0.0:0", Protocol::Tcp, "0.0.0.0:0"),
+            ("tls:[::1]:5071", Protocol::Tls, "[::1]:5071"),
+            ("tls:127.0.0.1", Protocol::Tls, "127.0.0.1:5061"),
+            ("udp:[::]", Protocol::Udp, "[::]:5060"),
+        ] {
+            assert_eq!(read(text).unwrap(), (protocol, address.to_owned()));
+        }
+        for text in [
+            "",
+            "udp",
+            "127.0.0.1:5060",
+            "sctp:127.0.0.1",
+            "udp:127.0.0.1:x",
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("sip.listen: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What becomes of the calls that were placed through a deployment. Its participant says where a call is; the deployment
+//! tells of no change of an attribute, so that the participant is looked at again and again. Why a call is over is told by
+//! the event of the leaving, where the deployment posts its events to this server, or known because it was wished here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use livekit_api::services::room::RoomClient;
+use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
+use livekit_protocol::{SipParticipantInfo, WebhookEvent};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::providers::rooms::telephone::{
+    CallNews, CallStatus, Direction, HangupCause, NewCall, NewsSender, cause_of, status_of,
+};
+
+/// How often a participant is looked at before the answer, and after.
+const RINGING: Duration = Duration::from_secs(1);
+const ACTIVE: Duration = Duration::from_secs(5);
+/// A call is followed for so long beyond what it may last, if its deployment never says that it is over.
+const SLACK: Duration = Duration::from_mins(5);
+
+/// The calls that are followed; clones are the same.
+#[derive(Clone)]
+pub struct Followers {
+    rooms: Arc<RoomClient>,
+    news: NewsSender,
+    calls: Arc<Mutex<HashMap<String, Followed>>>,
+}
+
+/// A call, by the sid of its participant.
+struct Followed {
+    room: String,
+    identity: String,
+    active: bool,
+    /// Why it is over, once somebody has said so.
+    cause: Option<HangupCause>,
+    /// The event of the leaving has come.
+    left: Arc<Notify>,
+}
+
+impl Followers {
+    pub fn new(rooms: Arc<RoomClient>, news: NewsSender) -> Self {
+        Self {
+            rooms,
+            news,
+            calls: Arc::default(),
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<String, Followed>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows a call until it is over.
+    pub fn follow(&self, call: &NewCall, placed: &SipParticipantInfo) {
+        let left = Arc::new(Notify::new());
+        let followed = Followed {
+            room: call.room.clone(),
+            identity: call.identity.clone(),
+            active: false,
+            cause: None,
+            left: Arc::clone(&left),
+        };
+        self.calls().insert(placed.participant_id.clone(), followed);
+        let patience = call.ringing_timeout + call.max_duration + SLACK;
+        let follower = Follower {
+            all: self.clone(),
+            sid: placed.participant_id.clone(),
+            news: CallNews {
+                sip_call_id: placed.sip_call_id.clone(),
+                direction: Direction::Outbound,
+                room: call.room.clone(),
+                identity: call.identity.clone(),
+                status: CallStatus::Dialing,
+            },
+            left,
+        };
+        tokio::spawn(async move { follower.run(patience).await });
+    }
+
+    /// A call will be over because it was wished here; `cause` is asked whether it was answered.
+    pub fn ends(&self, room: &str, identity: &str, cause: impl Fn(bool) -> HangupCause) {
+        for call in self.calls().values_mut() {
+            if call.room == room && call.identity == identity {
+                call.cause.get_or_insert(cause(call.active));
+            }
+        }
+    }
+
+    /// The deployment has told an event.
+    pub fn happened(&self, event: &WebhookEvent) {
+        let Some(participant) = event.participant.as_ref() else {
+            return;
+        };
+        if event.event != "participant_left" {
+            return;
+        }
+        if let Some(call) = self.calls().get_mut(&participant.sid) {
+            let told = cause_of(participant, call.active);
+            call.cause.get_or_insert(told);
+            call.left.notify_one();
+        }
+    }
+}
+
+struct Follower {
+    all: Followers,
+    sid: String,
+    news: CallNews,
+    left: Arc<Notify>,
+}
+
+impl Follower {
+    async fn run(mut self, patience: Duration) {
+        self.tell(CallStatus::Dialing).await;
+        let until = Instant::now() + patience;
+        let cause = loop {
+            let active = self.news.status == CallStatus::Active;
+            let pause = if active { ACTIVE } else { RINGING };
+            if timeout(pause, self.left.notified()).await.is_ok() || Instant::now() >= until {
+                break None;
+            }
+            let looked = self
+                .all
+                .rooms
+                .get_participant(&self.news.room, &self.news.identity)
+                .await;
+            match looked {
+                Ok(participant) if participant.sid == self.sid => match status_of(&participant) {
+                    Some(CallStatus::Hangup(cause)) => break Some(cause),
+                    Some(status) => self.tell(status).await,
+                    None => {}
+                },
+                // Another one has the identity by now.
+                Ok(_) => break None,
+                Err(error) if is_gone(&error) => break None,
+                // It is there again, or it is not: the next look tells.
+                Err(_) => {}
+            }
+        };
+        let told = self
+            .all
+            .calls()
+            .remove(&self.sid)
+            .and_then(|call| call.cause);
+        let unknown = match self.news.status {
+            CallStatus::Active => HangupCause::Remote,
+            _ => HangupCause::Failed,
+        };
+        self.tell(CallStatus::Hangup(told.or(cause).unwrap_or(unknown)))
+            .await;
+    }
+
+    async fn tell(&mut self, status: CallStatus) {
+        if status == self.news.status && status != CallStatus::Dialing {
+            return;
+        }
+        self.news.status = status;
+        if status == CallStatus::Active
+            && let Some(call) = self.all.calls().get_mut(&self.sid)
+        {
+            call.active = true;
+        }
+        // Whoever does not read them any more has ended.
+        let _ = self.all.news.send(self.news.clone()).await;
+    }
+}
+
+fn is_gone(error: &ServiceError) -> bool {
+    let ServiceError::Twirp(ServerError::Twirp(answer)) = error else {
+        return false;
+    };
+    answer.code == ServerErrorCode::NOT_FOUND
+}

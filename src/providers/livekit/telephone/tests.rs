@@ -1,0 +1,386 @@
+//! The telephone of a deployment against a stand-in for its server API, which keeps trunks as embedded rooms do.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use livekit_protocol as proto;
+use prost::Message;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config::{Config, Secret, SipTransport};
+use crate::phone::PhoneNumber;
+use crate::providers::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
+use crate::telephony::trunks::{Filter, Trunks};
+
+struct Deployment {
+    trunks: Trunks,
+    /// Whether it knows trunks that come with a call.
+    inline: AtomicBool,
+    /// What every call is answered with instead, as JSON.
+    refuses: Mutex<Option<&'static str>>,
+    calls: Mutex<Vec<proto::CreateSipParticipantRequest>>,
+    /// What the participant of a call says when it is looked at.
+    statuses: Mutex<Vec<&'static str>>,
+    changes: AtomicUsize,
+    _folder: tempfile::TempDir,
+}
+
+fn answer<T: Message>(answer: &T) -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("application/protobuf")
+        .body(answer.encode_to_vec())
+}
+
+fn refusal(body: &'static str) -> HttpResponse {
+    HttpResponse::BadRequest()
+        .content_type("application/json")
+        .body(body)
+}
+
+async fn serve(
+    state: web::Data<Deployment>,
+    method: web::Path<String>,
+    body: web::Bytes,
+) -> HttpResponse {
+    let trunks = &state.trunks;
+    let changes = |response: HttpResponse| {
+        state.changes.fetch_add(1, Relaxed);
+        response
+    };
+    match method.as_str() {
+        "CreateSIPParticipant" => {
+            let said = proto::CreateSipParticipantRequest::decode(body).unwrap();
+            if let Some(refused) = *state.refuses.lock().unwrap() {
+                return refusal(refused);
+            }
+            if said.sip_trunk_id.is_empty() && !state.inline.load(Relaxed) {
+                return refusal(r#"{"code":"invalid_argument","msg":"missing sip trunk id"}"#);
+            }
+            let placed = proto::SipParticipantInfo {
+                participant_id: "PA_1".to_owned(),
+                participant_identity: said.participant_identity.clone(),
+                room_name: said.room_name.clone(),
+                sip_call_id: "SCL_1".to_owned(),
+            };
+            state.calls.lock().unwrap().push(said);
+            answer(&placed)
+        }
+        "ListSIPOutboundTrunk" => answer(&proto::ListSipOutboundTrunkResponse {
+            items: trunks.list_outbound(Filter::default(), &[]),
+        }),
+        "CreateSIPOutboundTrunk" => {
+            let said = proto::CreateSipOutboundTrunkRequest::decode(body).unwrap();
+            changes(answer(
+                &trunks.create_outbound(said.trunk.unwrap()).unwrap(),
+            ))
+        }
+        "ListSIPInboundTrunk" => answer(&proto::ListSipInboundTrunkResponse {
+            items: trunks.list_inbound(Filter::default(), &[]),
+        }),
+        "CreateSIPInboundTrunk" => {
+            let said = proto::CreateSipInboundTrunkRequest::decode(body).unwrap();
+            changes(answer(&trunks.create_inbound(said.trunk.unwrap()).unwrap()))
+        }
+        "UpdateSIPInboundTrunk" => {
+            let said = proto::UpdateSipInboundTrunkRequest::decode(body).unwrap();
+            changes(answer(
+                &trunks
+                    .update_inbound(&said.sip_trunk_id, said.action.unwrap())
+                    .unwrap(),
+            ))
+        }
+        "ListSIPDispatchRule" => answer(&proto::ListSipDispatchRuleResponse {
+            items: trunks.list_rules(Filter::default(), &[]),
+        }),
+        "CreateSIPDispatchRule" => {
+            let said = proto::CreateSipDispatchRuleRequest::decode(body).unwrap();
+            changes(answer(
+                &trunks.create_rule(said.dispatch_rule.unwrap()).unwrap(),
+            ))
+        }
+        "UpdateSIPDispatchRule" => {
+            let said = proto::UpdateSipDispatchRuleRequest::decode(body).unwrap();
+            changes(answer(
+                &trunks
+                    .update_rule(&said.sip_dispatch_rule_id, said.action.unwrap())
+                    .unwrap(),
+            ))
+        }
+        "GetParticipant" => {
+            let mut statuses = state.statuses.lock().unwrap();
+            let status = if statuses.len() > 1 {
+                statuses.remove(0)
+            } else {
+                statuses[0]
+            };
+            let attributes = [(attribute::CALL_STATUS.to_owned(), status.to_owned())];
+            answer(&proto::ParticipantInfo {
+                sid: "PA_1".to_owned(),
+                identity: "caller".to_owned(),
+                kind: proto::participant_info::Kind::Sip as i32,
+                attributes: attributes.into_iter().collect(),
+                ..Default::default()
+            })
+        }
+        other => panic!("{other}"),
+    }
+}
+
+struct Stage {
+    state: web::Data<Deployment>,
+    host: String,
+    telephone: LiveKitTelephone,
+    news: mpsc::Receiver<CallNews>,
+}
+
+fn key() -> ApiKey {
+    ApiKey {
+        key: "key".to_owned(),
+        secret: "a secret of the deployment".to_owned(),
+    }
+}
+
+fn stage(inline: bool) -> Stage {
+    let folder = tempfile::tempdir().unwrap();
+    let state = web::Data::new(Deployment {
+        trunks: Trunks::open(folder.path()).unwrap(),
+        inline: AtomicBool::new(inline),
+        refuses: Mutex::default(),
+        calls: Mutex::default(),
+        statuses: Mutex::new(vec!["active"]),
+        changes: AtomicUsize::new(0),
+        _folder: folder,
+    });
+    let shared = state.clone();
+    let server = HttpServer::new(move || {
+        let app = App::new().app_data(shared.clone());
+        app.route("/twirp/livekit.SIP/{method}", web::post().to(serve))
+            .route("/twirp/livekit.RoomService/{method}", web::post().to(serve))
+    });
+    let server = server
+        .workers(1)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
+    let host = format!("http://{}", server.addrs()[0]);
+    actix_web::rt::spawn(server.run());
+    let (sender, news) = mpsc::channel(16);
+    Stage {
+        telephone: LiveKitTelephone::new(&host, &key(), sender),
+        state,
+        host,
+        news,
+    }
+}
+
+fn call(address: &str, password: &str) -> NewCall {
+    NewCall {
+        room: "kitchen".to_owned(),
+        identity: "caller".to_owned(),
+        name: "Caller".to_owned(),
+        metadata: String::new(),
+        from: PhoneNumber::parse("+12125550100").unwrap(),
+        to: PhoneNumber::parse("+12125550101").unwrap(),
+        trunk: Trunk {
+            gateway: Gateway::parse(address).unwrap(),
+            transport: SipTransport::Tcp,
+            login: Some(Login {
+                username: "ann".to_owned(),
+                password: Secret::new(password),
+            }),
+            private: true,
+        },
+        attributes: Vec::new(),
+        ringing_timeout: Duration::from_secs(30),
+        max_duration: Duration::from_hours(1),
+        dtmf: String::new(),
+    }
+}
+
+#[actix_web::test]
+async fn a_call_brings_its_own_trunk() {
+    let stage = stage(true);
+    let placed = stage
+        .telephone
+        .call(call("sip.example.org:5070", "one"))
+        .await
+        .unwrap();
+    assert_eq!(
+        (placed.participant_sid.as_str(), placed.sip_call_id.as_str()),
+        ("PA_1", "SCL_1")
+    );
+    let said = stage.state.calls.lock().unwrap().remove(0);
+    let trunk = said.trunk.unwrap();
+    assert_eq!(
+        (
+            trunk.hostname.as_str(),
+            trunk.auth_username.as_str(),
+            trunk.auth_password.as_str()
+        ),
+        ("sip.example.org:5070", "ann", "one")
+    );
+    assert_eq!(trunk.transport, proto::SipTransport::Tcp as i32);
+    assert_eq!(
+        (said.sip_call_to.as_str(), said.sip_number.as_str()),
+        ("+12125550101", "+12125550100")
+    );
+    assert!(!said.wait_until_answered);
+    assert_eq!(stage.state.changes.load(Relaxed), 0);
+}
+
+#[actix_web::test]
+async fn a_deployment_that_wants_stored_trunks_gets_one_for_each_address_credential_and_number() {
+    let stage = stage(false);
+    for (address, password) in [
+        ("a.example", "one"),
+        ("a.example", "two"),
+        ("b.example", "one"),
+        ("a.example", "one"),
+    ] {
+        stage.telephone.call(call(address, password)).await.unwrap();
+    }
+    let ids: Vec<String> = stage
+        .state
+        .calls
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|call| call.sip_trunk_id.clone())
+        .collect();
+    assert_eq!(ids[0], ids[3]);
+    assert_ne!(ids[0], ids[1]);
+    assert_ne!(ids[0], ids[2]);
+    let trunks = stage.state.trunks.list_outbound(Filter::default(), &[]);
+    assert_eq!(trunks.len(), 3);
+    let second = trunks
+        .iter()
+        .find(|trunk| trunk.sip_trunk_id == ids[1])
+        .unwrap();
+    assert_eq!(
+        (second.address.as_str(), second.auth_password.as_str()),
+        ("a.example", "two")
+    );
+}
+
+#[actix_web::test]
+async fn what_the_other_side_answers_is_told_without_numbers() {
+    let stage = stage(true);
+    let busy = r#"{"code":"resource_exhausted","msg":"sip status 486: Busy Here","meta":{"sip_status_code":"486"}}"#;
+    *stage.state.refuses.lock().unwrap() = Some(busy);
+    let error = stage
+        .telephone
+        .call(call("a.example", "one"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind, CallErrorKind::Rejected(486));
+    *stage.state.refuses.lock().unwrap() =
+        Some(r#"{"code":"internal","msg":"no route to +12125550101 with secret-word"}"#);
+    let error = stage
+        .telephone
+        .call(call("a.example", "secret-word"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind, CallErrorKind::Unavailable);
+    assert!(
+        !error.message.contains("5550101") && !error.message.contains("secret-word"),
+        "{error}"
+    );
+}
+
+#[actix_web::test]
+async fn a_private_gateway_is_refused_unless_it_is_meant() {
+    let stage = stage(true);
+    let mut call = call("127.0.0.1:5070", "one");
+    call.trunk.private = false;
+    let error = stage.telephone.call(call).await.unwrap_err();
+    assert_eq!(error.kind, CallErrorKind::Refused);
+    assert!(stage.state.calls.lock().unwrap().is_empty());
+}
+
+#[actix_web::test]
+async fn a_call_is_followed_until_it_is_over() {
+    let mut stage = stage(true);
+    *stage.state.statuses.lock().unwrap() = vec!["ringing", "active"];
+    stage
+        .telephone
+        .call(call("a.example", "one"))
+        .await
+        .unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(stage.news.recv().await.unwrap().status);
+    }
+    assert_eq!(
+        seen,
+        [CallStatus::Dialing, CallStatus::Ringing, CallStatus::Active]
+    );
+    let left = WebhookEvent {
+        event: "participant_left".to_owned(),
+        participant: Some(proto::ParticipantInfo {
+            sid: "PA_1".to_owned(),
+            disconnect_reason: proto::DisconnectReason::RoomDeleted as i32,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    stage.telephone.happened(&left);
+    let last = stage.news.recv().await.unwrap();
+    assert_eq!(last.status, CallStatus::Hangup(HangupCause::Local));
+    assert_eq!(last.sip_call_id, "SCL_1");
+}
+
+fn inbound(prefix: &str, addresses: &str) -> Option<Inbound> {
+    let environment = [
+        ("SIP_ALLOWED_ADDRESSES".to_owned(), addresses.to_owned()),
+        ("SIP_ROOM_PREFIX".to_owned(), prefix.to_owned()),
+    ];
+    let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+    Inbound::from_settings(&config.settings.sip)
+}
+
+#[actix_web::test]
+async fn who_may_call_in_is_set_up_once_and_changed_when_the_settings_change() {
+    let stage = stage(true);
+    let settle = async |prefix: &str, addresses: &str| {
+        provision(
+            stage.host.clone(),
+            key(),
+            inbound(prefix, addresses).unwrap(),
+        )
+        .await;
+        let trunks = stage.state.trunks.list_inbound(Filter::default(), &[]);
+        let rules = stage.state.trunks.list_rules(Filter::default(), &[]);
+        assert_eq!((trunks.len(), rules.len()), (1, 1));
+        (
+            trunks[0].clone(),
+            rules[0].clone(),
+            stage.state.changes.load(Relaxed),
+        )
+    };
+    let (trunk, rule, changes) = settle("call-", "192.0.2.0/24").await;
+    assert_eq!(trunk.allowed_addresses, ["192.0.2.0/24"]);
+    assert_eq!(
+        trunk.include_headers(),
+        proto::SipHeaderOptions::SipAllHeaders
+    );
+    assert_eq!(rule.trunk_ids, [trunk.sip_trunk_id.as_str()]);
+    let (_, _, again) = settle("call-", "192.0.2.0/24").await;
+    assert_eq!(again, changes, "nothing was touched");
+    let (changed_trunk, changed_rule, _) = settle("room-", "198.51.100.7/32").await;
+    assert_eq!(changed_trunk.sip_trunk_id, trunk.sip_trunk_id);
+    assert_eq!(changed_trunk.allowed_addresses, ["198.51.100.7/32"]);
+    assert_eq!(changed_rule.sip_dispatch_rule_id, rule.sip_dispatch_rule_id);
+    let rule = changed_rule.rule.unwrap().rule.unwrap();
+    let callee = proto::SipDispatchRuleCallee {
+        room_prefix: "room-".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(
+        rule,
+        proto::sip_dispatch_rule::Rule::DispatchRuleCallee(callee)
+    );
+    assert_eq!(inbound("x-", ""), None);
+}

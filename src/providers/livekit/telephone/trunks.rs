@@ -1,0 +1,219 @@
+//! Which outbound trunk a call goes through. Where a deployment takes a trunk with the call, it gets the call's own. An
+//! older one wants a stored trunk: one of ours that has the same address, credentials and number, else a new one. A trunk
+//! is never used for a call that says anything else, and none that somebody else has made is used at all.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use hmac::{Hmac, Mac};
+use livekit_api::services::sip::{
+    CreateSIPOutboundTrunkOptions, ListSIPOutboundTrunkFilter, SIPClient,
+};
+use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
+use livekit_protocol::{SipOutboundConfig, SipOutboundTrunkInfo};
+use sha2::Sha256;
+use tokio::sync::Mutex;
+
+use super::{failure, wire};
+use crate::config::Secret;
+use crate::providers::ApiKey;
+use crate::providers::rooms::telephone::{CallError, Trunk};
+
+/// What the names of our trunks begin with.
+const NAME: &str = "vivavoce-";
+
+/// The stored trunks of a deployment, as far as they are ours.
+pub struct OutboundTrunks {
+    /// Signs what a trunk is for, so that its name tells it and nothing of a password.
+    secret: Secret,
+    /// Whether the deployment may know trunks that come with a call.
+    inline: AtomicBool,
+    /// Of two calls that need the same new trunk one makes it.
+    making: Mutex<()>,
+}
+
+/// The trunk of a call, to come with it.
+pub fn inline(trunk: &Trunk) -> SipOutboundConfig {
+    let (auth_username, auth_password) = login(trunk);
+    SipOutboundConfig {
+        hostname: trunk.gateway.to_string(),
+        transport: wire(trunk.transport) as i32,
+        auth_username,
+        auth_password,
+        ..SipOutboundConfig::default()
+    }
+}
+
+/// Whether a deployment has refused a trunk because it came with the call: nobody has been called then.
+pub fn wants_stored(error: &ServiceError) -> bool {
+    let ServiceError::Twirp(ServerError::Twirp(answer)) = error else {
+        return false;
+    };
+    answer.code == ServerErrorCode::INVALID_ARGUMENT
+        && !answer.meta.contains_key("sip_status_code")
+        && answer.msg.to_lowercase().contains("trunk")
+}
+
+fn login(trunk: &Trunk) -> (String, String) {
+    match &trunk.login {
+        Some(login) => (login.username.clone(), login.password.expose().to_owned()),
+        None => (String::new(), String::new()),
+    }
+}
+
+impl OutboundTrunks {
+    pub fn new(key: &ApiKey) -> Self {
+        Self {
+            secret: Secret::new(key.secret.as_str()),
+            inline: AtomicBool::new(true),
+            making: Mutex::new(()),
+        }
+    }
+
+    pub fn may_be_inline(&self) -> bool {
+        self.inline.load(Relaxed)
+    }
+
+    pub fn never_inline(&self) {
+        if self.inline.swap(false, Relaxed) {
+            tracing::info!(
+                "the LiveKit deployment wants stored SIP trunks: calls go through those from now on"
+            );
+        }
+    }
+
+    /// The id of a stored trunk that is for exactly this.
+    pub async fn find_or_make(
+        &self,
+        sip: &SIPClient,
+        trunk: &Trunk,
+        number: &str,
+    ) -> Result<String, CallError> {
+        let _making = self.making.lock().await;
+        let wanted = self.stored(trunk, number);
+        let all = sip
+            .list_sip_outbound_trunk(ListSIPOutboundTrunkFilter::All)
+            .await
+            .map_err(failure)?;
+        if let Some(found) = all.into_iter().find(|known| is_same(known, &wanted)) {
+            return Ok(found.sip_trunk_id);
+        }
+        let options = CreateSIPOutboundTrunkOptions {
+            transport: wire(trunk.transport),
+            auth_username: wanted.auth_username,
+            auth_password: wanted.auth_password,
+            ..CreateSIPOutboundTrunkOptions::default()
+        };
+        let made =
+            sip.create_sip_outbound_trunk(wanted.name, wanted.address, wanted.numbers, options);
+        Ok(made.await.map_err(failure)?.sip_trunk_id)
+    }
+
+    fn stored(&self, trunk: &Trunk, number: &str) -> SipOutboundTrunkInfo {
+        let (auth_username, auth_password) = login(trunk);
+        let address = trunk.gateway.to_string();
+        let transport = wire(trunk.transport);
+        let said = [
+            &address,
+            transport.as_str_name(),
+            &auth_username,
+            &auth_password,
+            number,
+        ];
+        SipOutboundTrunkInfo {
+            name: format!("{NAME}{}", self.fingerprint(&said)),
+            address,
+            transport: transport as i32,
+            numbers: vec![number.to_owned()],
+            auth_username,
+            auth_password,
+            ..SipOutboundTrunkInfo::default()
+        }
+    }
+
+    fn fingerprint(&self, said: &[&str]) -> String {
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.secret.expose().as_bytes()) else {
+            return String::new();
+        };
+        for part in said {
+            mac.update(part.as_bytes());
+            mac.update(&[0]);
+        }
+        let digest = mac.finalize().into_bytes();
+        digest
+            .iter()
+            .take(12)
+            .fold(String::new(), |mut text, byte| {
+                // A text takes whatever is written to it.
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+    }
+}
+
+/// Whether a stored trunk is for exactly what is wanted. Some deployments do not show passwords: then the name tells.
+fn is_same(known: &SipOutboundTrunkInfo, wanted: &SipOutboundTrunkInfo) -> bool {
+    let same_password = known.auth_password == wanted.auth_password
+        || known.auth_password.is_empty()
+        || known.auth_password.bytes().all(|byte| byte == b'*');
+    known.name == wanted.name
+        && known.address == wanted.address
+        && known.transport == wanted.transport
+        && known.numbers == wanted.numbers
+        && known.auth_username == wanted.auth_username
+        && same_password
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SipTransport;
+    use crate::phone::Gateway;
+    use crate::providers::rooms::telephone::Login;
+
+    fn trunk(address: &str, password: &str) -> Trunk {
+        Trunk {
+            gateway: Gateway::parse(address).unwrap(),
+            transport: SipTransport::Udp,
+            login: Some(Login {
+                username: "ann".to_owned(),
+                password: Secret::new(password),
+            }),
+            private: false,
+        }
+    }
+
+    #[test]
+    fn a_trunk_is_used_only_for_the_same_address_credential_and_number() {
+        let key = ApiKey {
+            key: "k".to_owned(),
+            secret: "s".to_owned(),
+        };
+        let trunks = OutboundTrunks::new(&key);
+        let wanted = trunks.stored(&trunk("a.example", "one"), "+1");
+        assert!(is_same(&wanted, &wanted));
+        let hidden = SipOutboundTrunkInfo {
+            auth_password: "****".to_owned(),
+            ..wanted.clone()
+        };
+        assert!(is_same(&hidden, &wanted));
+        for other in [
+            trunks.stored(&trunk("b.example", "one"), "+1"),
+            trunks.stored(&trunk("a.example:5070", "one"), "+1"),
+            trunks.stored(&trunk("a.example", "two"), "+1"),
+            trunks.stored(&trunk("a.example", "one"), "+2"),
+            SipOutboundTrunkInfo {
+                name: "somebody's".to_owned(),
+                ..wanted.clone()
+            },
+        ] {
+            assert!(!is_same(&other, &wanted), "{}", other.name);
+            let hidden = SipOutboundTrunkInfo {
+                auth_password: String::new(),
+                ..other
+            };
+            assert!(!is_same(&hidden, &wanted), "{}", hidden.name);
+        }
+        assert!(!wanted.name.contains("one"));
+    }
+}

@@ -1,0 +1,133 @@
+//! What is counted of telephone calls.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Durations, METRICS, durations};
+use crate::providers::rooms::telephone::{Direction, HangupCause, MediaReport};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ending {
+    direction: &'static str,
+    cause: &'static str,
+}
+
+impl Way {
+    const fn of(direction: Direction) -> Self {
+        Self {
+            direction: direction.as_str(),
+        }
+    }
+}
+
+/// All of them, with their names.
+pub(super) struct Calls {
+    live: Family<Way, Gauge>,
+    begun: Family<Way, Counter>,
+    ended: Family<Ending, Counter>,
+    setup: Family<Way, Durations>,
+    received: Counter,
+    lost: Counter,
+    sent: Counter,
+    first_packet: Durations,
+}
+
+impl Calls {
+    pub(super) fn new() -> Self {
+        Self {
+            live: Family::default(),
+            begun: Family::default(),
+            ended: Family::default(),
+            setup: Family::new_with_constructor(durations),
+            received: Counter::default(),
+            lost: Counter::default(),
+            sent: Counter::default(),
+            first_packet: durations(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("calls", "Live telephone calls", self.live.clone());
+        registry.register(
+            "calls_begun",
+            "Telephone calls that have begun",
+            self.begun.clone(),
+        );
+        registry.register(
+            "calls_ended",
+            "Telephone calls that are over, and why",
+            self.ended.clone(),
+        );
+        registry.register_with_unit(
+            "call_setup",
+            "From a telephone call's beginning to its answer",
+            Unit::Seconds,
+            self.setup.clone(),
+        );
+        registry.register(
+            "call_packets_received",
+            "Packets of sound that came, of telephone calls that are over",
+            self.received.clone(),
+        );
+        registry.register(
+            "call_packets_lost",
+            "Packets of sound that should have come and did not, of telephone calls that are over",
+            self.lost.clone(),
+        );
+        registry.register(
+            "call_packets_sent",
+            "Packets of sound that were sent, of telephone calls that are over",
+            self.sent.clone(),
+        );
+        registry.register_with_unit(
+            "call_first_packet",
+            "From a telephone call's answer to the first packet of sound that came",
+            Unit::Seconds,
+            self.first_packet.clone(),
+        );
+    }
+}
+
+/// A call has begun.
+pub fn call_began(direction: Direction) {
+    let way = Way::of(direction);
+    METRICS.calls.live.get_or_create(&way).inc();
+    METRICS.calls.begun.get_or_create(&way).inc();
+}
+
+/// It was answered, so long after it had begun.
+pub fn call_answered(direction: Direction, after: Duration) {
+    let setup = METRICS.calls.setup.get_or_create(&Way::of(direction));
+    setup.observe(after.as_secs_f64());
+}
+
+/// It is over.
+pub fn call_ended(direction: Direction, cause: HangupCause) {
+    METRICS.calls.live.get_or_create(&Way::of(direction)).dec();
+    let ending = Ending {
+        direction: direction.as_str(),
+        cause: cause.as_str(),
+    };
+    METRICS.calls.ended.get_or_create(&ending).inc();
+}
+
+/// How the sound of a call that is over was.
+pub fn call_sounded(report: &MediaReport) {
+    let calls = &METRICS.calls;
+    calls.received.inc_by(report.received);
+    calls.lost.inc_by(report.lost);
+    calls.sent.inc_by(report.sent);
+    if let Some(first) = report.first_received {
+        calls.first_packet.observe(first.as_secs_f64());
+    }
+}

@@ -1,0 +1,291 @@
+//! A dialog (RFC 3261 section 12): what requests within a call carry, learned from the request that began it and the answer.
+
+use rsipstack::sip::prelude::HeadersExt;
+use rsipstack::sip::{Header, Method, Request, Response, Uri, Version};
+
+use super::header::{Address, decode, encode_user};
+use super::path::Path;
+
+/// What is said about the software, in requests and answers.
+pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
+/// What may be asked of us.
+pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
+const SDP: &str = "application/sdp";
+const MAX_FORWARDS: u8 = 70;
+
+/// One side's view of a call.
+#[derive(Debug, Clone)]
+pub(super) struct Dialog {
+    pub call_id: String,
+    /// `From` of what is sent from here, with its tag.
+    local: String,
+    pub local_tag: String,
+    /// `To` of what is sent from here, with its tag once that is known.
+    remote: String,
+    pub remote_tag: Option<String>,
+    /// Where requests go in the end.
+    target: Uri,
+    /// By whom, the nearest first.
+    routes: Vec<String>,
+    cseq: u32,
+    remote_cseq: Option<u32>,
+    /// The user of our `Contact`.
+    user: String,
+}
+
+impl Dialog {
+    /// Of a call from here. `from` and `to` are header values without tags.
+    pub fn outbound(call_id: String, from: &str, to: &str, target: Uri, user: &str) -> Self {
+        let local_tag = tag();
+        Self {
+            local: format!("{from};tag={local_tag}"),
+            local_tag,
+            remote: to.to_owned(),
+            remote_tag: None,
+            target,
+            routes: Vec::new(),
+            // Not 1: a call that is tried again after a restart must not look like the one before.
+            cseq: fastrand::u32(1..10_000),
+            remote_cseq: None,
+            user: encode_user(user),
+            call_id,
+        }
+    }
+
+    /// Of a call from there. `None` if the request lacks what a dialog needs.
+    pub fn inbound(invite: &Request) -> Option<Self> {
+        let from = invite.from_header().ok()?.value();
+        let to = invite.to_header().ok()?.value();
+        let contact = invite.contact_header().ok()?.value();
+        let local_tag = tag();
+        let user = Address::parse(to).user().unwrap_or_default().into_owned();
+        Some(Self {
+            call_id: invite.call_id_header().ok()?.value().to_owned(),
+            local: format!("{to};tag={local_tag}"),
+            local_tag,
+            remote: from.to_owned(),
+            remote_tag: Address::parse(from).tag().map(str::to_owned),
+            target: target(contact)?,
+            routes: record_route(invite.record_route_headers().iter().map(|one| one.value())),
+            cseq: fastrand::u32(1..10_000),
+            remote_cseq: invite.cseq_header().ok()?.seq().ok(),
+            user: encode_user(&user),
+        })
+    }
+
+    /// Learns what the other side says of itself in an answer that makes the dialog.
+    pub fn answered(&mut self, response: &Response) {
+        if let Ok(to) = response.to_header() {
+            self.remote = to.value().to_owned();
+            self.remote_tag = Address::parse(to.value()).tag().map(str::to_owned);
+        }
+        self.retarget(response);
+        let mut routes = record_route(
+            response
+                .record_route_headers()
+                .iter()
+                .map(|one| one.value()),
+        );
+        routes.reverse();
+        self.routes = routes;
+    }
+
+    /// A `Contact` may change with each answer and each re-INVITE (RFC 3261 section 12.2).
+    pub fn retarget(&mut self, message: &impl HeadersExt) {
+        let contact = message.contact_header().ok();
+        if let Some(target) = contact.and_then(|contact| target(contact.value())) {
+            self.target = target;
+        }
+    }
+
+    /// Whether a request of the other side comes in order. It is the newest then.
+    pub fn in_order(&mut self, request: &Request) -> bool {
+        let Some(number) = request.cseq_header().ok().and_then(|cseq| cseq.seq().ok()) else {
+            return false;
+        };
+        if self.remote_cseq.is_some_and(|newest| number < newest) {
+            return false;
+        }
+        self.remote_cseq = Some(number);
+        true
+    }
+
+    /// The next hop: the nearest route, or the target.
+    pub fn next_hop(&self) -> Uri {
+        let route = self.routes.first();
+        let route = route.and_then(|route| Uri::try_from(Address::parse(route).uri).ok());
+        route.unwrap_or_else(|| self.target.clone())
+    }
+
+    /// The Request-URI.
+    pub fn target(&self) -> String {
+        self.target.to_string()
+    }
+
+    /// A new request.
+    pub fn request(
+        &mut self,
+        method: Method,
+        path: &Path,
+        more: Vec<Header>,
+        body: Option<Body>,
+    ) -> Request {
+        self.cseq = self.cseq.wrapping_add(1);
+        let branch = format!("z9hG4bK{:016x}", fastrand::u64(..));
+        let mut headers = vec![
+            Header::Via(path.via(&branch).into()),
+            Header::MaxForwards(u32::from(MAX_FORWARDS).into()),
+            Header::From(self.local.clone().into()),
+            Header::To(self.remote.clone().into()),
+            Header::CallId(self.call_id.clone().into()),
+            Header::CSeq(format!("{} {method}", self.cseq).into()),
+        ];
+        headers.extend(
+            self.routes
+                .iter()
+                .map(|route| Header::Route(route.clone().into())),
+        );
+        if !matches!(method, Method::Bye) {
+            headers.push(Header::Contact(path.contact(&self.user).into()));
+        }
+        headers.push(Header::UserAgent(PRODUCT.into()));
+        if matches!(method, Method::Invite) {
+            headers.push(Header::Allow(ALLOW.into()));
+        }
+        headers.extend(more);
+        let body = body.map(|body| {
+            headers.push(Header::ContentType(body.kind.into()));
+            body.bytes
+        });
+        let body = body.unwrap_or_default();
+        headers.push(Header::ContentLength((body.len() as u32).into()));
+        Request {
+            method,
+            uri: self.target.clone(),
+            version: Version::V2,
+            headers: headers.into(),
+            body,
+        }
+    }
+
+    /// Headers of an answer that makes or keeps the dialog.
+    pub fn answer_headers(&self, path: &Path) -> Vec<Header> {
+        vec![
+            Header::Contact(path.contact(&self.user).into()),
+            Header::Allow(ALLOW.into()),
+        ]
+    }
+}
+
+/// A body and what it is.
+#[derive(Debug, Clone)]
+pub(super) struct Body {
+    pub kind: &'static str,
+    pub bytes: Vec<u8>,
+}
+
+impl Body {
+    pub fn sdp(text: String) -> Self {
+        Self {
+            kind: SDP,
+            bytes: text.into_bytes(),
+        }
+    }
+}
+
+/// CANCEL of a request: the same transaction (RFC 3261 section 9.1).
+pub(super) fn cancel(invite: &Request) -> Request {
+    let kept = |header: &&Header| {
+        matches!(
+            header,
+            Header::MaxForwards(_)
+                | Header::From(_)
+                | Header::To(_)
+                | Header::CallId(_)
+                | Header::Route(_)
+        )
+    };
+    let via = invite
+        .headers
+        .iter()
+        .find(|one| matches!(one, Header::Via(_)));
+    let mut headers: Vec<Header> = via.cloned().into_iter().collect();
+    headers.extend(invite.headers.iter().filter(kept).cloned());
+    let number = invite.cseq_header().ok().and_then(|cseq| cseq.seq().ok());
+    headers.push(Header::CSeq(
+        format!("{} CANCEL", number.unwrap_or(1)).into(),
+    ));
+    headers.push(Header::UserAgent(PRODUCT.into()));
+    headers.push(Header::ContentLength(0u32.into()));
+    Request {
+        method: Method::Cancel,
+        uri: invite.uri.clone(),
+        version: Version::V2,
+        headers: headers.into(),
+        body: Vec::new(),
+    }
+}
+
+/// The description in a message, if that is what its body is. Of a body of several parts (RFC 5621), the part.
+pub(super) fn sdp(message: &impl HeadersExt, body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?;
+    if text.trim().is_empty() {
+        return None;
+    }
+    let kind = message.headers().iter().find_map(|header| match header {
+        Header::ContentType(kind) => Some(kind.value().to_ascii_lowercase()),
+        _ => None,
+    })?;
+    if kind.starts_with(SDP) {
+        return Some(text.to_owned());
+    }
+    if kind.starts_with("multipart/") {
+        let part = text.to_ascii_lowercase().find(SDP)?;
+        let begin = text.get(part..)?.find("\r\n\r\n")? + part + 4;
+        let rest = text.get(begin..)?;
+        let end = rest.find("\r\n--").unwrap_or(rest.len());
+        return rest.get(..end).map(|part| format!("{part}\r\n"));
+    }
+    None
+}
+
+fn tag() -> String {
+    format!("{:012x}", fastrand::u64(..) & 0xffff_ffff_ffff)
+}
+
+/// The URI of a `Contact`. Its user is written encoded again by the stack, and so decoded here.
+fn target(contact: &str) -> Option<Uri> {
+    let mut uri = Uri::try_from(Address::parse(contact).uri).ok()?;
+    if let Some(auth) = &mut uri.auth {
+        auth.user = decode(&auth.user).into_owned();
+    }
+    Some(uri)
+}
+
+fn record_route<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
+    values.flat_map(split_list).collect()
+}
+
+/// The members of a list of addresses; a comma within brackets or quotes separates nothing.
+fn split_list(value: &str) -> Vec<String> {
+    let mut members = Vec::new();
+    let (mut quoted, mut bracketed, mut from) = (false, false, 0);
+    for (at, c) in value.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '<' if !quoted => bracketed = true,
+            '>' if !quoted => bracketed = false,
+            ',' if !quoted && !bracketed => {
+                members.extend(value.get(from..at));
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    members.extend(value.get(from..));
+    members
+        .into_iter()
+        .map(|member| member.trim().to_owned())
+        .filter(|member| !member.is_empty())
+        .collect()
+}

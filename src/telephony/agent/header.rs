@@ -1,0 +1,226 @@
+//! Reading what SIP headers say without trusting it: addresses, users, hosts, tags and parameters (RFC 3261 sections 19.1
+//! and 20). The stack's own types are for messages; these are for what is told about them.
+
+use std::borrow::Cow;
+
+/// The parts of a `name-addr` or `addr-spec`: `"Name" <sip:user@host;p>;tag=t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address<'a> {
+    /// What people read, with its quotes.
+    pub display: Option<&'a str>,
+    /// The URI, without brackets.
+    pub uri: &'a str,
+    /// What follows it, without the first semicolon.
+    pub parameters: &'a str,
+}
+
+impl<'a> Address<'a> {
+    /// Reads one. Never fails: of what makes no sense little is found.
+    pub fn parse(value: &'a str) -> Self {
+        let value = value.trim();
+        let name_end = end_of_display(value);
+        let (display, rest) = value.split_at(name_end);
+        let display = Some(display.trim()).filter(|name| !name.is_empty());
+        if let Some(inner) = rest.strip_prefix('<') {
+            let (uri, after) = inner.split_once('>').unwrap_or((inner, ""));
+            let parameters = after.trim_start().trim_start_matches(';');
+            return Self {
+                display,
+                uri: uri.trim(),
+                parameters,
+            };
+        }
+        // Without brackets parameters are the header's (RFC 3261 section 20.10).
+        let (uri, parameters) = value.split_once(';').unwrap_or((value, ""));
+        Self {
+            display: None,
+            uri: uri.trim(),
+            parameters,
+        }
+    }
+
+    /// A parameter of the header.
+    pub fn parameter(&self, name: &str) -> Option<&'a str> {
+        parameter(self.parameters, name)
+    }
+
+    /// The tag.
+    pub fn tag(&self) -> Option<&'a str> {
+        self.parameter("tag").filter(|tag| !tag.is_empty())
+    }
+
+    /// The user of the URI, percent-decoded; the number of a `tel:`.
+    pub fn user(&self) -> Option<Cow<'a, str>> {
+        let (scheme, rest) = split_scheme(self.uri);
+        if scheme.eq_ignore_ascii_case("tel") {
+            return Some(Cow::Borrowed(until(rest, ";?")));
+        }
+        let (user, _) = until(rest, "?").rsplit_once('@')?;
+        // Parameters of a telephone number within the user (RFC 3966), and a password.
+        let user = until(user, ";:");
+        Some(decode(user)).filter(|user| !user.is_empty())
+    }
+
+    /// The host of the URI, without its port; an IPv6 address without brackets.
+    pub fn host(&self) -> Option<&'a str> {
+        let (_, rest) = split_scheme(self.uri);
+        let rest = match until(rest, "?").rsplit_once('@') {
+            Some((_, host)) => host,
+            None => rest,
+        };
+        let rest = until(rest, ";?");
+        let host = match rest.strip_prefix('[') {
+            Some(inner) => until(inner, "]"),
+            None => until(rest, ":"),
+        };
+        Some(host).filter(|host| !host.is_empty())
+    }
+}
+
+/// Where the display name ends and the URI begins.
+fn end_of_display(value: &str) -> usize {
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, c) in value.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '<' if !quoted => return at,
+            _ => {}
+        }
+    }
+    0
+}
+
+/// The value of a parameter; empty if it has none.
+pub fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    parameters.split(';').find_map(|one| {
+        let (key, value) = one.split_once('=').unwrap_or((one, ""));
+        key.trim()
+            .eq_ignore_ascii_case(name)
+            .then(|| value.trim().trim_matches('"'))
+    })
+}
+
+fn split_scheme(uri: &str) -> (&str, &str) {
+    match uri.split_once(':') {
+        Some((scheme, rest))
+            if ["sip", "sips", "tel"]
+                .iter()
+                .any(|known| scheme.eq_ignore_ascii_case(known)) =>
+        {
+            (scheme, rest)
+        }
+        _ => ("sip", uri),
+    }
+}
+
+fn until<'a>(text: &'a str, ends: &str) -> &'a str {
+    text.split(|c| ends.contains(c)).next().unwrap_or_default()
+}
+
+/// Takes percent-encoding off; what is no UTF-8 afterwards stays as it is.
+pub fn decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match byte {
+            Some(byte) if first == b'%' => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// A user as it is written in a URI.
+pub fn encode_user(user: &str) -> String {
+    let mut encoded = String::with_capacity(user.len());
+    for byte in user.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,?/".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+/// A display name as it is written before a URI. Control characters are left out.
+pub fn quote(name: &str) -> String {
+    let plain: String = name.chars().filter(|c| !c.is_control()).collect();
+    format!("\"{}\"", plain.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for (value, user, host, tag) in [
+            (
+                "\"A; <x>\" <sip:+1415@Example.org:5060;user=phone>;tag=a1",
+                Some("+1415"),
+                Some("Example.org"),
+                Some("a1"),
+            ),
+            (
+                "sip:bob@[2001:db8::1]:5060;tag=b",
+                Some("bob"),
+                Some("2001:db8::1"),
+                Some("b"),
+            ),
+            (
+                "<sips:%2B44;phone-context=x@h>",
+                Some("+44"),
+                Some("h"),
+                None,
+            ),
+            (
+                "<tel:+1-201-555-0123;ext=1>",
+                Some("+1-201-555-0123"),
+                Some("+1-201-555-0123"),
+                None,
+            ),
+            ("host.example", None, Some("host.example"), None),
+            ("<sip:gw.example;lr>", None, Some("gw.example"), None),
+            ("", None, None, None),
+        ] {
+            let address = Address::parse(value);
+            assert_eq!(address.user().as_deref(), user, "{value}");
+            assert_eq!(address.host(), host, "{value}");
+            assert_eq!(address.tag(), tag, "{value}");
+        }
+        let named = Address::parse("\"A \\\" b\" <sip:x@y>");
+        assert_eq!(named.display, Some("\"A \\\" b\""));
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded_to_the_same() {
+        assert_eq!(encode_user("#31#+1@x"), "%2331%23+1%40x");
+        assert_eq!(decode("%2331%23+1%40x"), "#31#+1@x");
+        assert_eq!(decode("%zz%4"), "%zz%4");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_too_broken(value in "\\PC{0,60}") {
+            let address = Address::parse(&value);
+            let _ = (address.user(), address.host(), address.tag());
+            prop_assert_eq!(decode(&encode_user(&value)).into_owned(), value);
+        }
+    }
+}

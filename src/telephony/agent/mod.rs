@@ -1,0 +1,349 @@
+//! The SIP user agent: listens, calls, is called, and keeps dialogs, over UDP, TCP and TLS. Parsing and transactions are the
+//! stack's (`rsipstack`), which is known in this module only; what a call is for, and its media, are others' business.
+
+pub(crate) mod client;
+pub(crate) mod dialog;
+pub mod digest;
+mod gate;
+pub mod header;
+mod leg;
+mod path;
+mod refer;
+pub mod resolve;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod transports;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
+use rsipstack::sip::prelude::HeadersExt;
+use rsipstack::sip::{Header, Method, Request, StatusCode, Uri};
+use rsipstack::transaction::TransactionReceiver;
+use rsipstack::transaction::transaction::Transaction;
+use tokio::sync::mpsc;
+
+use client::Caller;
+use dialog::{ALLOW, Dialog};
+use digest::{Authenticator, Credentials};
+use gate::{Gate, to_tag};
+pub use leg::{Failure, Invitation, Leg, LegEvent, Offered, Refer};
+pub use path::Protocol;
+pub use refer::Notification;
+use transports::Transports;
+
+/// Calls that wait to be looked at.
+const WAITING_CALLS: usize = 64;
+
+/// Where to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Over what.
+    pub protocol: Protocol,
+    /// At which address.
+    pub address: SocketAddr,
+}
+
+/// What TLS is spoken with.
+#[derive(Clone, Default)]
+pub struct TlsSettings {
+    /// To those who connect.
+    pub server: Option<Arc<rustls::ServerConfig>>,
+    /// To those who are connected to.
+    pub client: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// The user agent. It ends when it is stopped.
+#[derive(Clone)]
+pub struct Agent {
+    transports: Arc<Transports>,
+}
+
+/// A call to be made.
+#[derive(Debug)]
+pub struct Outbound {
+    /// Over what.
+    pub protocol: Protocol,
+    /// Where the request goes.
+    pub remote: SocketAddr,
+    /// `host` or `host:port` in the URIs of the other side.
+    pub host: String,
+    /// Whom to call: a number or a user.
+    pub to: String,
+    /// Who calls.
+    pub from: String,
+    /// What people read of who calls.
+    pub display_name: Option<String>,
+    /// For whoever asks.
+    pub credentials: Option<Credentials>,
+    /// More headers of the request.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Agent {
+    /// Starts without listening anywhere. Calls come from `allowed` networks only; they are told to the receiver. Others are
+    /// told to send to the `advertised` address where that is of their family.
+    pub fn start(
+        allowed: Vec<IpNet>,
+        tls: TlsSettings,
+        advertised: Option<IpAddr>,
+    ) -> (Self, mpsc::Receiver<Invitation>) {
+        let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
+        let (calls, invitations) = mpsc::channel(WAITING_CALLS);
+        let gate = Gate::new(allowed);
+        let transports = Transports::new(gate, tls, advertised, arrivals);
+        let transports = Arc::new(transports);
+        tokio::spawn(follow_arrivals(Arc::clone(&transports), arriving, calls));
+        (Self { transports }, invitations)
+    }
+
+    /// Listens at one more address; returns which, with its port.
+    pub async fn listen(&self, listen: &Listen) -> io::Result<SocketAddr> {
+        self.transports.listen(listen).await
+    }
+
+    /// Opens the way to where a call goes; a connection may still be on its way when this returns.
+    pub async fn reach(
+        &self,
+        protocol: Protocol,
+        remote: SocketAddr,
+        host: &str,
+    ) -> io::Result<Reached> {
+        let name = header::Address::parse(host).host().map(str::to_owned);
+        let path = self
+            .transports
+            .path(protocol, remote, name.as_deref())
+            .await?;
+        Ok(Reached { path })
+    }
+
+    /// Calls.
+    pub fn call(
+        &self,
+        reached: Reached,
+        outbound: Outbound,
+        offer: String,
+    ) -> Result<Leg, InvalidUri> {
+        let path = reached.path;
+        let parameter = path.uri_parameter();
+        let to = header::encode_user(&outbound.to);
+        let from = header::encode_user(&outbound.from);
+        let host = &outbound.host;
+        let target = Uri::try_from(format!("sip:{}@{host}{parameter}", outbound.to));
+        let target = target.map_err(|_| InvalidUri)?;
+        let display = outbound.display_name.as_deref();
+        let display = display.map(|name| format!("{} ", header::quote(name)));
+        let from_header = format!(
+            "{}<sip:{from}@{}>",
+            display.unwrap_or_default(),
+            path.told.ip().to_canonical_host(),
+        );
+        let to_header = format!("<sip:{to}@{host}>");
+        let call_id = format!("{:032x}@vivavoce", fastrand::u128(..));
+        let dialog = Dialog::outbound(call_id, &from_header, &to_header, target, &outbound.from);
+        let headers = outbound.headers.into_iter();
+        // Nothing that is written in a header may begin another.
+        let headers = headers
+            .filter(|(name, value)| {
+                !name.contains(char::is_control) && !value.contains(char::is_control)
+            })
+            .map(|(name, value)| Header::Other(name, value))
+            .collect();
+        let caller = Caller {
+            transports: Arc::clone(&self.transports),
+            dialog: Mutex::new(dialog),
+            authenticator: Mutex::new(Authenticator::new(outbound.credentials)),
+            path: Mutex::new(path),
+        };
+        Ok(Leg::call(caller, offer, headers))
+    }
+
+    /// Closes every socket. Calls that go on end without a word; they are to be hung up before.
+    pub fn stop(&self) {
+        self.transports.closed.cancel();
+    }
+}
+
+/// The way to somebody who is about to be called.
+pub struct Reached {
+    path: path::Path,
+}
+
+impl Reached {
+    /// Our own address on that way, whatever others are told.
+    pub fn local_address(&self) -> SocketAddr {
+        self.path.local
+    }
+}
+
+/// What was to be called is no part of a URI.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("cannot be written in a SIP URI")]
+pub struct InvalidUri;
+
+trait CanonicalHost {
+    fn to_canonical_host(self) -> String;
+}
+
+impl CanonicalHost for IpAddr {
+    /// As it is written in a URI.
+    fn to_canonical_host(self) -> String {
+        match self {
+            Self::V4(address) => address.to_string(),
+            Self::V6(address) => format!("[{address}]"),
+        }
+    }
+}
+
+/// The calls that there are, by Call-ID and our tag.
+#[derive(Debug, Default)]
+pub(crate) struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
+
+struct Registered {
+    requests: mpsc::Sender<Transaction>,
+    remote: SocketAddr,
+}
+
+impl std::fmt::Debug for Registered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registered")
+    }
+}
+
+impl Dialogs {
+    fn table(&self) -> MutexGuard<'_, HashMap<(String, String), Registered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn insert(
+        &self,
+        key: (String, String),
+        requests: mpsc::Sender<Transaction>,
+        remote: SocketAddr,
+    ) {
+        self.table().insert(key, Registered { requests, remote });
+    }
+
+    pub(super) fn remove(&self, key: &(String, String)) {
+        self.table().remove(key);
+    }
+
+    pub(super) fn knows(&self, request: &Request) -> bool {
+        Self::key(request).is_some_and(|key| self.table().contains_key(&key))
+    }
+
+    /// Whether a call goes to this address.
+    pub(super) fn reaches(&self, remote: SocketAddr) -> bool {
+        let table = self.table();
+        table.values().any(|registered| registered.remote == remote)
+    }
+
+    fn key(request: &Request) -> Option<(String, String)> {
+        let call_id = request.call_id_header().ok()?.value().to_owned();
+        Some((call_id, to_tag(request)?))
+    }
+
+    /// Hands a request to its call; returns it with a status where that cannot be.
+    fn hand_over(&self, transaction: Transaction) -> Result<(), (Transaction, StatusCode)> {
+        let requests = Self::key(&transaction.original)
+            .and_then(|key| self.table().get(&key).map(|found| found.requests.clone()));
+        let Some(requests) = requests else {
+            return Err((transaction, StatusCode::CallTransactionDoesNotExist));
+        };
+        requests.try_send(transaction).map_err(|error| {
+            let transaction = error.into_inner();
+            (transaction, StatusCode::ServiceUnavailable)
+        })
+    }
+}
+
+async fn follow_arrivals(
+    transports: Arc<Transports>,
+    mut arriving: mpsc::Receiver<TransactionReceiver>,
+    calls: mpsc::Sender<Invitation>,
+) {
+    loop {
+        let incoming = tokio::select! {
+            () = transports.closed.cancelled() => return,
+            incoming = arriving.recv() => incoming,
+        };
+        let Some(mut incoming) = incoming else {
+            return;
+        };
+        let (transports, calls) = (Arc::clone(&transports), calls.clone());
+        tokio::spawn(async move {
+            loop {
+                let transaction = tokio::select! {
+                    () = transports.closed.cancelled() => return,
+                    transaction = incoming.recv() => transaction,
+                };
+                let Some(transaction) = transaction else {
+                    return;
+                };
+                arrived(&transports, transaction, &calls);
+            }
+        });
+    }
+}
+
+/// A request that the gate let in.
+fn arrived(
+    transports: &Arc<Transports>,
+    transaction: Transaction,
+    calls: &mpsc::Sender<Invitation>,
+) {
+    let refused = if to_tag(&transaction.original).is_some() {
+        transports.dialogs.hand_over(transaction).err()
+    } else {
+        match transaction.original.method {
+            Method::Invite => invited(transports, transaction, calls).err(),
+            Method::Options => Some((transaction, StatusCode::OK)),
+            _ => Some((transaction, StatusCode::MethodNotAllowed)),
+        }
+    };
+    if let Some((mut transaction, status)) = refused {
+        tokio::spawn(async move {
+            let headers = vec![
+                Header::Allow(ALLOW.into()),
+                Header::Accept("application/sdp".into()),
+            ];
+            let _answered = transaction.reply_with(status, headers, None).await;
+            if transaction.original.method == Method::Invite {
+                while transaction.receive().await.is_some() {}
+            }
+        });
+    }
+}
+
+fn invited(
+    transports: &Arc<Transports>,
+    transaction: Transaction,
+    calls: &mpsc::Sender<Invitation>,
+) -> Result<(), (Transaction, StatusCode)> {
+    let path = transaction.connection.as_ref().and_then(|connection| {
+        let via = transaction.original.top_via_header().ok()?;
+        transports.path_back(&transaction.endpoint_inner, connection, &via)
+    });
+    let dialog = Dialog::inbound(&transaction.original);
+    let (Some(path), Some(dialog)) = (path, dialog) else {
+        return Err((transaction, StatusCode::BadRequest));
+    };
+    let caller = Caller {
+        transports: Arc::clone(transports),
+        dialog: Mutex::new(dialog),
+        authenticator: Mutex::new(Authenticator::new(None)),
+        path: Mutex::new(path),
+    };
+    let invitation = Invitation {
+        transaction,
+        caller,
+    };
+    calls.try_send(invitation).map_err(|error| {
+        let invitation = error.into_inner();
+        (invitation.transaction, StatusCode::ServiceUnavailable)
+    })
+}

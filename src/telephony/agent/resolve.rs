@@ -1,0 +1,78 @@
+//! Which addresses a URI or a configured gateway means (RFC 3263, without NAPTR).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rsipstack::resolver::SipResolver;
+use rsipstack::sip::uri::ParamsExt;
+use rsipstack::sip::{Host, Scheme, Uri};
+use tokio::time::timeout;
+
+use super::path::Protocol;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// More addresses of one name are not tried.
+const MOST: usize = 8;
+
+/// The addresses of a URI in the order in which they are tried. `protocol` is used where the URI names none.
+pub(super) async fn targets(
+    uri: &Uri,
+    protocol: Protocol,
+) -> io::Result<Vec<(Protocol, SocketAddr)>> {
+    let named = uri.transport().copied().and_then(Protocol::of_stack);
+    let protocol = match named {
+        _ if uri.scheme == Some(Scheme::Sips) => Protocol::Tls,
+        Some(named) => named,
+        None => protocol,
+    };
+    let port = uri.host_with_port.port.map(u16::from);
+    let host = match &uri.host_with_port.host {
+        Host::IpAddr(ip) => ip.to_string(),
+        Host::Domain(name) => name.to_string(),
+    };
+    let addresses = addresses(&host, port, protocol).await?;
+    Ok(addresses.into_iter().map(|one| (protocol, one)).collect())
+}
+
+/// The addresses of a host: without a port what SRV records say, and the default port where there are none.
+pub async fn addresses(
+    host: &str,
+    port: Option<u16>,
+    protocol: Protocol,
+) -> io::Result<Vec<SocketAddr>> {
+    let found = timeout(PATIENCE, look_up(host, port, protocol)).await?;
+    let mut found = found?;
+    found.truncate(MOST);
+    if found.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "the name has no address",
+        ));
+    }
+    Ok(found)
+}
+
+async fn look_up(host: &str, port: Option<u16>, protocol: Protocol) -> io::Result<Vec<SocketAddr>> {
+    let default = port.unwrap_or(protocol.default_port());
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![(ip, default).into()]);
+    }
+    if port.is_none() {
+        static RESOLVER: OnceLock<SipResolver> = OnceLock::new();
+        let resolver = RESOLVER.get_or_init(SipResolver::new);
+        let (name, transport) = (host.into(), Some(protocol.to_stack()));
+        let secure = protocol == Protocol::Tls;
+        if let Ok(targets) = resolver.lookup(&name, None, transport, secure).await {
+            let addresses = targets.into_iter().map(|target| target.addr);
+            let addresses: Vec<SocketAddr> = addresses.collect();
+            if !addresses.is_empty() {
+                return Ok(addresses);
+            }
+        }
+    }
+    // What the system knows, files included.
+    Ok(tokio::net::lookup_host((host, default)).await?.collect())
+}

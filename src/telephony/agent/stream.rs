@@ -1,0 +1,275 @@
+//! SIP over TCP and TLS: messages cut out of the stream (RFC 3261 section 18.3), one task per direction, bounded both ways.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use rsipstack::transport::channel::ChannelConnection;
+use rsipstack::transport::{SipConnection, TransportEvent};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::path::{Protocol, stack_address};
+
+/// Nothing of ours is longer; more is no SIP.
+const MOST_BYTES: usize = 65_536;
+/// Messages that wait to be written: who reads so slowly is not there.
+const WAITING: usize = 64;
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// A connection over which nothing came for so long is closed, unless a call hangs on it: see [`Taker::keeps`].
+const IDLE: Duration = Duration::from_mins(5);
+
+/// Why a stream makes no sense any more.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("a message is longer than {MOST_BYTES} bytes")]
+    TooLong,
+    #[error("a Content-Length is no number")]
+    Length,
+}
+
+/// What is next in a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Message(BytesMut),
+    /// A double line break asks for a single one (RFC 5626 section 4.4.1).
+    Ping,
+}
+
+/// Cuts the next piece off; `None` until more has come.
+pub(super) fn cut(stream: &mut BytesMut) -> Result<Option<Piece>, Broken> {
+    loop {
+        if stream.starts_with(b"\r\n\r\n") {
+            stream.advance(4);
+            return Ok(Some(Piece::Ping));
+        }
+        // A single line break answers such a question, or is left over.
+        if stream.starts_with(b"\r\n") && stream.get(2).is_some_and(|next| *next != b'\r') {
+            stream.advance(2);
+            continue;
+        }
+        break;
+    }
+    let Some(head) = find(stream, b"\r\n\r\n") else {
+        return if stream.len() > MOST_BYTES {
+            Err(Broken::TooLong)
+        } else {
+            Ok(None)
+        };
+    };
+    let head = head + 4;
+    let body = content_length(stream.get(..head).unwrap_or_default())?;
+    let whole = head.checked_add(body).filter(|whole| *whole <= MOST_BYTES);
+    let whole = whole.ok_or(Broken::TooLong)?;
+    if stream.len() < whole {
+        return Ok(None);
+    }
+    Ok(Some(Piece::Message(stream.split_to(whole))))
+}
+
+fn find(stream: &[u8], what: &[u8]) -> Option<usize> {
+    stream.windows(what.len()).position(|window| window == what)
+}
+
+fn content_length(head: &[u8]) -> Result<usize, Broken> {
+    for line in head.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+            continue;
+        };
+        let (name, value) = line.split_at(colon);
+        let name = name.trim_ascii();
+        if name.eq_ignore_ascii_case(b"content-length") || name.eq_ignore_ascii_case(b"l") {
+            let value = value.get(1..).unwrap_or_default().trim_ascii();
+            let value = std::str::from_utf8(value).map_err(|_| Broken::Length)?;
+            return value.parse().map_err(|_| Broken::Length);
+        }
+    }
+    Ok(0)
+}
+
+/// Who takes what came over a stream.
+pub(super) trait Taker: Send + Sync + 'static {
+    /// A message. Called one after the other for one stream.
+    fn take(
+        &self,
+        bytes: &[u8],
+        from: SocketAddr,
+        connection: &SipConnection,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Whether a silent connection is to be kept.
+    fn keeps(&self, remote: SocketAddr) -> bool;
+}
+
+/// Messages on their way into a stream.
+pub(super) struct Outgoing(mpsc::Receiver<TransportEvent>);
+
+/// A connection that may be used before there is a stream for it. `closed` is cancelled when there is none any more.
+pub(super) async fn connection(
+    protocol: Protocol,
+    remote: SocketAddr,
+    closed: CancellationToken,
+) -> io::Result<(SipConnection, Outgoing)> {
+    let (sender, messages) = mpsc::channel(WAITING);
+    // What comes is handed to the stack directly.
+    let (_, nothing) = mpsc::unbounded_channel();
+    let address = stack_address(protocol, remote);
+    let connection =
+        ChannelConnection::create_connection_bounded(nothing, sender, address, Some(closed));
+    let connection = connection.await.map_err(io::Error::other)?;
+    Ok((SipConnection::Channel(connection), Outgoing(messages)))
+}
+
+/// Carries messages over a stream until it ends; `closed` ends it, and is cancelled when it has ended.
+pub(super) fn carry<S, T>(
+    stream: S,
+    (connection, outgoing): (SipConnection, Outgoing),
+    remote: SocketAddr,
+    closed: CancellationToken,
+    taker: Arc<T>,
+) where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+    T: Taker,
+{
+    let (read, write) = tokio::io::split(stream);
+    let (pongs, pinged) = mpsc::channel(1);
+    tokio::spawn(writing(write, outgoing.0, pinged, closed.clone()));
+    let reader = Reader {
+        taker,
+        remote,
+        connection,
+        pongs,
+        closed,
+    };
+    tokio::spawn(reader.run(read));
+}
+
+async fn writing(
+    mut stream: impl AsyncWrite + Unpin,
+    mut messages: mpsc::Receiver<TransportEvent>,
+    mut pinged: mpsc::Receiver<()>,
+    closed: CancellationToken,
+) {
+    loop {
+        let bytes = tokio::select! {
+            biased;
+            () = closed.cancelled() => break,
+            event = messages.recv() => match event {
+                Some(TransportEvent::Incoming(message, ..)) => message.to_bytes(),
+                Some(_) => continue,
+                None => break,
+            },
+            Some(()) = pinged.recv() => b"\r\n".to_vec(),
+        };
+        let written = timeout(WRITE_PATIENCE, async {
+            stream.write_all(&bytes).await?;
+            stream.flush().await
+        });
+        if !matches!(written.await, Ok(Ok(()))) {
+            break;
+        }
+    }
+    closed.cancel();
+    let _closed = timeout(WRITE_PATIENCE, stream.shutdown()).await;
+}
+
+struct Reader<T> {
+    taker: Arc<T>,
+    remote: SocketAddr,
+    connection: SipConnection,
+    pongs: mpsc::Sender<()>,
+    closed: CancellationToken,
+}
+
+impl<T: Taker> Reader<T> {
+    async fn run(self, mut stream: impl AsyncRead + Unpin) {
+        let mut waiting = BytesMut::new();
+        loop {
+            let read = tokio::select! {
+                biased;
+                () = self.closed.cancelled() => break,
+                read = timeout(IDLE, stream.read_buf(&mut waiting)) => read,
+            };
+            match read {
+                Ok(Ok(1..)) => {}
+                Ok(_) => break,
+                Err(_) if self.taker.keeps(self.remote) => continue,
+                Err(_) => break,
+            }
+            if let Err(broken) = self.take_all(&mut waiting).await {
+                tracing::debug!(%broken, "closed a SIP connection");
+                break;
+            }
+        }
+        self.closed.cancel();
+    }
+
+    async fn take_all(&self, waiting: &mut BytesMut) -> Result<(), Broken> {
+        while let Some(piece) = cut(waiting)? {
+            match piece {
+                Piece::Ping => {
+                    // One answer for many questions will do.
+                    let _asked = self.pongs.try_send(());
+                }
+                Piece::Message(bytes) => {
+                    self.taker.take(&bytes, self.remote, &self.connection).await;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(body: &str) -> String {
+        format!("OPTIONS sip:a SIP/2.0\r\nl : {}\r\n\r\n{body}", body.len())
+    }
+
+    #[test]
+    fn messages_are_cut_out_wherever_packets_end() {
+        let text = format!("\r\n{}\r\n\r\n{}", message("abc"), message(""));
+        for size in 1..20 {
+            let mut stream = BytesMut::new();
+            let mut pieces = Vec::new();
+            for chunk in text.as_bytes().chunks(size) {
+                stream.extend_from_slice(chunk);
+                while let Some(piece) = cut(&mut stream).unwrap() {
+                    pieces.push(piece);
+                }
+            }
+            let expected = [
+                Piece::Message(message("abc").as_bytes().into()),
+                Piece::Ping,
+                Piece::Message(message("").as_bytes().into()),
+            ];
+            assert_eq!(pieces, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_makes_no_sense_is_given_up() {
+        let cut = |text: &str| cut(&mut text.into());
+        for length in ["18446744073709551615", "99999999"] {
+            let text = format!("X\r\nContent-Length: {length}\r\n\r\n");
+            assert_eq!(cut(&text), Err(Broken::TooLong));
+        }
+        assert_eq!(cut("X\r\nContent-Length: -1\r\n\r\n"), Err(Broken::Length));
+        assert_eq!(cut(&"x".repeat(MOST_BYTES + 1)), Err(Broken::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_too_broken(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), any::<u8>()], 0..200)) {
+            let mut stream = BytesMut::from(bytes.as_slice());
+            while let Ok(Some(_)) = cut(&mut stream) {}
+        }
+    }
+}

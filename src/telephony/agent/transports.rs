@@ -1,0 +1,550 @@
+//! Sockets of the user agent: where it listens, and the connections that it opens. What comes is judged by the gate and
+//! handed to the stack; a message that the stack cannot bear ends there.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use rsipstack::EndpointBuilder;
+use rsipstack::sip::{Host, SipMessage};
+use rsipstack::transaction::TransactionReceiver;
+use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
+use rsipstack::transport::SipConnection;
+use rsipstack::transport::udp::UdpConnection;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::sync::CancellationToken;
+
+use super::dialog::PRODUCT;
+use super::gate::{Gate, Verdict, refusal};
+use super::path::{Path, Protocol, source_towards, stack_address};
+use super::stream::{self, Taker, carry};
+use super::{Dialogs, Listen, TlsSettings};
+
+/// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
+const MOST_DATAGRAM: usize = 65_535;
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that others have opened.
+const MOST_STREAMS: usize = 1_000;
+
+/// A socket or a listener, with the part of the stack that is behind it.
+struct Bound {
+    protocol: Protocol,
+    /// As it is bound: perhaps to every address.
+    address: SocketAddr,
+    endpoint: EndpointInnerRef,
+    /// Of UDP.
+    connection: Option<SipConnection>,
+}
+
+/// A connection that may be used again.
+struct Flow {
+    connection: SipConnection,
+    local: SocketAddr,
+}
+
+/// See the module.
+pub(super) struct Transports {
+    pub gate: Gate,
+    pub dialogs: Dialogs,
+    tls: TlsSettings,
+    advertised: Option<IpAddr>,
+    bound: Mutex<Vec<Arc<Bound>>>,
+    flows: Mutex<HashMap<(Protocol, SocketAddr), Flow>>,
+    streams: AtomicUsize,
+    arrivals: tokio::sync::mpsc::Sender<TransactionReceiver>,
+    pub closed: CancellationToken,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Transports {
+    /// `arrivals` is told of each part of the stack that requests come in at.
+    pub fn new(
+        gate: Gate,
+        tls: TlsSettings,
+        advertised: Option<IpAddr>,
+        arrivals: tokio::sync::mpsc::Sender<TransactionReceiver>,
+    ) -> Self {
+        Self {
+            gate,
+            dialogs: Dialogs::default(),
+            tls,
+            advertised,
+            bound: Mutex::default(),
+            flows: Mutex::default(),
+            streams: AtomicUsize::new(0),
+            arrivals,
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// Listens; returns where, with the port that was found where none was asked for.
+    pub async fn listen(self: &Arc<Self>, listen: &Listen) -> io::Result<SocketAddr> {
+        match listen.protocol {
+            Protocol::Udp => Ok(self.bind_udp(listen.address).await?.address),
+            protocol @ (Protocol::Tcp | Protocol::Tls) => {
+                let acceptor = match protocol {
+                    Protocol::Tls => {
+                        let server = self.tls.server.clone();
+                        let server = server.ok_or_else(|| {
+                            io::Error::other("sip.tls_cert and sip.tls_key are required for tls")
+                        })?;
+                        Some(TlsAcceptor::from(server))
+                    }
+                    _ => None,
+                };
+                let listener = TcpListener::bind(listen.address).await?;
+                let address = listener.local_addr()?;
+                let endpoint = self.endpoint().await?;
+                lock(&self.bound).push(Arc::new(Bound {
+                    protocol,
+                    address,
+                    endpoint: endpoint.clone(),
+                    connection: None,
+                }));
+                let here = Arc::clone(self);
+                tokio::spawn(here.accept(listener, protocol, acceptor, endpoint));
+                Ok(address)
+            }
+        }
+    }
+
+    /// A part of the stack with its timers; no sockets, those are here.
+    async fn endpoint(&self) -> io::Result<EndpointInnerRef> {
+        let option = EndpointOption {
+            callid_suffix: Some("vivavoce".to_owned()),
+            // The time for which it may ring is decided elsewhere.
+            timerc: Duration::from_mins(30),
+            ..EndpointOption::default()
+        };
+        let endpoint = EndpointBuilder::new()
+            .with_user_agent(PRODUCT)
+            .with_option(option)
+            .with_cancel_token(self.closed.child_token())
+            .build();
+        let incoming = endpoint.incoming_transactions().map_err(io::Error::other)?;
+        let arrived = self.arrivals.send(incoming).await;
+        arrived.map_err(|_| io::Error::other("the user agent has ended"))?;
+        let (timers, closed) = (endpoint.inner.clone(), self.closed.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = timers.process_timer() => {}
+            }
+        });
+        Ok(endpoint.inner)
+    }
+
+    async fn bind_udp(self: &Arc<Self>, address: SocketAddr) -> io::Result<Arc<Bound>> {
+        let socket = Arc::new(UdpSocket::bind(address).await?);
+        let address = socket.local_addr()?;
+        let connection = UdpConnection::from_socket(socket.clone(), None, None);
+        let connection = SipConnection::Udp(connection.await.map_err(io::Error::other)?);
+        let endpoint = self.endpoint().await?;
+        // Where the stack looks for a way for its ACK.
+        endpoint.transport_layer.add_transport(connection.clone());
+        let bound = Arc::new(Bound {
+            protocol: Protocol::Udp,
+            address,
+            endpoint: endpoint.clone(),
+            connection: Some(connection.clone()),
+        });
+        lock(&self.bound).push(Arc::clone(&bound));
+        let here = Arc::clone(self);
+        tokio::spawn(here.receive_datagrams(socket, endpoint, connection));
+        Ok(bound)
+    }
+
+    async fn receive_datagrams(
+        self: Arc<Self>,
+        socket: Arc<UdpSocket>,
+        endpoint: EndpointInnerRef,
+        connection: SipConnection,
+    ) {
+        let mut datagram = vec![0; MOST_DATAGRAM];
+        loop {
+            let received = tokio::select! {
+                () = self.closed.cancelled() => return,
+                received = socket.recv_from(&mut datagram) => received,
+            };
+            // An error is about an earlier packet that nobody took.
+            let Ok((length, from)) = received else {
+                continue;
+            };
+            let bytes = datagram.get(..length).unwrap_or_default();
+            if bytes.iter().all(u8::is_ascii_whitespace) {
+                if bytes == b"\r\n\r\n" && self.gate.allows(from.ip()) {
+                    let _sent = socket.try_send_to(b"\r\n", from);
+                }
+                continue;
+            }
+            self.take(bytes, from, Protocol::Udp, &endpoint, &connection)
+                .await;
+        }
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        listener: TcpListener,
+        protocol: Protocol,
+        acceptor: Option<TlsAcceptor>,
+        endpoint: EndpointInnerRef,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.closed.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, remote)) = accepted else {
+                // Too many files are open: at once it would be the same again.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            if self.streams.fetch_add(1, Ordering::Relaxed) >= MOST_STREAMS {
+                self.streams.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let here = Arc::clone(&self);
+            let (acceptor, endpoint) = (acceptor.clone(), endpoint.clone());
+            tokio::spawn(async move {
+                let flow = Flowing {
+                    here: Arc::clone(&here),
+                    endpoint,
+                    protocol,
+                };
+                let _ended = flow.welcome(stream, remote, acceptor).await;
+                here.streams.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+
+    fn forget_flow(&self, protocol: Protocol, remote: SocketAddr) {
+        let mut flows = lock(&self.flows);
+        let ended = flows.get(&(protocol, remote)).is_some_and(|flow| {
+            let token = flow.connection.cancel_token();
+            token.is_none_or(|token| token.is_cancelled())
+        });
+        if ended {
+            flows.remove(&(protocol, remote));
+        }
+    }
+
+    /// A message from outside.
+    async fn take(
+        &self,
+        bytes: &[u8],
+        from: SocketAddr,
+        protocol: Protocol,
+        endpoint: &EndpointInnerRef,
+        connection: &SipConnection,
+    ) {
+        let work = async {
+            let message = SipMessage::try_from(bytes).ok()?;
+            let message =
+                SipConnection::update_msg_received(message, from, protocol.to_stack()).ok()?;
+            if let SipMessage::Request(request) = &message {
+                let in_dialog = |request: &_| self.dialogs.knows(request);
+                match self.gate.judge(request, from.ip(), in_dialog) {
+                    Verdict::Take => {}
+                    Verdict::Refuse(code) => {
+                        self.gate.log_refusal(code, from.ip(), Instant::now());
+                        let refusal = refusal(endpoint, request, code);
+                        let to = stack_address(protocol, from);
+                        connection.send(refusal.into(), Some(&to)).await.ok()?;
+                        return None;
+                    }
+                }
+            }
+            let from = stack_address(protocol, from);
+            let handled = endpoint.on_received_message(message, connection.clone(), &from);
+            handled.await.ok()
+        };
+        // The parser is somebody else's: what it does not bear ends this message only.
+        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+            tracing::debug!("a SIP message could not be handled");
+        }
+    }
+
+    /// The way to an address, with a new connection where one is needed. `name` is what a certificate must be for.
+    pub async fn path(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        remote: SocketAddr,
+        name: Option<&str>,
+    ) -> io::Result<Path> {
+        match protocol {
+            Protocol::Udp => self.path_udp(remote).await,
+            Protocol::Tcp | Protocol::Tls => self.path_stream(protocol, remote, name).await,
+        }
+    }
+
+    /// What others are told of one of our addresses.
+    fn told(&self, local: IpAddr, port: u16) -> SocketAddr {
+        let advertised = self
+            .advertised
+            .filter(|told| told.is_ipv4() == local.is_ipv4());
+        (advertised.unwrap_or(local), port).into()
+    }
+
+    /// Where calls over this protocol are taken, if that is reachable at `source`.
+    fn listening(&self, protocol: Protocol, source: IpAddr) -> Option<Arc<Bound>> {
+        let bound = lock(&self.bound);
+        let fits = |one: &&Arc<Bound>| {
+            let ip = one.address.ip();
+            one.protocol == protocol
+                && (ip == source || ip.is_unspecified() && ip.is_ipv4() == source.is_ipv4())
+        };
+        bound.iter().find(fits).cloned()
+    }
+
+    async fn path_udp(self: &Arc<Self>, remote: SocketAddr) -> io::Result<Path> {
+        let source = source_towards(remote)?;
+        let bound = match self.listening(Protocol::Udp, source) {
+            Some(bound) => bound,
+            None => {
+                let any: IpAddr = match source {
+                    IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                    IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                self.bind_udp((any, 0).into()).await?
+            }
+        };
+        let connection = bound.connection.clone();
+        let connection = connection.ok_or_else(|| io::Error::other("no socket"))?;
+        Ok(Path {
+            endpoint: bound.endpoint.clone(),
+            connection,
+            protocol: Protocol::Udp,
+            local: (source, bound.address.port()).into(),
+            told: self.told(source, bound.address.port()),
+            remote,
+        })
+    }
+
+    async fn path_stream(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        remote: SocketAddr,
+        name: Option<&str>,
+    ) -> io::Result<Path> {
+        let known = {
+            let flows = lock(&self.flows);
+            let flow = flows.get(&(protocol, remote));
+            flow.map(|flow| (flow.connection.clone(), flow.local))
+        };
+        let open = known.filter(|(connection, _)| {
+            let token = connection.cancel_token();
+            token.is_some_and(|token| !token.is_cancelled())
+        });
+        let listening = source_towards(remote)
+            .ok()
+            .and_then(|source| self.listening(protocol, source));
+        let endpoint = match &listening {
+            Some(bound) => bound.endpoint.clone(),
+            None => self.stream_endpoint(protocol).await?,
+        };
+        let (connection, local) = match open {
+            Some(open) => open,
+            None => self.connect(protocol, remote, name, &endpoint).await?,
+        };
+        let port = listening.map_or(local.port(), |bound| bound.address.port());
+        Ok(Path {
+            endpoint,
+            connection,
+            protocol,
+            local: (local.ip(), port).into(),
+            told: self.told(local.ip(), port),
+            remote,
+        })
+    }
+
+    /// The part of the stack for connections of a protocol that nobody listens for.
+    async fn stream_endpoint(&self, protocol: Protocol) -> io::Result<EndpointInnerRef> {
+        let find = || {
+            let bound = lock(&self.bound);
+            let found = bound.iter().find(|one| one.protocol == protocol);
+            found.map(|one| one.endpoint.clone())
+        };
+        if let Some(endpoint) = find() {
+            return Ok(endpoint);
+        }
+        let endpoint = self.endpoint().await?;
+        lock(&self.bound).push(Arc::new(Bound {
+            protocol,
+            // No address is this one, so that nobody is told to call here.
+            address: (Ipv4Addr::BROADCAST, 0).into(),
+            endpoint: endpoint.clone(),
+            connection: None,
+        }));
+        Ok(endpoint)
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        remote: SocketAddr,
+        name: Option<&str>,
+        endpoint: &EndpointInnerRef,
+    ) -> io::Result<(SipConnection, SocketAddr)> {
+        // Its own address is told in the first message, which waits for the connection.
+        let socket = match remote {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.bind((source_towards(remote)?, 0).into())?;
+        socket.set_nodelay(true)?;
+        let local = socket.local_addr()?;
+        let closed = self.closed.child_token();
+        let (connection, outgoing) = stream::connection(protocol, remote, closed.clone()).await?;
+        let flow = Flow {
+            connection: connection.clone(),
+            local,
+        };
+        lock(&self.flows).insert((protocol, remote), flow);
+        let flow = Flowing {
+            here: Arc::clone(self),
+            endpoint: endpoint.clone(),
+            protocol,
+        };
+        let name = match name {
+            Some(name) => ServerName::try_from(name.to_owned()).map_err(io::Error::other)?,
+            None => ServerName::IpAddress(remote.ip().into()),
+        };
+        let ends = (connection.clone(), outgoing);
+        tokio::spawn(async move {
+            let opened = flow.open(socket, remote, name, ends, closed.clone());
+            if let Err(error) = opened.await {
+                tracing::info!(%error, "a SIP connection could not be opened");
+                closed.cancel();
+            }
+            closed.cancelled().await;
+            flow.here.forget_flow(protocol, remote);
+        });
+        Ok((connection, local))
+    }
+
+    /// The way back to whoever sent a request.
+    pub fn path_back(
+        &self,
+        endpoint: &EndpointInnerRef,
+        connection: &SipConnection,
+        via: &rsipstack::sip::Via,
+    ) -> Option<Path> {
+        let (protocol, remote) = if let SipConnection::Udp(_) = connection {
+            let (_, source) = SipConnection::parse_target_from_via(via).ok()?;
+            let Host::IpAddr(ip) = source.host else {
+                return None;
+            };
+            let port = source.port.map_or(5060, u16::from);
+            (Protocol::Udp, SocketAddr::new(ip, port))
+        } else {
+            let remote = connection.get_remote_addr()?;
+            (
+                Protocol::of_stack(remote.r#type?)?,
+                remote.get_socketaddr().ok()?,
+            )
+        };
+        let bound = lock(&self.bound);
+        let bound = bound
+            .iter()
+            .find(|one| Arc::ptr_eq(&one.endpoint, endpoint))?;
+        let source = match source_towards(remote) {
+            Ok(source) if bound.address.ip().is_unspecified() => source,
+            _ => bound.address.ip(),
+        };
+        Some(Path {
+            endpoint: endpoint.clone(),
+            connection: connection.clone(),
+            protocol,
+            local: (source, bound.address.port()).into(),
+            told: self.told(source, bound.address.port()),
+            remote,
+        })
+    }
+
+    /// Connections that are open.
+    #[cfg(test)]
+    pub fn flows(&self) -> usize {
+        lock(&self.flows).len()
+    }
+}
+
+/// What a stream brings, for the part of the stack that it belongs to.
+#[derive(Clone)]
+struct Flowing {
+    here: Arc<Transports>,
+    endpoint: EndpointInnerRef,
+    protocol: Protocol,
+}
+
+impl Flowing {
+    /// Somebody has connected; returns when the connection has ended.
+    async fn welcome(
+        self,
+        stream: TcpStream,
+        remote: SocketAddr,
+        acceptor: Option<TlsAcceptor>,
+    ) -> io::Result<()> {
+        let (here, protocol) = (Arc::clone(&self.here), self.protocol);
+        let local = stream.local_addr()?;
+        let closed = here.closed.child_token();
+        let ends = stream::connection(protocol, remote, closed.clone()).await?;
+        let connection = ends.0.clone();
+        match acceptor {
+            None => carry(stream, ends, remote, closed.clone(), Arc::new(self)),
+            Some(acceptor) => {
+                let stream = timeout(CONNECT_PATIENCE, acceptor.accept(stream)).await??;
+                carry(stream, ends, remote, closed.clone(), Arc::new(self));
+            }
+        }
+        lock(&here.flows).insert((protocol, remote), Flow { connection, local });
+        closed.cancelled().await;
+        here.forget_flow(protocol, remote);
+        Ok(())
+    }
+
+    /// Connects.
+    async fn open(
+        &self,
+        socket: TcpSocket,
+        remote: SocketAddr,
+        name: ServerName<'static>,
+        ends: (SipConnection, stream::Outgoing),
+        closed: CancellationToken,
+    ) -> io::Result<()> {
+        let stream = timeout(CONNECT_PATIENCE, socket.connect(remote)).await??;
+        let taker = Arc::new(self.clone());
+        if self.protocol == Protocol::Tls {
+            let client = self.here.tls.client.clone();
+            let client = client.ok_or_else(|| io::Error::other("there is no TLS for clients"))?;
+            let connected = TlsConnector::from(client).connect(name, stream);
+            let stream = timeout(CONNECT_PATIENCE, connected).await??;
+            carry(stream, ends, remote, closed, taker);
+        } else {
+            carry(stream, ends, remote, closed, taker);
+        }
+        Ok(())
+    }
+}
+
+impl Taker for Flowing {
+    async fn take(&self, bytes: &[u8], from: SocketAddr, connection: &SipConnection) {
+        self.here
+            .take(bytes, from, self.protocol, &self.endpoint, connection)
+            .await;
+    }
+
+    fn keeps(&self, remote: SocketAddr) -> bool {
+        self.here.dialogs.reaches(remote)
+    }
+}

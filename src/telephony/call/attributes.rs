@@ -1,0 +1,148 @@
+//! What a call's participant tells about itself, in LiveKit's attributes.
+
+use super::super::agent::header::Address;
+use crate::phone::PhoneNumber;
+use crate::providers::rooms::telephone::attribute;
+
+/// More headers of one call are not told.
+const MOST_HEADERS: usize = 32;
+/// Longer ones are cut.
+const MOST_CHARS: usize = 1_024;
+/// Headers that are told beside those that begin with `X-`.
+const TOLD: [&str; 6] = [
+    "to",
+    "from",
+    "diversion",
+    "p-asserted-identity",
+    "p-called-party-id",
+    "user-to-user",
+];
+
+/// Who is at the other end, and where.
+#[derive(Debug, Clone, Default)]
+pub struct Ends {
+    /// The number or user outside.
+    pub outside: String,
+    /// Ours.
+    pub ours: String,
+    /// The host of the other side.
+    pub hostname: String,
+}
+
+/// The attributes of a call from the beginning.
+pub fn of_call(sip_call_id: &str, status: &str, ends: &Ends) -> Vec<(String, String)> {
+    let named = [
+        (attribute::CALL_ID, sip_call_id),
+        (attribute::CALL_STATUS, status),
+        (attribute::PHONE_NUMBER, &ends.outside),
+        (attribute::TRUNK_PHONE_NUMBER, &ends.ours),
+        (attribute::HOSTNAME, &ends.hostname),
+    ];
+    named
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// What tells the dialog from others.
+pub fn of_dialog(call_id: &str, tag: Option<&str>) -> Vec<(String, String)> {
+    let mut attributes = vec![(attribute::CALL_ID_FULL.to_owned(), call_id.to_owned())];
+    attributes.extend(tag.map(|tag| (attribute::CALL_TAG.to_owned(), tag.to_owned())));
+    attributes
+}
+
+/// The headers that others may read: those that begin with `X-`, and those that tell who called whom. Of several of one name
+/// the first counts.
+pub fn of_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
+    let mut told: Vec<(String, String)> = Vec::new();
+    for (name, value) in headers {
+        let name = name.to_ascii_lowercase();
+        if !name.starts_with("x-") && !TOLD.contains(&name.as_str()) {
+            continue;
+        }
+        let name = format!("{}{name}", attribute::HEADER);
+        if told.len() >= MOST_HEADERS || told.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        told.push((name, value.chars().take(MOST_CHARS).collect()));
+    }
+    told
+}
+
+/// A user of a URI as a number where it is one: the same number is always written alike.
+pub fn number(user: &str) -> String {
+    let plain = PhoneNumber::parse(user).map(|number| number.as_str().to_owned());
+    plain.unwrap_or_else(|_| {
+        let printable = user
+            .chars()
+            .filter(|c| !c.is_control() && !c.is_whitespace());
+        printable.take(64).collect()
+    })
+}
+
+/// Who calls, by the headers of the request: the number, and what people read.
+pub fn caller(headers: &[(String, String)]) -> (String, Option<String>) {
+    let from = headers
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case("from"));
+    let Some((_, from)) = from else {
+        return (String::new(), None);
+    };
+    let from = Address::parse(from);
+    let user = from.user().map(|user| number(&user)).unwrap_or_default();
+    let display = from.display.map(|name| {
+        let name = name.trim().trim_matches('"').replace("\\\"", "\"");
+        let printable = name.chars().filter(|c| !c.is_control());
+        printable.take(128).collect::<String>()
+    });
+    (user, display.filter(|name| !name.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn only_headers_that_tell_who_called_whom_and_those_of_the_gateway_are_read_by_others() {
+        let told = of_headers(&headers(&[
+            ("Via", "SIP/2.0/UDP h"),
+            ("To", "<sip:1@Host>"),
+            ("X-To-IP", "sip.example"),
+            ("x-to-ip", "second"),
+            ("Authorization", "Digest secret"),
+            ("Contact", "<sip:a@10.0.0.1>"),
+        ]));
+        assert_eq!(
+            told,
+            headers(&[
+                ("sip.h.to", "<sip:1@Host>"),
+                ("sip.h.x-to-ip", "sip.example")
+            ])
+        );
+        let many: Vec<_> = (0..99)
+            .map(|i| (format!("X-{i}"), "ä".repeat(3_000)))
+            .collect();
+        let told = of_headers(&many);
+        assert_eq!(told.len(), MOST_HEADERS);
+        assert_eq!(told[0].1.chars().count(), MOST_CHARS);
+    }
+
+    #[test]
+    fn who_calls_is_read_from_the_request() {
+        let from = |value: &str| caller(&headers(&[("From", value)]));
+        assert_eq!(
+            from("\"Ann \\\"A\\\"\" <sip:+1.415.555.0100@gw>;tag=1"),
+            ("+14155550100".to_owned(), Some("Ann \"A\"".to_owned()))
+        );
+        assert_eq!(from("<sip:gw.example>;tag=1"), (String::new(), None));
+        assert_eq!(from("sip:anonymous@x;tag=1").0, "anonymous");
+    }
+}

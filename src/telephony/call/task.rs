@@ -1,0 +1,606 @@
+//! The task of one call: what happens on the wire, in the room and to the sound is given to the call, and what the call wants
+//! is done there.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{interval, sleep_until, timeout};
+
+use super::super::agent::{Leg, LegEvent, Offered};
+use super::super::media::{CallMedia, MediaEvent, MediaReport};
+use super::{Call, Input, Outcome, Output, attributes};
+use crate::providers::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
+use crate::providers::rooms::telephone::{
+    self, CallError, CallErrorKind, CallNews, CallStatus, Direction, HangupCause, NewsSender,
+    TransferTarget, attribute,
+};
+
+/// For so long the end of a call waits for what the other side and the room say to it.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How often what others may know of the sound is renewed.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Whoever waits for the outcome of one transfer.
+const MOST_WAITING: usize = 16;
+
+/// What may be wished of a call.
+#[derive(Debug)]
+pub enum Command {
+    /// It is to end.
+    HangUp(HangupCause),
+    /// It is to be moved.
+    Transfer(Wish),
+}
+
+/// A wish to move a call.
+#[derive(Debug)]
+pub struct Wish {
+    /// Where to, to be compared with other wishes.
+    pub to: TransferTarget,
+    /// The value of `Refer-To`.
+    pub refer_to: String,
+    /// How long it may ring there.
+    pub ringing: Duration,
+    /// Told when the other side has taken the wish.
+    pub accepted: oneshot::Sender<()>,
+    /// Told what became of it.
+    pub done: oneshot::Sender<Result<(), CallError>>,
+}
+
+/// A call as it is known outside its task.
+#[derive(Debug)]
+pub struct Line {
+    /// `SCL_…`.
+    pub sip_call_id: String,
+    /// Who called whom.
+    pub direction: Direction,
+    /// The room.
+    pub room: String,
+    /// Whose call.
+    pub identity: String,
+    /// The host that extensions are users of.
+    pub hostname: String,
+    /// When it began.
+    pub began: Instant,
+    /// The way to the task.
+    pub commands: mpsc::Sender<Command>,
+    state: Mutex<State>,
+}
+
+/// What changes.
+#[derive(Debug, Clone)]
+struct State {
+    status: CallStatus,
+    opened: Instant,
+    answered: Option<Instant>,
+    ended: Option<Instant>,
+    media: Option<MediaReport>,
+}
+
+impl Line {
+    /// A line and the end of the task.
+    pub fn new(
+        sip_call_id: String,
+        direction: Direction,
+        room: String,
+        identity: String,
+        hostname: String,
+    ) -> (Arc<Self>, mpsc::Receiver<Command>) {
+        let (commands, wishes) = mpsc::channel(MOST_WAITING);
+        let began = Instant::now();
+        let status = match direction {
+            Direction::Inbound => CallStatus::Ringing,
+            Direction::Outbound => CallStatus::Dialing,
+        };
+        let line = Self {
+            sip_call_id,
+            direction,
+            room,
+            identity,
+            hostname,
+            began,
+            commands,
+            state: Mutex::new(State {
+                status,
+                opened: began,
+                answered: None,
+                ended: None,
+                media: None,
+            }),
+        };
+        (Arc::new(line), wishes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When it ended, if it has.
+    pub fn ended(&self) -> Option<Instant> {
+        self.state().ended
+    }
+
+    /// How it does.
+    pub fn report(&self, now: Instant) -> telephone::CallReport {
+        let state = self.state().clone();
+        let answered = state.answered;
+        // The sound counts from its opening, others from the answer.
+        let since_answer = |ms: Option<u32>| {
+            let at = state.opened + Duration::from_millis(ms?.into());
+            Some(at.saturating_duration_since(answered?))
+        };
+        telephone::CallReport {
+            sip_call_id: self.sip_call_id.clone(),
+            direction: self.direction,
+            room: self.room.clone(),
+            identity: self.identity.clone(),
+            status: state.status,
+            age: now.saturating_duration_since(self.began),
+            answered_after: answered.map(|at| at.saturating_duration_since(self.began)),
+            media: state.media.as_ref().map(|media| telephone::MediaReport {
+                codec: media.codec.map_or("", super::super::media::Codec::name),
+                encrypted: media.encrypted,
+                received: media.packets_in,
+                lost: media.lost_in,
+                jitter_ms: media.jitter_ms.into(),
+                sent: media.packets_out,
+                lost_there: media.lost_out,
+                first_received: since_answer(media.first_in_ms),
+                first_sent: since_answer(media.first_out_ms),
+            }),
+        }
+    }
+
+    fn news(&self, status: CallStatus) -> CallNews {
+        CallNews {
+            sip_call_id: self.sip_call_id.clone(),
+            direction: self.direction,
+            room: self.room.clone(),
+            identity: self.identity.clone(),
+            status,
+        }
+    }
+}
+
+/// A room on its way, or joined.
+pub enum Place {
+    /// It is being joined.
+    Joining(oneshot::Receiver<Result<RoomLink, String>>),
+    /// It is joined; `Connected` was read already.
+    Joined(RoomLink),
+}
+
+/// Everything that a call's task holds.
+pub struct Task {
+    /// The state.
+    pub call: Call,
+    /// The wire.
+    pub leg: Leg,
+    /// The sound.
+    pub media: CallMedia,
+    /// The room.
+    pub place: Place,
+    /// What to answer with, for a call that came.
+    pub answer: Option<String>,
+    /// What is pressed after the answer.
+    pub dtmf: String,
+    /// What is known outside.
+    pub line: Arc<Line>,
+    /// What is wished.
+    pub commands: mpsc::Receiver<Command>,
+    /// Who is told.
+    pub news: NewsSender,
+    /// Whether the other side may move the call.
+    pub incoming_transfers: bool,
+}
+
+/// The room as the task sees it.
+#[derive(Default)]
+struct Room {
+    events: Option<LinkEvents>,
+    control: Option<LinkControl>,
+    joining: Option<oneshot::Receiver<Result<RoomLink, String>>>,
+}
+
+/// What woke the task.
+enum Woken {
+    Leg(Option<LegEvent>),
+    Link(Option<LinkEvent>),
+    Joined(Result<RoomLink, String>),
+    Media(MediaEvent),
+    Command(Option<Command>),
+    Tick,
+    Report,
+}
+
+struct Running {
+    task: Task,
+    room: Room,
+    /// Whether a description of the other side was agreed to.
+    agreed: bool,
+    /// Whoever waits for a transfer, and where to.
+    moving: Option<TransferTarget>,
+    refer_to: String,
+    accepted: Vec<oneshot::Sender<()>>,
+    waiting: Vec<oneshot::Sender<Result<(), CallError>>>,
+    goodbye: Goodbye,
+    over: bool,
+}
+
+/// What the other side is still to be told, or to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goodbye {
+    Nothing,
+    /// The last answer to what was taken back.
+    Cancelled,
+    Bye,
+}
+
+impl Task {
+    /// Runs the call to its end.
+    pub async fn run(mut self) {
+        let mut room = Room::default();
+        let place = std::mem::replace(&mut self.place, Place::Joining(oneshot::channel().1));
+        match place {
+            Place::Joining(joining) => room.joining = Some(joining),
+            Place::Joined(link) => room.enter(link, &self.media),
+        }
+        let agreed = self.answer.is_some();
+        let mut running = Running {
+            task: self,
+            room,
+            agreed,
+            moving: None,
+            refer_to: String::new(),
+            accepted: Vec::new(),
+            waiting: Vec::new(),
+            goodbye: Goodbye::Nothing,
+            over: false,
+        };
+        running.tell(*running.task.call.status()).await;
+        running.follow().await;
+        running.finish().await;
+    }
+}
+
+impl Room {
+    fn enter(&mut self, link: RoomLink, media: &CallMedia) {
+        media.publish(link.publish);
+        self.events = Some(link.events);
+        self.control = Some(link.control);
+        self.joining = None;
+    }
+
+    async fn next(&mut self) -> Woken {
+        if let Some(joining) = &mut self.joining {
+            let joined = joining.await;
+            self.joining = None;
+            let gone = |_| Err("the rooms have closed".to_owned());
+            return Woken::Joined(joined.unwrap_or_else(gone));
+        }
+        match &mut self.events {
+            Some(events) => Woken::Link(events.next().await),
+            None => pending().await,
+        }
+    }
+}
+
+impl Running {
+    async fn follow(&mut self) {
+        let mut reports = interval(REPORT_INTERVAL);
+        while !self.over {
+            let deadline = self.task.call.deadline();
+            let woken = tokio::select! {
+                command = self.task.commands.recv() => Woken::Command(command),
+                event = self.task.leg.next() => Woken::Leg(event),
+                woken = self.room.next() => woken,
+                event = self.task.media.next_event() => Woken::Media(event),
+                () = wait_until(deadline) => Woken::Tick,
+                _ = reports.tick() => Woken::Report,
+            };
+            let input = match woken {
+                Woken::Leg(event) => self.on_leg(event),
+                Woken::Link(event) => self.on_link(event),
+                Woken::Joined(joined) => self.on_joined(joined),
+                Woken::Media(event) => self.on_media(event),
+                Woken::Command(command) => self.on_command(command),
+                Woken::Tick => Some(Input::Tick),
+                Woken::Report => {
+                    self.report();
+                    None
+                }
+            };
+            if let Some(input) = input {
+                let answered = matches!(input, Input::Answered);
+                self.give(input).await;
+                // Nobody hears anything: what was answered cannot be used.
+                if answered && !self.agreed {
+                    self.give(Input::NoMedia).await;
+                }
+            }
+        }
+    }
+
+    async fn give(&mut self, input: Input) {
+        for output in self.task.call.handle(input, Instant::now()) {
+            self.perform(output).await;
+        }
+    }
+
+    fn on_leg(&mut self, event: Option<LegEvent>) -> Option<Input> {
+        let media = &mut self.task.media;
+        let input = match event? {
+            LegEvent::Progress { code, sdp } => {
+                if let Some(sdp) = sdp {
+                    self.agreed |= media.accepted(&sdp).is_ok();
+                }
+                Input::Progress(code)
+            }
+            LegEvent::Answered { sdp, headers } => {
+                if let Some(sdp) = sdp {
+                    self.agreed = media.accepted(&sdp).is_ok();
+                }
+                let tag = self.task.leg.remote_tag();
+                let mut told = attributes::of_dialog(self.task.leg.call_id(), tag.as_deref());
+                // Of the answer only what the gateway adds; who called whom is known.
+                let headers = attributes::of_headers(&headers).into_iter();
+                told.extend(headers.filter(|(name, _)| name.starts_with("sip.h.x-")));
+                self.tell_attributes(told);
+                Input::Answered
+            }
+            LegEvent::Failed(failure) => Input::Failed(failure),
+            LegEvent::Cancelled => Input::Cancelled,
+            LegEvent::Acknowledged { sdp } => {
+                if let Some(sdp) = sdp {
+                    self.agreed = media.accepted(&sdp).is_ok();
+                }
+                return (!self.agreed).then_some(Input::NoMedia);
+            }
+            LegEvent::Unacknowledged => Input::Unacknowledged,
+            LegEvent::Offered(offered) => {
+                self.renegotiate(offered);
+                return None;
+            }
+            LegEvent::Notified(notification) => Input::Notified(notification),
+            LegEvent::Referred(code) => Input::Referred(code),
+            LegEvent::Refer(refer) => {
+                // Taking it up would mean a call to whoever the other side names, at our cost.
+                let _ = self.task.incoming_transfers;
+                drop(refer);
+                return None;
+            }
+            LegEvent::Digit(digit) => {
+                self.press(digit);
+                return None;
+            }
+            LegEvent::Ended => Input::Ended,
+        };
+        Some(input)
+    }
+
+    fn renegotiate(&mut self, offered: Offered) {
+        let media = &mut self.task.media;
+        match &offered.sdp {
+            Some(offer) => match media.answer(offer) {
+                Ok(answer) => offered.accept(Some(answer)),
+                Err(error) => offered.refuse(error.status()),
+            },
+            None if offered.offerless => {
+                let offer = media.offer();
+                offered.accept(Some(offer));
+            }
+            None => offered.accept(None),
+        }
+    }
+
+    fn on_link(&mut self, event: Option<LinkEvent>) -> Option<Input> {
+        let Some(event) = event else {
+            self.room.events = None;
+            return Some(Input::Left);
+        };
+        let media = &self.task.media;
+        match event {
+            LinkEvent::Connected { .. } => return Some(Input::Joined),
+            LinkEvent::Listened => return Some(Input::Heard),
+            LinkEvent::TrackSubscribed {
+                identity,
+                sid,
+                audio,
+            } => media.hear(&sid, &identity, audio),
+            LinkEvent::TrackUnpublished { sid, .. } => media.forget(&sid),
+            LinkEvent::Dtmf { digit, .. } if self.task.call.active() => media.dtmf(&digit),
+            LinkEvent::Ended(ending) => {
+                tracing::debug!(call = self.task.line.sip_call_id, %ending, "left the room");
+                self.room.events = None;
+                return Some(Input::Left);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn on_joined(&mut self, joined: Result<RoomLink, String>) -> Option<Input> {
+        match joined {
+            Ok(link) => {
+                self.room.enter(link, &self.task.media);
+                None
+            }
+            Err(error) => {
+                tracing::info!(
+                    call = self.task.line.sip_call_id,
+                    error,
+                    "no place in a room"
+                );
+                Some(Input::Left)
+            }
+        }
+    }
+
+    fn on_media(&mut self, event: MediaEvent) -> Option<Input> {
+        match event {
+            MediaEvent::Digit { digit, .. } => {
+                self.press(digit);
+                None
+            }
+            MediaEvent::Silent => Some(Input::Silent),
+            MediaEvent::Lost => Some(Input::NoMedia),
+            MediaEvent::FirstPacket | MediaEvent::Held(_) => None,
+        }
+    }
+
+    fn press(&self, digit: char) {
+        if let (Some(key), Some(control)) = (TelephoneKey::new(digit), &self.room.control)
+            && let Err(error) = control.press(key, Vec::new())
+        {
+            tracing::warn!(call = self.task.line.sip_call_id, %error, "a key was not told");
+        }
+    }
+
+    fn on_command(&mut self, command: Option<Command>) -> Option<Input> {
+        match command {
+            // Nobody knows the call any more.
+            None => Some(Input::HangUp(HangupCause::Local)),
+            Some(Command::HangUp(cause)) => Some(Input::HangUp(cause)),
+            Some(Command::Transfer(wish)) => {
+                let elsewhere = self.moving.as_ref().is_some_and(|to| *to != wish.to);
+                if elsewhere || self.waiting.len() >= MOST_WAITING {
+                    let error = CallError::new(
+                        CallErrorKind::Precondition,
+                        "the call is being moved elsewhere",
+                    );
+                    let _told = wish.done.send(Err(error));
+                    return None;
+                }
+                self.moving = Some(wish.to);
+                self.refer_to = wish.refer_to;
+                self.accepted.push(wish.accepted);
+                self.waiting.push(wish.done);
+                Some(Input::Transfer(wish.ringing))
+            }
+        }
+    }
+
+    async fn perform(&mut self, output: Output) {
+        match output {
+            Output::Cancel => {
+                self.goodbye = Goodbye::Cancelled;
+                self.task.leg.cancel();
+            }
+            Output::Answer => {
+                let answer = self.task.answer.take();
+                let sdp = answer.unwrap_or_else(|| self.task.media.offer());
+                self.task.leg.answer(sdp);
+            }
+            Output::Refuse(code) => self.task.leg.refuse(code),
+            // Together with leaving the room, at the end.
+            Output::Bye => self.goodbye = Goodbye::Bye,
+            Output::Status(status) => {
+                if status == CallStatus::Active {
+                    self.task.line.state().answered = Some(Instant::now());
+                    self.task.media.dtmf(&self.task.dtmf);
+                }
+                self.tell_attributes(status_attributes(&status));
+                self.tell(status).await;
+            }
+            Output::Refer => self.task.leg.refer(&self.refer_to, &[]),
+            Output::MuteRoom(muted) => self.task.media.mute_room(muted),
+            Output::TransferAccepted => {
+                for accepted in self.accepted.drain(..) {
+                    let _told = accepted.send(());
+                }
+            }
+            Output::Transferred(outcome) => self.moved(outcome),
+            Output::Over => self.over = true,
+        }
+    }
+
+    fn moved(&mut self, outcome: Outcome) {
+        self.moving = None;
+        self.accepted.clear();
+        for waiting in self.waiting.drain(..) {
+            let _told = waiting.send(result(outcome));
+        }
+    }
+
+    async fn tell(&mut self, status: CallStatus) {
+        self.task.line.state().status = status;
+        let news = self.task.line.news(status);
+        // Nobody wants to know while the server stops.
+        let _told = self.task.news.send(news).await;
+    }
+
+    fn tell_attributes(&self, changes: Vec<(String, String)>) {
+        if let Some(control) = &self.room.control {
+            control.attributes(changes);
+        }
+    }
+
+    fn report(&self) {
+        self.task.line.state().media = Some(self.task.media.report());
+    }
+
+    /// The end: everybody is told, and the participant leaves.
+    async fn finish(mut self) {
+        self.report();
+        let control = self.room.control.take();
+        let leaving = async {
+            if let Some(control) = control {
+                let _left = timeout(GOODBYE, control.leave()).await;
+            }
+        };
+        let leg = &mut self.task.leg;
+        let goodbye = self.goodbye;
+        let ending = async {
+            match goodbye {
+                Goodbye::Nothing => {}
+                Goodbye::Cancelled => {
+                    while let Some(event) = leg.next().await {
+                        if matches!(event, LegEvent::Failed(_)) {
+                            break;
+                        }
+                    }
+                }
+                Goodbye::Bye => leg.hang_up().await,
+            }
+        };
+        let _ended = tokio::join!(leaving, timeout(GOODBYE, ending));
+        self.task.line.state().ended = Some(Instant::now());
+    }
+}
+
+fn status_attributes(status: &CallStatus) -> Vec<(String, String)> {
+    let name = attribute::CALL_STATUS.to_owned();
+    let mut changes = vec![(name, status.as_str().to_owned())];
+    if let CallStatus::Hangup(cause) = status {
+        changes.push((attribute::CAUSE.to_owned(), cause.as_str().to_owned()));
+    }
+    changes
+}
+
+fn result(outcome: Outcome) -> Result<(), CallError> {
+    let error = |kind, message: &str| Err(CallError::new(kind, message));
+    match outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Rejected(code) => {
+            let message = format!("the other side refused the transfer: SIP status {code}");
+            Err(CallError::new(CallErrorKind::Rejected(code), message))
+        }
+        Outcome::Untold => error(
+            CallErrorKind::Unavailable,
+            "the other side does not tell what became of the transfer",
+        ),
+        Outcome::Timeout => error(
+            CallErrorKind::Timeout,
+            "the transfer was not answered in time",
+        ),
+        Outcome::NotActive => error(CallErrorKind::Precondition, "the call is not answered yet"),
+    }
+}
+
+async fn wait_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline.into()).await,
+        None => pending().await,
+    }
+}

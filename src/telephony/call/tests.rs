@@ -1,0 +1,258 @@
+//! Calls in virtual time.
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    ringing: Duration::from_secs(30),
+    duration: Duration::from_hours(1),
+};
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn status(status: CallStatus) -> Output {
+    Output::Status(status)
+}
+
+fn hangup(cause: HangupCause) -> Output {
+    Output::Status(CallStatus::Hangup(cause))
+}
+
+struct Clock {
+    call: Call,
+    now: Instant,
+}
+
+impl Clock {
+    fn outbound() -> Self {
+        let now = Instant::now();
+        let call = Call::outbound(LIMITS, now);
+        Self { call, now }
+    }
+
+    fn active() -> Self {
+        let mut clock = Self::outbound();
+        clock.give(Input::Answered);
+        clock
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Output> {
+        self.call.handle(input, self.now)
+    }
+
+    /// Lets time pass until the call wants something; what, and after how long.
+    fn wait(&mut self) -> (Duration, Vec<Output>) {
+        let began = self.now;
+        loop {
+            let Some(deadline) = self.call.deadline() else {
+                return (self.now - began, Vec::new());
+            };
+            self.now = self.now.max(deadline);
+            let outputs = self.call.handle(Input::Tick, self.now);
+            if !outputs.is_empty() {
+                return (self.now - began, outputs);
+            }
+        }
+    }
+}
+
+fn refused(code: u16) -> Failure {
+    Failure::Refused {
+        code,
+        reason: String::new(),
+    }
+}
+
+fn told(code: u16, last: bool) -> Input {
+    let code = (code > 0).then_some(code);
+    Input::Notified(Notification { code, last })
+}
+
+#[test]
+fn a_call_rings_and_is_answered() {
+    let mut clock = Clock::outbound();
+    assert_eq!(clock.give(Input::Progress(100)), []);
+    assert_eq!(
+        clock.give(Input::Progress(180)),
+        [status(CallStatus::Ringing)]
+    );
+    assert_eq!(clock.give(Input::Progress(183)), [], "told once");
+    assert_eq!(clock.give(Input::Answered), [status(CallStatus::Active)]);
+    assert_eq!(
+        clock.give(Input::Ended),
+        [hangup(HangupCause::Remote), Output::Over]
+    );
+    assert_eq!(clock.give(Input::Ended), [], "over is over");
+    assert_eq!(clock.call.deadline(), None);
+}
+
+#[test]
+fn refusals_have_causes() {
+    for (code, cause) in [
+        (486, HangupCause::Busy),
+        (600, HangupCause::Busy),
+        (603, HangupCause::Declined),
+        (404, HangupCause::NotFound),
+        (480, HangupCause::NoAnswer),
+        (407, HangupCause::Unauthorized),
+        (488, HangupCause::Media),
+        (500, HangupCause::Failed),
+        (302, HangupCause::Failed),
+    ] {
+        let mut clock = Clock::outbound();
+        let outputs = clock.give(Input::Failed(refused(code)));
+        assert_eq!(outputs, [hangup(cause), Output::Over], "{code}");
+    }
+}
+
+#[test]
+fn a_gateway_that_says_nothing_is_given_up_soon_and_a_telephone_that_rings_later() {
+    let mut clock = Clock::outbound();
+    let unreachable = vec![
+        Output::Cancel,
+        hangup(HangupCause::Unreachable),
+        Output::Over,
+    ];
+    assert_eq!(clock.wait(), (SILENCE, unreachable));
+    let mut clock = Clock::outbound();
+    clock.give(Input::Progress(180));
+    let no_answer = vec![Output::Cancel, hangup(HangupCause::NoAnswer), Output::Over];
+    assert_eq!(clock.wait(), (LIMITS.ringing, no_answer));
+}
+
+#[test]
+fn a_call_that_is_taken_back_before_the_answer_is_cancelled() {
+    for input in [Input::HangUp(HangupCause::Local), Input::Left] {
+        let mut clock = Clock::outbound();
+        clock.give(Input::Progress(180));
+        assert_eq!(
+            clock.give(input),
+            [Output::Cancel, hangup(HangupCause::Cancelled), Output::Over]
+        );
+    }
+}
+
+#[test]
+fn a_call_that_lasts_too_long_or_is_silent_is_hung_up() {
+    let mut clock = Clock::active();
+    let too_long = vec![Output::Bye, hangup(HangupCause::TooLong), Output::Over];
+    assert_eq!(clock.wait(), (LIMITS.duration, too_long));
+    let mut clock = Clock::active();
+    let silent = vec![Output::Bye, hangup(HangupCause::MediaTimeout), Output::Over];
+    assert_eq!(clock.give(Input::Silent), silent);
+}
+
+#[test]
+fn a_call_that_came_is_answered_when_somebody_hears_it_or_after_a_second() {
+    let now = Instant::now();
+    let answer = vec![Output::Answer, status(CallStatus::Active)];
+    let inbound = || Clock {
+        call: Call::inbound(LIMITS, now),
+        now,
+    };
+    let mut clock = inbound();
+    assert_eq!(clock.give(Input::Joined), []);
+    assert_eq!(clock.give(Input::Heard), answer);
+    let mut clock = inbound();
+    clock.give(Input::Joined);
+    assert_eq!(clock.wait(), (ANSWER_WITHIN, answer));
+    let mut clock = inbound();
+    let refused = vec![
+        Output::Refuse(503),
+        hangup(HangupCause::Failed),
+        Output::Over,
+    ];
+    assert_eq!(clock.wait(), (JOIN_WITHIN, refused));
+    let mut clock = inbound();
+    assert_eq!(
+        clock.give(Input::Cancelled),
+        [hangup(HangupCause::Remote), Output::Over]
+    );
+}
+
+#[test]
+fn a_transfer_that_succeeds_is_told_and_then_hung_up() {
+    let mut clock = Clock::active();
+    let begun = [Output::MuteRoom(true), Output::Refer];
+    assert_eq!(clock.give(Input::Transfer(seconds(20))), begun);
+    // Some tell before they answer.
+    assert_eq!(clock.give(told(100, false)), []);
+    assert_eq!(
+        clock.give(Input::Referred(Some(202))),
+        [Output::TransferAccepted]
+    );
+    assert_eq!(
+        clock.give(told(200, true)),
+        [Output::Transferred(Outcome::Done)]
+    );
+    let bye = vec![Output::Bye, hangup(HangupCause::Transferred), Output::Over];
+    assert_eq!(clock.wait(), (seconds(1), bye));
+}
+
+#[test]
+fn a_transfer_that_fails_leaves_the_call_as_it_was() {
+    let failed = |outcome| vec![Output::MuteRoom(false), Output::Transferred(outcome)];
+    let ends: [(Vec<Input>, Outcome); 4] = [
+        (vec![Input::Referred(Some(603))], Outcome::Rejected(603)),
+        (
+            vec![
+                Input::Referred(Some(202)),
+                told(180, false),
+                told(486, true),
+            ],
+            Outcome::Rejected(486),
+        ),
+        (
+            vec![Input::Referred(Some(202)), told(0, true)],
+            Outcome::Untold,
+        ),
+        (vec![Input::Referred(None)], Outcome::Rejected(408)),
+    ];
+    for (inputs, outcome) in ends {
+        let mut clock = Clock::active();
+        clock.give(Input::Transfer(seconds(20)));
+        let outputs = inputs.into_iter().map(|input| clock.give(input)).last();
+        assert_eq!(outputs, Some(failed(outcome)));
+        assert!(clock.call.active());
+        assert_eq!(clock.give(told(200, true)), [], "too late");
+        // It may be tried again.
+        assert_eq!(clock.give(Input::Transfer(seconds(20))).len(), 2);
+        assert_eq!(clock.wait(), (seconds(20), failed(Outcome::Timeout)));
+    }
+}
+
+#[test]
+fn a_call_that_ends_while_it_is_moved_counts_as_moved() {
+    let mut clock = Clock::active();
+    clock.give(Input::Transfer(seconds(20)));
+    clock.give(Input::Referred(Some(202)));
+    assert_eq!(
+        clock.give(Input::Ended),
+        [
+            Output::Transferred(Outcome::Done),
+            hangup(HangupCause::Transferred),
+            Output::Over
+        ]
+    );
+    let mut clock = Clock::active();
+    clock.give(Input::Transfer(seconds(20)));
+    assert_eq!(
+        clock.give(Input::Left),
+        [
+            Output::Transferred(Outcome::Done),
+            Output::Bye,
+            hangup(HangupCause::Local),
+            Output::Over
+        ]
+    );
+}
+
+#[test]
+fn a_call_that_is_not_answered_cannot_be_moved() {
+    let mut clock = Clock::outbound();
+    assert_eq!(
+        clock.give(Input::Transfer(seconds(20))),
+        [Output::Transferred(Outcome::NotActive)]
+    );
+}

@@ -1,0 +1,444 @@
+//! Offer and answer (RFC 3264): what both sides of a call can do becomes what they do. It keeps what was said, so that a
+//! later offer changes nothing but what it means to. Reading and writing is `description`'s.
+
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use super::description::{Description, Direction, Section, write_head, write_refusal};
+use super::secure::{Crypto, Suite};
+use super::{Codec, Encryption, SdpError};
+
+/// Milliseconds in a packet where nothing else is wanted.
+const PACKET_MS: u32 = 20;
+/// Those that are sent if they are wanted.
+const PACKETS_MS: [u32; 5] = [10, 20, 30, 40, 60];
+/// Payload types that are given to formats that have none of their own.
+const DYNAMIC: std::ops::RangeInclusive<u8> = 96..=127;
+
+/// What a payload type stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Sound.
+    Sound(Codec),
+    /// Keys (RFC 4733), on a clock that some codec has.
+    Keys {
+        /// Of its timestamps.
+        clock_hz: u32,
+    },
+}
+
+impl Format {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sound(codec) => codec.name(),
+            Self::Keys { .. } => "telephone-event",
+        }
+    }
+
+    const fn clock_hz(self) -> u32 {
+        match self {
+            Self::Sound(codec) => codec.clock_hz(),
+            Self::Keys { clock_hz } => clock_hz,
+        }
+    }
+
+    const fn usual_payload_type(self) -> u8 {
+        match self {
+            Self::Sound(Codec::Pcmu) => 0,
+            Self::Sound(Codec::Pcma) => 8,
+            Self::Sound(Codec::G722) => 9,
+            Self::Sound(Codec::Opus) => 96,
+            Self::Keys { clock_hz: 48_000 } => 110,
+            Self::Keys { .. } => 101,
+        }
+    }
+}
+
+/// What both sides do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreement {
+    /// What we send.
+    pub codec: Codec,
+    /// Its payload type.
+    pub payload_type: u8,
+    /// The payload type and the clock of keys that we send, if the other side knows any.
+    pub keys: Option<(u8, u32)>,
+    /// What may come.
+    pub receives: Vec<(u8, Format)>,
+    /// Where RTP is wanted, if that is known.
+    pub rtp: Option<SocketAddr>,
+    /// Where RTCP is wanted, if that is known.
+    pub rtcp: Option<SocketAddr>,
+    /// Whether RTCP goes where RTP goes.
+    pub rtcp_mux: bool,
+    /// Whether the other side hears us.
+    pub sends: bool,
+    /// Whether we hear the other side.
+    pub hears: bool,
+    /// Of sound in a packet that we send.
+    pub packet_ms: u32,
+    /// Our key and theirs.
+    pub crypto: Option<(Crypto, Crypto)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Negotiation {
+    encryption: Encryption,
+    local: SocketAddr,
+    session: u64,
+    version: u64,
+    /// What was said last, without its head.
+    said: String,
+    formats: Vec<(u8, Format)>,
+    locks: Vec<Crypto>,
+    /// The sections of the call: ours is `None`, the others are refused.
+    sections: Vec<Option<String>>,
+    offered: bool,
+    held: bool,
+    agreement: Option<Agreement>,
+}
+
+/// How a section of an offer can be used.
+struct Fit {
+    agreement: Agreement,
+    /// What the answer lists.
+    formats: Vec<(u8, Format)>,
+}
+
+impl Negotiation {
+    /// For a call with media at `local`, as the other side is told.
+    pub fn new(codecs: &[Codec], encryption: Encryption, local: SocketAddr) -> Self {
+        let mut formats: Vec<Format> = codecs.iter().copied().map(Format::Sound).collect();
+        formats.push(Format::Keys { clock_hz: 8_000 });
+        if codecs.contains(&Codec::Opus) {
+            formats.push(Format::Keys { clock_hz: 48_000 });
+        }
+        let formats = formats.into_iter();
+        let suites = Suite::ALL.into_iter().zip(1..);
+        Self {
+            encryption,
+            local,
+            session: fastrand::u64(1..1 << 62),
+            version: 0,
+            said: String::new(),
+            formats: formats.map(|f| (f.usual_payload_type(), f)).collect(),
+            locks: match encryption {
+                Encryption::Off => Vec::new(),
+                _ => suites
+                    .filter_map(|(suite, tag)| Crypto::new(tag, suite))
+                    .collect(),
+            },
+            sections: vec![None],
+            offered: false,
+            held: false,
+            agreement: None,
+        }
+    }
+
+    /// What was agreed upon last.
+    pub const fn agreement(&self) -> Option<&Agreement> {
+        self.agreement.as_ref()
+    }
+
+    /// From the next description on we hear nothing, or do again.
+    pub const fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// What we want.
+    pub fn offer(&mut self) -> String {
+        self.offered = true;
+        let secure = self.encryption == Encryption::Require
+            || self.agreement.as_ref().is_some_and(|a| a.crypto.is_some());
+        let (protocol, locks) = if secure {
+            ("RTP/SAVP", self.locks.clone())
+        } else {
+            ("RTP/AVP", Vec::new())
+        };
+        let direction = Direction::new(true, !self.held);
+        let formats = self.formats.clone();
+        let ours = self.write_section(protocol, &formats, &locks, direction, false);
+        self.write(&ours)
+    }
+
+    /// What we agree to of an offer.
+    pub fn answer(&mut self, offer: &str) -> Result<String, SdpError> {
+        let description = Description::parse(offer)?;
+        let mut best: Option<(usize, Fit)> = None;
+        let mut refused = SdpError::Unacceptable("it offers no sound");
+        for (index, section) in description.sections.iter().enumerate() {
+            if section.media != "audio" || section.port == 0 {
+                continue;
+            }
+            match self.fit(section) {
+                Ok(fit) => {
+                    let better = best.as_ref().is_none_or(|(_, best)| {
+                        best.agreement.crypto.is_none() && fit.agreement.crypto.is_some()
+                    });
+                    if better {
+                        best = Some((index, fit));
+                    }
+                }
+                Err(error) => refused = error,
+            }
+        }
+        let Some((chosen, fit)) = best else {
+            return Err(refused);
+        };
+        let Some(section) = description.sections.get(chosen) else {
+            return Err(refused);
+        };
+        self.adopt(&fit.formats);
+        self.sections = description
+            .sections
+            .iter()
+            .map(|section| {
+                let mut line = String::new();
+                write_refusal(&mut line, section);
+                Some(line)
+            })
+            .collect();
+        if let Some(ours) = self.sections.get_mut(chosen) {
+            *ours = None;
+        }
+        let agreement = &fit.agreement;
+        let direction = Direction::new(agreement.sends, agreement.hears);
+        let locks: Vec<Crypto> = agreement
+            .crypto
+            .iter()
+            .map(|(ours, _)| ours.clone())
+            .collect();
+        let ours = self.write_section(
+            section.protocol,
+            &fit.formats,
+            &locks,
+            direction,
+            agreement.rtcp_mux,
+        );
+        self.agreement = Some(fit.agreement);
+        self.offered = false;
+        Ok(self.write(&ours))
+    }
+
+    /// What the other side agrees to of our last offer. It may say so several times, and change its mind until the call
+    /// is answered.
+    pub fn accepted(&mut self, answer: &str) -> Result<(), SdpError> {
+        if !self.offered {
+            return Err(SdpError::NoOffer);
+        }
+        let description = Description::parse(answer)?;
+        let ours = self.sections.iter().position(Option::is_none).unwrap_or(0);
+        let section = description.sections.get(ours);
+        let Some(section) = section.filter(|s| s.media == "audio" && s.port > 0) else {
+            return Err(SdpError::Unacceptable("it refuses sound"));
+        };
+        let fit = self.fit(section)?;
+        self.agreement = Some(Agreement {
+            // They may still send anything that we offered.
+            receives: self.formats.clone(),
+            rtcp_mux: false,
+            ..fit.agreement
+        });
+        Ok(())
+    }
+
+    /// How a section can be used, in an offer as in an answer.
+    fn fit(&self, section: &Section<'_>) -> Result<Fit, SdpError> {
+        let crypto = self.crypto(section)?;
+        let known: Vec<(u8, Format)> = section
+            .rtp_formats()
+            .filter_map(|format| {
+                let same = |(_, ours): &&(u8, Format)| {
+                    ours.name().eq_ignore_ascii_case(format.name)
+                        && ours.clock_hz() == format.clock_hz
+                };
+                let (_, ours) = self.formats.iter().find(same)?;
+                Some((format.payload_type, *ours))
+            })
+            .collect();
+        let (payload_type, codec) = self
+            .choose(&known)
+            .ok_or(SdpError::Unacceptable("no codec is common to both sides"))?;
+        let keys = keys_of(&known, codec);
+        let mut formats = vec![(payload_type, Format::Sound(codec))];
+        formats.extend(keys);
+        let theirs = section.direction();
+        let rtp = section.rtp();
+        if rtp.is_some_and(|rtp| rtp.is_ipv4() != self.local.is_ipv4()) {
+            return Err(SdpError::Unacceptable(
+                "its address is of the other family of IP addresses",
+            ));
+        }
+        if rtp.is_some_and(|rtp| rtp.ip().is_multicast()) {
+            return Err(SdpError::Unacceptable("its address is that of a group"));
+        }
+        let rtcp = section
+            .rtcp()
+            .filter(|rtcp| rtp.is_some_and(|rtp| rtp.ip() == rtcp.ip()));
+        let wanted = section.packet_ms().filter(|ms| PACKETS_MS.contains(ms));
+        let agreement = Agreement {
+            codec,
+            payload_type,
+            keys: keys.map(|(payload_type, format)| (payload_type, format.clock_hz())),
+            receives: known,
+            rtp,
+            rtcp,
+            rtcp_mux: section.has("rtcp-mux"),
+            sends: theirs.receives(),
+            hears: theirs.sends() && !self.held,
+            packet_ms: match codec {
+                Codec::Opus => PACKET_MS,
+                _ => wanted.unwrap_or(PACKET_MS),
+            },
+            crypto,
+        };
+        Ok(Fit { agreement, formats })
+    }
+
+    /// Our key and theirs, where media is to be encrypted.
+    fn crypto(&self, section: &Section<'_>) -> Result<Option<(Crypto, Crypto)>, SdpError> {
+        let secure = match section.protocol {
+            "RTP/AVP" | "RTP/AVPF" => false,
+            "RTP/SAVP" | "RTP/SAVPF" => true,
+            _ => {
+                return Err(SdpError::Unacceptable(
+                    "its transport is not RTP/AVP or RTP/SAVP",
+                ));
+            }
+        };
+        let needed = secure || self.encryption == Encryption::Require;
+        if self.encryption == Encryption::Off {
+            return if secure {
+                Err(SdpError::Unacceptable(
+                    "encrypted media is switched off here",
+                ))
+            } else {
+                Ok(None)
+            };
+        }
+        let usable = section.attributes("crypto").find_map(|value| {
+            let theirs = Crypto::parse(value)?;
+            let ours = self.locks.iter().find(|ours| ours.suite == theirs.suite)?;
+            let ours = Crypto {
+                tag: theirs.tag,
+                ..ours.clone()
+            };
+            Some((ours, theirs))
+        });
+        match usable {
+            None if needed => Err(SdpError::Unacceptable(
+                "it has no a=crypto with AES_CM_128_HMAC_SHA1_80 or _32, which is required",
+            )),
+            usable => Ok(usable),
+        }
+    }
+
+    /// The codec that the call has already, or the one that we like best.
+    fn choose(&self, known: &[(u8, Format)]) -> Option<(u8, Codec)> {
+        let offered = |codec: Codec| {
+            let mut known = known.iter();
+            let (payload_type, _) = known.find(|(_, format)| *format == Format::Sound(codec))?;
+            Some((*payload_type, codec))
+        };
+        let present = self.agreement.as_ref().map(|agreement| agreement.codec);
+        let ours = self.formats.iter().filter_map(|(_, format)| match format {
+            Format::Sound(codec) => Some(*codec),
+            Format::Keys { .. } => None,
+        });
+        present.into_iter().chain(ours).find_map(offered)
+    }
+
+    /// Takes over the payload types of the other side, so that a later offer of ours has the same.
+    fn adopt(&mut self, theirs: &[(u8, Format)]) {
+        for (payload_type, format) in theirs {
+            for (ours, our_format) in &mut self.formats {
+                if our_format == format {
+                    *ours = *payload_type;
+                }
+            }
+        }
+        let is_theirs = |format: &Format| theirs.iter().any(|(_, theirs)| theirs == format);
+        let mut taken: Vec<u8> = theirs
+            .iter()
+            .map(|(payload_type, _)| *payload_type)
+            .collect();
+        for (payload_type, format) in &mut self.formats {
+            if is_theirs(format) {
+                continue;
+            }
+            if taken.contains(payload_type) {
+                let free = DYNAMIC.into_iter().find(|free| !taken.contains(free));
+                *payload_type = free.unwrap_or(*payload_type);
+            }
+            taken.push(*payload_type);
+        }
+    }
+
+    fn write_section(
+        &self,
+        protocol: &str,
+        formats: &[(u8, Format)],
+        locks: &[Crypto],
+        direction: Direction,
+        rtcp_mux: bool,
+    ) -> String {
+        let mut text = format!("m=audio {} {protocol}", self.local.port());
+        // Writing to a string does not fail.
+        for (payload_type, _) in formats {
+            let _ = write!(text, " {payload_type}");
+        }
+        text.push_str("\r\n");
+        for (number, format) in formats {
+            let channels = match format {
+                Format::Sound(Codec::Opus) => "/2",
+                _ => "",
+            };
+            let (name, clock_hz) = (format.name(), format.clock_hz());
+            let _ = write!(text, "a=rtpmap:{number} {name}/{clock_hz}{channels}\r\n");
+            let _ = match format {
+                Format::Sound(Codec::Opus) => write!(text, "a=fmtp:{number} useinbandfec=1\r\n"),
+                Format::Keys { .. } => write!(text, "a=fmtp:{number} 0-15\r\n"),
+                Format::Sound(_) => Ok(()),
+            };
+        }
+        for lock in locks {
+            let _ = write!(text, "a=crypto:{}\r\n", lock.write());
+        }
+        let _ = write!(text, "a=ptime:{PACKET_MS}\r\na={}\r\n", direction.name());
+        if rtcp_mux {
+            text.push_str("a=rtcp-mux\r\n");
+        }
+        text
+    }
+
+    /// A whole description. Its version grows when it says something else than the one before.
+    fn write(&mut self, ours: &str) -> String {
+        let sections = self.sections.iter();
+        let body: String = sections
+            .map(|refused| refused.as_deref().unwrap_or(ours))
+            .collect();
+        if body != self.said {
+            self.version += 1;
+            self.said = body;
+        }
+        let mut text = String::new();
+        write_head(&mut text, self.session, self.version, self.local.ip());
+        text.push_str(&self.said);
+        text
+    }
+}
+
+/// The keys that go with a codec: on its clock, or on that of telephones.
+fn keys_of(known: &[(u8, Format)], codec: Codec) -> Option<(u8, Format)> {
+    let on = |clock_hz| {
+        let mut known = known.iter();
+        known
+            .find(|(_, format)| *format == Format::Keys { clock_hz })
+            .copied()
+    };
+    on(codec.clock_hz()).or_else(|| on(8_000))
+}

@@ -1,0 +1,194 @@
+//! The UDP ports of calls: an even one for RTP and the one above for RTCP. A pair that was used rests for a while, so that
+//! what is still under way to the call before does not get into the next one. What travels through them is left to others.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::NoPort;
+
+/// How long a pair rests: longer than any telephone goes on sending after the end.
+const REST: Duration = Duration::from_secs(30);
+/// Of the kernel's buffer of each socket: two seconds of sound.
+const SOCKET_BUFFER_BYTES: usize = 64 << 10;
+
+/// All pairs of a range.
+#[derive(Debug)]
+pub struct Ports {
+    range: RangeInclusive<u16>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the search goes on: ports that were closed last are used again last.
+    next: u16,
+    used: HashSet<u16>,
+    /// With the time from which on they may be used again.
+    resting: VecDeque<(Instant, u16)>,
+}
+
+/// An open pair. Dropped, it rests.
+#[derive(Debug)]
+pub struct PortPair {
+    /// For RTP, non-blocking.
+    pub rtp: UdpSocket,
+    /// For RTCP, non-blocking.
+    pub rtcp: UdpSocket,
+    /// Of [`Self::rtp`].
+    pub address: SocketAddr,
+    /// That nobody else uses it.
+    pub lease: Lease,
+}
+
+/// A pair that is in use.
+#[derive(Debug)]
+pub struct Lease {
+    ports: Arc<Ports>,
+    port: u16,
+}
+
+impl Ports {
+    /// The pairs of a range.
+    pub fn new(range: RangeInclusive<u16>) -> Arc<Self> {
+        Arc::new(Self {
+            range,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Opens a pair at an address of this machine.
+    pub fn open(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<PortPair, NoPort> {
+        let pairs = self.range.len() / 2 + 1;
+        for _ in 0..pairs {
+            let Some(lease) = self.lease(now) else {
+                break;
+            };
+            let port = lease.port;
+            match bind(address, port).and_then(|rtp| Ok((rtp, bind(address, port + 1)?))) {
+                Ok((rtp, rtcp)) => {
+                    return Ok(PortPair {
+                        rtp,
+                        rtcp,
+                        address: SocketAddr::new(address, port),
+                        lease,
+                    });
+                }
+                // Somebody else's: the next.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(NoPort::Address(address, error)),
+            }
+        }
+        Err(NoPort::Exhausted(*self.range.start(), *self.range.end()))
+    }
+
+    /// The next pair that is free, as far as we know.
+    fn lease(self: &Arc<Self>, now: Instant) -> Option<Lease> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some((from, port)) = state.resting.front().copied() {
+            if from > now {
+                break;
+            }
+            state.resting.pop_front();
+            state.used.remove(&port);
+        }
+        let first = self.range.start().checked_next_multiple_of(2)?;
+        let last = self.range.end().checked_sub(1)?;
+        let all = (first..=last).step_by(2);
+        let start = state.next;
+        let after = all.clone().filter(|port| *port >= start);
+        let port = after.chain(all).find(|port| !state.used.contains(port))?;
+        state.next = port.saturating_add(2);
+        state.used.insert(port);
+        drop(state);
+        Some(Lease {
+            ports: Arc::clone(self),
+            port,
+        })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = self
+            .ports
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.resting.push_back((Instant::now() + REST, self.port));
+    }
+}
+
+fn bind(address: IpAddr, port: u16) -> io::Result<UdpSocket> {
+    let address = SocketAddr::new(address, port);
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Best effort: the kernel caps it without an error.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    // Voice before everything else, where networks care (RFC 4594: expedited forwarding).
+    let _ = if address.is_ipv6() {
+        socket.set_tclass_v6(0xB8)
+    } else {
+        socket.set_tos_v4(0xB8)
+    };
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// Eight ports that are free just now.
+    fn range() -> RangeInclusive<u16> {
+        let probe = UdpSocket::bind((HERE, 0)).unwrap();
+        let port = probe.local_addr().unwrap().port().min(65_000);
+        port..=port + 7
+    }
+
+    #[test]
+    fn a_pair_is_even_and_nobody_elses() {
+        let ports = Ports::new(range());
+        let now = Instant::now();
+        let pairs: Vec<_> = std::iter::from_fn(|| ports.open(HERE, now).ok()).collect();
+        assert!((3..=4).contains(&pairs.len()), "{}", pairs.len());
+        for pair in &pairs {
+            let (rtp, rtcp) = (
+                pair.rtp.local_addr().unwrap(),
+                pair.rtcp.local_addr().unwrap(),
+            );
+            assert_eq!(rtp, pair.address);
+            assert_eq!((rtp.port() % 2, rtp.port() + 1), (0, rtcp.port()));
+        }
+        assert!(matches!(ports.open(HERE, now), Err(NoPort::Exhausted(..))));
+    }
+
+    #[test]
+    fn a_pair_that_was_used_rests() {
+        let ports = Ports::new(range());
+        let now = Instant::now();
+        while ports.open(HERE, now).is_ok() {}
+        assert!(matches!(ports.open(HERE, now), Err(NoPort::Exhausted(..))));
+        assert!(ports.open(HERE, now + REST / 2).is_err());
+        assert!(ports.open(HERE, Instant::now() + REST).is_ok());
+    }
+
+    #[test]
+    fn an_address_of_others_is_told_as_such() {
+        let ports = Ports::new(range());
+        let elsewhere = "192.0.2.1".parse().unwrap();
+        let refused = ports.open(elsewhere, Instant::now());
+        assert!(matches!(refused, Err(NoPort::Address(address, _)) if address == elsewhere));
+    }
+}

@@ -1,0 +1,280 @@
+//! SRTP with keys from the description (SDES, RFC 4568): `a=crypto` lines, and packets locked and unlocked. Only
+//! AES-128 in counter mode with HMAC-SHA1, which is what telephones have. When it is used is `negotiation`'s.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use webrtc_srtp::context::Context;
+use webrtc_srtp::option::{srtcp_replay_protection, srtp_replay_protection};
+use webrtc_srtp::protection_profile::ProtectionProfile;
+
+/// Packets that may be overtaken by others before they are taken for repeated ones.
+const REPLAY_WINDOW: usize = 128;
+/// Bytes of a master key, and of the salt after it.
+const KEY: usize = 16;
+const SALT: usize = 14;
+/// RTCP with one sender, its index and its tag is at least so long.
+const SHORTEST_RTCP: usize = 8 + 4 + 10;
+
+/// How packets are locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// With a tag of ten bytes.
+    Sha1_80,
+    /// With a tag of four bytes.
+    Sha1_32,
+}
+
+impl Suite {
+    /// Those that are known, the better one first.
+    pub const ALL: [Self; 2] = [Self::Sha1_80, Self::Sha1_32];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sha1_80 => "AES_CM_128_HMAC_SHA1_80",
+            Self::Sha1_32 => "AES_CM_128_HMAC_SHA1_32",
+        }
+    }
+
+    const fn profile(self) -> ProtectionProfile {
+        match self {
+            Self::Sha1_80 => ProtectionProfile::Aes128CmHmacSha1_80,
+            Self::Sha1_32 => ProtectionProfile::Aes128CmHmacSha1_32,
+        }
+    }
+}
+
+/// A master key with its salt.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; KEY + SALT]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// One `a=crypto`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crypto {
+    /// By which an answer says which line it takes.
+    pub tag: u32,
+    /// How packets are locked.
+    pub suite: Suite,
+    /// What for, by who wrote the line.
+    pub key: Key,
+}
+
+impl Crypto {
+    /// A line with a new key; `None` when the system has no randomness.
+    pub fn new(tag: u32, suite: Suite) -> Option<Self> {
+        let mut key = [0; KEY + SALT];
+        getrandom::fill(&mut key).ok()?;
+        Some(Self {
+            tag,
+            suite,
+            key: Key(key),
+        })
+    }
+
+    /// Reads the value of `a=crypto`. `None` for what cannot be used: another suite, several keys, a key identifier in
+    /// packets, or parameters that ask for less.
+    pub fn parse(value: &str) -> Option<Self> {
+        let mut words = value.split_ascii_whitespace();
+        let tag = words.next()?.parse().ok()?;
+        let name = words.next()?;
+        let suite = Suite::ALL.into_iter().find(|suite| suite.name() == name)?;
+        let key = words.next()?.strip_prefix("inline:")?;
+        let mut parts = key.split('|');
+        let key = STANDARD.decode(parts.next()?).ok()?.try_into().ok()?;
+        // A lifetime is of no concern: a call does not last 2³¹ packets. `1:4` would be a key identifier.
+        let plain = !parts.any(|part| part.contains(':')) && words.next().is_none();
+        plain.then_some(Self {
+            tag,
+            suite,
+            key: Key(key),
+        })
+    }
+
+    /// The value of `a=crypto`.
+    pub fn write(&self) -> String {
+        let key = STANDARD.encode(self.key.0);
+        format!("{} {} inline:{key}", self.tag, self.suite.name())
+    }
+
+    fn context(&self) -> Option<Context> {
+        let (key, salt) = self.key.0.split_at(KEY);
+        Context::new(
+            key,
+            salt,
+            self.suite.profile(),
+            Some(srtp_replay_protection(REPLAY_WINDOW)),
+            Some(srtcp_replay_protection(REPLAY_WINDOW)),
+        )
+        .ok()
+    }
+}
+
+/// Locks what is sent.
+pub struct Lock(Context);
+
+impl Lock {
+    /// With our key.
+    pub fn new(crypto: &Crypto) -> Option<Self> {
+        crypto.context().map(Self)
+    }
+
+    /// An RTP packet, locked.
+    pub fn rtp(&mut self, packet: &[u8]) -> Option<Bytes> {
+        self.0.encrypt_rtp(packet).ok()
+    }
+
+    /// An RTCP packet, locked.
+    pub fn rtcp(&mut self, packet: &[u8]) -> Option<Bytes> {
+        self.0.encrypt_rtcp(packet).ok()
+    }
+}
+
+/// Unlocks what comes. It keeps the state of one stream, that of the packet that was authentic last: strangers with
+/// streams of their own cost no memory.
+pub struct Unlock {
+    crypto: Crypto,
+    rtp: Option<(u32, Context)>,
+    rtcp: Option<(u32, Context)>,
+}
+
+impl Unlock {
+    /// With the key of the other side.
+    pub const fn new(crypto: Crypto) -> Self {
+        Self {
+            crypto,
+            rtp: None,
+            rtcp: None,
+        }
+    }
+
+    /// The plain packet, header and all, if it is authentic and new.
+    pub fn rtp(&mut self, packet: &[u8], ssrc: u32) -> Option<Bytes> {
+        if let Some((current, context)) = &mut self.rtp
+            && *current == ssrc
+        {
+            return context.decrypt_rtp(packet).ok();
+        }
+        let mut context = self.crypto.context()?;
+        let plain = context.decrypt_rtp(packet).ok()?;
+        self.rtp = Some((ssrc, context));
+        Some(plain)
+    }
+
+    /// The plain packet if it is authentic and new.
+    pub fn rtcp(&mut self, packet: &[u8]) -> Option<Bytes> {
+        if packet.len() < SHORTEST_RTCP {
+            return None;
+        }
+        let ssrc = u32::from_be_bytes(*packet.get(4..)?.first_chunk()?);
+        if let Some((current, context)) = &mut self.rtcp
+            && *current == ssrc
+        {
+            return context.decrypt_rtcp(packet).ok();
+        }
+        let mut context = self.crypto.context()?;
+        let plain = context.decrypt_rtcp(packet).ok()?;
+        self.rtcp = Some((ssrc, context));
+        Some(plain)
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock(…)")
+    }
+}
+
+impl fmt::Debug for Unlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unlock(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rtp::Header;
+    use super::*;
+
+    fn packet(sequence: u16, ssrc: u32) -> Vec<u8> {
+        let mut packet = Vec::new();
+        let header = Header {
+            marker: false,
+            payload_type: 0,
+            sequence,
+            timestamp: 160 * u32::from(sequence),
+            ssrc,
+        };
+        header.write(&mut packet);
+        packet.extend([0x55; 160]);
+        packet
+    }
+
+    #[test]
+    fn a_line_is_read_as_it_was_written_and_keeps_its_key_to_itself() {
+        for suite in Suite::ALL {
+            let crypto = Crypto::new(3, suite).unwrap();
+            assert_eq!(Crypto::parse(&crypto.write()), Some(crypto.clone()));
+            assert!(!format!("{crypto:?}").contains(&STANDARD.encode(crypto.key.0)[..6]));
+        }
+        let key = STANDARD.encode([7; 30]);
+        let with_lifetime = format!("1 AES_CM_128_HMAC_SHA1_80 inline:{key}|2^20");
+        assert!(Crypto::parse(&with_lifetime).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_not_taken() {
+        let key = STANDARD.encode([7; 30]);
+        let lines = [
+            String::new(),
+            format!("x AES_CM_128_HMAC_SHA1_80 inline:{key}"),
+            format!("1 AES_256_CM_HMAC_SHA1_80 inline:{key}"),
+            format!("1 AES_CM_128_HMAC_SHA1_80 {key}"),
+            format!(
+                "1 AES_CM_128_HMAC_SHA1_80 inline:{}",
+                STANDARD.encode([7; 29])
+            ),
+            format!("1 AES_CM_128_HMAC_SHA1_80 inline:{key}|2^20|1:4"),
+            format!("1 AES_CM_128_HMAC_SHA1_80 inline:{key} UNENCRYPTED_SRTP"),
+        ];
+        for line in lines {
+            assert_eq!(Crypto::parse(&line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn packets_come_out_as_they_went_in_once_and_only_if_they_are_authentic() {
+        for suite in Suite::ALL {
+            let crypto = Crypto::new(1, suite).unwrap();
+            let mut lock = Lock::new(&crypto).unwrap();
+            let mut unlock = Unlock::new(crypto);
+            // Across the wrap of the sequence number, in an order that networks have.
+            for sequence in [65_534, 65_535, 1, 0, 2_u16] {
+                let plain = packet(sequence, 9);
+                let mut locked = lock.rtp(&plain).unwrap().to_vec();
+                assert_ne!(locked[12..172], plain[12..]);
+                locked[100] ^= 1;
+                assert_eq!(unlock.rtp(&locked, 9), None);
+                locked[100] ^= 1;
+                assert_eq!(unlock.rtp(&locked, 9).as_deref(), Some(&plain[..]));
+                assert_eq!(unlock.rtp(&locked, 9), None);
+            }
+            let stranger = packet(1, 10);
+            assert_eq!(unlock.rtp(&stranger, 10), None);
+            let report = [0x80, 201, 0, 1, 0, 0, 0, 9];
+            let locked = lock.rtcp(&report).unwrap();
+            for length in 0..locked.len() {
+                assert_eq!(unlock.rtcp(&locked[..length]), None);
+            }
+            assert_eq!(unlock.rtcp(&locked).as_deref(), Some(&report[..]));
+            assert_eq!(unlock.rtcp(&locked), None);
+        }
+    }
+}

@@ -1,0 +1,807 @@
+//! Whole calls in virtual time: a telephone at one end, a room at the other, and a network between them that loses,
+//! delays and reorders.
+
+use std::f32::consts::TAU;
+use std::net::IpAddr;
+
+use super::super::codec::{Decoder, Encoder};
+use super::super::negotiation::Negotiation;
+use super::super::{Codec, Encryption};
+use super::*;
+use crate::audio::jitter::{Arrived, JitterBuffer};
+use crate::audio::opus::{Application, MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
+use crate::audio::{Layout, SampleRate};
+use crate::providers::rooms::link::{
+    Frame, Join, JoinKind, LinkEnd, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const FRAME: Duration = Duration::from_millis(20);
+
+fn join() -> Join {
+    Join {
+        room: "room".to_owned(),
+        identity: "sip_1".to_owned(),
+        name: String::new(),
+        kind: JoinKind::Telephone,
+        metadata: String::new(),
+        attributes: Vec::new(),
+        listen: Listen::All,
+        audio: true,
+    }
+}
+
+fn phone_address() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 7], 6_000))
+}
+
+/// What was sent to where.
+#[derive(Default)]
+struct Network(Vec<(Port, SocketAddr, Vec<u8>)>);
+
+impl Wire for Network {
+    fn send(&mut self, port: Port, to: SocketAddr, datagram: &[u8]) {
+        self.0.push((port, to, datagram.to_vec()));
+    }
+}
+
+/// A call between a telephone that is played here and a room that is looked into.
+struct Stage {
+    now: Instant,
+    session: Session,
+    events: mpsc::Receiver<MediaEvent>,
+    room: RoomLink,
+    frames: LinkEnd,
+    sent: Network,
+    agreement: Agreement,
+    lock: Option<Lock>,
+    unlock: Option<Unlock>,
+    header: Header,
+    encoder: Encoder,
+    decoder: Decoder,
+}
+
+impl Stage {
+    /// A call with this codec, which the telephone offers.
+    fn new(codec: Codec) -> Self {
+        Self::with(codec, Encryption::Off)
+    }
+
+    fn with(codec: Codec, encryption: Encryption) -> Self {
+        let address = |last: u8, port| SocketAddr::new(IpAddr::from([192, 0, 2, last]), port);
+        let mut phone = Negotiation::new(&[codec], encryption, phone_address());
+        let mut ours = Negotiation::new(&Codec::ALL, encryption, address(1, 20_000));
+        let offer = phone.offer();
+        let answer = ours.answer(&offer).unwrap();
+        phone.accepted(&answer).unwrap();
+        let agreement = ours.agreement().unwrap().clone();
+        let theirs = phone.agreement().unwrap();
+        let now = Instant::now();
+        let (tell, events) = mpsc::channel(64);
+        let start = Start {
+            now,
+            timeout: Duration::from_secs(30),
+            complexity: 1,
+        };
+        let mut session = Session::new(start, tell);
+        let (room, frames) = pair(&join(), |_: Woken| {});
+        let RoomLink {
+            events: link_events,
+            publish,
+            control,
+        } = room;
+        session.publish(publish);
+        let (spare, _end) = pair(&join(), |_| {});
+        let room = RoomLink {
+            events: link_events,
+            publish: spare.publish,
+            control,
+        };
+        session.agree(&agreement, now);
+        Self {
+            now,
+            session,
+            events,
+            room,
+            frames,
+            sent: Network::default(),
+            lock: theirs
+                .crypto
+                .as_ref()
+                .map(|(ours, _)| Lock::new(ours).unwrap()),
+            unlock: theirs
+                .crypto
+                .as_ref()
+                .map(|(_, theirs)| Unlock::new(theirs.clone())),
+            header: Header {
+                marker: true,
+                payload_type: theirs.payload_type,
+                sequence: 65_500,
+                timestamp: u32::MAX - 5_000,
+                ssrc: 77,
+            },
+            encoder: Encoder::new(codec, 1).unwrap(),
+            decoder: Decoder::new(codec).unwrap(),
+            agreement,
+        }
+    }
+
+    fn codec(&self) -> Codec {
+        self.agreement.codec
+    }
+
+    /// The telephone's next packet, of a tone at the time of its timestamp.
+    fn packet(&mut self, hz: f32, ms: u32) -> Vec<u8> {
+        let codec = self.codec();
+        let rate = codec.rate().hz();
+        let length = (rate * ms / 1_000) as usize;
+        let first = codec.samples(self.header.timestamp.wrapping_add(5_001)) % 1_000_000;
+        let tone = |n| (8_000.0 * (TAU * hz * ((first + n) as f32 / rate as f32)).sin()) as i16;
+        let sound: Vec<i16> = (0..length).map(tone).collect();
+        let mut packet = Vec::new();
+        self.header.write(&mut packet);
+        assert!(self.encoder.encode(&sound, &mut packet));
+        self.header.sequence = self.header.sequence.wrapping_add(1);
+        self.header.timestamp = self.header.timestamp.wrapping_add(codec.ticks(length));
+        self.header.marker = false;
+        match &mut self.lock {
+            Some(lock) => lock.rtp(&packet).unwrap().to_vec(),
+            None => packet,
+        }
+    }
+
+    fn receive(&mut self, packet: &[u8]) {
+        self.session
+            .receive(Port::Rtp, packet, phone_address(), self.now);
+    }
+
+    fn tick(&mut self) {
+        self.session.tick(self.now, &mut self.sent);
+        self.now += FRAME;
+    }
+
+    /// The telephone says a tone for so long, 20 ms at a time, and each packet comes.
+    fn say(&mut self, hz: f32, packets: u32) {
+        for _ in 0..packets {
+            let packet = self.packet(hz, 20);
+            self.receive(&packet);
+            self.tick();
+        }
+    }
+
+    /// What the room was sent since the last time.
+    fn frames(&self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.frames.next_frame()).collect()
+    }
+
+    /// RTP that the telephone was sent since the last time, plain.
+    fn heard(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let sent = std::mem::take(&mut self.sent.0);
+        let mut heard = Vec::new();
+        for (port, _, packet) in sent {
+            if port == Port::Rtp && !rtp::is_rtcp(&packet) {
+                let packet = match &mut self.unlock {
+                    Some(unlock) => {
+                        let (header, _) = Header::parse(&packet).unwrap();
+                        unlock.rtp(&packet, header.ssrc).unwrap().to_vec()
+                    }
+                    None => packet,
+                };
+                let (header, payload) = Header::parse(&packet).unwrap();
+                heard.push((header, packet[payload].to_vec()));
+            }
+        }
+        heard
+    }
+
+    fn events(&mut self) -> Vec<MediaEvent> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+}
+
+/// Somebody in the room who says a tone: 20 ms each time.
+struct Speaker {
+    writer: TrackWriter,
+    encoder: OpusEncoder,
+    hz: f32,
+    sequence: u64,
+}
+
+impl Speaker {
+    fn new(stage: &mut Stage, hz: f32) -> Self {
+        let (writer, audio) = LinkEnd::track();
+        stage.session.hear(&format!("TR_{hz}"), audio);
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: 40_000,
+            complexity: 1,
+            fec_loss_percent: None,
+        };
+        let layout = Layout::mono(SampleRate::HZ_48000);
+        Self {
+            writer,
+            encoder: OpusEncoder::new(layout, settings).unwrap(),
+            hz,
+            sequence: 0,
+        }
+    }
+
+    fn say(&mut self, now: Instant) {
+        let first = self.sequence as usize * 960;
+        let tone = |n| (8_000.0 * (TAU * self.hz * ((first + n) as f32 / 48_000.0)).sin()) as i16;
+        let sound: Vec<i16> = (0..960).map(tone).collect();
+        let mut packet = vec![0; MAX_FRAME_PACKET];
+        let bytes = self.encoder.encode(&sound, &mut packet).unwrap();
+        self.writer.write(Packet {
+            payload: packet[..bytes].into(),
+            sequence: self.sequence,
+            timestamp: self.sequence as u32 * 960,
+            marker: self.sequence == 0,
+            arrived: now,
+        });
+        self.sequence += 1;
+    }
+}
+
+/// What share of a sound is at a frequency: 1 for a pure tone.
+fn purity(sound: &[i16], rate_hz: u32, hz: f32) -> f32 {
+    let (mut re, mut im, mut energy) = (0.0_f64, 0.0_f64, 1.0_f64);
+    for (n, sample) in sound.iter().enumerate() {
+        let phase = f64::from(TAU * hz) * n as f64 / f64::from(rate_hz);
+        re += f64::from(*sample) * phase.cos();
+        im += f64::from(*sample) * phase.sin();
+        energy += f64::from(*sample).powi(2);
+    }
+    (2.0 * (re * re + im * im) / (sound.len().max(1) as f64 * energy)) as f32
+}
+
+/// What somebody in the room hears of frames that come when they were sent.
+fn decoded(frames: &[Frame]) -> Vec<i16> {
+    let mut decoder =
+        crate::audio::opus::OpusDecoder::new(Layout::mono(SampleRate::HZ_48000)).unwrap();
+    let mut sound = Vec::new();
+    for frame in frames {
+        decoder.decode(&frame.payload, &mut sound).unwrap();
+    }
+    sound
+}
+
+/// Takes frames as they come, ten at most wait.
+fn say_and_collect(stage: &mut Stage, hz: f32, packets: u32) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for _ in 0..packets {
+        stage.say(hz, 1);
+        frames.extend(stage.frames());
+    }
+    frames
+}
+
+fn steps(frames: &[Frame]) -> Vec<u32> {
+    let steps = frames.windows(2);
+    steps
+        .map(|w| w[1].timestamp.wrapping_sub(w[0].timestamp))
+        .collect()
+}
+
+#[test]
+fn a_tone_on_the_telephone_is_heard_in_the_room_in_every_codec() {
+    for codec in Codec::ALL {
+        let mut stage = Stage::new(codec);
+        let frames = say_and_collect(&mut stage, 700.0, 100);
+        assert_eq!(frames.len(), 100, "{codec:?}");
+        assert!(frames[0].marker && !frames[1].marker);
+        assert!(steps(&frames).iter().all(|step| *step == 960), "{codec:?}");
+        let sound = decoded(&frames);
+        let share = purity(&sound[9_600..], 48_000, 700.0);
+        assert!(share > 0.95, "{codec:?}: {share}");
+        // A sine of 8,000 is 15 dB below full scale.
+        assert!(
+            (13..=17).contains(&frames[50].level),
+            "{}",
+            frames[50].level
+        );
+        assert_eq!(stage.events(), [MediaEvent::FirstPacket]);
+        assert_eq!(stage.session.report().lost_in, 0);
+    }
+}
+
+#[test]
+fn a_tone_in_the_room_is_heard_on_the_telephone_in_every_codec() {
+    for codec in Codec::ALL {
+        let mut stage = Stage::new(codec);
+        let mut speaker = Speaker::new(&mut stage, 600.0);
+        for _ in 0..100 {
+            speaker.say(stage.now);
+            stage.tick();
+        }
+        let heard = stage.heard();
+        assert_eq!(heard.len(), 100);
+        let mut sound = Vec::new();
+        for (n, (header, payload)) in heard.iter().enumerate() {
+            assert_eq!(header.marker, n == 0);
+            assert_eq!(header.payload_type, stage.header.payload_type);
+            let since = header.timestamp.wrapping_sub(heard[0].0.timestamp);
+            assert_eq!(since, n as u32 * codec.clock_hz() / 50);
+            assert_eq!(header.sequence, heard[0].0.sequence.wrapping_add(n as u16));
+            stage.decoder.decode(payload, &mut sound);
+        }
+        let rate = codec.rate().hz();
+        let share = purity(&sound[sound.len() / 4..], rate, 600.0);
+        assert!(share > 0.95, "{codec:?}: {share}");
+    }
+}
+
+#[test]
+fn everybody_in_the_room_is_heard_and_nobody_while_it_is_muted() {
+    let mut stage = Stage::new(Codec::Pcma);
+    let mut speakers = [440.0, 1_000.0].map(|hz| Speaker::new(&mut stage, hz));
+    let mut hear = |stage: &mut Stage| {
+        for _ in 0..50 {
+            speakers
+                .iter_mut()
+                .for_each(|speaker| speaker.say(stage.now));
+            stage.tick();
+        }
+        let mut sound = Vec::new();
+        for (_, payload) in stage.heard() {
+            stage.decoder.decode(&payload, &mut sound);
+        }
+        sound
+    };
+    let sound = hear(&mut stage);
+    let late = &sound[4_000..];
+    for hz in [440.0, 1_000.0] {
+        assert!(purity(late, 8_000, hz) > 0.4, "{hz}");
+    }
+    stage.session.mute(true);
+    // The filter still holds the end of what was said before.
+    assert!(
+        hear(&mut stage)[320..]
+            .iter()
+            .all(|sample| sample.abs() <= 8)
+    );
+    stage.session.mute(false);
+    assert!(purity(&hear(&mut stage)[4_000..], 8_000, 440.0) > 0.4);
+    stage.session.forget("TR_1000");
+    assert!(purity(&hear(&mut stage)[4_000..], 8_000, 440.0) > 0.95);
+}
+
+#[test]
+fn packets_of_any_length_become_frames_of_twenty_milliseconds() {
+    for ms in [10, 30, 40, 60] {
+        let mut stage = Stage::new(Codec::Pcmu);
+        let mut frames = Vec::new();
+        for _ in 0..1_200 / ms {
+            let packet = stage.packet(700.0, ms);
+            stage.receive(&packet);
+            stage.now += ms * MS;
+            frames.extend(stage.frames());
+        }
+        assert_eq!(frames.len(), 60, "{ms}");
+        assert!(steps(&frames).iter().all(|step| *step == 960));
+        assert!(purity(&decoded(&frames)[9_600..], 48_000, 700.0) > 0.95);
+    }
+}
+
+#[test]
+fn the_telephone_gets_packets_as_long_as_it_wants_them() {
+    for ms in [10, 30, 40, 60] {
+        let mut stage = Stage::new(Codec::Pcmu);
+        let agreement = Agreement {
+            packet_ms: ms,
+            ..stage.agreement.clone()
+        };
+        stage.session.agree(&agreement, stage.now);
+        for _ in 0..60 {
+            stage.tick();
+        }
+        let heard = stage.heard();
+        assert_eq!(heard.len() as u32, 1_200 / ms);
+        for (n, (header, payload)) in heard.iter().enumerate() {
+            assert_eq!(payload.len() as u32, 8 * ms);
+            let since = header.timestamp.wrapping_sub(heard[0].0.timestamp);
+            assert_eq!(since, n as u32 * 8 * ms);
+        }
+    }
+}
+
+#[test]
+fn losses_are_made_up_pauses_are_kept_and_order_is_restored() {
+    for codec in [Codec::Pcmu, Codec::G722] {
+        let mut stage = Stage::new(codec);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut frames = Vec::new();
+        let mut overtaken: Option<Vec<u8>> = None;
+        let mut lost = 0;
+        for n in 0..500 {
+            let packet = stage.packet(400.0, 20);
+            match random.u8(..100) {
+                0..5 if n > 0 && n < 499 => lost += 1,
+                5..15 if overtaken.is_none() && n < 499 => overtaken = Some(packet),
+                _ => {
+                    stage.receive(&packet);
+                    if let Some(late) = overtaken.take() {
+                        stage.receive(&late);
+                    }
+                }
+            }
+            stage.tick();
+            frames.extend(stage.frames());
+        }
+        assert_eq!(stage.session.report().lost_in, lost, "{codec:?}");
+        assert_eq!(frames.len(), 500, "{codec:?}");
+        assert!(steps(&frames).iter().all(|step| *step == 960));
+        let share = purity(&decoded(&frames)[9_600..], 48_000, 400.0);
+        assert!(share > 0.85, "{codec:?}: {share}");
+        assert!(stage.session.report().packets_in == 500 - lost);
+    }
+}
+
+#[test]
+fn a_pause_stays_a_pause_and_a_clock_set_anew_does_not_stop_the_sound() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let mut frames = say_and_collect(&mut stage, 700.0, 10);
+    // A pause of a second, without loss of packets.
+    stage.header.timestamp = stage.header.timestamp.wrapping_add(8_000);
+    stage.header.marker = true;
+    stage.now += Duration::from_secs(1);
+    frames.extend(say_and_collect(&mut stage, 700.0, 10));
+    assert_eq!(steps(&frames)[9], 960 + 48_000);
+    assert!(frames[10].marker);
+    // A jump of the clock, of the numbers, of the source.
+    for change in 0..3 {
+        match change {
+            0 => stage.header.timestamp = stage.header.timestamp.wrapping_sub(500_000),
+            1 => stage.header.sequence = stage.header.sequence.wrapping_add(20_000),
+            _ => stage.header.ssrc += 1,
+        }
+        stage.now += Duration::from_millis(480);
+        let before = frames.last().unwrap().timestamp;
+        let after = say_and_collect(&mut stage, 700.0, 10);
+        assert!(after.len() >= 9, "{change}: {}", after.len());
+        assert!(after[0].marker, "{change}");
+        let step = after[0].timestamp.wrapping_sub(before);
+        assert!(
+            (960 + 480 * 48..=960 * 2 + 480 * 48).contains(&step),
+            "{change}: {step}"
+        );
+        frames = after;
+    }
+}
+
+#[test]
+fn silence_is_not_sent_and_speech_after_it_begins_where_it_belongs() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    say_and_collect(&mut stage, 700.0, 10);
+    let silence = say_and_collect(&mut stage, 0.0, 100);
+    assert!((10..20).contains(&silence.len()), "{}", silence.len());
+    let speech = say_and_collect(&mut stage, 700.0, 10);
+    assert_eq!(speech.len(), 10);
+    assert!(speech[0].marker);
+    let step = speech[0].timestamp.wrapping_sub(silence[0].timestamp);
+    assert_eq!(step, 100 * 960);
+}
+
+#[test]
+fn keys_are_heard_once_and_are_not_sound() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    say_and_collect(&mut stage, 700.0, 5);
+    stage.events();
+    let (pressed, sound) = (stage.header.timestamp, stage.header.payload_type);
+    for n in 0..10_u16 {
+        let duration = (160 * (n + 1).min(8)).to_be_bytes();
+        let mut packet = Vec::new();
+        stage.header.payload_type = 101;
+        stage.header.timestamp = pressed;
+        stage.header.marker = n == 0;
+        stage.header.write(&mut packet);
+        packet.extend([11, u8::from(n >= 7) << 7 | 0x0A, duration[0], duration[1]]);
+        stage.header.sequence = stage.header.sequence.wrapping_add(1);
+        // Some are lost on the way.
+        if n % 3 != 0 {
+            stage.receive(&packet);
+        }
+        stage.tick();
+    }
+    assert_eq!(
+        stage.events(),
+        [MediaEvent::Digit {
+            code: 11,
+            digit: '#'
+        }]
+    );
+    assert!(stage.frames().is_empty());
+    stage.header.timestamp = pressed.wrapping_add(1_600);
+    stage.header.payload_type = sound;
+    let after = say_and_collect(&mut stage, 700.0, 5);
+    assert_eq!(after.len(), 5);
+    assert!(after[0].marker);
+}
+
+#[test]
+fn keys_are_pressed_in_place_of_sound_and_sound_goes_on_after_them() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    let mut frames = |stage: &mut Stage, count| {
+        for _ in 0..count {
+            speaker.say(stage.now);
+            stage.tick();
+        }
+        stage.heard()
+    };
+    let before = frames(&mut stage, 20);
+    stage.session.press("1w2");
+    let heard = frames(&mut stage, 8 + 25 + 8 + 10);
+    let start = before[0].0;
+    let keys: Vec<_> = heard
+        .iter()
+        .filter(|(h, _)| h.payload_type == 101)
+        .collect();
+    assert_eq!(keys.len(), 14);
+    let events: Vec<u8> = keys.iter().map(|(_, payload)| payload[0]).collect();
+    assert_eq!(events, [[1; 7], [2; 7]].concat());
+    assert_eq!(keys[0].0.timestamp.wrapping_sub(start.timestamp), 20 * 160);
+    assert_eq!(
+        keys[7].0.timestamp.wrapping_sub(start.timestamp),
+        (20 + 33) * 160
+    );
+    let (last, _) = heard.last().unwrap();
+    assert_eq!(last.payload_type, 0);
+    assert_eq!(
+        last.timestamp.wrapping_sub(start.timestamp),
+        (20 + 50) * 160
+    );
+    let numbers = heard.windows(2);
+    let mut numbers = numbers.map(|w| w[1].0.sequence.wrapping_sub(w[0].0.sequence));
+    assert!(numbers.all(|step| step == 1));
+    // No sound while a key is pressed, sound in the pause.
+    assert_eq!(heard.len(), 8 + 25 + 8 + 10 - 2);
+}
+
+#[test]
+fn where_no_keys_are_known_they_are_heard_as_tones() {
+    let mut stage = Stage::new(Codec::Pcma);
+    let agreement = Agreement {
+        keys: None,
+        ..stage.agreement.clone()
+    };
+    stage.session.agree(&agreement, stage.now);
+    stage.session.press("5");
+    let mut sound = Vec::new();
+    for _ in 0..6 {
+        stage.tick();
+    }
+    for (_, payload) in stage.heard() {
+        stage.decoder.decode(&payload, &mut sound);
+    }
+    let tone = &sound[160..720];
+    assert!(purity(tone, 8_000, 770.0) > 0.4 && purity(tone, 8_000, 1_336.0) > 0.4);
+}
+
+#[test]
+fn encrypted_calls_are_heard_both_ways_and_forgeries_are_not() {
+    let mut stage = Stage::with(Codec::Pcmu, Encryption::Require);
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    let mut frames = Vec::new();
+    for _ in 0..60 {
+        speaker.say(stage.now);
+        stage.say(700.0, 1);
+        frames.extend(stage.frames());
+    }
+    assert!(purity(&decoded(&frames)[9_600..], 48_000, 700.0) > 0.95);
+    let mut sound = Vec::new();
+    for (_, payload) in stage.heard() {
+        stage.decoder.decode(&payload, &mut sound);
+    }
+    assert!(purity(&sound[4_000..], 8_000, 600.0) > 0.95);
+    let mut forged = Vec::new();
+    stage.header.write(&mut forged);
+    forged.extend([0; 170]);
+    let before = stage.session.report();
+    stage.receive(&forged);
+    let after = stage.session.report();
+    assert_eq!(after.packets_in, before.packets_in);
+    assert_eq!(after.refused, before.refused + 1);
+    assert!(after.encrypted && stage.frames().is_empty());
+}
+
+#[test]
+fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.tick();
+    assert_eq!(stage.sent.0[0].1, phone_address());
+    let behind_nat = SocketAddr::from(([203, 0, 113, 5], 33_333));
+    let packet = stage.packet(700.0, 20);
+    stage
+        .session
+        .receive(Port::Rtp, &packet, behind_nat, stage.now);
+    stage.sent.0.clear();
+    stage.tick();
+    assert_eq!(stage.sent.0[0].1, behind_nat);
+    let packet = stage.packet(700.0, 20);
+    let stranger = SocketAddr::from(([198, 51, 100, 1], 1));
+    stage
+        .session
+        .receive(Port::Rtp, &packet, stranger, stage.now);
+    stage.sent.0.clear();
+    stage.tick();
+    assert_eq!(stage.sent.0[0].1, behind_nat);
+    assert_eq!(stage.session.report().refused, 1);
+    assert_eq!(stage.session.report().packets_in, 1);
+}
+
+#[test]
+fn a_silent_telephone_is_told_and_a_held_one_is_not() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.say(700.0, 10);
+    stage.events();
+    let wait = |stage: &mut Stage, seconds: u32| {
+        for _ in 0..50 * seconds {
+            stage.tick();
+        }
+        stage.events()
+    };
+    assert_eq!(wait(&mut stage, 29), []);
+    assert_eq!(wait(&mut stage, 2), [MediaEvent::Silent]);
+    let held = Agreement {
+        sends: false,
+        hears: false,
+        ..stage.agreement.clone()
+    };
+    stage.session.agree(&held, stage.now);
+    stage.sent.0.clear();
+    assert_eq!(wait(&mut stage, 60), [MediaEvent::Held(true)]);
+    assert!(stage.heard().is_empty());
+    let agreement = stage.agreement.clone();
+    stage.session.agree(&agreement, stage.now);
+    assert_eq!(wait(&mut stage, 29), [MediaEvent::Held(false)]);
+    let heard = stage.heard();
+    assert!(heard[0].0.marker && heard.len() == 29 * 50);
+    assert_eq!(wait(&mut stage, 2), [MediaEvent::Silent]);
+}
+
+#[test]
+fn a_call_that_we_hold_is_silent_both_ways() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    stage.session.hold(true);
+    let mut sound = Vec::new();
+    for _ in 0..50 {
+        speaker.say(stage.now);
+        stage.say(700.0, 1);
+    }
+    for (_, payload) in stage.heard() {
+        stage.decoder.decode(&payload, &mut sound);
+    }
+    assert!(sound.len() == 8_000 && sound.iter().all(|sample| sample.abs() <= 8));
+    assert!(stage.frames().is_empty());
+    assert_eq!(stage.session.report().packets_in, 50);
+}
+
+#[test]
+fn both_sides_report_how_they_hear_each_other() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    for n in 0..300 {
+        let packet = stage.packet(700.0, 20);
+        if n % 10 != 5 {
+            stage.receive(&packet);
+        }
+        stage.tick();
+        stage.frames();
+    }
+    let reports: Vec<_> = stage
+        .sent
+        .0
+        .iter()
+        .filter(|(port, ..)| *port == Port::Rtcp)
+        .collect();
+    assert_eq!(reports.len(), 1);
+    let (_, to, packet) = reports[0];
+    assert_eq!(*to, SocketAddr::new(phone_address().ip(), 6_001));
+    let reported = rtcp::parse(packet, 77).unwrap();
+    let block = reported.ours.unwrap();
+    assert_eq!(block.lost, 25);
+    assert!(
+        (24..=26).contains(&block.fraction_lost),
+        "{}",
+        block.fraction_lost
+    );
+    let ours = reported.sender.unwrap().0;
+    let mut theirs = Vec::new();
+    let block = rtcp::ReportBlock {
+        ssrc: ours,
+        lost: 4,
+        jitter: 80,
+        ..Default::default()
+    };
+    rtcp::write(&mut theirs, 77, None, Some(block), "phone", false);
+    let stranger = SocketAddr::from(([198, 51, 100, 1], 6_001));
+    stage
+        .session
+        .receive(Port::Rtcp, &theirs, stranger, stage.now);
+    assert_eq!(stage.session.report().lost_out, 0);
+    let from = SocketAddr::new(phone_address().ip(), 6_001);
+    stage.session.receive(Port::Rtcp, &theirs, from, stage.now);
+    let report = stage.session.report();
+    assert_eq!((report.lost_out, report.packets_out), (4, 300));
+    assert!((report.jitter_out_ms - 10.0).abs() < 0.01);
+    assert_eq!(
+        (report.first_in_ms, report.first_out_ms),
+        (Some(0), Some(0))
+    );
+    stage.sent.0.clear();
+    stage.session.end(stage.now, &mut stage.sent);
+    assert!(rtcp::parse(&stage.sent.0[0].2, 77).unwrap().goodbye);
+}
+
+#[test]
+fn jitter_of_the_network_reaches_the_room_as_such_and_is_evened_out_there() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let mut random = fastrand::Rng::with_seed(3);
+    let start = stage.now;
+    let mut arrivals: Vec<(Instant, Vec<u8>)> = (0..500)
+        .map(|n| {
+            let packet = stage.packet(700.0, 20);
+            (start + n * FRAME + random.u32(0..35) * MS, packet)
+        })
+        .collect();
+    arrivals.sort_by_key(|(at, _)| *at);
+    let mut jitter = JitterBuffer::new().unwrap();
+    let (mut sound, mut frame, mut due) = (Vec::new(), [0; ROOM_FRAME], start);
+    let mut sequence = 0;
+    for (at, packet) in arrivals {
+        while due <= at {
+            jitter.pull(due, &mut frame);
+            sound.extend(frame);
+            due += FRAME;
+        }
+        stage.now = at;
+        stage.receive(&packet);
+        for frame in stage.frames() {
+            sequence += 1;
+            jitter.push(Arrived {
+                sequence,
+                timestamp: frame.timestamp,
+                payload: frame.payload,
+                at,
+            });
+        }
+    }
+    assert!(purity(&sound[96_000..144_000], 48_000, 700.0) > 0.9);
+    let report = stage.session.report();
+    assert_eq!(report.lost_in, 0);
+    assert!(
+        (5.0..20.0).contains(&report.jitter_ms),
+        "{}",
+        report.jitter_ms
+    );
+}
+
+#[test]
+fn no_datagram_ends_a_call() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let sample = stage.packet(700.0, 20);
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..20_000 {
+        let mut packet = sample.clone();
+        packet.truncate(random.usize(..=sample.len()));
+        for _ in 0..random.u8(..6) {
+            if let Some(byte) = packet.get_mut(random.usize(..40)) {
+                *byte = random.u8(..);
+            }
+        }
+        let port = if random.bool() { Port::Rtp } else { Port::Rtcp };
+        stage
+            .session
+            .receive(port, &packet, phone_address(), stage.now);
+        if random.u8(..20) == 0 {
+            stage.tick();
+            stage.sent.0.clear();
+        }
+        stage.frames();
+    }
+    stage.header.ssrc = 4_242;
+    let frames = say_and_collect(&mut stage, 700.0, 50);
+    assert!(purity(&decoded(&frames[frames.len() - 30..]), 48_000, 700.0) > 0.9);
+    drop(stage.room.control);
+}

@@ -1,0 +1,238 @@
+//! What a trunk or a dispatch rule must hold, and what an update of one changes, as LiveKit's API has it: a field that an
+//! update does not name stays as it is.
+
+use livekit_protocol as proto;
+use proto::sip_dispatch_rule::Rule;
+pub use proto::update_sip_dispatch_rule_request::Action as RuleChange;
+pub use proto::update_sip_inbound_trunk_request::Action as InboundChange;
+pub use proto::update_sip_outbound_trunk_request::Action as OutboundChange;
+use proto::{ListUpdate, SipDispatchRuleInfo, SipInboundTrunkInfo, SipOutboundTrunkInfo};
+
+use super::TrunkError;
+
+/// The longest text, and the most entries of a list.
+const MOST_BYTES: usize = 64 << 10;
+const MOST_ITEMS: usize = 1_000;
+
+/// Whether an inbound trunk may be among these, of which it is one.
+pub fn check_inbound(
+    all: &[SipInboundTrunkInfo],
+    trunk: &SipInboundTrunkInfo,
+) -> Result<(), TrunkError> {
+    let has_login = !trunk.auth_username.is_empty() && !trunk.auth_password.is_empty();
+    if trunk.numbers.is_empty() && trunk.allowed_addresses.is_empty() && !has_login {
+        return Err(TrunkError::invalid(
+            "numbers, allowed_addresses or auth_username with auth_password: one of them must say who may call",
+        ));
+    }
+    for address in &trunk.allowed_addresses {
+        let network =
+            address.parse::<ipnet::IpNet>().is_ok() || address.parse::<std::net::IpAddr>().is_ok();
+        if !network {
+            return Err(TrunkError::invalid(format!(
+                "allowed_addresses: {address:?} is no address or network"
+            )));
+        }
+    }
+    small("numbers", &trunk.numbers)?;
+    small("allowed_numbers", &trunk.allowed_numbers)?;
+    short("metadata", &trunk.metadata)?;
+    let overlap = |a: &[String], b: &[String]| {
+        a.is_empty() && b.is_empty() || a.iter().any(|number| b.contains(number))
+    };
+    let clashes = |other: &&SipInboundTrunkInfo| {
+        other.sip_trunk_id != trunk.sip_trunk_id
+            && overlap(&other.numbers, &trunk.numbers)
+            && overlap(&other.allowed_numbers, &trunk.allowed_numbers)
+    };
+    match all.iter().find(clashes) {
+        None => Ok(()),
+        Some(other) => Err(TrunkError::invalid(format!(
+            "Conflicting inbound SIP Trunks: {:?} takes calls to the same numbers",
+            other.sip_trunk_id
+        ))),
+    }
+}
+
+/// Whether an outbound trunk can be used.
+pub fn check_outbound(trunk: &SipOutboundTrunkInfo) -> Result<(), TrunkError> {
+    let address = trunk.address.as_str();
+    if address.is_empty() {
+        return Err(TrunkError::invalid("address: is required"));
+    }
+    if address.contains("transport=") {
+        return Err(TrunkError::invalid(
+            "address: the transport has a field of its own",
+        ));
+    }
+    if address.contains(['@', ';', '<', '>'])
+        || address.starts_with("sip:")
+        || address.starts_with("sips:")
+    {
+        return Err(TrunkError::invalid(
+            "address: must be a host name or address, not a URI",
+        ));
+    }
+    if trunk.numbers.is_empty() {
+        return Err(TrunkError::invalid("numbers: at least one is required"));
+    }
+    if proto::SipTransport::try_from(trunk.transport).is_err() {
+        return Err(TrunkError::invalid("transport: is unknown"));
+    }
+    small("numbers", &trunk.numbers)?;
+    short("metadata", &trunk.metadata)
+}
+
+/// Whether a rule may be among these, of which it is one.
+pub fn check_rule(
+    all: &[SipDispatchRuleInfo],
+    rule: &SipDispatchRuleInfo,
+) -> Result<(), TrunkError> {
+    let own = rule.rule.as_ref().and_then(|rule| rule.rule.as_ref());
+    match own {
+        None => return Err(TrunkError::invalid("rule: is required")),
+        Some(Rule::DispatchRuleDirect(direct)) if direct.room_name.is_empty() => {
+            return Err(TrunkError::invalid("rule.room_name: is required"));
+        }
+        Some(_) => {}
+    }
+    small("trunk_ids", &rule.trunk_ids)?;
+    short("metadata", &rule.metadata)?;
+    let overlap = |a: &[String], b: &[String]| {
+        a.is_empty() && b.is_empty() || a.iter().any(|item| b.contains(item))
+    };
+    let clashes = |other: &&SipDispatchRuleInfo| {
+        other.sip_dispatch_rule_id != rule.sip_dispatch_rule_id
+            && overlap(&other.trunk_ids, &rule.trunk_ids)
+            && overlap(&other.inbound_numbers, &rule.inbound_numbers)
+            && overlap(&other.numbers, &rule.numbers)
+            && pin(other) == pin(rule)
+    };
+    match all.iter().find(clashes) {
+        None => Ok(()),
+        Some(other) => Err(TrunkError::invalid(format!(
+            "Conflicting SIP Dispatch Rules: {:?} has the same trunk, number and PIN",
+            other.sip_dispatch_rule_id
+        ))),
+    }
+}
+
+fn pin(rule: &SipDispatchRuleInfo) -> &str {
+    match rule.rule.as_ref().and_then(|rule| rule.rule.as_ref()) {
+        Some(Rule::DispatchRuleDirect(rule)) => &rule.pin,
+        Some(Rule::DispatchRuleIndividual(rule)) => &rule.pin,
+        Some(Rule::DispatchRuleCallee(rule)) => &rule.pin,
+        None => "",
+    }
+}
+
+fn small(field: &str, list: &[String]) -> Result<(), TrunkError> {
+    if list.len() > MOST_ITEMS {
+        return Err(TrunkError::invalid(format!(
+            "{field}: must be at most {MOST_ITEMS}"
+        )));
+    }
+    list.iter().try_for_each(|item| short(field, item))
+}
+
+fn short(field: &str, text: &str) -> Result<(), TrunkError> {
+    if text.len() > MOST_BYTES {
+        return Err(TrunkError::invalid(format!(
+            "{field}: must be at most {MOST_BYTES} bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn set<T>(field: &mut T, change: Option<T>) {
+    if let Some(value) = change {
+        *field = value;
+    }
+}
+
+fn set_list(field: &mut Vec<String>, change: Option<ListUpdate>) {
+    let Some(ListUpdate {
+        set,
+        add,
+        remove,
+        clear,
+    }) = change
+    else {
+        return;
+    };
+    if clear || !set.is_empty() {
+        *field = set;
+    }
+    field.retain(|item| !remove.contains(item));
+    for item in add {
+        if !field.contains(&item) {
+            field.push(item);
+        }
+    }
+}
+
+/// Changes an inbound trunk.
+#[allow(deprecated)] // of a field: older clients still use it
+pub fn inbound(trunk: &mut SipInboundTrunkInfo, change: InboundChange) {
+    let update = match change {
+        InboundChange::Replace(other) => {
+            *trunk = other;
+            return;
+        }
+        InboundChange::Update(update) => update,
+    };
+    set_list(&mut trunk.numbers, update.numbers);
+    set_list(&mut trunk.allowed_addresses, update.allowed_addresses);
+    set_list(&mut trunk.allowed_numbers, update.allowed_numbers);
+    set(&mut trunk.auth_username, update.auth_username);
+    set(&mut trunk.auth_password, update.auth_password);
+    set(&mut trunk.auth_realm, update.auth_realm);
+    set(&mut trunk.name, update.name);
+    set(&mut trunk.metadata, update.metadata);
+    set(&mut trunk.media_encryption, update.media_encryption);
+    trunk.media = update.media.or(trunk.media.take());
+}
+
+/// Changes an outbound trunk.
+#[allow(deprecated)] // as above
+pub fn outbound(trunk: &mut SipOutboundTrunkInfo, change: OutboundChange) {
+    let update = match change {
+        OutboundChange::Replace(other) => {
+            *trunk = other;
+            return;
+        }
+        OutboundChange::Update(update) => update,
+    };
+    set(&mut trunk.address, update.address);
+    set(&mut trunk.transport, update.transport);
+    set(&mut trunk.destination_country, update.destination_country);
+    set_list(&mut trunk.numbers, update.numbers);
+    set(&mut trunk.auth_username, update.auth_username);
+    set(&mut trunk.auth_password, update.auth_password);
+    set(&mut trunk.name, update.name);
+    set(&mut trunk.metadata, update.metadata);
+    set(&mut trunk.media_encryption, update.media_encryption);
+    set(&mut trunk.from_host, update.from_host);
+    trunk.media = update.media.or(trunk.media.take());
+}
+
+/// Changes a dispatch rule.
+#[allow(deprecated)] // as above
+pub fn rule(rule: &mut SipDispatchRuleInfo, change: RuleChange) {
+    let update = match change {
+        RuleChange::Replace(other) => {
+            *rule = other;
+            return;
+        }
+        RuleChange::Update(update) => update,
+    };
+    set_list(&mut rule.trunk_ids, update.trunk_ids);
+    rule.rule = update.rule.or(rule.rule.take());
+    set(&mut rule.name, update.name);
+    set(&mut rule.metadata, update.metadata);
+    if !update.attributes.is_empty() {
+        rule.attributes = update.attributes;
+    }
+    set(&mut rule.media_encryption, update.media_encryption);
+    rule.media = update.media.or(rule.media.take());
+}

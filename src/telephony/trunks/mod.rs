@@ -1,0 +1,573 @@
+//! Trunks and dispatch rules of embedded rooms: what clients of LiveKit's SIP API have made, kept in one file below the
+//! data folder, which holds passwords. Who may change them is the door's matter; what a change may say is `changes`'.
+
+mod changes;
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use livekit_protocol as proto;
+use proto::{SipDispatchRuleInfo, SipInboundTrunkInfo, SipOutboundTrunkInfo};
+use serde::{Deserialize, Serialize};
+
+pub use changes::{InboundChange, OutboundChange, RuleChange};
+
+/// Below the data folder.
+const FILE: &str = "trunks.json";
+/// Bytes of it at most; a larger one is not ours.
+const MOST_BYTES: u64 = 16 << 20;
+/// Trunks of a kind, and rules.
+const MOST: usize = 1_000;
+
+/// Why a change was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TrunkError {
+    /// It says something that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// No such trunk.
+    #[error("requested sip trunk does not exist")]
+    NoTrunk,
+    /// No such rule.
+    #[error("requested sip dispatch rule does not exist")]
+    NoRule,
+    /// There are as many as there may be.
+    #[error("there are {MOST} of them already")]
+    Full,
+    /// It could not be kept.
+    #[error("it could not be kept: {0}")]
+    Storage(#[from] io::Error),
+}
+
+impl TrunkError {
+    fn invalid(problem: impl Into<String>) -> Self {
+        Self::Invalid(problem.into())
+    }
+}
+
+/// The trunks and rules. Not to be shown: they hold passwords.
+pub struct Trunks {
+    file: PathBuf,
+    kept: Mutex<Kept>,
+}
+
+/// As they are written to the file, in the order in which they were made.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    inbound: Vec<SipInboundTrunkInfo>,
+    outbound: Vec<SipOutboundTrunkInfo>,
+    rules: Vec<SipDispatchRuleInfo>,
+}
+
+/// Which of a list are wanted; where nothing is said, all.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only those of these ids.
+    pub ids: Vec<String>,
+    /// Only those behind this one.
+    pub after: String,
+    /// At most so many; 0 means all.
+    pub limit: usize,
+}
+
+impl Filter {
+    /// What a request says.
+    pub fn new(ids: Vec<String>, page: Option<proto::Pagination>) -> Self {
+        let page = page.unwrap_or_default();
+        Self {
+            ids,
+            after: page.after_id,
+            limit: usize::try_from(page.limit).unwrap_or_default(),
+        }
+    }
+
+    fn of<T: Entry>(self, list: &[T], also: impl Fn(&T) -> bool) -> Vec<T> {
+        let Self { ids, after, limit } = self;
+        let wanted =
+            |entry: &&T| (ids.is_empty() || ids.iter().any(|id| id == entry.id())) && also(entry);
+        let behind = list
+            .iter()
+            .position(|entry| entry.id() == after)
+            .map_or(0, |place| place + 1);
+        let rest = list.iter().skip(behind).filter(wanted);
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        rest.take(limit).cloned().collect()
+    }
+}
+
+/// What is in a list.
+trait Entry: Clone {
+    /// What ids begin with.
+    const PREFIX: &'static str;
+    fn id(&self) -> &str;
+    fn name_it(&mut self, id: String);
+    /// The times of making and of the last change, in Unix seconds.
+    fn stamp(&mut self, created: i64, updated: i64);
+    fn created(&self) -> i64;
+}
+
+macro_rules! entry {
+    ($type:ty, $prefix:literal, $id:ident) => {
+        impl Entry for $type {
+            const PREFIX: &'static str = $prefix;
+            fn id(&self) -> &str {
+                &self.$id
+            }
+            fn name_it(&mut self, id: String) {
+                self.$id = id;
+            }
+            fn stamp(&mut self, created: i64, updated: i64) {
+                self.created_at.get_or_insert_default().seconds = created;
+                self.updated_at.get_or_insert_default().seconds = updated;
+            }
+            fn created(&self) -> i64 {
+                self.created_at.as_ref().map_or(0, |at| at.seconds)
+            }
+        }
+    };
+}
+
+entry!(SipInboundTrunkInfo, "ST_", sip_trunk_id);
+entry!(SipOutboundTrunkInfo, "ST_", sip_trunk_id);
+entry!(SipDispatchRuleInfo, "SDR_", sip_dispatch_rule_id);
+
+impl Trunks {
+    /// Reads what an earlier process has kept. A file that cannot be understood is put aside: calls that need none of it
+    /// go on.
+    pub fn open(data_dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(data_dir)?;
+        let file = data_dir.join(FILE);
+        let kept = match read(&file) {
+            Ok(kept) => kept,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
+            Err(error) if is_unreadable(&error) => {
+                let aside = file.with_extension("unreadable");
+                std::fs::rename(&file, &aside)?;
+                tracing::warn!(%error, file = %aside.display(), "trunks cannot be read and are put aside");
+                Kept::default()
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            file,
+            kept: Mutex::new(kept),
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a copy, writes it, and only then lets it hold.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Kept) -> Result<T, TrunkError>,
+    ) -> Result<T, TrunkError> {
+        let mut held = self.kept();
+        let mut kept = held.clone();
+        let changed = change(&mut kept)?;
+        write(&self.file, &kept)?;
+        *held = kept;
+        Ok(changed)
+    }
+
+    /// Makes an inbound trunk.
+    pub fn create_inbound(
+        &self,
+        trunk: SipInboundTrunkInfo,
+    ) -> Result<SipInboundTrunkInfo, TrunkError> {
+        self.change(|kept| {
+            let trunk = added(&mut kept.inbound, trunk)?;
+            changes::check_inbound(&kept.inbound, &trunk)?;
+            Ok(trunk)
+        })
+    }
+
+    /// Makes an outbound trunk.
+    pub fn create_outbound(
+        &self,
+        trunk: SipOutboundTrunkInfo,
+    ) -> Result<SipOutboundTrunkInfo, TrunkError> {
+        self.change(|kept| {
+            changes::check_outbound(&trunk)?;
+            added(&mut kept.outbound, trunk)
+        })
+    }
+
+    /// Makes a dispatch rule.
+    pub fn create_rule(
+        &self,
+        rule: SipDispatchRuleInfo,
+    ) -> Result<SipDispatchRuleInfo, TrunkError> {
+        self.change(|kept| {
+            let rule = added(&mut kept.rules, rule)?;
+            changes::check_rule(&kept.rules, &rule)?;
+            Ok(rule)
+        })
+    }
+
+    /// Changes an inbound trunk.
+    pub fn update_inbound(
+        &self,
+        id: &str,
+        change: InboundChange,
+    ) -> Result<SipInboundTrunkInfo, TrunkError> {
+        self.change(|kept| {
+            let changed = updated(&mut kept.inbound, id, |trunk| {
+                changes::inbound(trunk, change)
+            });
+            let changed = changed.ok_or(TrunkError::NoTrunk)?;
+            changes::check_inbound(&kept.inbound, &changed)?;
+            Ok(changed)
+        })
+    }
+
+    /// Changes an outbound trunk.
+    pub fn update_outbound(
+        &self,
+        id: &str,
+        change: OutboundChange,
+    ) -> Result<SipOutboundTrunkInfo, TrunkError> {
+        self.change(|kept| {
+            let changed = updated(&mut kept.outbound, id, |trunk| {
+                changes::outbound(trunk, change)
+            });
+            let changed = changed.ok_or(TrunkError::NoTrunk)?;
+            changes::check_outbound(&changed)?;
+            Ok(changed)
+        })
+    }
+
+    /// Changes a dispatch rule.
+    pub fn update_rule(
+        &self,
+        id: &str,
+        change: RuleChange,
+    ) -> Result<SipDispatchRuleInfo, TrunkError> {
+        self.change(|kept| {
+            let changed = updated(&mut kept.rules, id, |rule| changes::rule(rule, change));
+            let changed = changed.ok_or(TrunkError::NoRule)?;
+            changes::check_rule(&kept.rules, &changed)?;
+            Ok(changed)
+        })
+    }
+
+    /// An inbound trunk.
+    pub fn inbound(&self, id: &str) -> Option<SipInboundTrunkInfo> {
+        self.kept()
+            .inbound
+            .iter()
+            .find(|trunk| trunk.id() == id)
+            .cloned()
+    }
+
+    /// An outbound trunk.
+    pub fn outbound(&self, id: &str) -> Option<SipOutboundTrunkInfo> {
+        self.kept()
+            .outbound
+            .iter()
+            .find(|trunk| trunk.id() == id)
+            .cloned()
+    }
+
+    /// Inbound trunks; with numbers only those for one of them, or for any number.
+    pub fn list_inbound(&self, filter: Filter, numbers: &[String]) -> Vec<SipInboundTrunkInfo> {
+        filter.of(&self.kept().inbound, |trunk| {
+            for_one_of(&trunk.numbers, numbers)
+        })
+    }
+
+    /// Outbound trunks; with numbers only those that have one of them, or any number.
+    pub fn list_outbound(&self, filter: Filter, numbers: &[String]) -> Vec<SipOutboundTrunkInfo> {
+        filter.of(&self.kept().outbound, |trunk| {
+            for_one_of(&trunk.numbers, numbers)
+        })
+    }
+
+    /// Dispatch rules; with trunks only those for one of them, or for any trunk.
+    pub fn list_rules(&self, filter: Filter, trunks: &[String]) -> Vec<SipDispatchRuleInfo> {
+        filter.of(&self.kept().rules, |rule| {
+            for_one_of(&rule.trunk_ids, trunks)
+        })
+    }
+
+    /// Removes a trunk of either kind.
+    pub fn delete_trunk(&self, id: &str) -> Result<(), TrunkError> {
+        self.change(|kept| {
+            let before = kept.inbound.len() + kept.outbound.len();
+            kept.inbound.retain(|trunk| trunk.id() != id);
+            kept.outbound.retain(|trunk| trunk.id() != id);
+            let gone = kept.inbound.len() + kept.outbound.len() < before;
+            if gone {
+                Ok(())
+            } else {
+                Err(TrunkError::NoTrunk)
+            }
+        })
+    }
+
+    /// Removes a dispatch rule.
+    pub fn delete_rule(&self, id: &str) -> Result<SipDispatchRuleInfo, TrunkError> {
+        self.change(|kept| {
+            let place = kept.rules.iter().position(|rule| rule.id() == id);
+            place
+                .map(|place| kept.rules.remove(place))
+                .ok_or(TrunkError::NoRule)
+        })
+    }
+}
+
+/// Whether a list that names these, or nobody and thereby everybody, is for one of those.
+fn for_one_of(named: &[String], wanted: &[String]) -> bool {
+    wanted.is_empty() || named.is_empty() || named.iter().any(|name| wanted.contains(name))
+}
+
+fn now() -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn added<T: Entry>(list: &mut Vec<T>, mut entry: T) -> Result<T, TrunkError> {
+    if !entry.id().is_empty() {
+        return Err(TrunkError::invalid("its id must be empty"));
+    }
+    if list.len() >= MOST {
+        return Err(TrunkError::Full);
+    }
+    let tail: String = std::iter::repeat_with(fastrand::alphanumeric)
+        .take(12)
+        .collect();
+    entry.name_it(format!("{}{tail}", T::PREFIX));
+    let now = now();
+    entry.stamp(now, now);
+    list.push(entry.clone());
+    Ok(entry)
+}
+
+fn updated<T: Entry>(list: &mut [T], id: &str, change: impl FnOnce(&mut T)) -> Option<T> {
+    let entry = list.iter_mut().find(|entry| entry.id() == id)?;
+    let created = entry.created();
+    change(entry);
+    entry.name_it(id.to_owned());
+    entry.stamp(created, now());
+    Some(entry.clone())
+}
+
+fn is_unreadable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn read(file: &Path) -> io::Result<Kept> {
+    let mut text = String::new();
+    let file = std::fs::File::open(file)?;
+    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// The file is replaced as a whole; nobody else may read it.
+fn write(file: &Path, kept: &Kept) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let mut part = tempfile::Builder::new()
+        .prefix(".part-")
+        .tempfile_in(folder)?;
+    part.write_all(&serde_json::to_vec(kept)?)?;
+    part.as_file().sync_all()?;
+    part.persist(file).map(drop).map_err(|error| error.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn outbound(address: &str) -> SipOutboundTrunkInfo {
+        SipOutboundTrunkInfo {
+            address: address.to_owned(),
+            numbers: vec!["+12125550100".to_owned()],
+            auth_username: "ann".to_owned(),
+            auth_password: "secret".to_owned(),
+            ..Default::default()
+        }
+    }
+
+    fn inbound(numbers: &[&str]) -> SipInboundTrunkInfo {
+        SipInboundTrunkInfo {
+            numbers: numbers.iter().map(|number| (*number).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn individual(prefix: &str, pin: &str) -> SipDispatchRuleInfo {
+        let rule = proto::sip_dispatch_rule::Rule::DispatchRuleIndividual(
+            proto::SipDispatchRuleIndividual {
+                room_prefix: prefix.to_owned(),
+                pin: pin.to_owned(),
+                no_randomness: false,
+            },
+        );
+        SipDispatchRuleInfo {
+            rule: Some(proto::SipDispatchRule { rule: Some(rule) }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn what_was_made_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let trunks = Trunks::open(folder.path()).unwrap();
+        let trunk = trunks.create_outbound(outbound("sip.example.org")).unwrap();
+        assert!(trunk.sip_trunk_id.starts_with("ST_"));
+        let rule = trunks.create_rule(individual("call-", "")).unwrap();
+        assert!(rule.sip_dispatch_rule_id.starts_with("SDR_"));
+        let mode = std::fs::metadata(folder.path().join(FILE))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let again = Trunks::open(folder.path()).unwrap();
+        assert_eq!(again.outbound(&trunk.sip_trunk_id), Some(trunk));
+        assert_eq!(again.list_rules(Filter::default(), &[]), [rule]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "{").unwrap();
+        let trunks = Trunks::open(folder.path()).unwrap();
+        assert!(trunks.list_outbound(Filter::default(), &[]).is_empty());
+        assert!(folder.path().join("trunks.unreadable").exists());
+    }
+
+    #[test]
+    fn what_was_refused_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let trunks = Trunks::open(folder.path()).unwrap();
+        let first = trunks.create_inbound(inbound(&["+1"])).unwrap();
+        assert!(matches!(
+            trunks.create_inbound(inbound(&["+1"])),
+            Err(TrunkError::Invalid(_))
+        ));
+        assert!(matches!(
+            trunks.create_inbound(inbound(&[])),
+            Err(TrunkError::Invalid(_))
+        ));
+        assert!(matches!(
+            trunks.create_outbound(outbound("sip:a@b")),
+            Err(TrunkError::Invalid(_))
+        ));
+        let named = SipOutboundTrunkInfo {
+            sip_trunk_id: "ST_x".to_owned(),
+            ..outbound("a")
+        };
+        assert!(matches!(
+            trunks.create_outbound(named),
+            Err(TrunkError::Invalid(_))
+        ));
+        trunks.create_rule(individual("a-", "12")).unwrap();
+        trunks.create_rule(individual("b-", "13")).unwrap();
+        assert!(matches!(
+            trunks.create_rule(individual("c-", "12")),
+            Err(TrunkError::Invalid(_))
+        ));
+        assert_eq!(trunks.list_inbound(Filter::default(), &[]), [first]);
+        assert_eq!(trunks.list_rules(Filter::default(), &[]).len(), 2);
+        assert!(matches!(
+            trunks.delete_trunk("ST_none"),
+            Err(TrunkError::NoTrunk)
+        ));
+        assert!(matches!(
+            trunks.delete_rule("SDR_none"),
+            Err(TrunkError::NoRule)
+        ));
+    }
+
+    #[test]
+    fn an_update_changes_what_it_names_and_a_replacement_everything() {
+        let folder = tempfile::tempdir().unwrap();
+        let trunks = Trunks::open(folder.path()).unwrap();
+        let id = trunks
+            .create_outbound(outbound("a.example"))
+            .unwrap()
+            .sip_trunk_id;
+        let update = proto::SipOutboundTrunkUpdate {
+            numbers: Some(proto::ListUpdate {
+                add: vec!["+2".to_owned()],
+                remove: vec!["+12125550100".to_owned()],
+                ..Default::default()
+            }),
+            auth_password: Some("other".to_owned()),
+            ..Default::default()
+        };
+        let changed = trunks
+            .update_outbound(&id, OutboundChange::Update(update))
+            .unwrap();
+        assert_eq!(
+            (
+                changed.address.as_str(),
+                changed.auth_username.as_str(),
+                changed.auth_password.as_str()
+            ),
+            ("a.example", "ann", "other")
+        );
+        assert_eq!(changed.numbers, ["+2"]);
+        let replaced = OutboundChange::Replace(SipOutboundTrunkInfo {
+            auth_username: String::new(),
+            auth_password: String::new(),
+            ..outbound("b.example")
+        });
+        let changed = trunks.update_outbound(&id, replaced).unwrap();
+        assert_eq!(
+            (
+                changed.sip_trunk_id.as_str(),
+                changed.auth_username.as_str()
+            ),
+            (id.as_str(), "")
+        );
+        let none = OutboundChange::Update(proto::SipOutboundTrunkUpdate::default());
+        assert!(matches!(
+            trunks.update_outbound("ST_none", none),
+            Err(TrunkError::NoTrunk)
+        ));
+        trunks.delete_trunk(&id).unwrap();
+        assert_eq!(trunks.outbound(&id), None);
+    }
+
+    #[test]
+    fn lists_are_filtered_and_come_in_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let trunks = Trunks::open(folder.path()).unwrap();
+        let ids: Vec<String> = (0..4)
+            .map(|n| {
+                trunks
+                    .create_outbound(outbound(&format!("{n}.example")))
+                    .unwrap()
+                    .sip_trunk_id
+            })
+            .collect();
+        let listed = |filter: Filter, numbers: &[String]| -> Vec<String> {
+            let list = trunks.list_outbound(filter, numbers).into_iter();
+            list.map(|trunk| trunk.sip_trunk_id).collect()
+        };
+        assert_eq!(listed(Filter::default(), &[]), ids);
+        let page = proto::Pagination {
+            after_id: ids[0].clone(),
+            limit: 2,
+        };
+        assert_eq!(listed(Filter::new(Vec::new(), Some(page)), &[]), ids[1..3]);
+        assert_eq!(
+            listed(Filter::new(vec![ids[3].clone()], None), &[]),
+            ids[3..]
+        );
+        assert!(listed(Filter::default(), &["+4930".to_owned()]).is_empty());
+        assert_eq!(listed(Filter::default(), &["+12125550100".to_owned()]), ids);
+    }
+}

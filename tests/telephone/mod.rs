@@ -1,0 +1,151 @@
+//! The telephone side: calls between our server and other people's telephones and networks, and what is heard. The bridge
+//! is told by what `GET /sessions` says of its calls, by the socket, by people in the room, and by the telephones.
+
+mod hooks;
+mod hostile;
+mod inbound;
+mod outbound;
+mod rig;
+mod rigs;
+mod sound;
+mod transfers;
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use self::rig::PATIENCE;
+use crate::harness::Server;
+use crate::rooms::ask;
+use crate::session::client::Session;
+
+/// The room of all calls that are placed here, of which each server has one.
+const ROOM: &str = "line";
+/// Who is called there.
+const PHONE: &str = "phone";
+/// Whom they call.
+const NUMBER: &str = "+14155550123";
+
+/// A server with a telephone side of its own.
+struct Exchange {
+    server: Server,
+    /// Where it listens with UDP and TCP; with TLS at the next port, where it has a certificate.
+    port: u16,
+}
+
+impl Exchange {
+    /// A server that takes calls from this machine into rooms that begin with `call-`, and calls anybody.
+    fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with further settings.
+    fn with(settings: &[(&str, &str)]) -> Self {
+        let port = rig::ports(2);
+        let media = rig::ports(160);
+        let ports = format!("{media}-{}", media + 159);
+        let mut listen = format!("udp:127.0.0.1:{port},tcp:127.0.0.1:{port}");
+        if settings.iter().any(|(name, _)| *name == "SIP_TLS_CERT") {
+            listen += &format!(",tls:127.0.0.1:{}", port + 1);
+        }
+        let mut environment = vec![
+            ("RTC_MODE", "embedded"),
+            ("SIP_LISTEN", listen.as_str()),
+            ("SIP_RTP_PORTS", ports.as_str()),
+            ("SIP_ROOM_PREFIX", "call-"),
+            ("SIP_ALLOWED_ADDRESSES", "127.0.0.1"),
+            ("SIP_ALLOW_PRIVATE_OUTBOUND", "true"),
+        ];
+        environment.extend_from_slice(settings);
+        let server = Server::start_with(&environment);
+        Self { server, port }
+    }
+
+    /// Where telephones call it.
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Places a call by this gateway; gives its id.
+    async fn call(&self, gateway: &str) -> String {
+        self.call_to(ROOM, json!({"outbound_address": gateway}))
+            .await
+    }
+
+    /// Places a call into a room with these fields of `sip`, or without.
+    async fn call_to(&self, room: &str, sip: Value) -> String {
+        let body = json!({
+            "room_name": room, "participant_name": "Phone", "participant_identity": PHONE,
+            "from_phone_number": "+14155550100", "to_phone_number": NUMBER, "sip": sip,
+        });
+        let (status, answer) = ask(&self.server, Method::POST, "/sip/call", None, &body).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["status"], "initiated", "{answer}");
+        assert_eq!(answer["room_name"], room, "{answer}");
+        assert_eq!(answer["participant_identity"], PHONE, "{answer}");
+        answer["sip_call_id"].as_str().unwrap().to_owned()
+    }
+
+    /// All calls that the server knows.
+    async fn calls(&self) -> Vec<Value> {
+        let (_, answer) = ask(&self.server, Method::GET, "/sessions", None, &Value::Null).await;
+        answer["calls"].as_array().unwrap().clone()
+    }
+
+    /// The first call for which this holds.
+    async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut calls = self.calls().await;
+            if let Some(at) = calls.iter().position(&wanted) {
+                return calls.swap_remove(at);
+            }
+            assert!(Instant::now() < deadline, "no call is {what}: {calls:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a call is answered.
+    async fn answered(&self, id: &str) -> Value {
+        let answered = |call: &Value| call["sip_call_id"] == id && call["status"] == "active";
+        self.until("active", answered).await
+    }
+
+    /// Waits until a call is over; gives why.
+    async fn ended(&self, id: &str) -> String {
+        let over = |call: &Value| call["sip_call_id"] == id && call["status"] == "hangup";
+        let call = self.until("over", over).await;
+        call["cause"].as_str().unwrap().to_owned()
+    }
+
+    /// Ends the call of somebody in a room.
+    async fn hang_up(&self, room: &str, identity: &str) {
+        let body = json!({"room_name": room, "participant_identity": identity});
+        let (status, answer) = ask(
+            &self.server,
+            Method::DELETE,
+            "/rtc/participant",
+            None,
+            &body,
+        )
+        .await;
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    /// A session in a room that neither hears nor says anything.
+    async fn session(&self, room: &str) -> Session {
+        let config = json!({
+            "type": "config", "rtc": {"room_name": room},
+            "stt_config": {"provider": "null"}, "tts_config": {"provider": "null", "model": ""},
+        });
+        Session::open(&self.server, config).await
+    }
+}
+
+/// The next `sip_call` has this status; gives its cause, empty where there is none.
+async fn becomes(session: &mut Session, status: &str) -> String {
+    let event = session.next("sip_call").await;
+    assert_eq!(event.text("status"), status, "{event}");
+    event["cause"].as_str().unwrap_or_default().to_owned()
+}

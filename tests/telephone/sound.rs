@@ -1,0 +1,220 @@
+//! What is heard: tones and words between telephones and people in rooms, keys, codecs, encryption, hold, and silence.
+
+use serde_json::{Value, json};
+
+use super::rig::baresip::{Baresip, Kind};
+use super::rig::sipp::{Run, Scenario, Sipp};
+use super::{Exchange, PHONE, ROOM};
+use crate::harness::*;
+use crate::rooms::client::Kind as Client;
+use crate::rooms::join;
+use crate::session::client::{Session, config};
+use crate::session::recorded::stored;
+
+/// Somebody with LiveKit's client for Python and a telephone hear each other's tones; gives the call.
+async fn tones(kind: Kind<'_>, settings: &[(&str, &str)]) -> Value {
+    let mut telephone = Baresip::of(kind).await;
+    let exchange = Exchange::with(settings);
+    let mut ann = join(&exchange.server, Client::Python, ROOM, "ann").await;
+    ann.publish(700).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    ann.hears(PHONE, 440).await;
+    telephone.hears(700).await;
+    let call = exchange.answered(&id).await;
+    exchange.hang_up(ROOM, PHONE).await;
+    telephone.next("CALL_CLOSED").await;
+    ann.leave().await;
+    call["media"].clone()
+}
+
+#[tokio::test]
+async fn a_telephone_and_a_person_in_the_room_hear_each_other() {
+    let media = tones(Kind::default(), &[]).await;
+    assert_eq!(media["codec"], "PCMU", "{media}");
+    assert_eq!(media["encrypted"], false, "{media}");
+    assert_eq!(media["packets_lost"], 0, "{media}");
+}
+
+#[tokio::test]
+async fn they_hear_each_other_in_a_law() {
+    let kind = Kind {
+        codec: "PCMA/8000",
+        ..Kind::default()
+    };
+    let media = tones(kind, &[]).await;
+    assert_eq!(media["codec"], "PCMA", "{media}");
+}
+
+#[tokio::test]
+async fn they_hear_each_other_in_wideband_and_in_secret() {
+    let kind = Kind {
+        codec: "G722/16000",
+        encryption: "srtp-mand",
+        ..Kind::default()
+    };
+    let media = tones(kind, &[("SIP_MEDIA_ENCRYPTION", "require")]).await;
+    assert_eq!(media["codec"], "G722", "{media}");
+    assert_eq!(media["encrypted"], true, "{media}");
+}
+
+#[tokio::test]
+async fn a_telephone_that_will_not_encrypt_is_not_spoken_with() {
+    let telephone = Baresip::start().await;
+    let exchange = Exchange::with(&[("SIP_MEDIA_ENCRYPTION", "require")]);
+    let id = exchange.call(&telephone.address()).await;
+    assert_eq!(exchange.ended(&id).await, "media");
+}
+
+#[tokio::test]
+async fn sound_before_the_answer_is_heard() {
+    let scenario = Scenario::called()
+        .tone(600)
+        .reply_sound("183 Session Progress")
+        .play()
+        .is_cancelled();
+    let mut telephone = Sipp::start(scenario).await;
+    let exchange = Exchange::start();
+    let mut ann = join(&exchange.server, Client::Python, ROOM, "ann").await;
+    let id = exchange.call(&telephone.address()).await;
+    ann.hears(PHONE, 600).await;
+    exchange.hang_up(ROOM, PHONE).await;
+    telephone.passed().await;
+    assert_eq!(exchange.ended(&id).await, "cancelled");
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_telephone_on_hold_is_not_heard_and_does_not_end() {
+    let mut telephone = Baresip::start().await;
+    let exchange = Exchange::with(&[("SIP_MEDIA_TIMEOUT_SECONDS", "2")]);
+    let mut ann = join(&exchange.server, Client::Python, ROOM, "ann").await;
+    let id = exchange.call(&telephone.address()).await;
+    ann.hears(PHONE, 440).await;
+    telephone.command("hold", "").await;
+    ann.hears(PHONE, 0).await;
+    // Longer than sound may be missing otherwise.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    exchange.answered(&id).await;
+    telephone.command("resume", "").await;
+    ann.hears(PHONE, 440).await;
+    telephone.hang_up().await;
+    assert_eq!(exchange.ended(&id).await, "remote");
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_call_without_sound_ends() {
+    let run = Run {
+        echo: false,
+        ..Run::default()
+    };
+    let mut telephone = Sipp::start_with(Scenario::answers().is_ended(), run).await;
+    let exchange = Exchange::with(&[("SIP_MEDIA_TIMEOUT_SECONDS", "1")]);
+    let id = exchange.call(&telephone.address()).await;
+    assert_eq!(exchange.ended(&id).await, "media_timeout");
+    telephone.passed().await;
+}
+
+#[tokio::test]
+async fn keys_are_told_both_ways() {
+    let mut telephone = Baresip::start().await;
+    let exchange = Exchange::start();
+    let mut session = exchange.session(ROOM).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    telephone.press("42#").await;
+    for digit in ["4", "2", "#"] {
+        let event = session.next("dtmf").await;
+        assert_eq!(
+            (event.text("digit"), event.text("identity")),
+            (digit, PHONE)
+        );
+    }
+    session
+        .send(json!({"type": "send_dtmf", "digits": "17*#"}))
+        .await;
+    for digit in ["1", "7", "*", "#"] {
+        assert_eq!(telephone.next("CALL_DTMF_START").await["param"], digit);
+    }
+    assert_eq!(session.events_of("dtmf").len(), 3);
+    session.close().await;
+}
+
+#[tokio::test]
+async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let exchange = Exchange::start();
+    let server = &exchange.server;
+    // Somebody who says it again and again, as people do who are not sure that they were heard.
+    let sound = json!({"audio_format": "wav", "sample_rate": 8000});
+    let sound = speak(server, SENTENCES[1], sound)
+        .await
+        .bytes()
+        .await
+        .unwrap();
+    let [spoken, said] = ["spoken.wav", "said.wav"].map(|name| folder.path().join(name));
+    std::fs::write(&spoken, sound).unwrap();
+    let arguments = format!("{} {} pad 0 2 repeat 8", spoken.display(), said.display());
+    run("sox", arguments.split_whitespace());
+    let kind = Kind {
+        says: Some(said),
+        ..Kind::default()
+    };
+    let mut telephone = Baresip::of(kind).await;
+
+    let config = config(json!({
+        "stream_id": "call", "rtc": {"room_name": ROOM, "enable_recording": true},
+    }));
+    let mut session = Session::open(server, config).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    let heard = |session: &Session| -> String {
+        let results = session.events_of("stt_result");
+        let finals = results.iter().filter(|result| result.is("is_final"));
+        finals
+            .map(|result| result.text("transcript").to_owned() + " ")
+            .collect()
+    };
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while share_of_words(SENTENCES[1], &heard(&session)) < 0.7 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "understood {:?}",
+            heard(&session)
+        );
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), session.news()).await;
+    }
+    session.speak("a", SENTENCES[6]).await;
+    session.completion_of("a").await;
+    // What was said last is still on its way.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    telephone.hang_up().await;
+    telephone.next("CALL_CLOSED").await;
+    assert_eq!(exchange.ended(&id).await, "remote");
+    let understood =
+        |file: &std::path::Path| stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]));
+    let words = understood(&telephone.recording("dec").unwrap());
+    assert!(
+        share_of_words(SENTENCES[6], &words) >= 0.6,
+        "the telephone heard {words:?}"
+    );
+    session.close().await;
+
+    let file = folder.path().join("recording.ogg");
+    std::fs::write(&file, stored(server, "call").await).unwrap();
+    for (channel, text) in [(0, SENTENCES[1]), (1, SENTENCES[6])] {
+        let side = folder.path().join(format!("{channel}.wav"));
+        let arguments = format!(
+            "-v error -i {} -af pan=mono|c0=c{channel} {}",
+            file.display(),
+            side.display()
+        );
+        run("ffmpeg", arguments.split_whitespace());
+        let words = understood(&side);
+        assert!(
+            share_of_words(text, &words) >= 0.6,
+            "side {channel}: {words:?}"
+        );
+    }
+}
