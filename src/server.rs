@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Actor;
+use actix::{Actor, Addr};
 use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
@@ -298,6 +298,36 @@ fn warn(config: &Config) {
     }
 }
 
+/// Who keeps and tells what happens.
+struct Tellers {
+    webhooks: Webhooks,
+    hooks: Addr<HookRegistry>,
+    recordings: Option<Arc<Recordings>>,
+    egresses: Option<Arc<Egresses>>,
+}
+
+/// Must be called in an actor system.
+async fn tellers(settings: &Settings, authorities: &Authorities) -> Result<Tellers, ServerError> {
+    let hooks = hooks(settings, authorities).await?;
+    let keys = hooks.configured().keys();
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), authorities);
+    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let prefix = settings.sip.room_prefix.clone();
+    let hooks = HookRegistry::new(hooks, webhooks.clone(), prefix).start();
+    let recordings = recordings(settings, authorities).await?;
+    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
+    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
+    let egresses = egress
+        .zip(recordings.clone())
+        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    Ok(Tellers {
+        webhooks,
+        hooks,
+        recordings,
+        egresses,
+    })
+}
+
 async fn serve(config: &Config) -> Result<(), ServerError> {
     let settings = &config.settings;
     warn(config);
@@ -307,18 +337,12 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let synthesizer = synthesizer(settings, &providers)?;
-    let hooks = hooks(settings, &authorities).await?;
-    let keys = hooks.configured().keys();
-    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), &authorities);
-    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
-    let hooks = HookRegistry::new(hooks, webhooks.clone(), settings.sip.room_prefix.clone());
-    let hooks = hooks.start();
-    let recordings = recordings(settings, &authorities).await?;
-    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
-    let egresses = egress
-        .zip(recordings.clone())
-        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    let Tellers {
+        webhooks,
+        hooks,
+        recordings,
+        egresses,
+    } = tellers(settings, &authorities).await?;
     let rooms = OpenRooms::open(
         settings,
         &authorities,
