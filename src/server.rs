@@ -191,6 +191,12 @@ pub async fn recordings(
     recordings.map(Some).map_err(ServerError::Recordings)
 }
 
+/// The recordings that a LiveKit deployment makes by the settings; `None` where it makes none.
+fn egresses(settings: &Settings, recordings: Option<&Arc<Recordings>>) -> Option<Arc<Egresses>> {
+    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording)?;
+    Some(Egresses::open(Arc::new(egress), Arc::clone(recordings?)))
+}
+
 /// How sessions behave, from the settings.
 pub fn session_settings(settings: &Settings) -> SessionSettings {
     let socket = &settings.socket;
@@ -315,10 +321,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let hooks = hooks.start();
     let recordings = recordings(settings, &authorities).await?;
     let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
-    let egresses = egress
-        .zip(recordings.clone())
-        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    let egresses = egresses(settings, recordings.as_ref());
     let rooms = OpenRooms::open(
         settings,
         &authorities,
