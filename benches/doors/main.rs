@@ -81,6 +81,7 @@ fn parts(settings: &Settings) -> Parts {
         calls: None,
         webhooks: None,
         recordings: None,
+        egresses: None,
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
     });

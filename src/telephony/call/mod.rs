@@ -246,8 +246,7 @@ impl Call {
                 }
                 _ => {}
             },
-            Input::Cancelled => self.over(HangupCause::Remote, outputs),
-            Input::Ended => self.over(HangupCause::Remote, outputs),
+            Input::Cancelled | Input::Ended => self.over(HangupCause::Remote, outputs),
             Input::Left => self.refuse(480, HangupCause::Local, outputs),
             Input::HangUp(HangupCause::Shutdown) => {
                 self.refuse(503, HangupCause::Shutdown, outputs);
@@ -265,6 +264,7 @@ impl Call {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "as all phases take it")]
     fn speaking(&mut self, input: Input, since: Instant, now: Instant, outputs: &mut Vec<Output>) {
         let step = match input {
             Input::Ended => {
