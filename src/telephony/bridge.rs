@@ -80,6 +80,7 @@ struct Inner {
     lines: Mutex<Lines>,
     /// Where everything runs.
     runtime: Handle,
+    addresses: Vec<SocketAddr>,
 }
 
 /// Of the settings what is needed later.
@@ -182,6 +183,7 @@ impl Bridge {
             Media::start(settings.media).map_err(|error| format!("sip.rtp_ports: {error}"))?;
         let (agent, invitations) =
             Agent::start(settings.allowed, settings.tls, settings.advertised);
+        let mut addresses = Vec::new();
         for listen in &settings.listen {
             let Listen { protocol, address } = listen;
             let address = agent
@@ -189,6 +191,7 @@ impl Bridge {
                 .await
                 .map_err(|error| format!("sip.listen: {}:{address}: {error}", protocol.name()))?;
             tracing::info!(protocol = protocol.name(), %address, "telephone calls are taken");
+            addresses.push(address);
         }
         let inner = Arc::new(Inner {
             agent,
@@ -203,9 +206,15 @@ impl Bridge {
             },
             lines: Mutex::default(),
             runtime: Handle::current(),
+            addresses,
         });
         tokio::spawn(take_calls(Arc::clone(&inner), invitations));
         Ok(Self { inner })
+    }
+
+    /// Where it listens, in the order of the settings.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.inner.addresses
     }
 
     /// Ends every call and closes everything.
