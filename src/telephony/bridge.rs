@@ -59,8 +59,6 @@ pub struct BridgeSettings {
     pub most_calls: usize,
     /// How long a call that came may last.
     pub max_duration: Duration,
-    /// Whether the other side may move calls.
-    pub incoming_transfers: bool,
     /// The sound.
     pub media: MediaSettings,
 }
@@ -88,7 +86,6 @@ struct Kept {
     room_prefix: String,
     most_calls: usize,
     max_duration: Duration,
-    incoming_transfers: bool,
 }
 
 #[derive(Default)]
@@ -202,7 +199,6 @@ impl Bridge {
                 room_prefix: settings.room_prefix,
                 most_calls: settings.most_calls,
                 max_duration: settings.max_duration,
-                incoming_transfers: settings.incoming_transfers,
             },
             lines: Mutex::default(),
             runtime: Handle::current(),
@@ -339,7 +335,6 @@ impl Inner {
             line,
             commands,
             news: inner.news.clone(),
-            incoming_transfers: inner.settings.incoming_transfers,
         };
         inner.run(task, slot);
         Ok(PlacedCall {
@@ -479,7 +474,6 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         line,
         commands,
         news: inner.news.clone(),
-        incoming_transfers: inner.settings.incoming_transfers,
     };
     inner.run(task, slot);
 }

@@ -78,7 +78,6 @@ async fn house(protocol: Protocol, most_calls: usize) -> House {
         room_prefix: "call-".to_owned(),
         most_calls,
         max_duration: Duration::from_mins(10),
-        incoming_transfers: false,
         media: MediaSettings {
             ports: first..=first + 7,
             threads: 1,
