@@ -61,7 +61,7 @@ async fn make_room(server: &Server, token: Option<&str>, room: &str) {
 
 #[tokio::test]
 async fn a_call_is_placed_into_rooms_of_its_tenant_alone() {
-    let telephone = Sipp::start(Scenario::answers().is_ended()).await;
+    let telephone = Sipp::start(Scenario::answers().ended()).await;
     let gateway = telephone.address();
     let tenants = tenants();
     let mut settings = guarded(&tenants).to_vec();
@@ -246,7 +246,7 @@ async fn the_configured_gateway_knows_the_server() {
             .challenge(USER, PASSWORD)
             .answer()
             .receive("ACK")
-            .is_ended(),
+            .ended(),
     )
     .await;
     let own = telephone.address();

@@ -30,7 +30,7 @@ async fn movable(user: &str, password: &str) -> Sipp {
         .answer()
         .receive("ACK")
         .transfers(&["100 Trying", "200 OK"])
-        .is_ended();
+        .ended();
     Sipp::start(scenario).await
 }
 
@@ -164,7 +164,7 @@ async fn a_server_calls_and_moves_telephones_through_its_deployment() {
 async fn a_server_hangs_up_through_its_deployment() {
     let exchange = deployment();
     let scenario = Scenario::called().challenge(USER, PASSWORD);
-    let mut telephone = Sipp::start(scenario.answer().receive("ACK").is_ended()).await;
+    let mut telephone = Sipp::start(scenario.answer().receive("ACK").ended()).await;
     let mut receiver = Receiver::start(0, 0);
     let server = server_of(&exchange, &telephone.address(), &receiver);
     let id = place(&server, "far").await;

@@ -32,7 +32,7 @@ async fn a_call_comes_into_the_room_of_its_number() {
     let exchange = Exchange::start();
     let mut ann = join(&exchange.server, Client::Python, LOBBY, "ann").await;
     let headers = "X-To-IP: sip.example.com\nX-Account: 12\n";
-    let scenario = Scenario::is_answered(headers).is_ended();
+    let scenario = Scenario::is_answered(headers).ended();
     let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
     let call = active(&exchange).await;
     assert_eq!(call["room_name"], LOBBY, "{call}");
@@ -229,7 +229,7 @@ async fn calls_come_and_go_by_ipv6() {
     );
     caller.passed().await;
     assert_eq!(over(&exchange).await, "remote");
-    let mut called = Sipp::start_with(Scenario::answers().is_ended(), run).await;
+    let mut called = Sipp::start_with(Scenario::answers().ended(), run).await;
     let gateway = json!({"outbound_address": format!("[::1]:{}", called.port)});
     let id = exchange.call_to("six", gateway).await;
     exchange.answered(&id).await;

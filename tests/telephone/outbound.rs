@@ -20,7 +20,7 @@ fn trunk(gateway: &str, password: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_call_rings_is_answered_and_ended_by_us() {
-    let mut telephone = Sipp::start(Scenario::answers().is_ended()).await;
+    let mut telephone = Sipp::start(Scenario::answers().ended()).await;
     let exchange = Exchange::start();
     let mut session = exchange.session(ROOM).await;
     let id = exchange.call(&telephone.address()).await;
@@ -99,7 +99,7 @@ async fn a_refusal_says_why() {
 
 #[tokio::test]
 async fn a_call_that_nobody_takes_is_given_up() {
-    let mut telephone = Sipp::start(Scenario::called().reply("180 Ringing").is_cancelled()).await;
+    let mut telephone = Sipp::start(Scenario::called().reply("180 Ringing").cancelled()).await;
     let exchange = Exchange::with(&[("SIP_RINGING_TIMEOUT_SECONDS", "1")]);
     let id = exchange.call(&telephone.address()).await;
     assert_eq!(exchange.ended(&id).await, "no_answer");
@@ -108,7 +108,7 @@ async fn a_call_that_nobody_takes_is_given_up() {
 
 #[tokio::test]
 async fn a_call_is_cancelled_while_it_rings() {
-    let mut telephone = Sipp::start(Scenario::called().reply("180 Ringing").is_cancelled()).await;
+    let mut telephone = Sipp::start(Scenario::called().reply("180 Ringing").cancelled()).await;
     let exchange = Exchange::start();
     let mut session = exchange.session(ROOM).await;
     let id = exchange.call(&telephone.address()).await;
@@ -143,7 +143,7 @@ async fn a_telephone_that_wants_a_password_gets_it() {
         .challenge(USER, PASSWORD)
         .answer()
         .receive("ACK")
-        .is_ended();
+        .ended();
     let mut telephone = Sipp::start(scenario).await;
     let address = telephone.address();
     let exchange = Exchange::with(&[
@@ -179,7 +179,7 @@ async fn a_proxy_and_a_telephone_behind_it_both_get_their_passwords() {
         .challenge(USER, PASSWORD)
         .answer()
         .receive("ACK")
-        .is_ended();
+        .ended();
     let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let id = exchange
@@ -230,7 +230,7 @@ async fn calls_go_by_tcp() {
         transport: "t1",
         ..Run::default()
     };
-    let mut telephone = Sipp::start_with(Scenario::answers().is_ended(), run).await;
+    let mut telephone = Sipp::start_with(Scenario::answers().ended(), run).await;
     let exchange = Exchange::with(&[("SIP_OUTBOUND_TRANSPORT", "tcp")]);
     let id = exchange.call(&telephone.address()).await;
     exchange.answered(&id).await;
@@ -293,7 +293,7 @@ async fn twenty_calls_go_at_once() {
 
 #[tokio::test]
 async fn no_more_calls_are_placed_than_there_may_be() {
-    let mut telephone = Sipp::start(Scenario::answers().is_ended()).await;
+    let mut telephone = Sipp::start(Scenario::answers().ended()).await;
     let exchange = Exchange::with(&[("SIP_MAX_CALLS", "1")]);
     let id = exchange.call(&telephone.address()).await;
     exchange.answered(&id).await;

@@ -66,7 +66,7 @@ async fn sipp_does_what_its_scenario_says() {
         .offer("sendonly")
         .response(200)
         .acknowledge()
-        .is_ended();
+        .ended();
     let mut called = Sipp::start(scenario).await;
     let scenario = Scenario::is_answered("")
         .receive("INVITE")
@@ -84,7 +84,7 @@ async fn sipp_checks_passwords() {
         .challenge("alice", "secret")
         .answer()
         .receive("ACK")
-        .is_ended();
+        .ended();
     for (password, established) in [("secret", true), ("wrong", false)] {
         let mut called = Sipp::start(scenario.clone()).await;
         let mut caller = Baresip::of(Kind {
@@ -112,7 +112,7 @@ async fn sipp_plays_a_tone_over_tcp_too() {
         .answer()
         .receive("ACK")
         .play()
-        .is_ended();
+        .ended();
     let mut plays = Sipp::start_with(
         scenario,
         Run {
@@ -136,7 +136,7 @@ async fn sipp_transfers_and_tells_how_it_went() {
     let mut sipp = Sipp::start(
         Scenario::answers()
             .transfers(&["100 Trying", "200 OK"])
-            .is_ended(),
+            .ended(),
     )
     .await;
     caller
@@ -149,7 +149,7 @@ async fn sipp_transfers_and_tells_how_it_went() {
 
 #[tokio::test]
 async fn sipp_rings_until_it_is_cancelled() {
-    let mut sipp = Sipp::start(Scenario::called().reply("180 Ringing").is_cancelled()).await;
+    let mut sipp = Sipp::start(Scenario::called().reply("180 Ringing").cancelled()).await;
     let mut caller = Baresip::start().await;
     caller
         .dial(&format!("sip:{NUMBER}@{}", sipp.address()))

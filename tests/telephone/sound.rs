@@ -72,7 +72,7 @@ async fn sound_before_the_answer_is_heard() {
         .tone(600)
         .reply_sound("183 Session Progress")
         .play()
-        .is_cancelled();
+        .cancelled();
     let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let mut ann = join(&exchange.server, Client::Python, ROOM, "ann").await;
@@ -109,7 +109,7 @@ async fn a_call_without_sound_ends() {
         echo: false,
         ..Run::default()
     };
-    let mut telephone = Sipp::start_with(Scenario::answers().is_ended(), run).await;
+    let mut telephone = Sipp::start_with(Scenario::answers().ended(), run).await;
     let exchange = Exchange::with(&[("SIP_MEDIA_TIMEOUT_SECONDS", "1")]);
     let id = exchange.call(&telephone.address()).await;
     assert_eq!(exchange.ended(&id).await, "media_timeout");

@@ -29,7 +29,7 @@ async fn transferred(exchange: &Exchange, gateway: &str) -> (Session, Event, Str
 async fn a_call_is_moved() {
     let scenario = Scenario::answers()
         .transfers(&["100 Trying", "180 Ringing", "200 OK"])
-        .is_ended();
+        .ended();
     let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let (_session, event, id) = transferred(&exchange, &telephone.address()).await;
@@ -47,7 +47,7 @@ async fn a_refused_transfer_leaves_the_call_as_it_was() {
     let scenario = Scenario::answers()
         .receive("REFER")
         .reply("603 Decline")
-        .is_ended();
+        .ended();
     let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let (session, event, id) = transferred(&exchange, &telephone.address()).await;
@@ -62,7 +62,7 @@ async fn a_refused_transfer_leaves_the_call_as_it_was() {
 async fn a_transfer_that_fails_later_leaves_the_call_as_it_was() {
     let scenario = Scenario::answers()
         .transfers(&["100 Trying", "486 Busy Here"])
-        .is_ended();
+        .ended();
     let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let (session, event, id) = transferred(&exchange, &telephone.address()).await;

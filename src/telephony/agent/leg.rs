@@ -45,7 +45,7 @@ pub enum LegEvent {
     /// Our answer has not arrived.
     Unacknowledged,
     /// The other side wants other media, or only to know that we are there.
-    Offered(Offered),
+    Offered(Box<Offered>),
     /// What has become of a transfer.
     Notified(Notification),
     /// What was said to our REFER: a status, or nothing.
@@ -478,7 +478,7 @@ async fn answer_request(
                         events: events.clone(),
                     }),
                 };
-                return Some(LegEvent::Offered(offered));
+                return Some(LegEvent::Offered(Box::new(offered)));
             }
         }
         Method::Notify => match Notification::read(&request) {

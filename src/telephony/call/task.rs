@@ -201,11 +201,7 @@ struct Room {
     joining: Option<oneshot::Receiver<Result<RoomLink, String>>>,
 }
 
-/// What woke the task. It lives for one turn, on the stack.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box for each event would cost more than it saves"
-)]
+/// What woke the task.
 enum Woken {
     Leg(Option<LegEvent>),
     Link(Option<LinkEvent>),
@@ -361,7 +357,7 @@ impl Running {
             }
             LegEvent::Unacknowledged => Input::Unacknowledged,
             LegEvent::Offered(offered) => {
-                self.renegotiate(offered);
+                self.renegotiate(*offered);
                 return None;
             }
             LegEvent::Notified(notification) => Input::Notified(notification),

@@ -368,7 +368,7 @@ async fn a_call_from_the_network_is_told_to_the_hook_of_the_host_that_it_names()
             OF_B,
         ),
     ] {
-        let scenario = Scenario::is_answered(headers).is_ended();
+        let scenario = Scenario::is_answered(headers).ended();
         let mut telephone = Sipp::call(&scenario, called, &exchange.address());
         let seen = receiver.next();
         assert_eq!(seen["good"], true, "{seen}");

@@ -187,7 +187,7 @@ impl Scenario {
     }
 
     /// The call is cancelled while it rings.
-    pub fn is_cancelled(mut self) -> Self {
+    pub fn cancelled(mut self) -> Self {
         self = self.receive("CANCEL").reply("200 OK");
         let head = self.head();
         let head = head.replace("[last_CSeq:]", "CSeq: [$sequence] INVITE");
@@ -334,7 +334,7 @@ impl Scenario {
     }
 
     /// The other side ends the call.
-    pub fn is_ended(self) -> Self {
+    pub fn ended(self) -> Self {
         self.receive("BYE").reply("200 OK")
     }
 
