@@ -50,6 +50,8 @@ enum Command {
         bytes: Bytes,
     },
     Call(Call),
+    /// The rooms end, and nothing comes after it.
+    Stop,
 }
 
 /// The way to one client.
@@ -358,9 +360,11 @@ impl RoomServer {
             .await?
     }
 
-    /// Tells everybody that the server goes, and ends all rooms.
-    pub async fn stop(&self) -> Result<(), OperationError> {
-        self.call(World::end_all_rooms).await
+    /// Tells everybody that the server goes, and ends all rooms. When it is done all events were told, and whatever is asked
+    /// of any clone of it is [`OperationError::Stopped`].
+    pub async fn stop(&self) {
+        let _stopping = self.commands.send(Command::Stop).await;
+        self.commands.closed().await;
     }
 
     /// What was counted.
@@ -466,8 +470,8 @@ impl MediaThread {
             tokio::select! {
                 () = readable(&self.sockets) => {}
                 command = inbox.recv() => match command {
+                    None | Some(Command::Stop) => break,
                     Some(command) => self.command(command),
-                    None => break,
                 },
                 () = edge.departures.notified() => self.departed(),
                 () = edge.wakes.notified() => self.woken(),
@@ -528,6 +532,8 @@ impl MediaThread {
             }
             Command::Signal { connection, bytes } => self.world.signal(connection, &bytes, now),
             Command::Call(call) => call(&mut self.world, now),
+            // The loop ends with it.
+            Command::Stop => {}
         }
     }
 

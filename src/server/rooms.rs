@@ -158,7 +158,7 @@ impl OpenRooms {
             telephone.stop().await;
         }
         if let Some(rooms) = self.embedded {
-            let _stopped = rooms.stop().await;
+            rooms.stop().await;
         }
         if let Some(Telling { task, webhooks }) = self.telling {
             // It ends with the rooms.

@@ -77,7 +77,7 @@ async fn house(protocol: Protocol, most_calls: usize) -> House {
         tls: TlsSettings::default(),
         room_prefix: "call-".to_owned(),
         most_calls,
-        max_duration: Duration::from_secs(600),
+        max_duration: Duration::from_mins(10),
         media: MediaSettings {
             ports: first..=first + 7,
             threads: 1,
@@ -95,7 +95,7 @@ async fn house(protocol: Protocol, most_calls: usize) -> House {
 }
 
 impl House {
-    fn new_call(&self, other: &Self, protocol: Protocol) -> NewCall {
+    fn new_call(other: &Self, protocol: Protocol) -> NewCall {
         let address = other.bridge.addresses()[0];
         NewCall {
             room: "room".to_owned(),
@@ -116,7 +116,7 @@ impl House {
             },
             attributes: Vec::new(),
             ringing_timeout: Duration::from_secs(30),
-            max_duration: Duration::from_secs(600),
+            max_duration: Duration::from_mins(10),
             dtmf: String::new(),
         }
     }
@@ -132,7 +132,11 @@ impl House {
 /// Two who speak.
 async fn connected(protocol: Protocol) -> (House, House) {
     let (mut ann, mut bob) = tokio::join!(house(protocol, 4), house(protocol, 4));
-    let placed = ann.bridge.call(ann.new_call(&bob, protocol)).await.unwrap();
+    let placed = ann
+        .bridge
+        .call(House::new_call(&bob, protocol))
+        .await
+        .unwrap();
     assert_eq!(placed.participant_sid, "PA_1");
     ann.becomes(CallStatus::Dialing).await;
     ann.becomes(CallStatus::Ringing).await;
@@ -199,16 +203,16 @@ async fn a_transfer_that_is_refused_leaves_the_call() {
 async fn there_are_no_more_calls_than_there_may_be() {
     let (mut ann, mut bob) = tokio::join!(house(Protocol::Udp, 2), house(Protocol::Udp, 1));
     ann.bridge
-        .call(ann.new_call(&bob, Protocol::Udp))
+        .call(House::new_call(&bob, Protocol::Udp))
         .await
         .unwrap();
     bob.becomes(CallStatus::Ringing).await;
     let second = NewCall {
         identity: "second".to_owned(),
-        ..ann.new_call(&bob, Protocol::Udp)
+        ..House::new_call(&bob, Protocol::Udp)
     };
     ann.bridge.call(second).await.unwrap();
-    let full = ann.bridge.call(ann.new_call(&bob, Protocol::Udp)).await;
+    let full = ann.bridge.call(House::new_call(&bob, Protocol::Udp)).await;
     assert_eq!(full.unwrap_err().kind, CallErrorKind::Full);
     loop {
         let news = timeout(PATIENCE, ann.news.recv()).await.unwrap().unwrap();

@@ -2,7 +2,7 @@
 
 mod agent;
 mod api;
-mod api_clients;
+pub mod api_clients;
 mod behaviours;
 pub mod client;
 mod doors;
@@ -12,7 +12,7 @@ mod matrix;
 mod network;
 mod proxy;
 mod resilience;
-mod rest;
+pub mod rest;
 mod signal;
 
 use reqwest::Method;

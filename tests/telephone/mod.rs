@@ -1,6 +1,8 @@
 //! The telephone side: calls between our server and other people's telephones and networks, and what is heard. The bridge
 //! is told by what `GET /sessions` says of its calls, by the socket, by people in the room, and by the telephones.
 
+mod doors;
+mod elsewhere;
 mod hooks;
 mod hostile;
 mod inbound;

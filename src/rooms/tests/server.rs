@@ -4,18 +4,23 @@ use std::time::Duration;
 
 use livekit_protocol as proto;
 use prost::Message as _;
+use tokio::sync::mpsc;
 
-use super::super::{Keys, RoomServer, Settings, Sockets};
+use super::super::{Event, Keys, OperationError, RoomEvent, RoomServer, Settings, Sockets};
 use super::Bench;
 
 fn start() -> RoomServer {
+    started().0
+}
+
+fn started() -> (RoomServer, mpsc::Receiver<RoomEvent>) {
     let loopback = std::net::Ipv4Addr::LOCALHOST.into();
     let sockets = Sockets::bind(&[(loopback, loopback)], 0).unwrap();
     let settings = Settings {
         keys: Keys::new([("key", "secret")]),
         ..Settings::default()
     };
-    RoomServer::start(settings, sockets).unwrap().0
+    RoomServer::start(settings, sockets).unwrap()
 }
 
 /// Whether nobody is there, perhaps because there never was a room.
@@ -67,4 +72,24 @@ async fn a_connection_that_is_dropped_at_once_leaves_nothing() {
     tokio::time::timeout(Duration::from_secs(10), gone)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_the_server_is_the_last_that_is_told_of_its_rooms() {
+    let (server, mut told) = started();
+    let room = proto::CreateRoomRequest {
+        name: "kitchen".to_owned(),
+        ..Default::default()
+    };
+    server.create_room(room.clone()).await.unwrap();
+    // Somebody still holds it, as doors and registries do.
+    let held = server.clone();
+    server.stop().await;
+    let mut events = Vec::new();
+    while let Some(event) = told.recv().await {
+        events.push(event.event);
+    }
+    assert_eq!(events, [Event::RoomStarted, Event::RoomFinished]);
+    let refused = held.create_room(room).await.unwrap_err();
+    assert_eq!(refused, OperationError::Stopped);
 }

@@ -201,7 +201,11 @@ struct Room {
     joining: Option<oneshot::Receiver<Result<RoomLink, String>>>,
 }
 
-/// What woke the task.
+/// What woke the task. It lives for one turn, on the stack.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box for each event would cost more than it saves"
+)]
 enum Woken {
     Leg(Option<LegEvent>),
     Link(Option<LinkEvent>),

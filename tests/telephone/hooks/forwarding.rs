@@ -11,7 +11,8 @@ use crate::harness::{client, eventually};
 use crate::rooms::client::{Client, Kind};
 use crate::rooms::events::Inbox;
 use crate::rooms::{KEY, SECRET, call, server_elsewhere, token};
-use crate::telephone::rig;
+use crate::telephone::rig::sipp::{Scenario, Sipp};
+use crate::telephone::{Exchange, rig};
 use crate::webhooks::Receiver;
 
 /// What LiveKit posts when a telephone joins a room.
@@ -347,4 +348,49 @@ async fn a_telephone_in_a_room_of_this_server_is_told_and_one_in_a_room_elsewher
     }
     assert_eq!(seen[0]["id"], seen[1]["id"], "one event, whoever tells it");
     phone.leave().await;
+}
+
+#[actix_web::test]
+async fn a_call_from_the_network_is_told_to_the_hook_of_the_host_that_it_names() {
+    let mut receiver = Receiver::checking(COMMON, 0, 0);
+    let tenants = auth::tenants();
+    let exchange = Exchange::with(&settings(&tenants, &[]));
+    let server = &exchange.server;
+    add(server, OF_A, "127.0.0.1", receiver.port).await;
+    add(server, OF_B, "sip.example", receiver.port).await;
+    for (called, headers, host, tenant, token) in [
+        ("+4930", "", "127.0.0.1", "a", OF_A),
+        (
+            "+4931",
+            "X-To-IP: SIP.example:5060\n",
+            "sip.example",
+            "b",
+            OF_B,
+        ),
+    ] {
+        let scenario = Scenario::is_answered(headers).is_ended();
+        let mut telephone = Sipp::call(&scenario, called, &exchange.address());
+        let seen = receiver.next();
+        assert_eq!(seen["good"], true, "{seen}");
+        let room = format!("call-{called}");
+        // Its owner was there before its hook was told.
+        assert_eq!(metadata(server, &room).await, json!({"auth_id": tenant}));
+        let told = &seen["body"];
+        for (field, value) in [
+            ("sip_host", host),
+            ("from_phone_number", "+14155550100"),
+            ("to_phone_number", called),
+            ("room_prefix", "call-"),
+        ] {
+            assert_eq!(told[field], value, "{field} of {told}");
+        }
+        assert_eq!(told["room"]["name"], room.as_str(), "{told}");
+        let body = json!({
+            "room_name": room, "participant_identity": told["participant"]["identity"],
+        });
+        let path = "/rtc/participant";
+        let answer = ask(server, Method::DELETE, path, Some(token), &body).await;
+        assert_eq!(answer.0, 200, "{}", answer.1);
+        telephone.passed().await;
+    }
 }

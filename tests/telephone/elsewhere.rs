@@ -1,0 +1,217 @@
+//! Calls that another server carries: LiveKit's own clients ask our server for them, and so does another server of ours
+//! that takes it for a LiveKit deployment.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::rig::PATIENCE;
+use super::rig::sipp::{Scenario, Sipp};
+use super::{Exchange, NUMBER, PHONE};
+use crate::harness::Server;
+use crate::rooms::api_clients::{Api, NAMES};
+use crate::rooms::{KEY, SECRET, ask, server_elsewhere, token};
+use crate::webhooks::{self, Receiver};
+
+const TARGET: &str = "+14155550111";
+const USER: &str = "the-servers-user";
+const PASSWORD: &str = "the-servers-password";
+
+/// A server that LiveKit's clients have the key of.
+fn deployment() -> Exchange {
+    Exchange::with(&[("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)])
+}
+
+/// A telephone that wants this password and is moved elsewhere.
+async fn movable(user: &str, password: &str) -> Sipp {
+    let scenario = Scenario::called()
+        .challenge(user, password)
+        .answer()
+        .receive("ACK")
+        .transfers(&["100 Trying", "200 OK"])
+        .is_ended();
+    Sipp::start(scenario).await
+}
+
+#[tokio::test]
+async fn livekits_clients_call_and_move_telephones() {
+    let exchange = deployment();
+    for name in NAMES {
+        // The user and the password of their trunks.
+        let mut telephone = movable("ann", "secret").await;
+        let options = json!({"key": KEY, "secret": SECRET});
+        let mut api = Api::open(name, &exchange.server, &options).await;
+        let mut ok = async |method: &str, call: Value| {
+            let answer = api.call(method, call).await;
+            answer.unwrap_or_else(|code| panic!("{name}: {method}: {code}"))
+        };
+        let trunk = json!({"name": name, "address": telephone.address()});
+        let trunk = ok("make trunk", trunk).await;
+        let text = |answer: &Value, camel: &str, snake: &str| {
+            let text = answer[camel].as_str().or(answer[snake].as_str());
+            text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+        };
+        let trunk = text(&trunk, "sipTrunkId", "sip_trunk_id");
+        let call = json!({
+            "sid": trunk, "to": NUMBER, "room": name, "identity": PHONE, "wait": true,
+        });
+        let placed = ok("dial", call).await;
+        let id = text(&placed, "sipCallId", "sip_call_id");
+        exchange.answered(&id).await;
+        let to = format!("tel:{TARGET}");
+        ok(
+            "transfer",
+            json!({"room": name, "identity": PHONE, "to": to}),
+        )
+        .await;
+        telephone.passed().await;
+        assert_eq!(exchange.ended(&id).await, "transferred", "{name}");
+    }
+}
+
+/// A server whose rooms and telephones are those of the deployment.
+fn server_of(exchange: &Exchange, gateway: &str, receiver: &Receiver) -> Server {
+    let url = format!("http://127.0.0.1:{}/all", receiver.port);
+    let mut settings = webhooks::settings(&url).to_vec();
+    settings.extend_from_slice(&[
+        ("SIP_OUTBOUND_ADDRESS", gateway),
+        ("SIP_OUTBOUND_AUTH_USERNAME", USER),
+        ("SIP_OUTBOUND_AUTH_PASSWORD", PASSWORD),
+        ("SIP_ROOM_PREFIX", "desk-"),
+        ("SIP_ALLOWED_ADDRESSES", "192.0.2.7"),
+    ]);
+    server_elsewhere(&exchange.server.url.replacen("http", "ws", 1), &settings)
+}
+
+async fn place(server: &Server, room: &str) -> String {
+    let body = json!({
+        "room_name": room, "participant_name": "Phone", "participant_identity": PHONE,
+        "from_phone_number": "+14155550100", "to_phone_number": NUMBER,
+    });
+    let (status, answer) = ask(server, Method::POST, "/sip/call", None, &body).await;
+    assert_eq!(
+        (status, &answer["status"]),
+        (200, &json!("initiated")),
+        "{answer}"
+    );
+    answer["sip_call_id"].as_str().unwrap().to_owned()
+}
+
+/// What is told next, of this call.
+fn told(receiver: &mut Receiver, event: &str) -> Value {
+    let body = receiver.next()["body"].clone();
+    assert_eq!(body["event"], event, "{body}");
+    assert_eq!(body["participant_identity"], PHONE, "{body}");
+    body
+}
+
+/// Reads what is told until the call is answered: the states on the way there may be too short to be seen from elsewhere.
+fn told_until_answered(receiver: &mut Receiver, id: &str) {
+    loop {
+        let body = told(receiver, "call.status");
+        assert_eq!(
+            (&body["sip_call_id"], &body["direction"]),
+            (&json!(id), &json!("outbound")),
+            "{body}"
+        );
+        match body["status"].as_str().unwrap() {
+            "dialing" | "ringing" => {}
+            status => return assert_eq!(status, "active", "{body}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_calls_and_moves_telephones_through_its_deployment() {
+    let exchange = deployment();
+    let mut telephone = movable(USER, PASSWORD).await;
+    let mut receiver = Receiver::start(0, 0);
+    let server = server_of(&exchange, &telephone.address(), &receiver);
+    let id = place(&server, "far").await;
+    exchange.answered(&id).await;
+    told_until_answered(&mut receiver, &id);
+    let body = json!({"room_name": "far", "participant_identity": PHONE, "transfer_to": TARGET});
+    let (status, answer) = ask(&server, Method::POST, "/sip/transfer", None, &body).await;
+    assert_eq!(
+        (status, &answer["status"]),
+        (200, &json!("initiated")),
+        "{answer}"
+    );
+    telephone.passed().await;
+    // The outcome of the transfer and the end of the call come by ways of their own.
+    let mut outcomes = [receiver.next(), receiver.next()].map(|seen| seen["body"].clone());
+    outcomes.sort_by_key(|body| body["event"].to_string());
+    let [ended, moved] = outcomes;
+    assert_eq!(
+        (&ended["event"], &ended["status"]),
+        (&json!("call.status"), &json!("hangup")),
+        "{ended}"
+    );
+    assert_eq!(
+        (&moved["event"], &moved["status"], &moved["transfer_to"]),
+        (
+            &json!("transfer.status"),
+            &json!("complete"),
+            &json!(TARGET)
+        ),
+        "{moved}"
+    );
+    assert_eq!(exchange.ended(&id).await, "transferred");
+}
+
+#[tokio::test]
+async fn a_server_hangs_up_through_its_deployment() {
+    let exchange = deployment();
+    let scenario = Scenario::called().challenge(USER, PASSWORD);
+    let mut telephone = Sipp::start(scenario.answer().receive("ACK").is_ended()).await;
+    let mut receiver = Receiver::start(0, 0);
+    let server = server_of(&exchange, &telephone.address(), &receiver);
+    let id = place(&server, "far").await;
+    told_until_answered(&mut receiver, &id);
+    let body = json!({"room_name": "far", "participant_identity": PHONE});
+    let (status, answer) = ask(&server, Method::DELETE, "/rtc/participant", None, &body).await;
+    assert_eq!(status, 200, "{answer}");
+    telephone.passed().await;
+    let ended = told(&mut receiver, "call.status");
+    assert_eq!(ended["status"], "hangup", "{ended}");
+    assert!(ended["duration_ms"].is_u64(), "{ended}");
+}
+
+#[tokio::test]
+async fn a_deployment_is_told_who_may_call_in() {
+    let exchange = deployment();
+    let receiver = Receiver::start(0, 0);
+    let _server = server_of(&exchange, "192.0.2.1", &receiver);
+    let token = token(600, &json!({}), &json!({"sip": {"admin": true}}));
+    let list = async |what: &str| {
+        let path = format!("/twirp/livekit.SIP/{what}");
+        let (status, answer) = ask(
+            &exchange.server,
+            Method::POST,
+            &path,
+            Some(&token),
+            &json!({}),
+        )
+        .await;
+        assert_eq!(status, 200, "{answer}");
+        answer["items"].as_array().cloned().unwrap_or_default()
+    };
+    // The rule comes last.
+    let deadline = Instant::now() + PATIENCE;
+    while list("ListSIPDispatchRule").await.is_empty() {
+        assert!(Instant::now() < deadline, "no rule was made");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let trunks = list("ListSIPInboundTrunk").await;
+    let [trunk] = trunks.as_slice() else {
+        panic!("{trunks:?}")
+    };
+    assert_eq!(trunk["allowed_addresses"], json!(["192.0.2.7"]), "{trunk}");
+    let rules = list("ListSIPDispatchRule").await;
+    let [rule] = rules.as_slice() else {
+        panic!("{rules:?}")
+    };
+    assert!(rule.to_string().contains("\"desk-\""), "{rule}");
+    assert_eq!(rule["trunk_ids"], json!([trunk["sip_trunk_id"]]), "{rule}");
+}
