@@ -1,12 +1,14 @@
 //! Calls that come in: from whom, into which rooms, as which participants.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::rig::baresip::{Baresip, Kind};
-use super::rig::certificates;
 use super::rig::sipp::{Run, Scenario, Sipp};
+use super::rig::{PATIENCE, certificates};
 use super::{Exchange, becomes};
-use crate::rooms::client::Kind as Client;
+use crate::rooms::client::{Client, Kind as Sort};
 use crate::rooms::join;
 
 /// The number that is called, and its room.
@@ -17,6 +19,20 @@ const LOBBY: &str = "call-+14155550199";
 async fn active(exchange: &Exchange) -> Value {
     let active = |call: &Value| call["direction"] == "inbound" && call["status"] == "active";
     exchange.until("an active inbound one", active).await
+}
+
+/// What somebody in the room knows of a telephone whose call has this status there.
+async fn attributes(somebody: &mut Client, identity: &str, status: &str) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut present = somebody.command(json!({"do": "participants"})).await;
+        let attributes = present["participants"][identity]["attributes"].take();
+        if attributes["sip.callStatus"] == status {
+            return attributes;
+        }
+        assert!(Instant::now() < deadline, "{identity} is {attributes}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Waits until the only call is over; gives why.
@@ -30,7 +46,7 @@ async fn over(exchange: &Exchange) -> String {
 #[tokio::test]
 async fn a_call_comes_into_the_room_of_its_number() {
     let exchange = Exchange::start();
-    let mut ann = join(&exchange.server, Client::Python, LOBBY, "ann").await;
+    let mut ann = join(&exchange.server, Sort::Python, LOBBY, "ann").await;
     let headers = "X-To-IP: sip.example.com\nX-Account: 12\n";
     let scenario = Scenario::is_answered(headers).ended();
     let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
@@ -39,8 +55,7 @@ async fn a_call_comes_into_the_room_of_its_number() {
     let identity = call["participant_identity"].as_str().unwrap().to_owned();
     ann.wait("participant_connected", &json!({"identity": identity}))
         .await;
-    let present = ann.command(json!({"do": "participants"})).await;
-    let attributes = &present["participants"][&identity]["attributes"];
+    let attributes = attributes(&mut ann, &identity, "active").await;
     for (name, value) in [
         ("sip.callID", call["sip_call_id"].as_str().unwrap()),
         ("sip.phoneNumber", "+14155550100"),
