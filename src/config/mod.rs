@@ -328,7 +328,7 @@ mod tests {
         ]);
         let error = Config::from_sources(&[], &environment, None).unwrap_err();
         assert!(!format!("{error:?} {error}").contains("marker"));
-        let environment = self::environment(&[("SIP_HOOK_SECRET", "marker")]);
+        let environment = self::environment(&[("SIP_HOOK_SECRET", "a marker of 16 bytes or more")]);
         let config = Config::from_sources(&[], &environment, None).unwrap();
         assert!(!format!("{config:?}").contains("marker"));
     }

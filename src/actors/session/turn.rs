@@ -1137,7 +1137,7 @@ mod tests {
         scene
             .speech(1_000)
             .partial("one")
-            .silence(patience - STEP_MS);
+            .silence(patience - 2 * STEP_MS);
         scene.speech(SURE_MS + 1_000);
         assert_eq!(scene.finalizes(), 0);
         scene.final_segment("one").flag().silence(300);
@@ -1152,7 +1152,7 @@ mod tests {
         scene
             .speech(1_000)
             .partial("one")
-            .silence(patience - STEP_MS);
+            .silence(patience - 2 * STEP_MS);
         scene.speech(3 * STEP_MS);
         assert_eq!(scene.finalizes(), 0);
         // The client sends no more.

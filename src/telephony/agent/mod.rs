@@ -31,7 +31,7 @@ use client::Caller;
 use dialog::{ALLOW, Dialog};
 use digest::{Authenticator, Credentials};
 use gate::{Gate, to_tag};
-pub use leg::{Failure, Invitation, Leg, LegEvent, Offered, Refer};
+pub use leg::{Failure, Invitation, Leg, LegEvent, Offered};
 pub use path::Protocol;
 pub use refer::Notification;
 use transports::Transports;

@@ -191,8 +191,6 @@ pub struct Task {
     pub commands: mpsc::Receiver<Command>,
     /// Who is told.
     pub news: NewsSender,
-    /// Whether the other side may move the call.
-    pub incoming_transfers: bool,
 }
 
 /// The room as the task sees it.
@@ -364,12 +362,6 @@ impl Running {
             }
             LegEvent::Notified(notification) => Input::Notified(notification),
             LegEvent::Referred(code) => Input::Referred(code),
-            LegEvent::Refer(refer) => {
-                // Taking it up would mean a call to whoever the other side names, at our cost.
-                let _ = self.task.incoming_transfers;
-                drop(refer);
-                return None;
-            }
             LegEvent::Digit(digit) => {
                 self.press(digit);
                 return None;
