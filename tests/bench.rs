@@ -153,6 +153,45 @@ fn sessions_in_rooms_hear_are_heard_and_leave_nothing_behind() {
 }
 
 #[test]
+fn telephones_call_hear_each_other_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("calls.json");
+    let output = vivavoce([
+        "bench",
+        "calls",
+        "--calls",
+        "4",
+        "--seconds",
+        "4",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let number = |key: &str| {
+        document[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key}: {document}"))
+    };
+    assert_eq!((number("with_sound"), number("failures")), (4.0, 0.0));
+    assert_eq!(document["answered"]["count"], 4, "{document}");
+    // Each sends and gets 50 packets a second, and hears a voice in half of them.
+    let expected = number("packets_expected");
+    for (key, share) in [
+        ("packets_sent", 1.0),
+        ("packets_received", 1.0),
+        ("packets_with_voice", 0.5),
+    ] {
+        let off = number(key) / (expected * share) - 1.0;
+        assert!(off.abs() < 0.25, "{key}: {document}");
+    }
+    assert_eq!(number("packets_lost_there"), 0.0, "{document}");
+    assert!(number("call_threads_load") > 0.0, "{document}");
+    assert!(number("calls_per_core") > 0.0, "{document}");
+    assert!(stdout(&output).contains("calls per core"));
+}
+
+#[test]
 fn a_vendor_that_does_not_exist_is_told_with_those_that_do() {
     for mode in ["fallback", "vendors"] {
         let output = vivavoce(["bench", mode, "--vendors", "acme"]);

@@ -1,9 +1,10 @@
 //! `vivavoce bench`: measurements of a whole server. One file for each question ([`sessions`], [`fallback`],
-//! [`vendors`], [`rooms`], [`agents`]), and for each who asks ([`load`], [`session`], [`participant`], [`raw`]), who answers ([`under_test`], [`backed`],
+//! [`vendors`], [`rooms`], [`agents`], [`calls`]), and for each who asks ([`load`], [`session`], [`participant`], [`raw`]), who answers ([`under_test`], [`backed`],
 //! [`echo`]), and what comes out ([`outcome`], [`spread`]).
 
 mod agents;
 mod backed;
+mod calls;
 mod echo;
 mod fallback;
 mod histogram;
@@ -39,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench agents\n  vivavoce bench vendors --help"
+    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench agents\n  vivavoce bench calls\n  vivavoce bench vendors --help"
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -58,6 +59,8 @@ enum What {
     Rooms(rooms::Arguments),
     /// Measures sessions in rooms: what they cost, how late they hear and are heard, and whether they leave anything behind
     Agents(agents::Arguments),
+    /// Measures telephone calls: how many a core carries, how soon they are answered, and whether their sound comes through
+    Calls(calls::Arguments),
     /// Sends datagrams on (started by the measurement itself)
     #[command(hide = true)]
     Relay,
@@ -73,6 +76,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         What::Vendors(arguments) => vendors::run(config, arguments),
         What::Rooms(arguments) => rooms::run(config, arguments),
         What::Agents(arguments) => agents::run(config, arguments),
+        What::Calls(arguments) => calls::run(config, arguments),
         What::Relay => rooms::relay::run().map_err(Failure::work),
         What::Echo => echo::run().map_err(Failure::work),
     }

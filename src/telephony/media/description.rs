@@ -297,8 +297,19 @@ fn parse_connection(value: &str) -> Result<Connection, SdpError> {
     Ok(match address.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => Connection::Nowhere,
         Ok(address) => Connection::Address(address),
-        Err(_) => Connection::Named,
+        Err(_) if is_name(address) => Connection::Named,
+        Err(_) => {
+            return Err(SdpError::Malformed(
+                "a c= line of it has neither an address nor the name of a host",
+            ));
+        }
     })
+}
+
+/// Whether this may be the name of a host.
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !text.is_empty() && text.bytes().all(fits)
 }
 
 /// `IN IP4 192.0.2.1` or the like.
@@ -400,6 +411,7 @@ mod tests {
             "v=0\nm=audio 70000 RTP/AVP 0",
             "v=0\nc=IN IP4",
             "v=0\nc=ATM x y",
+            "v=0\nc=IN IP6 :::::",
             &long,
             &lines,
             &sections,

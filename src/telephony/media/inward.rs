@@ -53,7 +53,7 @@ struct Line {
 }
 
 impl Inward {
-    /// The complexity is that of the Opus encoder.
+    /// The complexity is that of the Opus encoder for wideband.
     pub fn new(complexity: u8) -> Self {
         Self {
             complexity,
@@ -183,7 +183,11 @@ impl Line {
                 Codec::Pcmu | Codec::Pcma => 32_000,
                 Codec::G722 | Codec::Opus => 40_000,
             },
-            complexity,
+            // What has no more than 4 kHz gains nothing that is heard by a harder search, which costs several times as much.
+            complexity: match codec {
+                Codec::Pcmu | Codec::Pcma => 0,
+                Codec::G722 | Codec::Opus => complexity,
+            },
             fec_loss_percent: None,
         };
         let frame = rate.frames_in(FRAME);

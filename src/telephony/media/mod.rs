@@ -15,8 +15,8 @@ mod latch;
 mod negotiation;
 mod outward;
 mod ports;
-mod rtcp;
-mod rtp;
+pub(crate) mod rtcp;
+pub(crate) mod rtp;
 mod secure;
 mod session;
 #[cfg(test)]

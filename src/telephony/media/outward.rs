@@ -7,7 +7,7 @@ use super::Codec;
 use super::codec::Encoder;
 use super::keys::Keypad;
 use crate::audio::jitter::{Arrived, FRAME, JitterBuffer};
-use crate::audio::opus::OpusError;
+use crate::audio::opus::{self, OpusError};
 use crate::audio::room_mix::{RoomMixer, TrackKey};
 use crate::audio::{Layout, Resampler, SampleRate};
 use crate::providers::rooms::link::TrackAudio;
@@ -99,6 +99,8 @@ pub struct Outward {
     codec: Codec,
     encoder: Encoder,
     resampler: Option<Resampler>,
+    /// Whether the frame before was silent, and with it all that the resampler remembers.
+    silent: bool,
     /// Less than a packet, between two frames.
     sound: Vec<i16>,
     packet_samples: usize,
@@ -113,6 +115,7 @@ impl Outward {
             codec,
             encoder: Encoder::new(codec, complexity)?,
             resampler: (rate != room).then(|| Resampler::new(Layout::mono(room), rate)),
+            silent: false,
             // The resampler holds back up to 2 ms: with them before it, each frame fills a packet.
             sound: vec![0; rate.frames_in(HELD_BACK)],
             packet_samples: (rate.hz() * packet_ms / 1_000) as usize,
@@ -122,7 +125,14 @@ impl Outward {
     /// Takes 20 ms. Keys that are to be heard as sound take their place.
     pub fn take(&mut self, mixed: &[i16; FRAME], sounding: Option<&mut Keypad>) {
         let start = self.sound.len();
+        let silent = mixed.iter().all(|sample| *sample == 0);
+        let was_silent = std::mem::replace(&mut self.silent, silent);
         match &mut self.resampler {
+            // Silence after silence is silence at any rate.
+            Some(_) if silent && was_silent => {
+                let frame = self.codec.rate().frames_in(opus::FRAME);
+                self.sound.resize(start + frame, 0);
+            }
             Some(resampler) => resampler.push(mixed, &mut self.sound),
             None => self.sound.extend_from_slice(mixed),
         }
@@ -148,5 +158,31 @@ impl Outward {
     pub fn clear(&mut self) {
         self.sound.clear();
         self.sound.resize(self.codec.rate().frames_in(HELD_BACK), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pause that is not resampled changes nothing of what is sent before, in and after it.
+    #[test]
+    fn a_pause_takes_its_time_and_nothing_else() {
+        let tone = |at: usize| ((at as f32 * 0.05).sin() * 8_000.0) as i16;
+        let sound = |frame: usize| -> [i16; FRAME] {
+            std::array::from_fn(|n| match frame {
+                5..12 => 0,
+                _ => tone(frame * FRAME + n),
+            })
+        };
+        let rate = Codec::Pcmu.rate();
+        let mut outward = Outward::new(Codec::Pcmu, 20, 0).unwrap();
+        let mut resampler = Resampler::new(Layout::mono(SampleRate::HZ_48000), rate);
+        let mut expected = vec![0; rate.frames_in(HELD_BACK)];
+        for frame in 0..20 {
+            outward.take(&sound(frame), None);
+            resampler.push(&sound(frame), &mut expected);
+        }
+        assert_eq!(outward.sound, expected);
     }
 }
