@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Actor;
+use actix::{Actor, Addr};
 use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
@@ -191,6 +191,12 @@ pub async fn recordings(
     recordings.map(Some).map_err(ServerError::Recordings)
 }
 
+/// The recordings that a LiveKit deployment makes by the settings; `None` where it makes none.
+fn egresses(settings: &Settings, recordings: Option<&Arc<Recordings>>) -> Option<Arc<Egresses>> {
+    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording)?;
+    Some(Egresses::open(Arc::new(egress), Arc::clone(recordings?)))
+}
+
 /// How sessions behave, from the settings.
 pub fn session_settings(settings: &Settings) -> SessionSettings {
     let socket = &settings.socket;
@@ -298,6 +304,74 @@ fn warn(config: &Config) {
     }
 }
 
+/// Who keeps and tells what happens.
+struct Tellers {
+    webhooks: Webhooks,
+    hooks: Addr<HookRegistry>,
+    recordings: Option<Arc<Recordings>>,
+    egresses: Option<Arc<Egresses>>,
+}
+
+/// Must be called in an actor system.
+async fn tellers(settings: &Settings, authorities: &Authorities) -> Result<Tellers, ServerError> {
+    let hooks = hooks(settings, authorities).await?;
+    let keys = hooks.configured().keys();
+    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), authorities);
+    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let prefix = settings.sip.room_prefix.clone();
+    let hooks = HookRegistry::new(hooks, webhooks.clone(), prefix).start();
+    let recordings = recordings(settings, authorities).await?;
+    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
+    let egresses = egresses(settings, recordings.as_ref());
+    Ok(Tellers {
+        webhooks,
+        hooks,
+        recordings,
+        egresses,
+    })
+}
+
+/// What sockets and requests reach. Must be called in an actor system.
+fn behind_the_doors(
+    settings: &Settings,
+    auth: Option<Authenticator>,
+    providers: &Arc<ProviderTable>,
+    tellers: &Tellers,
+    rooms: &OpenRooms,
+    drain: &Drain,
+) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
+    let synthesizer = synthesizer(settings, providers)?;
+    let sessions = SessionRegistry::default().start();
+    let services = Arc::new(SessionServices {
+        providers: Arc::clone(providers),
+        synthesizer: Arc::clone(&synthesizer),
+        sessions: sessions.clone(),
+        rooms: Some(rooms.registry.clone()),
+        calls: Some(rooms.calls.clone()),
+        webhooks: Some(tellers.webhooks.clone()),
+        recordings: tellers.recordings.clone(),
+        egresses: tellers.egresses.clone(),
+        closing: drain.closing.clone(),
+        settings: session_settings(settings),
+    });
+    let state = AppState {
+        auth,
+        synthesizer,
+        voices: VoiceRegistry::new(Arc::clone(providers)).start(),
+        rooms: rooms.registry.clone(),
+        calls: rooms.calls.clone(),
+        hooks: tellers.hooks.clone(),
+        embedded_rooms: rooms.embedded.clone(),
+        trunks: rooms.trunks.clone(),
+        sessions,
+        recordings: tellers.recordings.clone(),
+        draining: drain.draining.clone(),
+        work: drain.work.clone(),
+    };
+    let sockets = Sockets::new(settings, services);
+    Ok((web::Data::new(sockets), web::Data::new(state)))
+}
+
 async fn serve(config: &Config) -> Result<(), ServerError> {
     let settings = &config.settings;
     warn(config);
@@ -306,61 +380,30 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let secure = secure(settings)?;
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
-    let synthesizer = synthesizer(settings, &providers)?;
-    let hooks = hooks(settings, &authorities).await?;
-    let keys = hooks.configured().keys();
-    let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), &authorities);
-    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
-    let hooks = HookRegistry::new(hooks, webhooks.clone(), settings.sip.room_prefix.clone());
-    let hooks = hooks.start();
-    let recordings = recordings(settings, &authorities).await?;
-    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
-    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording);
-    let egresses = egress
-        .zip(recordings.clone())
-        .map(|(egress, recordings)| Egresses::open(Arc::new(egress), recordings));
+    let tellers = tellers(settings, &authorities).await?;
     let rooms = OpenRooms::open(
         settings,
         &authorities,
-        &webhooks,
-        &hooks.clone().recipient(),
+        &tellers.webhooks,
+        &tellers.hooks.clone().recipient(),
     )
     .await?;
-    let draining = CancellationToken::new();
-    let closing = CancellationToken::new();
-    let work = TaskTracker::new();
-    let sessions = SessionRegistry::default().start();
-    let services = Arc::new(SessionServices {
-        providers: Arc::clone(&providers),
-        synthesizer: Arc::clone(&synthesizer),
-        sessions: sessions.clone(),
-        rooms: Some(rooms.registry.clone()),
-        calls: Some(rooms.calls.clone()),
-        webhooks: Some(webhooks.clone()),
-        recordings: recordings.clone(),
-        egresses: egresses.clone(),
-        closing: closing.clone(),
-        settings: session_settings(settings),
-    });
-    let sockets = web::Data::new(Sockets::new(settings, services));
+    let drain = Drain {
+        patience: settings.shutdown.drain_seconds,
+        draining: CancellationToken::new(),
+        work: TaskTracker::new(),
+        closing: CancellationToken::new(),
+    };
     let limits = web::Data::new(Limits::new(settings));
     let admission = limits.clone();
     let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
-    let state = web::Data::new(AppState {
-        auth,
-        synthesizer,
-        voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
-        rooms: rooms.registry.clone(),
-        calls: rooms.calls.clone(),
-        hooks,
-        embedded_rooms: rooms.embedded.clone(),
-        trunks: rooms.trunks.clone(),
-        sessions,
-        recordings: recordings.clone(),
-        draining: draining.clone(),
-        work: work.clone(),
-    });
-
+    let (sockets, state) = behind_the_doors(settings, auth, &providers, &tellers, &rooms, &drain)?;
+    let Tellers {
+        webhooks,
+        recordings,
+        egresses,
+        ..
+    } = tellers;
     let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses, settings));
 
     // Signals are caught before anything is announced, so that an early one is not lost.
@@ -405,12 +448,6 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let running = server.run();
     announce(address, settings);
 
-    let drain = Drain {
-        patience: settings.shutdown.drain_seconds,
-        draining,
-        work,
-        closing,
-    };
     actix_web::rt::spawn(drain.run(stop, running.handle()));
     running.await?;
     if let Some(metrics) = metrics {

@@ -15,15 +15,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use vivavoce::actors::registry::calls::CallRegistry;
+use vivavoce::actors::registry::hooks::HookRegistry;
 use vivavoce::actors::registry::rooms::RoomRegistry;
 use vivavoce::actors::registry::sessions::SessionRegistry;
 use vivavoce::actors::registry::voices::VoiceRegistry;
 use vivavoce::actors::session::SessionServices;
 use vivavoce::auth::Authenticator;
 use vivavoce::config::{Config, Settings};
+use vivavoce::hooks::{Configured, Hooks};
 use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
 use vivavoce::outgoing::Authorities;
 use vivavoce::synthesis::Synthesizer;
+use vivavoce::webhooks::{WebhookSettings, Webhooks};
 use vivavoce::{server, telemetry};
 
 fn main() {
@@ -81,9 +84,14 @@ fn parts(settings: &Settings) -> Parts {
         calls: None,
         webhooks: None,
         recordings: None,
+        egresses: None,
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
     });
+    let configured = Configured::new(settings).unwrap();
+    let told = WebhookSettings::new(settings, configured.keys());
+    let webhooks = Webhooks::open(&told, &Authorities::default()).unwrap();
+    let hooks = Hooks::in_folder(configured, settings.storage.data_dir.clone());
     Parts {
         state: web::Data::new(AppState {
             auth: Authenticator::open(&settings.auth, &Authorities::default()).unwrap(),
@@ -91,6 +99,7 @@ fn parts(settings: &Settings) -> Parts {
             voices: VoiceRegistry::new(providers).start(),
             rooms: RoomRegistry::new(None).start(),
             calls: CallRegistry::new(None).start(),
+            hooks: HookRegistry::new(hooks, webhooks, None).start(),
             embedded_rooms: None,
             trunks: None,
             sessions,

@@ -228,6 +228,7 @@ fn turns(count: usize) {
         let moment = Moment {
             now: begin + heard_so_far,
             heard: heard_so_far,
+            onset: false,
         };
         let at = RATE.frames_in(heard_so_far) as u64;
         let event = match frame % 200 {

@@ -407,8 +407,6 @@ settings! {
         max_call_seconds: Duration = "86400", "sip.max_call_seconds", "SIP_MAX_CALL_SECONDS", check not_nought;
         /// Calls at the same time.
         max_calls: usize = "500", "sip.max_calls", "SIP_MAX_CALLS", check positive;
-        /// Whether the other side may transfer a call (REFER).
-        allow_incoming_transfers: bool = "false", "sip.allow_incoming_transfers", "SIP_ALLOW_INCOMING_TRANSFERS";
         /// Signs what is sent to hooks that have no secret of their own; 16 bytes or more.
         hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET";
         /// Hooks that cannot be changed at run time, `[{"host","url","auth_id"?,"secret"?}]`.

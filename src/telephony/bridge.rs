@@ -59,8 +59,6 @@ pub struct BridgeSettings {
     pub most_calls: usize,
     /// How long a call that came may last.
     pub max_duration: Duration,
-    /// Whether the other side may move calls.
-    pub incoming_transfers: bool,
     /// The sound.
     pub media: MediaSettings,
 }
@@ -80,6 +78,7 @@ struct Inner {
     lines: Mutex<Lines>,
     /// Where everything runs.
     runtime: Handle,
+    addresses: Vec<SocketAddr>,
 }
 
 /// Of the settings what is needed later.
@@ -87,7 +86,6 @@ struct Kept {
     room_prefix: String,
     most_calls: usize,
     max_duration: Duration,
-    incoming_transfers: bool,
 }
 
 #[derive(Default)]
@@ -182,6 +180,7 @@ impl Bridge {
             Media::start(settings.media).map_err(|error| format!("sip.rtp_ports: {error}"))?;
         let (agent, invitations) =
             Agent::start(settings.allowed, settings.tls, settings.advertised);
+        let mut addresses = Vec::new();
         for listen in &settings.listen {
             let Listen { protocol, address } = listen;
             let address = agent
@@ -189,6 +188,7 @@ impl Bridge {
                 .await
                 .map_err(|error| format!("sip.listen: {}:{address}: {error}", protocol.name()))?;
             tracing::info!(protocol = protocol.name(), %address, "telephone calls are taken");
+            addresses.push(address);
         }
         let inner = Arc::new(Inner {
             agent,
@@ -199,13 +199,18 @@ impl Bridge {
                 room_prefix: settings.room_prefix,
                 most_calls: settings.most_calls,
                 max_duration: settings.max_duration,
-                incoming_transfers: settings.incoming_transfers,
             },
             lines: Mutex::default(),
             runtime: Handle::current(),
+            addresses,
         });
         tokio::spawn(take_calls(Arc::clone(&inner), invitations));
         Ok(Self { inner })
+    }
+
+    /// Where it listens, in the order of the settings.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.inner.addresses
     }
 
     /// Ends every call and closes everything.
@@ -330,7 +335,6 @@ impl Inner {
             line,
             commands,
             news: inner.news.clone(),
-            incoming_transfers: inner.settings.incoming_transfers,
         };
         inner.run(task, slot);
         Ok(PlacedCall {
@@ -470,7 +474,6 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         line,
         commands,
         news: inner.news.clone(),
-        incoming_transfers: inner.settings.incoming_transfers,
     };
     inner.run(task, slot);
 }

@@ -5,4 +5,6 @@ pub mod agent;
 pub mod bridge;
 pub mod call;
 pub mod media;
+#[cfg(test)]
+mod tests;
 pub mod trunks;

@@ -171,7 +171,7 @@ impl Crate {
                 };
                 shown(self.egress.list_egress(options).await?)
             }
-            _ => return self.telephone(name, call).await,
+            _ => return Box::pin(self.telephone(name, call)).await,
         })
     }
 
@@ -211,7 +211,7 @@ impl Crate {
                     name: text("name"),
                     ..Default::default()
                 };
-                shown(sip.create_sip_dispatch_rule(rule, options).await?)
+                shown(Box::pin(sip.create_sip_dispatch_rule(rule, options)).await?)
             }
             "rules" => {
                 let all = sip.list_sip_dispatch_rule(ListSIPDispatchRuleFilter::All);

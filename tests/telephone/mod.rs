@@ -58,6 +58,7 @@ impl Exchange {
             ("SIP_ROOM_PREFIX", "call-"),
             ("SIP_ALLOWED_ADDRESSES", "127.0.0.1"),
             ("SIP_ALLOW_PRIVATE_OUTBOUND", "true"),
+            ("NULL_ENABLED", "true"),
         ];
         environment.extend_from_slice(settings);
         let server = Server::start_with(&environment);

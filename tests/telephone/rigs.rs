@@ -1,5 +1,6 @@
 //! The telephones of these tests against each other, without our server: what fails here is the rig's fault.
 
+use super::NUMBER;
 use super::rig::baresip::{Baresip, Kind};
 use super::rig::certificates;
 use super::rig::kamailio::Kamailio;
@@ -13,7 +14,9 @@ async fn baresip_hears_what_another_plays_and_the_keys_that_it_presses() {
     })
     .await;
     let mut caller = Baresip::start().await;
-    caller.dial(&format!("sip:bob@{}", called.address())).await;
+    caller
+        .dial(&format!("sip:{NUMBER}@{}", called.address()))
+        .await;
     caller.next("CALL_ESTABLISHED").await;
     called.next("CALL_ESTABLISHED").await;
     caller.hears(700).await;
@@ -36,13 +39,13 @@ async fn sipp_calls_through_a_proxy_that_wants_a_password() {
     })
     .await;
     caller
-        .dial(&format!("sip:bob@127.0.0.1:{}", proxy.port))
+        .dial(&format!("sip:{NUMBER}@127.0.0.1:{}", proxy.port))
         .await;
     caller.next("CALL_ESTABLISHED").await;
     caller.hang_up().await;
     caller.next("CALL_CLOSED").await;
     let scenario = Scenario::is_refused("", 407);
-    let mut stranger = Sipp::call(&scenario, "bob", &format!("127.0.0.1:{}", proxy.port));
+    let mut stranger = Sipp::call(&scenario, NUMBER, &format!("127.0.0.1:{}", proxy.port));
     stranger.passed().await;
 }
 
@@ -89,7 +92,9 @@ async fn sipp_checks_passwords() {
             ..Kind::default()
         })
         .await;
-        caller.dial(&format!("sip:bob@{}", called.address())).await;
+        caller
+            .dial(&format!("sip:{NUMBER}@{}", called.address()))
+            .await;
         if established {
             caller.next("CALL_ESTABLISHED").await;
             caller.hang_up().await;
@@ -117,7 +122,7 @@ async fn sipp_plays_a_tone_over_tcp_too() {
     )
     .await;
     called
-        .dial(&format!("sip:bob@{};transport=tcp", plays.address()))
+        .dial(&format!("sip:{NUMBER}@{};transport=tcp", plays.address()))
         .await;
     called.next("CALL_ESTABLISHED").await;
     called.hears(600).await;
@@ -134,7 +139,9 @@ async fn sipp_transfers_and_tells_how_it_went() {
             .is_ended(),
     )
     .await;
-    caller.dial(&format!("sip:bob@{}", sipp.address())).await;
+    caller
+        .dial(&format!("sip:{NUMBER}@{}", sipp.address()))
+        .await;
     caller.next("CALL_ESTABLISHED").await;
     caller.command("transfer", "sip:carol@127.0.0.1:9").await;
     sipp.passed().await;
@@ -144,7 +151,9 @@ async fn sipp_transfers_and_tells_how_it_went() {
 async fn sipp_rings_until_it_is_cancelled() {
     let mut sipp = Sipp::start(Scenario::called().reply("180 Ringing").is_cancelled()).await;
     let mut caller = Baresip::start().await;
-    caller.dial(&format!("sip:bob@{}", sipp.address())).await;
+    caller
+        .dial(&format!("sip:{NUMBER}@{}", sipp.address()))
+        .await;
     caller.next("CALL_RINGING").await;
     caller.hang_up().await;
     sipp.passed().await;
@@ -166,7 +175,7 @@ async fn baresip_speaks_wideband_in_secret() {
     let mut caller = Baresip::of(kind(440)).await;
     caller
         .dial(&format!(
-            "sip:bob@127.0.0.1:{};transport=tls",
+            "sip:{NUMBER}@127.0.0.1:{};transport=tls",
             called.port + 1
         ))
         .await;

@@ -106,6 +106,7 @@ fn ends(scene: &Scene, sound: &[i16], scores: &[f32], settings: TurnSettings) ->
         let moment = Moment {
             now: begin + heard,
             heard,
+            onset: vad.is_onset(),
         };
         let mut told = Vec::new();
         for event in vad.push(frame) {

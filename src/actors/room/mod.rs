@@ -179,7 +179,7 @@ impl RoomActor {
         listen(&self.config).hears(identity)
     }
 
-    fn joined(&mut self, info: ParticipantInfo, context: &mut Context<Self>) {
+    fn joined(&mut self, info: &ParticipantInfo, context: &mut Context<Self>) {
         if let Some(desertion) = self.desertion.take() {
             context.cancel_future(desertion);
         }
@@ -193,7 +193,7 @@ impl RoomActor {
                 name: info.name.clone(),
             });
         }
-        self.tell_of_call(Phones::there, &info);
+        self.tell_of_call(Phones::there, info);
     }
 
     /// Takes what is said of somebody who may be on the telephone.
@@ -280,7 +280,7 @@ impl StreamHandler<LinkEvent> for RoomActor {
             }
             LinkEvent::Reconnecting => self.tell(RoomNews::Reconnecting),
             LinkEvent::Reconnected { resumed } => self.tell(RoomNews::Recovered { resumed }),
-            LinkEvent::ParticipantJoined(info) => self.joined(*info, context),
+            LinkEvent::ParticipantJoined(info) => self.joined(&info, context),
             LinkEvent::ParticipantLeft(info) => self.left(*info, context),
             LinkEvent::TrackPublished { track, .. } => {
                 if track.r#type() == TrackType::Audio {

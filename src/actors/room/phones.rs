@@ -103,6 +103,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as `Phones` tells it")]
     fn told(status: CallStatus) -> Option<(String, CallStatus)> {
         Some(("SCL_ann".to_owned(), status))
     }

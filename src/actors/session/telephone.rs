@@ -90,7 +90,7 @@ impl SessionActor {
                     );
                 }
                 Ok(Some(Err(error))) => {
-                    session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}"))
+                    session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}"));
                 }
                 Err(_) => session.refuse(
                     ErrorCode::RtcFailed,

@@ -69,11 +69,10 @@ impl From<CallError> for Failure {
             CallErrorKind::Rejected(status) => return rejected(status),
             CallErrorKind::NotFound => "not_found",
             CallErrorKind::Refused => "invalid_argument",
-            CallErrorKind::Precondition => "failed_precondition",
             CallErrorKind::Timeout => "canceled",
             CallErrorKind::Full => "resource_exhausted",
             // No 5xx once an INVITE may be out: clients would dial twice.
-            CallErrorKind::Unavailable => "failed_precondition",
+            CallErrorKind::Precondition | CallErrorKind::Unavailable => "failed_precondition",
         };
         Self::new(code, error.message)
     }

@@ -101,7 +101,6 @@ fn settings(sip: &Sip, rtc: &Rtc, tls: TlsSettings) -> Result<BridgeSettings, io
         room_prefix: sip.room_prefix.clone().unwrap_or_default(),
         most_calls: sip.max_calls,
         max_duration: sip.max_call_seconds,
-        incoming_transfers: sip.allow_incoming_transfers,
         media: MediaSettings {
             ports: sip.rtp_ports.first..=sip.rtp_ports.last,
             threads: threads.min(MOST_THREADS),

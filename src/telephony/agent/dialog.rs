@@ -76,7 +76,7 @@ impl Dialog {
     /// Learns what the other side says of itself in an answer that makes the dialog.
     pub fn answered(&mut self, response: &Response) {
         if let Ok(to) = response.to_header() {
-            self.remote = to.value().to_owned();
+            to.value().clone_into(&mut self.remote);
             self.remote_tag = Address::parse(to.value()).tag().map(str::to_owned);
         }
         self.retarget(response);

@@ -1,7 +1,7 @@
 //! Digest authentication of a client (RFC 3261 section 22, RFC 7616, RFC 8760): remembers what it was challenged with and
 //! answers all of it in each request, so that a proxy and the server behind it may both ask.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use md5::{Digest as _, Md5};
 use sha2::{Digest as _, Sha256};
@@ -56,7 +56,11 @@ impl Hash {
             Self::Md5 => Md5::digest(text).to_vec(),
             Self::Sha256 => Sha256::digest(text).to_vec(),
         };
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        bytes.iter().fold(String::new(), |mut hex, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
     }
 }
 

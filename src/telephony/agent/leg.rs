@@ -50,8 +50,6 @@ pub enum LegEvent {
     Notified(Notification),
     /// What was said to our REFER: a status, or nothing.
     Referred(Option<u16>),
-    /// The other side wants the call transferred.
-    Refer(Refer),
     /// A key, pressed in signalling (`application/dtmf-relay`).
     Digit(char),
     /// The other side has hung up.
@@ -436,27 +434,6 @@ async fn follow_invite_again(mut reply: Reply) {
     }
 }
 
-/// A transfer that the other side wants. Dropped, it is refused.
-pub struct Refer {
-    /// To whom, as it was written.
-    pub to: String,
-    transaction: Option<Transaction>,
-}
-
-impl std::fmt::Debug for Refer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Refer")
-    }
-}
-
-impl Drop for Refer {
-    fn drop(&mut self) {
-        if let Some(mut transaction) = self.transaction.take() {
-            tokio::spawn(async move { transaction.reply(StatusCode::Decline).await });
-        }
-    }
-}
-
 /// Answers what is asked within a call, for as long as it is registered.
 async fn answer_requests(
     caller: Arc<Caller>,
@@ -508,13 +485,8 @@ async fn answer_request(
             Some(notification) => (200, Some(LegEvent::Notified(notification))),
             None => (489, None),
         },
-        Method::Refer => {
-            let refer_to = request.refer_to_header()?.value().to_owned();
-            return Some(LegEvent::Refer(Refer {
-                to: refer_to,
-                transaction: Some(transaction),
-            }));
-        }
+        // Taking it up would mean a call to whoever the other side names, at our cost.
+        Method::Refer => (603, None),
         Method::Info => (200, super::refer::digit(&request).map(LegEvent::Digit)),
         Method::Options => (200, None),
         _ => (405, None),

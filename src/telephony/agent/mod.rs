@@ -31,7 +31,7 @@ use client::Caller;
 use dialog::{ALLOW, Dialog};
 use digest::{Authenticator, Credentials};
 use gate::{Gate, to_tag};
-pub use leg::{Failure, Invitation, Leg, LegEvent, Offered, Refer};
+pub use leg::{Failure, Invitation, Leg, LegEvent, Offered};
 pub use path::Protocol;
 pub use refer::Notification;
 use transports::Transports;
@@ -248,15 +248,18 @@ impl Dialogs {
     }
 
     /// Hands a request to its call; returns it with a status where that cannot be.
-    fn hand_over(&self, transaction: Transaction) -> Result<(), (Transaction, StatusCode)> {
+    fn hand_over(&self, transaction: Transaction) -> Result<(), Box<(Transaction, StatusCode)>> {
         let requests = Self::key(&transaction.original)
             .and_then(|key| self.table().get(&key).map(|found| found.requests.clone()));
         let Some(requests) = requests else {
-            return Err((transaction, StatusCode::CallTransactionDoesNotExist));
+            return Err(Box::new((
+                transaction,
+                StatusCode::CallTransactionDoesNotExist,
+            )));
         };
         requests.try_send(transaction).map_err(|error| {
             let transaction = error.into_inner();
-            (transaction, StatusCode::ServiceUnavailable)
+            Box::new((transaction, StatusCode::ServiceUnavailable))
         })
     }
 }
@@ -301,11 +304,12 @@ fn arrived(
     } else {
         match transaction.original.method {
             Method::Invite => invited(transports, transaction, calls).err(),
-            Method::Options => Some((transaction, StatusCode::OK)),
-            _ => Some((transaction, StatusCode::MethodNotAllowed)),
+            Method::Options => Some(Box::new((transaction, StatusCode::OK))),
+            _ => Some(Box::new((transaction, StatusCode::MethodNotAllowed))),
         }
     };
-    if let Some((mut transaction, status)) = refused {
+    if let Some(refused) = refused {
+        let (mut transaction, status) = *refused;
         tokio::spawn(async move {
             let headers = vec![
                 Header::Allow(ALLOW.into()),
@@ -323,14 +327,14 @@ fn invited(
     transports: &Arc<Transports>,
     transaction: Transaction,
     calls: &mpsc::Sender<Invitation>,
-) -> Result<(), (Transaction, StatusCode)> {
+) -> Result<(), Box<(Transaction, StatusCode)>> {
     let path = transaction.connection.as_ref().and_then(|connection| {
         let via = transaction.original.top_via_header().ok()?;
         transports.path_back(&transaction.endpoint_inner, connection, &via)
     });
     let dialog = Dialog::inbound(&transaction.original);
     let (Some(path), Some(dialog)) = (path, dialog) else {
-        return Err((transaction, StatusCode::BadRequest));
+        return Err(Box::new((transaction, StatusCode::BadRequest)));
     };
     let caller = Caller {
         transports: Arc::clone(transports),
@@ -344,6 +348,6 @@ fn invited(
     };
     calls.try_send(invitation).map_err(|error| {
         let invitation = error.into_inner();
-        (invitation.transaction, StatusCode::ServiceUnavailable)
+        Box::new((invitation.transaction, StatusCode::ServiceUnavailable))
     })
 }

@@ -196,9 +196,8 @@ impl<T: Taker> Reader<T> {
             };
             match read {
                 Ok(Ok(1..)) => {}
-                Ok(_) => break,
                 Err(_) if self.taker.keeps(self.remote) => continue,
-                Err(_) => break,
+                Ok(_) | Err(_) => break,
             }
             if let Err(broken) = self.take_all(&mut waiting).await {
                 tracing::debug!(%broken, "closed a SIP connection");

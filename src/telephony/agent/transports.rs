@@ -471,12 +471,6 @@ impl Transports {
             remote,
         })
     }
-
-    /// Connections that are open.
-    #[cfg(test)]
-    pub fn flows(&self) -> usize {
-        lock(&self.flows).len()
-    }
 }
 
 /// What a stream brings, for the part of the stack that it belongs to.

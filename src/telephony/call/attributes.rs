@@ -91,12 +91,21 @@ pub fn caller(headers: &[(String, String)]) -> (String, Option<String>) {
     };
     let from = Address::parse(from);
     let user = from.user().map(|user| number(&user)).unwrap_or_default();
-    let display = from.display.map(|name| {
-        let name = name.trim().trim_matches('"').replace("\\\"", "\"");
-        let printable = name.chars().filter(|c| !c.is_control());
-        printable.take(128).collect::<String>()
-    });
+    let display = from.display.map(readable);
     (user, display.filter(|name| !name.is_empty()))
+}
+
+/// A display name without quotes and escapes (RFC 3261 section 25.1, `quoted-string`).
+fn readable(name: &str) -> String {
+    let inner = name
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let mut escaped = false;
+    let plain = inner.unwrap_or(name).chars().filter(|c| {
+        escaped = inner.is_some() && *c == '\\' && !escaped;
+        !escaped && !c.is_control()
+    });
+    plain.take(128).collect()
 }
 
 #[cfg(test)]

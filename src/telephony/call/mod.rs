@@ -177,7 +177,7 @@ impl Call {
         match self.phase {
             Phase::Over => {}
             Phase::Dialing { heard } => self.dialing(input, heard, now, &mut outputs),
-            Phase::Incoming | Phase::Waiting(_) => self.incoming(input, now, &mut outputs),
+            Phase::Incoming | Phase::Waiting(_) => self.incoming(&input, now, &mut outputs),
             Phase::Active(since) => self.speaking(input, since, now, &mut outputs),
         }
         outputs
@@ -229,7 +229,7 @@ impl Call {
         }
     }
 
-    fn incoming(&mut self, input: Input, now: Instant, outputs: &mut Vec<Output>) {
+    fn incoming(&mut self, input: &Input, now: Instant, outputs: &mut Vec<Output>) {
         match input {
             Input::Joined => {
                 if self.phase == Phase::Incoming {
@@ -246,13 +246,12 @@ impl Call {
                 }
                 _ => {}
             },
-            Input::Cancelled => self.over(HangupCause::Remote, outputs),
-            Input::Ended => self.over(HangupCause::Remote, outputs),
+            Input::Cancelled | Input::Ended => self.over(HangupCause::Remote, outputs),
             Input::Left => self.refuse(480, HangupCause::Local, outputs),
             Input::HangUp(HangupCause::Shutdown) => {
                 self.refuse(503, HangupCause::Shutdown, outputs);
             }
-            Input::HangUp(cause) => self.refuse(603, cause, outputs),
+            Input::HangUp(cause) => self.refuse(603, *cause, outputs),
             Input::NoMedia => self.refuse(488, HangupCause::Media, outputs),
             Input::Transfer(_) => outputs.push(Output::Transferred(Outcome::NotActive)),
             Input::Progress(_)
@@ -265,6 +264,7 @@ impl Call {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "as all phases take it")]
     fn speaking(&mut self, input: Input, since: Instant, now: Instant, outputs: &mut Vec<Output>) {
         let step = match input {
             Input::Ended => {

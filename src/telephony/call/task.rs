@@ -191,8 +191,6 @@ pub struct Task {
     pub commands: mpsc::Receiver<Command>,
     /// Who is told.
     pub news: NewsSender,
-    /// Whether the other side may move the call.
-    pub incoming_transfers: bool,
 }
 
 /// The room as the task sees it.
@@ -203,7 +201,11 @@ struct Room {
     joining: Option<oneshot::Receiver<Result<RoomLink, String>>>,
 }
 
-/// What woke the task.
+/// What woke the task. It lives for one turn, on the stack.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box for each event would cost more than it saves"
+)]
 enum Woken {
     Leg(Option<LegEvent>),
     Link(Option<LinkEvent>),
@@ -364,12 +366,6 @@ impl Running {
             }
             LegEvent::Notified(notification) => Input::Notified(notification),
             LegEvent::Referred(code) => Input::Referred(code),
-            LegEvent::Refer(refer) => {
-                // Taking it up would mean a call to whoever the other side names, at our cost.
-                let _ = self.task.incoming_transfers;
-                drop(refer);
-                return None;
-            }
             LegEvent::Digit(digit) => {
                 self.press(digit);
                 return None;

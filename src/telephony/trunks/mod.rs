@@ -217,7 +217,7 @@ impl Trunks {
     ) -> Result<SipInboundTrunkInfo, TrunkError> {
         self.change(|kept| {
             let changed = updated(&mut kept.inbound, id, |trunk| {
-                changes::inbound(trunk, change)
+                changes::inbound(trunk, change);
             });
             let changed = changed.ok_or(TrunkError::NoTrunk)?;
             changes::check_inbound(&kept.inbound, &changed)?;
@@ -233,7 +233,7 @@ impl Trunks {
     ) -> Result<SipOutboundTrunkInfo, TrunkError> {
         self.change(|kept| {
             let changed = updated(&mut kept.outbound, id, |trunk| {
-                changes::outbound(trunk, change)
+                changes::outbound(trunk, change);
             });
             let changed = changed.ok_or(TrunkError::NoTrunk)?;
             changes::check_outbound(&changed)?;

@@ -164,7 +164,7 @@ async fn a_session_finds_its_room_again_behind_a_black_hole() {
 async fn a_session_lives_through_a_minute_without_its_room_where_it_may() {
     if is_long() {
         let patient = [("RTC_RECONNECT_SECONDS", "90")];
-        lives_through(Duration::from_secs(60), Scene::down, &patient).await;
+        lives_through(Duration::from_mins(1), Scene::down, &patient).await;
     }
 }
 

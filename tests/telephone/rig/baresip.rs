@@ -12,6 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{PATIENCE, Program, listened, ports, tone};
 use crate::harness::events::Events;
+use crate::telephone::NUMBER;
 
 /// What sort of telephone.
 pub struct Kind<'a> {
@@ -191,10 +192,11 @@ impl Baresip {
     }
 }
 
+// It takes only calls to the user of its account.
 fn account(kind: &Kind, port: u16) -> String {
     let (codec, transport) = (kind.codec, kind.transport);
     let mut account = format!(
-        "<sip:bob@127.0.0.1:{port};transport={transport}>;regint=0;answermode=auto;audio_codecs={codec}"
+        "<sip:{NUMBER}@127.0.0.1:{port};transport={transport}>;regint=0;answermode=auto;audio_codecs={codec}"
     );
     if !kind.encryption.is_empty() {
         account += &format!(";mediaenc={}", kind.encryption);

@@ -359,12 +359,12 @@ mod tests {
         ledger.note(&news("over", over), Owner::Nobody, now);
         ledger.note(&news("on", CallStatus::Active), Owner::Nobody, now);
         assert_eq!(ids(&ledger, now + Duration::from_secs(59)).len(), 2);
-        assert_eq!(ids(&ledger, now + Duration::from_secs(60)), ["on"]);
+        assert_eq!(ids(&ledger, now + Duration::from_mins(1)), ["on"]);
         for n in 0..2 * MOST_SHOWN {
             ledger.note(
                 &news(&n.to_string(), over),
                 Owner::Nobody,
-                now + Duration::from_secs(60),
+                now + Duration::from_mins(1),
             );
         }
         assert!(ids(&ledger, now + Duration::from_secs(61)).len() <= MOST_SHOWN + 1);

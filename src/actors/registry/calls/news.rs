@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Change, Ledger};
 use crate::actors::registry::rooms::{Owner, Rooms};
-use crate::providers::rooms::telephone::CallNews;
+use crate::providers::rooms::telephone::{CallNews, HangupCause};
 use crate::telemetry::metrics;
 use crate::webhooks::{Notice, NoticeEvent, Webhooks};
 
@@ -114,7 +114,7 @@ fn notice(news: CallNews, change: &Change) -> Notice {
         participant_identity: identity,
         direction: direction.as_str(),
         status: status.as_str(),
-        cause: over.map(|cause| cause.as_str()),
+        cause: over.map(HangupCause::as_str),
         duration_ms: over.map(|_| u64::try_from(change.talked.as_millis()).unwrap_or(u64::MAX)),
     };
     Notice::of_room(change.owner.tenant(), event)

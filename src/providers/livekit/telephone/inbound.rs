@@ -52,7 +52,7 @@ pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
     let mut pauses = PAUSES.into_iter();
     let mut pause = Duration::ZERO;
     loop {
-        let error = match settle(&sip, &inbound).await {
+        let error = match Box::pin(settle(&sip, &inbound)).await {
             Ok(changed) => {
                 tracing::info!(
                     changed,
@@ -78,7 +78,7 @@ pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
 /// Whether something had to be changed.
 async fn settle(sip: &SIPClient, inbound: &Inbound) -> Result<bool, ServiceError> {
     let (trunk, changed_trunk) = settle_trunk(sip, inbound).await?;
-    let changed_rule = settle_rule(sip, inbound, trunk).await?;
+    let changed_rule = Box::pin(settle_rule(sip, inbound, trunk)).await?;
     Ok(changed_trunk || changed_rule)
 }
 
@@ -139,7 +139,7 @@ async fn settle_rule(
             trunk_ids: vec![trunk],
             ..CreateSIPDispatchRuleOptions::default()
         };
-        sip.create_sip_dispatch_rule(rule, options).await?;
+        Box::pin(sip.create_sip_dispatch_rule(rule, options)).await?;
         return Ok(true);
     };
     let says = known.rule.as_ref().and_then(|rule| rule.rule.as_ref());
