@@ -21,6 +21,8 @@ use crate::rooms;
 use crate::rooms::client::Kind;
 use crate::session::client::Session;
 use crate::session::recorded::{hears, recording, stored};
+use crate::telephone::rig::sipp::{Scenario, Sipp};
+use crate::telephone::{Exchange, PHONE, ROOM};
 
 /// What a page ought not to cause: exceptions, lines on the console, violations of its policy, failed requests.
 const COMPLAINTS: [&str; 3] = [
@@ -202,7 +204,6 @@ async fn the_console_shows_and_plays_a_recording_with_what_was_said_beside_it() 
     assert_eq!(page.complaints(), Vec::<&Value>::new());
 }
 
-/// Where pictures are kept, to be looked at.
 #[actix_web::test]
 async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twice() {
     let server = Server::start();
@@ -244,6 +245,34 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
     assert_eq!(page.complaints(), Vec::<&Value>::new());
 }
 
+#[actix_web::test]
+async fn the_console_shows_calls_while_they_last_and_why_they_ended() {
+    let mut telephone = Sipp::start(Scenario::answers().is_ended()).await;
+    let exchange = Exchange::start();
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    let browser = Chromium::start(None);
+    let mut page = browser
+        .open(&format!("{}/console", exchange.server.url))
+        .await;
+    page.click("#list-calls").await;
+    for shown in [PHONE, ROOM, "outbound", "active", "PCMU", id.as_str()] {
+        page.until(&format!("$('calls').textContent.includes('{shown}')"))
+            .await;
+    }
+    page.screenshot(&in_tmp("console-calls.png")).await;
+    exchange.hang_up(ROOM, PHONE).await;
+    telephone.passed().await;
+    page.until(
+        "$('calls').textContent.includes('hangup') && $('calls').textContent.includes('local')",
+    )
+    .await;
+    page.click("#list-calls").await;
+    page.until("!$('calls').hasChildNodes()").await;
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+}
+
+/// Where pictures are kept, to be looked at.
 fn in_tmp(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

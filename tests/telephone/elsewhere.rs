@@ -207,11 +207,15 @@ async fn a_deployment_is_told_who_may_call_in() {
     let [trunk] = trunks.as_slice() else {
         panic!("{trunks:?}")
     };
-    assert_eq!(trunk["allowed_addresses"], json!(["192.0.2.7"]), "{trunk}");
+    assert_eq!(
+        trunk["allowedAddresses"],
+        json!(["192.0.2.7/32"]),
+        "{trunk}"
+    );
     let rules = list("ListSIPDispatchRule").await;
     let [rule] = rules.as_slice() else {
         panic!("{rules:?}")
     };
     assert!(rule.to_string().contains("\"desk-\""), "{rule}");
-    assert_eq!(rule["trunk_ids"], json!([trunk["sip_trunk_id"]]), "{rule}");
+    assert_eq!(rule["trunkIds"], json!([trunk["sipTrunkId"]]), "{rule}");
 }

@@ -7,7 +7,7 @@ mod hooks;
 mod hostile;
 mod inbound;
 mod outbound;
-mod rig;
+pub mod rig;
 mod rigs;
 mod sound;
 mod transfers;
@@ -23,22 +23,22 @@ use crate::rooms::ask;
 use crate::session::client::Session;
 
 /// The room of all calls that are placed here, of which each server has one.
-const ROOM: &str = "line";
+pub const ROOM: &str = "line";
 /// Who is called there.
-const PHONE: &str = "phone";
+pub const PHONE: &str = "phone";
 /// Whom they call.
 const NUMBER: &str = "+14155550123";
 
 /// A server with a telephone side of its own.
-struct Exchange {
-    server: Server,
+pub struct Exchange {
+    pub server: Server,
     /// Where it listens with UDP and TCP; with TLS at the next port, where it has a certificate.
     port: u16,
 }
 
 impl Exchange {
     /// A server that takes calls from this machine into rooms that begin with `call-`, and calls anybody.
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::with(&[])
     }
 
@@ -71,7 +71,7 @@ impl Exchange {
     }
 
     /// Places a call by this gateway; gives its id.
-    async fn call(&self, gateway: &str) -> String {
+    pub async fn call(&self, gateway: &str) -> String {
         self.call_to(ROOM, json!({"outbound_address": gateway}))
             .await
     }
@@ -110,7 +110,7 @@ impl Exchange {
     }
 
     /// Waits until a call is answered.
-    async fn answered(&self, id: &str) -> Value {
+    pub async fn answered(&self, id: &str) -> Value {
         let answered = |call: &Value| call["sip_call_id"] == id && call["status"] == "active";
         self.until("active", answered).await
     }
@@ -123,7 +123,7 @@ impl Exchange {
     }
 
     /// Ends the call of somebody in a room.
-    async fn hang_up(&self, room: &str, identity: &str) {
+    pub async fn hang_up(&self, room: &str, identity: &str) {
         let body = json!({"room_name": room, "participant_identity": identity});
         let (status, answer) = ask(
             &self.server,
