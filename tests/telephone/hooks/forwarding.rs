@@ -362,11 +362,7 @@ async fn a_call_from_the_network_is_told_to_the_hook_of_the_host_that_it_names()
         ("+4930", "", "127.0.0.1", "a"),
         ("+4931", "X-To-IP: SIP.example:5060\n", "sip.example", "b"),
     ] {
-<<<<<<< HEAD
-        let scenario = Scenario::is_answered(headers).ended();
-=======
         let scenario = Scenario::is_answered(headers).ends();
->>>>>>> calls7
         let mut telephone = Sipp::call(&scenario, called, &exchange.address());
         let seen = receiver.next();
         assert_eq!(seen["good"], true, "{seen}");
