@@ -25,7 +25,7 @@ fn invite(local: &str, call: &str, sdp: &str) -> String {
 }
 
 /// The final answer to what is sent, sent again as long as there is none.
-async fn answer(socket: &UdpSocket, message: &str, call: &str) -> u16 {
+pub async fn answer(socket: &UdpSocket, message: &str, call: &str) -> u16 {
     let mut buffer = vec![0; 65_536];
     for _ in 0..PATIENCE.as_secs() {
         socket.send(message.as_bytes()).await.unwrap();
@@ -41,7 +41,8 @@ async fn answer(socket: &UdpSocket, message: &str, call: &str) -> u16 {
     panic!("no answer to {message}");
 }
 
-async fn socket(exchange: &Exchange) -> (UdpSocket, String) {
+/// A socket that is connected to the server, and its address.
+pub async fn socket(exchange: &Exchange) -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect(exchange.address()).await.unwrap();
     let local = socket.local_addr().unwrap().to_string();

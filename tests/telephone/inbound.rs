@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::rig::baresip::{Baresip, Kind};
 use super::rig::sipp::{Run, Scenario, Sipp};
 use super::rig::{PATIENCE, certificates};
-use super::{Exchange, becomes};
+use super::{Exchange, becomes, hostile};
 use crate::rooms::client::{Client, Kind as Sort};
 use crate::rooms::join;
 
@@ -250,4 +250,40 @@ async fn calls_come_and_go_by_ipv6() {
     exchange.answered(&id).await;
     exchange.hang_up("six", super::PHONE).await;
     called.passed().await;
+}
+
+/// Session timers (RFC 4028) are the caller's to renew; whether we are there may be asked at any time.
+#[tokio::test]
+async fn a_caller_may_ask_whether_we_are_still_there() {
+    let exchange = Exchange::start();
+    let timer = "Supported: timer\nSession-Expires: 1800;refresher=uac\n";
+    let scenario = Scenario::is_answered(timer)
+        .request("OPTIONS")
+        .response(200)
+        .request_with("UPDATE", timer, "")
+        .response(200)
+        .ends();
+    let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
+    telephone.passed().await;
+    let messages = telephone.messages();
+    let received = messages.split("UDP message received").skip(1);
+    let answers = received.map(|message| message.split("UDP message sent").next().unwrap());
+    let agreed = "Session-Expires: 1800;refresher=uac";
+    for method in ["INVITE", "UPDATE"] {
+        let is_answer = |answer: &&str| {
+            let mut lines = answer.lines().map(str::trim_end);
+            answer.contains("SIP/2.0 200")
+                && lines.any(|line| line.starts_with("CSeq:") && line.ends_with(method))
+        };
+        let answer = answers.clone().find(is_answer).unwrap();
+        assert!(answer.contains(agreed), "{answer}");
+    }
+
+    let (socket, local) = hostile::socket(&exchange).await;
+    let message = format!(
+        "OPTIONS sip:127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKasks;rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:x@{local}>;tag=1\r\nTo: <sip:127.0.0.1>\r\nCall-ID: asks\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    assert_eq!(hostile::answer(&socket, &message, "asks").await, 200);
 }

@@ -10,11 +10,11 @@ use super::rig::sipp::{Run, Scenario, Sipp};
 use super::rig::{certificates, ports};
 use super::{Exchange, NUMBER, PHONE, ROOM, becomes};
 
-const USER: &str = "alice";
-const PASSWORD: &str = "correct horse";
+pub const USER: &str = "alice";
+pub const PASSWORD: &str = "correct horse";
 
 /// The `sip` of a request to this gateway with these credentials.
-fn trunk(gateway: &str, password: &str) -> serde_json::Value {
+pub fn trunk(gateway: &str, password: &str) -> serde_json::Value {
     json!({"outbound_address": gateway, "auth_username": USER, "auth_password": password})
 }
 

@@ -1,9 +1,11 @@
 //! Calls that are moved elsewhere by REFER (RFC 3515), and the ways in which that ends.
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::outbound::{PASSWORD, USER, trunk};
 use super::rig::baresip::Baresip;
+use super::rig::kamailio::Kamailio;
 use super::rig::sipp::{Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
 use crate::rooms::{KEY, SECRET, ask, token};
@@ -85,10 +87,22 @@ async fn a_telephone_that_hangs_up_instead_of_telling_has_been_moved() {
 
 #[tokio::test]
 async fn a_telephone_calls_whom_it_is_moved_to() {
-    let mut other = Sipp::start(Scenario::answers()).await;
     let telephone = Baresip::start().await;
+    is_moved(json!({"outbound_address": telephone.address()})).await;
+}
+
+#[tokio::test]
+async fn a_telephone_behind_a_proxy_that_wants_a_password_calls_whom_it_is_moved_to() {
+    let telephone = Baresip::start().await;
+    let proxy = Kamailio::start(telephone.port, USER, PASSWORD).await;
+    is_moved(trunk(&format!("127.0.0.1:{}", proxy.port), PASSWORD)).await;
+}
+
+/// A telephone that is called with this `sip` of a request is moved to another, which takes the call.
+async fn is_moved(sip: Value) {
+    let mut other = Sipp::start(Scenario::answers()).await;
     let exchange = Exchange::with(&[("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)]);
-    let id = exchange.call(&telephone.address()).await;
+    let id = exchange.call_to(ROOM, sip).await;
     exchange.answered(&id).await;
     // An address, because numbers lead nowhere without a network.
     let target = format!("sip:carol@{}", other.address());
