@@ -247,7 +247,7 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
 
 #[actix_web::test]
 async fn the_console_shows_calls_while_they_last_and_why_they_ended() {
-    let mut telephone = Sipp::start(Scenario::answers().is_ended()).await;
+    let mut telephone = Sipp::start(Scenario::answers().ended()).await;
     let exchange = Exchange::start();
     let id = exchange.call(&telephone.address()).await;
     exchange.answered(&id).await;
