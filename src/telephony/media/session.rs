@@ -167,7 +167,8 @@ impl Session {
         if held != before.is_some_and(|before| !before.sends) {
             self.tell(MediaEvent::Held(held));
         }
-        if before.is_none_or(|before| before.hears != agreement.hears) {
+        let before = before.map(|before| (before.sends, before.hears));
+        if before != Some((agreement.sends, agreement.hears)) {
             self.last_in = now;
         }
     }
@@ -338,7 +339,8 @@ impl Session {
         let (sends, hears) = (agreement.sends, agreement.hears && !self.held);
         if waits {
             self.last_in = now;
-            if hears {
+            // Whoever holds us may play music or send nothing at all.
+            if sends && hears {
                 self.tell(MediaEvent::Silent);
             }
         }
