@@ -295,7 +295,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         "POST",
         "/sip/transfer",
         "transfer",
-        locked("500 TRANSFER_FAILED"),
+        behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
     ),
     ("GET", "/sip/hooks", "asked", locked("200")),
     // One host after the other: of the other tenant, then of nobody.
