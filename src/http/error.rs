@@ -123,6 +123,15 @@ pub(super) struct Body<'a> {
     message: &'a str,
 }
 
+impl From<actix::MailboxError> for ApiError {
+    fn from(error: actix::MailboxError) -> Self {
+        Self::new(
+            Code::Internal,
+            format!("the part of the server that knows cannot be asked: {error}"),
+        )
+    }
+}
+
 impl ApiError {
     /// An error with the code's own status.
     pub fn new(code: Code, message: impl Into<String>) -> Self {

@@ -246,7 +246,7 @@ pub async fn token(
         identity: required(request.participant_identity, "participant_identity")?,
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
-    let admission = state.rooms.send(wish).await.map_err(unreachable)??;
+    let admission = state.rooms.send(wish).await??;
     Ok(web::Json(TokenAnswer {
         token: admission.token,
         room_name,
@@ -273,11 +273,7 @@ pub async fn rooms(
     state: web::Data<AppState>,
 ) -> Result<web::Json<RoomList>, ApiError> {
     let list = state.rooms.send(ListRooms { access }).await;
-    let mut rooms: Vec<_> = list
-        .map_err(unreachable)??
-        .into_iter()
-        .map(RoomSummary::from)
-        .collect();
+    let mut rooms: Vec<_> = list??.into_iter().map(RoomSummary::from).collect();
     rooms.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(web::Json(RoomList { rooms }))
 }
@@ -290,7 +286,7 @@ pub async fn room(
 ) -> Result<web::Json<RoomDetails>, ApiError> {
     let room = name.into_inner();
     let shown = state.rooms.send(ShowRoom { access, room }).await;
-    let (room, participants) = shown.map_err(unreachable)??;
+    let (room, participants) = shown??;
     Ok(web::Json(RoomDetails::new(room, participants)))
 }
 
@@ -308,7 +304,7 @@ pub async fn remove(
         room: room_name.clone(),
         identity: participant_identity.clone(),
     };
-    state.rooms.send(wish).await.map_err(unreachable)??;
+    state.rooms.send(wish).await??;
     Ok(web::Json(Removed {
         status: "removed",
         room_name,
@@ -332,7 +328,7 @@ pub async fn mute(
         muted: request.muted.ok_or_else(missing)?,
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
-    let track = state.rooms.send(wish).await.map_err(unreachable)??;
+    let track = state.rooms.send(wish).await??;
     Ok(web::Json(MuteAnswer {
         room_name,
         participant_identity,
@@ -353,7 +349,7 @@ pub async fn webhook(
         authorization: authorization.unwrap_or_default().to_owned(),
         body: body.0,
     });
-    state.rooms.send(posted).await.map_err(unreachable)??;
+    state.rooms.send(posted).await??;
     Ok(HttpResponse::Ok().finish())
 }
 
@@ -379,11 +375,4 @@ impl From<RoomsError> for ApiError {
         }
         Self::new(code, error.to_string())
     }
-}
-
-fn unreachable(error: actix::MailboxError) -> ApiError {
-    ApiError::new(
-        Code::Internal,
-        format!("the rooms cannot be asked: {error}"),
-    )
 }

@@ -40,9 +40,9 @@ pub async fn list(
     let calls = ListCalls {
         access: access.clone(),
     };
-    let calls = state.calls.send(calls).await.map_err(unreachable)?;
+    let calls = state.calls.send(calls).await?;
     let list = state.sessions.send(ListSessions { access }).await;
-    let sessions = list.map_err(unreachable)?;
+    let sessions = list?;
     Ok(web::Json(SessionList { sessions, calls }))
 }
 
@@ -58,17 +58,10 @@ pub async fn end(
         stream_id: stream_id.clone(),
         access,
     };
-    let gone = state.sessions.send(order).await.map_err(unreachable)?;
+    let gone = state.sessions.send(order).await?;
     let gone = gone.ok_or_else(unknown)?;
     let ended = tokio::time::timeout(PATIENCE, gone.cancelled()).await;
     ended.map_err(|_| ApiError::new(Code::Internal, "the session does not end"))?;
     let status = "ended";
     Ok(web::Json(Ended { status, stream_id }))
-}
-
-fn unreachable(error: actix::MailboxError) -> ApiError {
-    ApiError::new(
-        Code::Internal,
-        format!("the sessions cannot be asked: {error}"),
-    )
 }

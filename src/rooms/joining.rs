@@ -202,6 +202,7 @@ impl World {
             refresh_at: now.instant + TOKEN_INTERVAL,
             offer_asked: None,
             stale: false,
+            judged_from: None,
             loss: 0.0,
             quality: None,
             on_resume: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use livekit_protocol as proto;
 use proto::signal_response::Message;
+use str0m::format::Codec;
 use str0m::media::{KeyframeRequestKind, Mid, Rid};
 use str0m::rtp::RtpPacket;
 
@@ -58,6 +59,12 @@ impl World {
         if publication.info.muted {
             return;
         }
+        // Offers tell what may come, and a client may prefer another codec in its next; packets tell what does come.
+        let mime = video_mime_of(payload.spec().codec);
+        let renamed = mime.filter(|mime| publication.info.mime_type != *mime);
+        if let Some(mime) = renamed {
+            mime.clone_into(&mut publication.info.mime_type);
+        }
         let track = TrackSid::clone(&publication.sid);
         let passing = Passing {
             ssrc: *packet.header.ssrc,
@@ -71,6 +78,9 @@ impl World {
             format: Some(&payload),
         };
         self.pass_on(key, &track, &passing, now);
+        if renamed.is_some() {
+            self.announce(key);
+        }
     }
 
     /// Sends a packet of a track on to all who have subscribed to it.
@@ -231,13 +241,13 @@ impl World {
 
     /// The quality of a participant's connection, told to the room when it changes. Never "lost" for one that lives:
     /// clients start anew when they hear that.
-    pub(super) fn tell_quality(&mut self, key: ParticipantKey) {
+    pub(super) fn tell_quality(&mut self, key: ParticipantKey, now: Now) {
         use proto::ConnectionQuality::{Excellent, Good, Poor};
-        let Some(participant) = self
-            .participants
-            .get_mut(&key)
-            .filter(|participant| participant.was_active)
-        else {
+        let Some(participant) = self.participants.get_mut(&key).filter(|participant| {
+            participant
+                .judged_from
+                .is_some_and(|from| from <= now.instant)
+        }) else {
             return;
         };
         let quality = match participant.loss {
@@ -264,6 +274,15 @@ impl World {
             let update = quality_of(others);
             self.tell(key, update);
         }
+    }
+}
+
+/// What clients are told of a codec, for those of video that are forwarded.
+fn video_mime_of(codec: Codec) -> Option<&'static str> {
+    match codec {
+        Codec::Vp8 => Some("video/vp8"),
+        Codec::H264 => Some("video/h264"),
+        _ => None,
     }
 }
 

@@ -181,6 +181,8 @@ pub struct Participant {
     pub offer_asked: Option<Instant>,
     /// Whether a request for sections is to be repeated after the next offer.
     pub stale: bool,
+    /// From when its connection is judged.
+    pub judged_from: Option<Instant>,
     /// The newest loss of its media, 0 to 1, and the quality that was told from it.
     pub loss: f32,
     pub quality: Option<proto::ConnectionQuality>,

@@ -23,6 +23,9 @@ pub(super) const PING_TIMEOUT_S: i32 = 15;
 const SIGNAL_SILENCE: Duration = Duration::from_secs(PING_TIMEOUT_S as u64 + 5);
 /// Whoever has no media after so long is removed.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_mins(1);
+/// How a connection is, is first told when it was watched for so long. Browsers drop what they hear of others before
+/// they call themselves connected, and it is not told again before it changes.
+const FIRST_JUDGEMENT: Duration = Duration::from_secs(5);
 /// An offer that was asked for and does not come: the session is renewed.
 const OFFER_PATIENCE: Duration = Duration::from_secs(15);
 /// How often tokens are renewed.
@@ -353,6 +356,7 @@ impl World {
             return;
         }
         participant.was_active = true;
+        participant.judged_from = Some(now.instant + FIRST_JUDGEMENT);
         participant.remove_at = None;
         participant.state = State::Active;
         let room = participant.room;
@@ -437,6 +441,6 @@ impl World {
         } else if connection.is_some() && token_due {
             self.tell_token(key, now);
         }
-        self.tell_quality(key);
+        self.tell_quality(key, now);
     }
 }

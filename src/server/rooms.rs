@@ -106,9 +106,14 @@ impl OpenRooms {
     }
 
     fn nowhere() -> Self {
+        Self::asked(RoomRegistry::new(None), CallRegistry::new(None))
+    }
+
+    /// What every mode has: those that are asked.
+    fn asked(registry: RoomRegistry, calls: CallRegistry) -> Self {
         Self {
-            registry: RoomRegistry::new(None).start(),
-            calls: CallRegistry::new(None).start(),
+            registry: registry.start(),
+            calls: calls.start(),
             embedded: None,
             telephone: None,
             trunks: None,
@@ -138,17 +143,10 @@ impl OpenRooms {
             ledger,
             webhooks: Some(webhooks.clone()),
         };
+        let registry = RoomRegistry::new(Some(rooms)).telling(hooks.clone());
         Self {
-            registry: RoomRegistry::new(Some(rooms))
-                .telling(hooks.clone())
-                .start(),
-            calls: CallRegistry::new(Some(calls)).start(),
-            embedded: None,
-            telephone: None,
-            trunks: None,
-            telling: None,
             news: Some(news),
-            provisioning: None,
+            ..Self::asked(registry, CallRegistry::new(Some(calls)))
         }
     }
 

@@ -110,7 +110,7 @@ pub async fn call(
             .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
-    let placed = state.calls.send(wish).await.map_err(unreachable)?;
+    let placed = state.calls.send(wish).await?;
     let placed = placed.map_err(|error| refused(error, Code::CallFailed))?;
     Ok(web::Json(CallAnswer {
         status: INITIATED.to_owned(),
@@ -186,7 +186,7 @@ pub async fn transfer(
         ringing_timeout: None,
         until: Until::Accepted,
     };
-    let moved = state.calls.send(wish).await.map_err(unreachable)?;
+    let moved = state.calls.send(wish).await?;
     moved.map_err(|error| refused(error, Code::TransferFailed))?;
     Ok(web::Json(answer))
 }
@@ -209,11 +209,4 @@ fn refused(error: CallsError, failed: Code) -> ApiError {
         CallsError::NoTelephone(_) | CallsError::Unanswered(_) => failed,
     };
     ApiError::new(code, message)
-}
-
-fn unreachable(error: actix::MailboxError) -> ApiError {
-    ApiError::new(
-        Code::Internal,
-        format!("the calls cannot be asked: {error}"),
-    )
 }

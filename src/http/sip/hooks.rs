@@ -137,7 +137,7 @@ pub async fn list(
     state: web::Data<AppState>,
 ) -> Result<web::Json<HookList>, ApiError> {
     let hooks = state.hooks.send(ListHooks { access }).await;
-    Ok(web::Json(hooks.map_err(unreachable)??.into()))
+    Ok(web::Json(hooks??.into()))
 }
 
 /// Adds or replaces hooks.
@@ -161,7 +161,7 @@ pub async fn put(
     let wishes = hooks.into_iter().enumerate().map(wish);
     let wishes = wishes.collect::<Result<_, ApiError>>()?;
     let hooks = state.hooks.send(PutHooks { access, wishes }).await;
-    Ok(web::Json(hooks.map_err(unreachable)??.into()))
+    Ok(web::Json(hooks??.into()))
 }
 
 /// Removes hooks.
@@ -179,7 +179,7 @@ pub async fn remove(
     let hosts = hosts.into_iter().enumerate().map(host);
     let hosts = hosts.collect::<Result<_, ApiError>>()?;
     let hooks = state.hooks.send(RemoveHooks { access, hosts }).await;
-    Ok(web::Json(hooks.map_err(unreachable)??.into()))
+    Ok(web::Json(hooks??.into()))
 }
 
 fn refused(problem: String) -> ApiError {
@@ -200,11 +200,4 @@ impl From<HookError> for ApiError {
             }
         }
     }
-}
-
-fn unreachable(error: actix::MailboxError) -> ApiError {
-    ApiError::new(
-        Code::Internal,
-        format!("the hooks cannot be asked: {error}"),
-    )
 }

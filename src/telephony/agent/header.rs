@@ -3,6 +3,28 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// What a user is not written with: all but `unreserved` and `user-unreserved` (RFC 3261 section 25.1), and without `;`,
+/// which some gateways take for the begin of parameters.
+const OUTSIDE_USER: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'!')
+    .remove(b'~')
+    .remove(b'*')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'&')
+    .remove(b'=')
+    .remove(b'+')
+    .remove(b'$')
+    .remove(b',')
+    .remove(b'?')
+    .remove(b'/');
+
 /// The parts of a `name-addr` or `addr-spec`: `"Name" <sip:user@host;p>;tag=t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address<'a> {
@@ -122,39 +144,14 @@ fn until<'a>(text: &'a str, ends: &str) -> &'a str {
 
 /// Takes percent-encoding off; what is no UTF-8 afterwards stays as it is.
 pub fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return Cow::Borrowed(text);
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte {
-            Some(byte) if first == b'%' => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8(bytes).map_or(Cow::Borrowed(text), Cow::Owned)
+    percent_decode_str(text)
+        .decode_utf8()
+        .unwrap_or(Cow::Borrowed(text))
 }
 
 /// A user as it is written in a URI.
 pub fn encode_user(user: &str) -> String {
-    let mut encoded = String::with_capacity(user.len());
-    for byte in user.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,?/".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+    utf8_percent_encode(user, OUTSIDE_USER).to_string()
 }
 
 /// A display name as it is written before a URI. Control characters are left out.

@@ -437,7 +437,10 @@ impl Running {
             }
             MediaEvent::Silent => Some(Input::Silent),
             MediaEvent::Lost => Some(Input::NoMedia),
-            MediaEvent::FirstPacket | MediaEvent::Held(_) => None,
+            MediaEvent::FirstPacket | MediaEvent::Held(_) => {
+                self.report();
+                None
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -424,7 +425,9 @@ fn number_of(target: &TransferTarget) -> Option<PhoneNumber> {
         TransferTarget::Number(number) => Some(number.clone()),
         TransferTarget::Uri(uri) => {
             let (_, rest) = uri.split_once(':')?;
-            let user = rest.split(['@', ';', '?']).next()?;
+            // `%39%31%31` and `911:password` are called as 911 is.
+            let rest = percent_decode_str(rest).decode_utf8_lossy();
+            let user = rest.split(['@', ';', '?', ':']).next()?;
             PhoneNumber::parse(user).ok()
         }
     }
@@ -566,6 +569,10 @@ mod tests {
             ("sip:112@gateway.example.org", Some("112")),
             ("sips:911;phone-context=x@a", Some("911")),
             ("tel:999", Some("999")),
+            ("sip:%39%31%31@example.org", Some("911")),
+            ("sip:911:secret@example.org", Some("911")),
+            ("sip:911%3Bphone-context=x@example.org", Some("911")),
+            ("tel:%2B15105550100", Some("+15105550100")),
             ("sip:ann@example.org", None),
         ] {
             let found = number_of(&TransferTarget::Uri(uri.to_owned()));

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::telephone::{CallError, Counted, Line, Voice};
+use self::telephone::{Call, CallError, Counted, Line, Voice};
 use super::participant::{KEY, PACKET, Phase, SECRET};
 use super::spread::Spread;
 use super::under_test::{Cores, UnderTest, Usage};
@@ -43,7 +43,7 @@ const SPARE_PORTS: u16 = 400;
     vivavoce bench calls                                       20 calls in 10 rooms\n  \
     vivavoce bench calls --calls 400 --seconds 60\n  \
     vivavoce bench calls --calls 400 --always --json calls.json\n\n\
-    Telephones with PCMU call one after the other, two into each room; each of the two speaks for 2 s of every 4, in turn, or\n\
+    Telephones with PCMU call one room after the other, the two of a room at once; each of the two speaks for 2 s of every 4, in turn, or\n\
     all the time with `--always`, and sends its packets in pauses too, as telephones do. Answered = from INVITE to its 200,\n\
     with joining the room. Calls per core = calls / cores that the whole server was busy on: signalling, decoding, Opus\n\
     towards the room, forwarding, jitter buffer, decoding, mixing, encoding. Ctrl-C ends it early.")]
@@ -152,6 +152,19 @@ impl Used {
     }
 }
 
+/// One telephone calls: how long that took, and the call. The rooms are spread over the cycle; the two in a room take turns.
+async fn call(
+    line: &Line,
+    number: u16,
+    phase: &watch::Sender<Phase>,
+) -> Result<(Duration, Call), Failure> {
+    let room = format!("+1555{:07}", number / 2);
+    let own = format!("+1666{number:07}");
+    let place = usize::from(number / 2) * 7 + usize::from(number % 2) * TURN;
+    let called = line.call(&room, &own, place, phase.subscribe()).await;
+    called.map_err(|error| Failure::work(format!("call {number}: {error}")))
+}
+
 /// Telephones that talk.
 struct Calls {
     phase: watch::Sender<Phase>,
@@ -201,21 +214,26 @@ impl Bench<'_> {
             tasks: JoinSet::new(),
             answered_ms: Vec::new(),
         };
-        for number in 0..count {
+        for room in 0..count.div_ceil(2) {
             if self.stop.is_cancelled() {
                 break;
             }
-            let room = format!("+1555{:07}", number / 2);
-            let own = format!("+1666{number:07}");
-            // The rooms are spread over the cycle; the two in a room take turns.
-            let place = usize::from(number / 2) * 7 + usize::from(number % 2) * TURN;
-            let called = line.call(&room, &own, place, calls.phase.subscribe()).await;
-            let (took, call) =
-                called.map_err(|error| Failure::work(format!("call {number}: {error}")))?;
-            calls.answered_ms.push(took.as_secs_f64() * 1e3);
-            calls.tasks.spawn(call.run());
+            let (first, second) = (room * 2, room * 2 + 1);
+            let called = if second < count {
+                let called = tokio::join!(
+                    call(&line, first, &calls.phase),
+                    call(&line, second, &calls.phase)
+                );
+                vec![called.0?, called.1?]
+            } else {
+                vec![call(&line, first, &calls.phase).await?]
+            };
+            for (took, call) in called {
+                calls.answered_ms.push(took.as_secs_f64() * 1e3);
+                calls.tasks.spawn(call.run());
+            }
             // Not all in the same of the 20 ms of a packet.
-            self.pause(PACKET * u32::from(number % 8) / 8).await;
+            self.pause(PACKET * u32::from(room % 8) / 8).await;
         }
         Ok(calls)
     }
