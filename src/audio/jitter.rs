@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::format::{Layout, SampleRate};
 use super::opus::{OpusDecoder, OpusError, carries_redundancy, clock_frames};
+use super::pcm::energy;
 use arrivals::{Sequences, Transits};
 
 /// Samples that are handed out at a time: 20 ms.
@@ -513,16 +514,15 @@ impl JitterBuffer {
             self.uncounted += length.min(FADE_TO - self.made_up);
         }
         self.ready.resize(start + length, 0);
+        if silence {
+            return Heard::Silence;
+        }
         for (n, sample) in self.ready.iter_mut().skip(start).enumerate() {
             let left = FADE_TO.saturating_sub(self.made_up + n);
             *sample = scaled(*sample, left as f32 / (FADE_TO - FADE_FROM) as f32);
         }
         self.made_up = (self.made_up + length).min(FADE_TO);
-        if silence {
-            Heard::Silence
-        } else {
-            Heard::Concealed
-        }
+        Heard::Concealed
     }
 
     /// Brings the delay nearer to the target where that is not heard; true when something was taken out.
@@ -588,8 +588,7 @@ fn duration(samples: i64) -> Duration {
 }
 
 fn root_mean_square(samples: &[i16]) -> f32 {
-    let energy: f32 = samples.iter().map(|&s| f32::from(s) * f32::from(s)).sum();
-    (energy / samples.len() as f32).sqrt()
+    (energy(samples) as f32 / samples.len() as f32).sqrt()
 }
 
 /// A sample times a factor, at most as large as it is.

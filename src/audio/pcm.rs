@@ -119,13 +119,17 @@ pub(super) fn saturate(value: f32) -> i16 {
     (within + UNIT_FRACTION).to_bits() as i16
 }
 
+/// The sum of the squares. In whole numbers: it is exact, and several are added at once.
+pub fn energy(samples: &[i16]) -> i64 {
+    samples
+        .iter()
+        .map(|sample| i64::from(i32::from(*sample).pow(2)))
+        .sum()
+}
+
 /// How loud a piece of sound is, in −dBov: 0 is the loudest, 127 silence (RFC 6464 section 3).
 pub fn level_dbov(samples: &[i16]) -> u8 {
-    // Whole numbers, so that the sum is exact and several are added at once.
-    let squares = samples
-        .iter()
-        .map(|sample| i64::from(i32::from(*sample).pow(2)));
-    let mean = squares.sum::<i64>() as f64 / (samples.len() as f64).max(1.0);
+    let mean = energy(samples) as f64 / (samples.len() as f64).max(1.0);
     if mean < 1.0 {
         return 127;
     }

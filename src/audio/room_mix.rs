@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::pcm::saturate;
+use super::pcm::{energy, saturate};
 
 /// Samples mixed at a time: 20 ms at 48 kHz.
 pub const FRAME: usize = 960;
@@ -263,8 +263,7 @@ impl Limiter {
 
 /// In decibels below full scale.
 fn level(part: &[i16]) -> f32 {
-    let energy: f32 = part.iter().map(|&s| f32::from(s) * f32::from(s)).sum();
-    let mean = energy / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
+    let mean = energy(part) as f32 / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
     (10.0 * mean.max(1e-12).log10()).max(SILENCE)
 }
 

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use livekit_protocol as proto;
@@ -34,6 +35,10 @@ const MOST_EVENTS: usize = 4_096;
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Larger than any datagram that media travels in.
 const DATAGRAM_BYTES: usize = 2_048;
+
+/// What participants inside the process send is taken at most so often: with hundreds of them each frame would wake this
+/// thread by itself, which costs more than to pass it on.
+const LOCAL_INTERVAL: Duration = Duration::from_millis(1);
 
 type Call = Box<dyn FnOnce(&mut World, Now) + Send>;
 
@@ -465,17 +470,33 @@ impl MediaThread {
 
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         let edge = Arc::clone(&self.edge);
+        // Whether somebody inside has something to send, and when that is looked at.
+        let (mut waiting, mut due) = (false, Now::read().instant);
         loop {
-            let deadline = tokio::time::Instant::from_std(self.world.deadline());
+            let deadline = self.world.deadline();
+            let deadline = if waiting { deadline.min(due) } else { deadline };
+            let deadline = tokio::time::Instant::from_std(deadline);
             tokio::select! {
                 () = readable(&self.sockets) => {}
                 command = inbox.recv() => match command {
                     None | Some(Command::Stop) => break,
-                    Some(command) => self.command(command),
+                    Some(command) => {
+                        // What was sent before somebody left is heard.
+                        self.woken();
+                        self.command(command);
+                    }
                 },
-                () = edge.departures.notified() => self.departed(),
-                () = edge.wakes.notified() => self.woken(),
+                () = edge.departures.notified() => {
+                    self.woken();
+                    self.departed();
+                }
+                () = edge.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
                 () = tokio::time::sleep_until(deadline) => {}
+            }
+            let now = Now::read();
+            if waiting && due <= now.instant {
+                self.woken();
+                (waiting, due) = (false, now.instant + LOCAL_INTERVAL);
             }
             self.flush();
             self.receive();
@@ -495,6 +516,11 @@ impl MediaThread {
         for (connection, _) in self.lanes.extract_if(gone) {
             self.world.disconnected(connection, Now::read());
         }
+    }
+
+    fn anybody_waits(&self) -> bool {
+        let local = self.edge.local.lock();
+        !local.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Takes what participants inside the process have to send.

@@ -18,6 +18,7 @@ const OUTLIERS: usize = 100;
 pub(super) struct Transits {
     /// Timestamp and transit, at most one per [`GRAIN`] of [`WINDOW`].
     recent: VecDeque<(i64, i64)>,
+    /// The transits of them, kept in order: to sort them for each packet costs more than to decode it.
     sorted: Vec<i64>,
     fastest: i64,
     slow: i64,
@@ -37,16 +38,21 @@ impl Transits {
                 if transit <= *slowest && transit >= self.fastest {
                     return;
                 }
-                *slowest = transit.max(*slowest);
+                let before = std::mem::replace(slowest, transit.max(*slowest));
+                let slower = *slowest;
+                self.forget(before);
+                self.note(slower);
             }
-            _ => self.recent.push_back((timestamp, transit)),
+            _ => {
+                self.recent.push_back((timestamp, transit));
+                self.note(transit);
+            }
         }
-        while self
-            .recent
-            .front()
-            .is_some_and(|(oldest, _)| timestamp - oldest > WINDOW)
+        while let Some(&(oldest, transit)) = self.recent.front()
+            && timestamp - oldest > WINDOW
         {
             self.recent.pop_front();
+            self.forget(transit);
         }
         self.evaluate(transit);
     }
@@ -54,6 +60,7 @@ impl Transits {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.recent.clear();
+        self.sorted.clear();
     }
 
     /// The transit of the fastest packet; `None` before the first.
@@ -68,7 +75,6 @@ impl Transits {
 
     /// After a pause the jitter is as it was before, the clocks need not be.
     fn carry_over(&mut self, timestamp: i64, transit: i64) {
-        self.sort();
         let median = self.sorted.get(self.sorted.len() / 2).copied();
         let newest = self.recent.back().map_or(timestamp, |(newest, _)| *newest);
         let drift = transit - median.unwrap_or(transit);
@@ -76,17 +82,23 @@ impl Transits {
             *at += timestamp - newest - GRAIN;
             *transit += drift;
         }
+        for transit in &mut self.sorted {
+            *transit += drift;
+        }
     }
 
-    fn sort(&mut self) {
-        self.sorted.clear();
-        self.sorted
-            .extend(self.recent.iter().map(|(_, transit)| *transit));
-        self.sorted.sort_unstable();
+    fn note(&mut self, transit: i64) {
+        let place = self.sorted.partition_point(|other| *other < transit);
+        self.sorted.insert(place, transit);
+    }
+
+    fn forget(&mut self, transit: i64) {
+        if let Ok(place) = self.sorted.binary_search(&transit) {
+            self.sorted.remove(place);
+        }
     }
 
     fn evaluate(&mut self, latest: i64) {
-        self.sort();
         let last = self.sorted.len().saturating_sub(1);
         let slow = last - self.sorted.len() / OUTLIERS;
         self.fastest = self.sorted.first().copied().unwrap_or(latest);
@@ -176,6 +188,27 @@ mod tests {
         }
         assert_eq!(transits.fastest(), Some(5_000));
         assert_eq!(transits.spread(), 900);
+    }
+
+    /// In whatever order packets come, and after pauses too.
+    #[test]
+    fn transits_are_in_order_at_any_time() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut transits = Transits::default();
+        let mut timestamp = 0;
+        for _ in 0..5_000 {
+            timestamp += match random.u8(..) {
+                0 => 3 * PAUSE,
+                1..=20 => -2_880,
+                _ => 960,
+            };
+            transits.push(timestamp, random.i64(0..4_000));
+            let recent = transits.recent.iter();
+            let mut expected: Vec<i64> = recent.map(|(_, transit)| *transit).collect();
+            expected.sort_unstable();
+            assert_eq!(transits.sorted, expected);
+            assert_eq!(transits.fastest, expected.first().copied().unwrap());
+        }
     }
 
     #[test]

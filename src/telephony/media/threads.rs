@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -163,10 +164,11 @@ async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
     // As much is sent as time passes.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut datagram = [0; LARGEST + 1];
+    let mut over = pin!(call.over.notified());
     loop {
         tokio::select! {
             biased;
-            () = call.over.notified() => break,
+            () = &mut over => break,
             due = ticks.tick() => {
                 if due.elapsed() > TOO_LATE {
                     ticks.reset_immediately();
