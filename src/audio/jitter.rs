@@ -588,7 +588,7 @@ fn duration(samples: i64) -> Duration {
 }
 
 fn root_mean_square(samples: &[i16]) -> f32 {
-    (energy(samples) as f32 / samples.len() as f32).sqrt()
+    (energy(samples) / samples.len() as f32).sqrt()
 }
 
 /// A sample times a factor, at most as large as it is.

@@ -119,17 +119,23 @@ pub(super) fn saturate(value: f32) -> i16 {
     (within + UNIT_FRACTION).to_bits() as i16
 }
 
-/// The sum of the squares. In whole numbers: it is exact, and several are added at once.
-pub fn energy(samples: &[i16]) -> i64 {
-    samples
-        .iter()
-        .map(|sample| i64::from(i32::from(*sample).pow(2)))
-        .sum()
+/// The sum of the squares. Of fractions only the order of sums that is written down is kept: with eight at once the
+/// machine may add eight at once.
+pub fn energy(samples: &[i16]) -> f32 {
+    let (eights, rest) = samples.as_chunks::<8>();
+    let mut sums = [0.0_f32; 8];
+    for eight in eights {
+        for (sum, sample) in sums.iter_mut().zip(eight) {
+            *sum += f32::from(*sample) * f32::from(*sample);
+        }
+    }
+    let rest = rest.iter().map(|sample| f32::from(*sample).powi(2));
+    sums.iter().sum::<f32>() + rest.sum::<f32>()
 }
 
 /// How loud a piece of sound is, in −dBov: 0 is the loudest, 127 silence (RFC 6464 section 3).
 pub fn level_dbov(samples: &[i16]) -> u8 {
-    let mean = energy(samples) as f64 / (samples.len() as f64).max(1.0);
+    let mean = f64::from(energy(samples)) / (samples.len() as f64).max(1.0);
     if mean < 1.0 {
         return 127;
     }

@@ -263,7 +263,7 @@ impl Limiter {
 
 /// In decibels below full scale.
 fn level(part: &[i16]) -> f32 {
-    let mean = energy(part) as f32 / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
+    let mean = energy(part) / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
     (10.0 * mean.max(1e-12).log10()).max(SILENCE)
 }
 

@@ -3,8 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,7 +40,8 @@ struct Thread {
 #[derive(Debug)]
 pub struct Call {
     session: Mutex<Session>,
-    over: Notify,
+    /// Looked at with each tick: to be woken for it costs each packet a look.
+    over: AtomicBool,
 }
 
 impl Call {
@@ -49,7 +49,7 @@ impl Call {
     pub fn new(session: Session) -> Arc<Self> {
         Arc::new(Self {
             session: Mutex::new(session),
-            over: Notify::new(),
+            over: AtomicBool::new(false),
         })
     }
 
@@ -58,9 +58,9 @@ impl Call {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the call.
+    /// Ends the call, with the next tick.
     pub fn end(&self) {
-        self.over.notify_one();
+        self.over.store(true, Ordering::Release);
     }
 }
 
@@ -164,12 +164,13 @@ async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
     // As much is sent as time passes.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut datagram = [0; LARGEST + 1];
-    let mut over = pin!(call.over.notified());
     loop {
         tokio::select! {
             biased;
-            () = &mut over => break,
             due = ticks.tick() => {
+                if call.over.load(Ordering::Acquire) {
+                    break;
+                }
                 if due.elapsed() > TOO_LATE {
                     ticks.reset_immediately();
                     continue;
