@@ -74,7 +74,7 @@ pub struct Session {
     stream: Stream,
     /// Packets of the streams before this one.
     sent_before: u64,
-    /// Whether we hold the call, and whether the room is kept from the telephone.
+    /// Whether we hold the call, whether the room is kept from the telephone, and whether the call was taken.
     held: bool,
     muted: bool,
     answered: bool,
