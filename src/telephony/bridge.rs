@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use ipnet::IpNet;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::agent::digest::Credentials;
 use super::agent::{
@@ -76,6 +76,8 @@ struct Inner {
     news: NewsSender,
     settings: Kept,
     lines: Mutex<Lines>,
+    /// Told each time a call, or the placing of one, has ended.
+    fewer: Notify,
     /// Where everything runs.
     runtime: Handle,
     addresses: Vec<SocketAddr>,
@@ -105,6 +107,7 @@ struct Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.inner.lines().placing -= 1;
+        self.inner.fewer.notify_waiters();
     }
 }
 
@@ -138,9 +141,15 @@ impl Inner {
     /// Runs a call until it has ended.
     fn run(self: &Arc<Self>, task: Task, slot: Slot) {
         let line = Arc::clone(&task.line);
-        self.lines()
+        let mut lines = self.lines();
+        lines
             .live
             .insert(line.sip_call_id.clone(), Arc::clone(&line));
+        if lines.stopping {
+            // It was being placed when all others were told.
+            line.hang_up_for_shutdown();
+        }
+        drop(lines);
         drop(slot);
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -153,11 +162,17 @@ impl Inner {
             lines.live.remove(&line.sip_call_id);
             lines.ended.push_back(line);
             lines.forget(Instant::now());
+            drop(lines);
+            inner.fewer.notify_waiters();
         });
     }
 }
 
 impl Lines {
+    fn none(&self) -> bool {
+        self.live.is_empty() && self.placing == 0
+    }
+
     fn forget(&mut self, now: Instant) {
         let old = |line: &Arc<Line>| {
             let ended = line.ended().unwrap_or(line.began);
@@ -201,6 +216,7 @@ impl Bridge {
                 max_duration: settings.max_duration,
             },
             lines: Mutex::default(),
+            fewer: Notify::new(),
             runtime: Handle::current(),
             addresses,
         });
@@ -221,12 +237,16 @@ impl Bridge {
             lines.live.values().cloned().collect()
         };
         for line in lines {
-            let hang_up = Command::HangUp(HangupCause::Shutdown);
-            let _told = line.commands.try_send(hang_up);
+            line.hang_up_for_shutdown();
         }
         let ended = async {
-            while !self.inner.lines().live.is_empty() {
-                sleep(Duration::from_millis(20)).await;
+            loop {
+                // From here on it is noticed.
+                let fewer = self.inner.fewer.notified();
+                if self.inner.lines().none() {
+                    return;
+                }
+                fewer.await;
             }
         };
         let _ended = timeout(STOP_PATIENCE, ended).await;
@@ -293,7 +313,7 @@ impl Inner {
         let inner = &self;
         let slot = inner.slot().ok_or_else(full)?;
         let (reached, remote) = inner.reach(&call.trunk).await?;
-        let mut media = inner.open(reached.local_address().ip())?;
+        let mut media = inner.open(reached.local_address().ip(), remote.ip())?;
         let offer = media.offer();
         let sip_call_id = call_id();
         let ends = Ends {
@@ -369,9 +389,9 @@ impl Inner {
         Err(CallError::new(CallErrorKind::Unavailable, message))
     }
 
-    fn open(&self, local: IpAddr) -> Result<CallMedia, CallError> {
+    fn open(&self, local: IpAddr, peer: IpAddr) -> Result<CallMedia, CallError> {
         self.media
-            .open(local)
+            .open(local, peer)
             .map_err(|error| CallError::new(CallErrorKind::Full, error.to_string()))
     }
 
@@ -424,7 +444,8 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         tracing::warn!("a telephone call was refused: sip.max_calls is reached");
         return invitation.refuse(503);
     };
-    let mut media = match inner.media.open(invitation.local_address().ip()) {
+    let (local, peer) = (invitation.local_address().ip(), invitation.source());
+    let mut media = match inner.media.open(local, peer) {
         Ok(media) => media,
         Err(error) => {
             tracing::warn!(%error, "a telephone call was refused");

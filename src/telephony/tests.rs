@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::agent::{Listen, Protocol, TlsSettings};
@@ -60,8 +60,35 @@ struct House {
     news: mpsc::Receiver<CallNews>,
 }
 
-/// A bridge with media ports of its own.
+/// Rooms that take their time.
+#[derive(Default)]
+struct Slow {
+    hall: Hall,
+    asked: Notify,
+    open: Notify,
+}
+
+#[async_trait]
+impl Rooms for Slow {
+    async fn join(&self, join: Join) -> Result<RoomLink, String> {
+        self.asked.notify_one();
+        self.open.notified().await;
+        self.hall.join(join).await
+    }
+}
+
 async fn house(protocol: Protocol, most_calls: usize) -> House {
+    let hall = Arc::new(Hall::default());
+    let (bridge, news) = bridge(protocol, most_calls, hall.clone()).await;
+    House { bridge, hall, news }
+}
+
+/// A bridge with media ports of its own.
+async fn bridge(
+    protocol: Protocol,
+    most_calls: usize,
+    rooms: Arc<dyn Rooms>,
+) -> (Bridge, mpsc::Receiver<CallNews>) {
     use std::sync::atomic::{AtomicU16, Ordering};
     static PORTS: AtomicU16 = AtomicU16::new(0);
     // Those of other test runs on this machine are elsewhere.
@@ -88,10 +115,9 @@ async fn house(protocol: Protocol, most_calls: usize) -> House {
             complexity: 0,
         },
     };
-    let hall = Arc::new(Hall::default());
     let (sender, news) = mpsc::channel(WAITING_NEWS);
-    let bridge = Bridge::start(settings, hall.clone(), sender).await.unwrap();
-    House { bridge, hall, news }
+    let bridge = Bridge::start(settings, rooms, sender).await.unwrap();
+    (bridge, news)
 }
 
 impl House {
@@ -197,6 +223,23 @@ async fn a_transfer_that_is_refused_leaves_the_call() {
     bob.bridge.stop().await;
     bob.becomes(CallStatus::Hangup(HangupCause::Shutdown)).await;
     ann.becomes(CallStatus::Hangup(HangupCause::Remote)).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_being_placed_when_the_server_stops_ends_before_it_does() {
+    let bob = house(Protocol::Udp, 1).await;
+    let slow = Arc::new(Slow::default());
+    let (ann, _news) = bridge(Protocol::Udp, 1, slow.clone()).await;
+    let (caller, call) = (ann.clone(), House::new_call(&bob, Protocol::Udp));
+    let placing = tokio::spawn(async move { caller.call(call).await });
+    slow.asked.notified().await;
+    let opening = async { slow.open.notify_one() };
+    let (stopped, ()) = tokio::join!(timeout(PATIENCE, ann.stop()), opening);
+    stopped.unwrap();
+    let calls = ann.calls();
+    let status: Vec<CallStatus> = calls.iter().map(|call| call.status).collect();
+    assert_eq!(status, [CallStatus::Hangup(HangupCause::Shutdown)]);
+    placing.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! A dialog (RFC 3261 section 12): what requests within a call carry, learned from the request that began it and the answer.
 
+use std::collections::VecDeque;
+
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, Response, Uri, Version};
 
@@ -12,6 +14,8 @@ pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"))
 pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
+/// CSeqs of earlier REFERs that are remembered.
+const MOST_REFERS: usize = 32;
 
 /// One side's view of a call.
 #[derive(Debug, Clone)]
@@ -29,6 +33,11 @@ pub(super) struct Dialog {
     routes: Vec<String>,
     cseq: u32,
     remote_cseq: Option<u32>,
+    /// Whether we have made an offer that is not answered (RFC 3264 section 4).
+    pub offering: bool,
+    /// The CSeqs of the last REFER, of which there are several where it was asked for a password, and of those before.
+    refers: Vec<u32>,
+    refers_before: VecDeque<u32>,
     /// The user of our `Contact`.
     user: String,
 }
@@ -47,6 +56,9 @@ impl Dialog {
             // Not 1: a call that is tried again after a restart must not look like the one before.
             cseq: fastrand::u32(1..10_000),
             remote_cseq: None,
+            offering: true,
+            refers: Vec::new(),
+            refers_before: VecDeque::new(),
             user: encode_user(user),
             call_id,
         }
@@ -69,12 +81,16 @@ impl Dialog {
             routes: record_route(invite.record_route_headers().iter().map(|one| one.value())),
             cseq: fastrand::u32(1..10_000),
             remote_cseq: invite.cseq_header().ok()?.seq().ok(),
+            offering: false,
+            refers: Vec::new(),
+            refers_before: VecDeque::new(),
             user: encode_user(&user),
         })
     }
 
     /// Learns what the other side says of itself in an answer that makes the dialog.
     pub fn answered(&mut self, response: &Response) {
+        self.offering = false;
         if let Ok(to) = response.to_header() {
             to.value().clone_into(&mut self.remote);
             self.remote_tag = Address::parse(to.value()).tag().map(str::to_owned);
@@ -122,6 +138,18 @@ impl Dialog {
         self.target.to_string()
     }
 
+    /// The next REFER is for another transfer than those before.
+    pub fn begin_transfer(&mut self) {
+        self.refers_before.extend(self.refers.drain(..));
+        let old = self.refers_before.len().saturating_sub(MOST_REFERS);
+        self.refers_before.drain(..old);
+    }
+
+    /// Whether a REFER with this CSeq was for a transfer before the last.
+    pub fn is_old_refer(&self, cseq: u32) -> bool {
+        self.refers_before.contains(&cseq)
+    }
+
     /// A new request.
     pub fn request(
         &mut self,
@@ -131,6 +159,9 @@ impl Dialog {
         body: Option<Body>,
     ) -> Request {
         self.cseq = self.cseq.wrapping_add(1);
+        if matches!(method, Method::Refer) {
+            self.refers.push(self.cseq);
+        }
         let branch = format!("z9hG4bK{:016x}", fastrand::u64(..));
         let mut headers = vec![
             Header::Via(path.via(&branch).into()),

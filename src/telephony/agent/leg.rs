@@ -48,8 +48,13 @@ pub enum LegEvent {
     Offered(Box<Offered>),
     /// What has become of a transfer.
     Notified(Notification),
-    /// What was said to our REFER: a status, or nothing.
-    Referred(Option<u16>),
+    /// What was said to our REFER.
+    Referred {
+        /// The wish, as [`Leg::refer`] was told.
+        wish: u32,
+        /// A status, or nothing.
+        code: Option<u16>,
+    },
     /// A key, pressed in signalling (`application/dtmf-relay`).
     Digit(char),
     /// The other side has hung up.
@@ -138,7 +143,11 @@ impl Leg {
 
     /// What happens next. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<LegEvent> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        if let Some(LegEvent::Acknowledged { .. } | LegEvent::Unacknowledged) = event {
+            lock(&self.caller.dialog).offering = false;
+        }
+        event
     }
 
     /// The Call-ID of SIP.
@@ -187,7 +196,10 @@ impl Leg {
     /// Takes a call. `sdp` answers the offer, or is the offer where there was none.
     pub fn answer(&self, sdp: String) {
         let more = match &self.role {
-            Role::Server { invite, .. } => session_timer(invite),
+            Role::Server { invite, .. } => {
+                lock(&self.caller.dialog).offering = self::sdp(&**invite, &invite.body).is_none();
+                session_timer(invite)
+            }
             Role::Client { .. } => return,
         };
         self.respond(200, Some(sdp), more);
@@ -221,8 +233,10 @@ impl Leg {
         let _heard = self.caller.transact(Method::Bye, Vec::new(), None).await;
     }
 
-    /// Asks the other side to call somebody else: what it says to that comes as [`LegEvent::Referred`].
-    pub fn refer(&self, to: &str, headers: &[(String, String)]) {
+    /// Asks the other side to call somebody else: what it says to that comes as [`LegEvent::Referred`] with the number of
+    /// the wish, and what it tells of earlier ones does not come any more where it says so.
+    pub fn refer(&self, wish: u32, to: &str, headers: &[(String, String)]) {
+        lock(&self.caller.dialog).begin_transfer();
         let mut more = vec![Header::ReferTo(to.to_owned().into())];
         let by = lock(&self.caller.path).contact("vivavoce");
         more.push(Header::ReferredBy(by.into()));
@@ -232,7 +246,7 @@ impl Leg {
         tokio::spawn(async move {
             let response = caller.transact(Method::Refer, more, None).await;
             let code = response.map(|response| response.status_code.code());
-            let _told = events.send(LegEvent::Referred(code)).await;
+            let _told = events.send(LegEvent::Referred { wish, code }).await;
         });
     }
 }
@@ -398,15 +412,21 @@ impl Offered {
         let Some(mut reply) = self.reply.take() else {
             return;
         };
+        let offering = self.offerless && code == 200;
+        if offering {
+            lock(&reply.caller.dialog).offering = true;
+        }
         tokio::spawn(async move {
             let request = reply.transaction.original.clone();
             let more = session_timer(&request);
             let response = response(&reply.caller, &request, code, answer, more);
-            if reply.transaction.respond(response).await.is_err() {
-                return;
-            }
-            if request.method == Method::Invite {
+            let sent = reply.transaction.respond(response).await.is_ok();
+            let caller = Arc::clone(&reply.caller);
+            if sent && request.method == Method::Invite {
                 follow_invite_again(reply).await;
+            }
+            if offering {
+                lock(&caller.dialog).offering = false;
             }
         });
     }
@@ -464,11 +484,15 @@ async fn answer_request(
     let (code, event) = match request.method {
         Method::Bye => (200, Some(LegEvent::Ended)),
         Method::Invite | Method::Update => {
+            let sdp = sdp(&request, &request.body);
+            let is_offer = sdp.is_some() || request.method == Method::Invite;
             if unsupported(&request).is_some() {
                 (420, None)
+            } else if is_offer && lock(&caller.dialog).offering {
+                // Both want something at a time: who asks is to try again in a moment (RFC 3261 section 14.2).
+                (491, None)
             } else {
                 lock(&caller.dialog).retarget(&request);
-                let sdp = sdp(&request, &request.body);
                 let offered = Offered {
                     offerless: sdp.is_none() && request.method == Method::Invite,
                     sdp,
@@ -482,6 +506,8 @@ async fn answer_request(
             }
         }
         Method::Notify => match Notification::read(&request) {
+            // Of a transfer that was given up.
+            Some(_) if is_old(caller, &request) => (200, None),
             Some(notification) => (200, Some(LegEvent::Notified(notification))),
             None => (489, None),
         },
@@ -496,6 +522,11 @@ async fn answer_request(
         .reply_with(StatusCode::from(code), headers, None)
         .await;
     event
+}
+
+/// Whether what is told is about a transfer before the last.
+fn is_old(caller: &Caller, request: &Request) -> bool {
+    super::refer::id(request).is_some_and(|id| lock(&caller.dialog).is_old_refer(id))
 }
 
 /// An answer within the call.

@@ -3,6 +3,8 @@
 
 use rsipstack::sip::{Header, Request};
 
+use super::header::parameter;
+
 /// One NOTIFY about a REFER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notification {
@@ -13,31 +15,36 @@ pub struct Notification {
 }
 
 impl Notification {
-    /// `None` if it is about something else. The id of the event is not compared: who counts what differs.
+    /// `None` if it is about something else.
     pub(super) fn read(request: &Request) -> Option<Self> {
-        let mut event = None;
-        let mut state = None;
-        for header in request.headers.iter() {
-            match header {
-                Header::Event(value) => event = Some(value.value()),
-                Header::SubscriptionState(value) => state = Some(value.value()),
-                // The compact form (RFC 6665 section 8.2.1).
-                Header::Other(name, value) if name.eq_ignore_ascii_case("o") => event = Some(value),
-                _ => {}
-            }
-        }
-        let package = event?.split(';').next()?.trim();
+        let package = event(request)?.split(';').next()?.trim();
         if !package.eq_ignore_ascii_case("refer") {
             return None;
         }
-        let state = state
-            .and_then(|state| state.split(';').next())
-            .map(str::trim);
+        let state = request.headers.iter().find_map(|header| match header {
+            Header::SubscriptionState(value) => value.value().split(';').next().map(str::trim),
+            _ => None,
+        });
         Some(Self {
             code: std::str::from_utf8(&request.body).ok().and_then(fragment),
             last: state.is_some_and(|state| state.eq_ignore_ascii_case("terminated")),
         })
     }
+}
+
+/// The REFER that is meant, by its CSeq (RFC 3515 section 2.4.6). Some give none, and some count otherwise.
+pub(super) fn id(request: &Request) -> Option<u32> {
+    parameter(event(request)?, "id")?.parse().ok()
+}
+
+fn event(request: &Request) -> Option<&str> {
+    let mut headers = request.headers.iter();
+    headers.find_map(|header| match header {
+        Header::Event(value) => Some(value.value()),
+        // The compact form (RFC 6665 section 8.2.1).
+        Header::Other(name, value) if name.eq_ignore_ascii_case("o") => Some(value.as_str()),
+        _ => None,
+    })
 }
 
 /// The status in a fragment of a message (RFC 3420).
@@ -111,6 +118,14 @@ mod tests {
         ] {
             let read = Notification::read(&notify(more, body));
             assert_eq!(read, Some(Notification { code, last }), "{more}{body}");
+        }
+        for (more, meant) in [
+            ("Event: refer;id=93\r\n", Some(93)),
+            ("o: refer ; id=93\r\n", Some(93)),
+            ("Event: refer\r\n", None),
+            ("Event: refer;id=first\r\n", None),
+        ] {
+            assert_eq!(id(&notify(more, "")), meant, "{more}");
         }
         assert_eq!(Notification::read(&notify("Event: presence\r\n", "")), None);
         assert_eq!(Notification::read(&notify("", "")), None);

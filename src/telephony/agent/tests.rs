@@ -168,10 +168,13 @@ async fn whoever_is_not_allowed_is_refused() {
 #[tokio::test]
 async fn a_wish_to_move_the_call_is_refused() {
     let (_caller, _callee, mut leg, _other) = connected(Protocol::Udp).await;
-    leg.refer("<tel:+442071838750>", &[]);
+    leg.refer(1, "<tel:+442071838750>", &[]);
     assert!(matches!(
         next(&mut leg).await,
-        LegEvent::Referred(Some(603))
+        LegEvent::Referred {
+            wish: 1,
+            code: Some(603)
+        }
     ));
 }
 
@@ -232,6 +235,151 @@ impl Script {
     fn contact(&self) -> String {
         format!("Contact: <sip:script@{}>\r\n", self.address())
     }
+}
+
+/// A request that the script sends within the call that `invite` began.
+fn within(invite: &Request, script: &Script, method: &str, cseq: u32, more: &str) -> String {
+    let to = invite.from_header().unwrap().value();
+    let from = invite.to_header().unwrap().value();
+    let call_id = invite.call_id_header().unwrap().value();
+    let body = if more.contains("application/sdp") {
+        "v=0\r\n"
+    } else {
+        "SIP/2.0 486 Busy Here\r\n"
+    };
+    format!(
+        "{method} sip:here SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bK{method}{cseq};rport\r\n\
+         From: {from};tag=script\r\nTo: {to}\r\nCall-ID: {call_id}\r\nCSeq: {cseq} {method}\r\n\
+         Max-Forwards: 70\r\n{}{more}Content-Length: {}\r\n\r\n{body}",
+        script.address(),
+        script.contact(),
+        body.len(),
+    )
+}
+
+impl Script {
+    /// Sends a request; the status of what is said to it.
+    async fn ask(&self, request: &str) -> u16 {
+        let from = self.from.unwrap();
+        self.socket.send_to(request.as_bytes(), from).await.unwrap();
+        loop {
+            let mut bytes = vec![0; 65_535];
+            let received = timeout(PATIENCE, self.socket.recv_from(&mut bytes));
+            let (length, _) = received.await.unwrap().unwrap();
+            let response = rsipstack::sip::Response::try_from(&bytes[..length]);
+            if let Ok(response) = response
+                && response.status_code.code() >= 200
+            {
+                return response.status_code.code();
+            }
+        }
+    }
+}
+
+const OFFER: &str = "Content-Type: application/sdp\r\n";
+
+#[tokio::test]
+async fn who_wants_other_media_while_our_offer_is_open_is_to_try_again() {
+    let caller = called(Protocol::Udp, &[]).await;
+    let mut script = Script::start().await;
+    let mut leg = call(&caller.agent, Protocol::Udp, script.address()).await;
+    let invite = script.request(Method::Invite).await;
+    script.answer(&invite, "180 Ringing", "").await;
+    let update = within(&invite, &script, "UPDATE", 1, OFFER);
+    assert_eq!(script.ask(&update).await, 491);
+    // It asks whether we are there, and nothing else.
+    let update = within(&invite, &script, "UPDATE", 2, "");
+    let update = update.replace("SIP/2.0 486 Busy Here\r\n", "");
+    let update = update.replace("Content-Length: 23", "Content-Length: 0");
+    let (status, ()) = tokio::join!(script.ask(&update), async {
+        let offered = until(&mut leg, |event| match event {
+            LegEvent::Offered(offered) => Some(offered),
+            _ => None,
+        });
+        offered.await.accept(None);
+    });
+    assert_eq!(status, 200);
+    script.answer(&invite, "200 OK", &script.contact()).await;
+    let answered = until(&mut leg, |event| {
+        matches!(event, LegEvent::Answered { .. }).then_some(())
+    });
+    answered.await;
+    script.request(Method::Ack).await;
+    let update = within(&invite, &script, "UPDATE", 3, OFFER);
+    let (status, ()) = tokio::join!(script.ask(&update), async {
+        let LegEvent::Offered(offered) = next(&mut leg).await else {
+            panic!("no offer");
+        };
+        offered.accept(Some("v=0\r\n".to_owned()));
+    });
+    assert_eq!(status, 200);
+    // An offer of ours in the answer to their INVITE is open until it is acknowledged.
+    let invite_again = within(&invite, &script, "INVITE", 4, "");
+    let invite_again = invite_again.replace("SIP/2.0 486 Busy Here\r\n", "");
+    let invite_again = invite_again.replace("Content-Length: 23", "Content-Length: 0");
+    let (status, ()) = tokio::join!(script.ask(&invite_again), async {
+        let LegEvent::Offered(offered) = next(&mut leg).await else {
+            panic!("no offer");
+        };
+        assert!(offered.offerless);
+        offered.accept(Some("v=0\r\n".to_owned()));
+    });
+    assert_eq!(status, 200);
+    let update = within(&invite, &script, "UPDATE", 5, OFFER);
+    assert_eq!(script.ask(&update).await, 491);
+}
+
+#[tokio::test]
+async fn what_is_told_of_an_earlier_transfer_is_not_told_of_the_last() {
+    let caller = called(Protocol::Udp, &[]).await;
+    let mut script = Script::start().await;
+    let mut leg = call(&caller.agent, Protocol::Udp, script.address()).await;
+    let invite = script.request(Method::Invite).await;
+    script.answer(&invite, "200 OK", &script.contact()).await;
+    let answered = until(&mut leg, |event| {
+        matches!(event, LegEvent::Answered { .. }).then_some(())
+    });
+    answered.await;
+    let cseq = |request: &Request| request.cseq_header().unwrap().seq().unwrap();
+    let mut refers = Vec::new();
+    for wish in [1, 2] {
+        leg.refer(wish, "<tel:+442071838750>", &[]);
+        // The first is asked for a password, and has two numbers.
+        let mut refer = script.request(Method::Refer).await;
+        refers.push(cseq(&refer));
+        if wish == 1 {
+            script.answer(&refer, "401 Unauthorized", SERVER).await;
+            while refers.contains(&cseq(&refer)) {
+                refer = script.request(Method::Refer).await;
+            }
+            refers.push(cseq(&refer));
+        }
+        script.answer(&refer, "202 Accepted", "").await;
+        let LegEvent::Referred { wish: said, code } = next(&mut leg).await else {
+            panic!("no answer");
+        };
+        assert_eq!((said, code), (wish, Some(202)));
+    }
+    let event = |id: u32| format!("Event: refer;id={id}\r\n");
+    for (number, id) in (1..).zip(&refers) {
+        let notify = within(&invite, &script, "NOTIFY", number, &event(*id));
+        assert_eq!(script.ask(&notify).await, 200);
+    }
+    let busy = Notification {
+        code: Some(486),
+        last: false,
+    };
+    // Of three, one.
+    assert!(matches!(next(&mut leg).await, LegEvent::Notified(told) if told == busy));
+    // Who counts otherwise is believed.
+    for (number, event) in [(4, "Event: refer\r\n".to_owned()), (5, event(999_999))] {
+        let notify = within(&invite, &script, "NOTIFY", number, &event);
+        assert_eq!(script.ask(&notify).await, 200);
+        assert!(matches!(next(&mut leg).await, LegEvent::Notified(_)));
+    }
+    let bye = within(&invite, &script, "BYE", 6, "");
+    assert_eq!(script.ask(&bye).await, 200);
+    assert!(matches!(next(&mut leg).await, LegEvent::Ended));
 }
 
 const PROXY: &str = "Proxy-Authenticate: Digest realm=\"proxy\", nonce=\"p1\", qop=\"auth\"\r\n";

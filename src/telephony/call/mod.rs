@@ -37,8 +37,13 @@ pub enum Input {
     Unacknowledged,
     /// The telephone has hung up.
     Ended,
-    /// What was said to our REFER.
-    Referred(Option<u16>),
+    /// What was said to our REFER for this wish.
+    Referred {
+        /// As in [`Output::Refer`].
+        wish: u32,
+        /// The status, if there was any.
+        code: Option<u16>,
+    },
     /// What has become of it.
     Notified(Notification),
     /// The caller's participant is in the room.
@@ -72,8 +77,8 @@ pub enum Output {
     Bye,
     /// Tell everybody where the call is.
     Status(CallStatus),
-    /// Send REFER.
-    Refer,
+    /// Send REFER, for the wish of this number.
+    Refer(u32),
     /// Keep the room from the telephone, or no longer.
     MuteRoom(bool),
     /// The other side has taken the wish.
@@ -116,6 +121,8 @@ pub struct Call {
     began: Instant,
     limits: Limits,
     transfer: Transfer,
+    /// Wishes to move the call until now: what is said to one is not taken for what is said to the next.
+    wishes: u32,
 }
 
 impl Call {
@@ -141,6 +148,7 @@ impl Call {
             began,
             limits,
             transfer: Transfer::None,
+            wishes: 0,
         }
     }
 
@@ -221,7 +229,7 @@ impl Call {
             }
             Input::Cancelled
             | Input::Unacknowledged
-            | Input::Referred(_)
+            | Input::Referred { .. }
             | Input::Notified(_)
             | Input::Joined
             | Input::Heard
@@ -246,7 +254,9 @@ impl Call {
                 }
                 _ => {}
             },
-            Input::Cancelled | Input::Ended => self.over(HangupCause::Remote, outputs),
+            Input::Cancelled => self.over(HangupCause::Remote, outputs),
+            // What was hung up before the answer still wants one (RFC 3261 section 15.1.2).
+            Input::Ended => self.refuse(487, HangupCause::Remote, outputs),
             Input::Left => self.refuse(480, HangupCause::Local, outputs),
             Input::HangUp(HangupCause::Shutdown) => {
                 self.refuse(503, HangupCause::Shutdown, outputs);
@@ -258,7 +268,7 @@ impl Call {
             | Input::Answered
             | Input::Failed(_)
             | Input::Unacknowledged
-            | Input::Referred(_)
+            | Input::Referred { .. }
             | Input::Notified(_)
             | Input::Silent => {}
         }
@@ -276,6 +286,11 @@ impl Call {
                 outputs.extend(self.transfer.ended().map(Output::Transferred));
                 return self.over(cause, outputs);
             }
+            // Whoever called gave up while our answer was on its way: it was never sent.
+            Input::Cancelled => {
+                outputs.extend(self.transfer.ended().map(Output::Transferred));
+                return self.over(HangupCause::Remote, outputs);
+            }
             Input::Left => return self.hang_up(HangupCause::Local, outputs),
             Input::HangUp(cause) => return self.hang_up(cause, outputs),
             Input::Silent => return self.hang_up(HangupCause::MediaTimeout, outputs),
@@ -286,18 +301,23 @@ impl Call {
             }
             Input::Tick => self.transfer.tick(now),
             Input::Transfer(ringing) => self.transfer.begin(ringing, now),
-            Input::Referred(code) => self.transfer.referred(code, now),
+            Input::Referred { wish, code } if wish == self.wishes => {
+                self.transfer.referred(code, now)
+            }
             Input::Notified(notification) => self.transfer.notified(notification, now),
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
-            | Input::Cancelled
+            | Input::Referred { .. }
             | Input::Joined
             | Input::Heard => Step::Nothing,
         };
         match step {
             Step::Nothing => {}
-            Step::Begun => outputs.extend([Output::MuteRoom(true), Output::Refer]),
+            Step::Begun => {
+                self.wishes += 1;
+                outputs.extend([Output::MuteRoom(true), Output::Refer(self.wishes)]);
+            }
             Step::Accepted => outputs.push(Output::TransferAccepted),
             Step::Refused(outcome) => outputs.push(Output::Transferred(outcome)),
             Step::Failed(outcome) => {

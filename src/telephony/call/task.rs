@@ -116,6 +116,12 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server stops. A call that has so many wishes already that this one is not heard ends with the server.
+    pub fn hang_up_for_shutdown(&self) {
+        let hang_up = Command::HangUp(HangupCause::Shutdown);
+        let _told = self.commands.try_send(hang_up);
+    }
+
     /// When it ended, if it has.
     pub fn ended(&self) -> Option<Instant> {
         self.state().ended
@@ -361,7 +367,7 @@ impl Running {
                 return None;
             }
             LegEvent::Notified(notification) => Input::Notified(notification),
-            LegEvent::Referred(code) => Input::Referred(code),
+            LegEvent::Referred { wish, code } => Input::Referred { wish, code },
             LegEvent::Digit(digit) => {
                 self.press(digit);
                 return None;
@@ -493,12 +499,13 @@ impl Running {
             Output::Status(status) => {
                 if status == CallStatus::Active {
                     self.task.line.state().answered = Some(Instant::now());
+                    self.task.media.answered();
                     self.task.media.dtmf(&self.task.dtmf);
                 }
                 self.tell_attributes(status_attributes(&status));
                 self.tell(status).await;
             }
-            Output::Refer => self.task.leg.refer(&self.refer_to, &[]),
+            Output::Refer(wish) => self.task.leg.refer(wish, &self.refer_to, &[]),
             Output::MuteRoom(muted) => self.task.media.mute_room(muted),
             Output::TransferAccepted => {
                 for accepted in self.accepted.drain(..) {

@@ -69,6 +69,11 @@ fn told(code: u16, last: bool) -> Input {
     Input::Notified(Notification { code, last })
 }
 
+/// What is said to a wish.
+fn answered(wish: u32, code: Option<u16>) -> Input {
+    Input::Referred { wish, code }
+}
+
 #[test]
 fn a_call_rings_and_is_answered() {
     let mut clock = Clock::outbound();
@@ -172,14 +177,64 @@ fn a_call_that_came_is_answered_when_somebody_hears_it_or_after_a_second() {
 }
 
 #[test]
+fn a_call_that_came_and_is_hung_up_before_the_answer_is_still_answered() {
+    for joined in [false, true] {
+        let now = Instant::now();
+        let call = Call::inbound(LIMITS, now);
+        let mut clock = Clock { call, now };
+        if joined {
+            clock.give(Input::Joined);
+        }
+        assert_eq!(
+            clock.give(Input::Ended),
+            [
+                Output::Refuse(487),
+                hangup(HangupCause::Remote),
+                Output::Over
+            ]
+        );
+    }
+}
+
+#[test]
+fn a_call_that_was_given_up_while_it_was_answered_is_over() {
+    let now = Instant::now();
+    let call = Call::inbound(LIMITS, now);
+    let mut clock = Clock { call, now };
+    clock.give(Input::Joined);
+    assert_eq!(clock.give(Input::Heard)[0], Output::Answer);
+    assert_eq!(
+        clock.give(Input::Cancelled),
+        [hangup(HangupCause::Remote), Output::Over],
+        "there is no dialog that could be hung up"
+    );
+}
+
+#[test]
+fn what_is_said_to_an_earlier_wish_is_not_said_to_the_next() {
+    let mut clock = Clock::active();
+    clock.give(Input::Transfer(seconds(20)));
+    clock.wait();
+    let begun = [Output::MuteRoom(true), Output::Refer(2)];
+    assert_eq!(clock.give(Input::Transfer(seconds(20))), begun);
+    for late in [Some(202), Some(603), None] {
+        assert_eq!(clock.give(answered(1, late)), []);
+    }
+    assert_eq!(
+        clock.give(answered(2, Some(202))),
+        [Output::TransferAccepted]
+    );
+}
+
+#[test]
 fn a_transfer_that_succeeds_is_told_and_then_hung_up() {
     let mut clock = Clock::active();
-    let begun = [Output::MuteRoom(true), Output::Refer];
+    let begun = [Output::MuteRoom(true), Output::Refer(1)];
     assert_eq!(clock.give(Input::Transfer(seconds(20))), begun);
     // Some tell before they answer.
     assert_eq!(clock.give(told(100, false)), []);
     assert_eq!(
-        clock.give(Input::Referred(Some(202))),
+        clock.give(answered(1, Some(202))),
         [Output::TransferAccepted]
     );
     assert_eq!(
@@ -194,20 +249,13 @@ fn a_transfer_that_succeeds_is_told_and_then_hung_up() {
 fn a_transfer_that_fails_leaves_the_call_as_it_was() {
     let failed = |outcome| vec![Output::MuteRoom(false), Output::Transferred(outcome)];
     let ends: [(Vec<Input>, Outcome); 4] = [
-        (vec![Input::Referred(Some(603))], Outcome::Rejected(603)),
+        (vec![answered(1, Some(603))], Outcome::Rejected(603)),
         (
-            vec![
-                Input::Referred(Some(202)),
-                told(180, false),
-                told(486, true),
-            ],
+            vec![answered(1, Some(202)), told(180, false), told(486, true)],
             Outcome::Rejected(486),
         ),
-        (
-            vec![Input::Referred(Some(202)), told(0, true)],
-            Outcome::Untold,
-        ),
-        (vec![Input::Referred(None)], Outcome::Rejected(408)),
+        (vec![answered(1, Some(202)), told(0, true)], Outcome::Untold),
+        (vec![answered(1, None)], Outcome::Rejected(408)),
     ];
     for (inputs, outcome) in ends {
         let mut clock = Clock::active();
@@ -226,7 +274,7 @@ fn a_transfer_that_fails_leaves_the_call_as_it_was() {
 fn a_call_that_ends_while_it_is_moved_counts_as_moved() {
     let mut clock = Clock::active();
     clock.give(Input::Transfer(seconds(20)));
-    clock.give(Input::Referred(Some(202)));
+    clock.give(answered(1, Some(202)));
     assert_eq!(
         clock.give(Input::Ended),
         [

@@ -3,24 +3,36 @@
 //!
 //! Anybody can send packets to a port. The rules against a stranger who takes a call over:
 //! 1. The first sender is believed, until one at the address in the description sends: that one is.
-//! 2. After that others are not heard, as long as the one who is believed is not silent for a second.
+//! 2. After that others are not heard. When the one who is believed is silent for a second, another port of the same host is,
+//!    or of the host in the description, or of that with whom the call is signalled: nobody else, however long it is.
 //! 3. A new address in the description begins anew.
 //! 4. Where media is encrypted, who has the key is believed, wherever it is.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Silence after which another is believed: a telephone that changes networks is heard again soon.
+/// Silence after which another port is believed: a telephone whose NAT forgot it is heard again soon.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Latch {
+    /// With whom the call is signalled.
+    peer: IpAddr,
     described: Option<SocketAddr>,
     believed: Option<(SocketAddr, Instant)>,
 }
 
 impl Latch {
+    /// For a call that is signalled with this host.
+    pub const fn new(peer: IpAddr) -> Self {
+        Self {
+            peer,
+            described: None,
+            believed: None,
+        }
+    }
+
     /// What a description says, at the beginning and each time it is agreed upon anew.
     pub fn describe(&mut self, address: Option<SocketAddr>) {
         if address.is_some() && address != self.described {
@@ -37,13 +49,20 @@ impl Latch {
                 address == from
                     || authentic
                     || self.described == Some(from)
-                    || now.saturating_duration_since(at) >= SILENCE
+                    || (now.saturating_duration_since(at) >= SILENCE
+                        && self.knows(address.ip(), from.ip()))
             }
         };
         if believed {
             self.believed = Some((from, now));
         }
         believed
+    }
+
+    /// Whether a host may follow the one that was believed.
+    fn knows(&self, believed: IpAddr, host: IpAddr) -> bool {
+        let described = self.described.map(|address| address.ip());
+        host == believed || host == self.peer || described == Some(host)
     }
 
     /// Where packets go, if that is known.
@@ -60,9 +79,14 @@ mod tests {
         SocketAddr::from(([192, 0, 2, last], 4_000))
     }
 
+    /// Of a call that 192.0.2.200 signals.
+    fn latch() -> Latch {
+        Latch::new(address(200).ip())
+    }
+
     #[test]
     fn media_goes_where_it_comes_from() {
-        let (mut latch, now) = (Latch::default(), Instant::now());
+        let (mut latch, now) = (latch(), Instant::now());
         assert_eq!(latch.target(), None);
         latch.describe(Some(address(1)));
         assert_eq!(latch.target(), Some(address(1)));
@@ -78,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_stranger_does_not_take_a_call_over() {
-        let (mut latch, mut now) = (Latch::default(), Instant::now());
+        let (mut latch, mut now) = (latch(), Instant::now());
         latch.describe(Some(address(1)));
         // Who was first gives way to who was described.
         assert!(latch.hears(address(9), false, now));
@@ -89,13 +113,34 @@ mod tests {
             assert!(latch.hears(address(1), false, now));
         }
         assert_eq!(latch.target(), Some(address(1)));
-        assert!(!latch.hears(address(9), false, now + SILENCE / 2));
+        // However long nothing comes: who is held, or says nothing, is not given away.
+        for silence in [SILENCE / 2, SILENCE, 3_600 * SILENCE] {
+            assert!(!latch.hears(address(9), false, now + silence));
+        }
+        assert_eq!(latch.target(), Some(address(1)));
+        latch.describe(Some(address(2)));
         assert!(latch.hears(address(9), false, now + SILENCE));
     }
 
     #[test]
+    fn who_was_silent_is_heard_from_another_port_and_so_are_the_described_and_the_signalling_host()
+    {
+        let port = |address: SocketAddr| SocketAddr::new(address.ip(), 5_000);
+        let now = Instant::now();
+        for (described, from) in [(1, 7), (1, 1), (1, 200)] {
+            let mut latch = latch();
+            latch.describe(Some(address(described)));
+            assert!(latch.hears(address(7), false, now));
+            let from = port(address(from));
+            assert!(!latch.hears(from, false, now + SILENCE / 2));
+            assert!(latch.hears(from, false, now + SILENCE), "{from}");
+            assert_eq!(latch.target(), Some(from));
+        }
+    }
+
+    #[test]
     fn who_has_the_key_is_believed_anywhere() {
-        let (mut latch, now) = (Latch::default(), Instant::now());
+        let (mut latch, now) = (latch(), Instant::now());
         latch.describe(Some(address(1)));
         assert!(latch.hears(address(1), true, now));
         assert!(latch.hears(address(2), true, now));

@@ -86,7 +86,7 @@ pub struct MediaSettings {
     pub ports: RangeInclusive<u16>,
     /// Threads that calls are spread over; at least one.
     pub threads: usize,
-    /// After so long without a packet a call that is not held is told to be [`MediaEvent::Silent`].
+    /// After so long without a packet a call that was taken and is not held is told to be [`MediaEvent::Silent`].
     pub timeout: Duration,
     /// Whether media is encrypted.
     pub encryption: Encryption,
@@ -200,8 +200,8 @@ impl Media {
         })
     }
 
-    /// Opens a pair of ports at a local address, for one call.
-    pub fn open(&self, local: IpAddr) -> Result<CallMedia, NoPort> {
+    /// Opens a pair of ports at a local address, for one call that is signalled with `peer`.
+    pub fn open(&self, local: IpAddr, peer: IpAddr) -> Result<CallMedia, NoPort> {
         let now = Instant::now();
         let ports = self.ports.open(local, now)?;
         let mut outside = self.settings.advertised.iter();
@@ -210,6 +210,7 @@ impl Media {
         let start = Start {
             now,
             timeout: self.settings.timeout,
+            peer: peer.to_canonical(),
             complexity: self.settings.complexity,
         };
         let (tell, events) = mpsc::channel(MOST_EVENTS);
@@ -248,7 +249,8 @@ impl CallMedia {
         Ok(answer)
     }
 
-    /// What the other side answered, also in a provisional response; the newest counts.
+    /// What the other side answered, also in a provisional response; the newest counts. What answers no offer changes
+    /// nothing once something is agreed upon.
     pub fn accepted(&mut self, answer: &str) -> Result<(), SdpError> {
         self.negotiation.accepted(answer)?;
         self.agree();
@@ -259,6 +261,11 @@ impl CallMedia {
         if let Some(agreement) = self.negotiation.agreement() {
             self.call.session().agree(agreement, Instant::now());
         }
+    }
+
+    /// The call was taken. Before that no silence is told.
+    pub fn answered(&self) {
+        self.call.session().answered(Instant::now());
     }
 
     /// Where the telephone's sound goes. Until then it is received and dropped.

@@ -225,10 +225,16 @@ impl Negotiation {
     }
 
     /// What the other side agrees to of our last offer. It may say so several times, and change its mind until the call
-    /// is answered.
+    /// is answered. What answers no offer is passed over where something is agreed upon: some repeat their description in
+    /// ACK, and the call is none the worse for it.
     pub fn accepted(&mut self, answer: &str) -> Result<(), SdpError> {
         if !self.offered {
-            return Err(SdpError::NoOffer);
+            let agreed = self.agreement.is_some();
+            return if agreed {
+                Ok(())
+            } else {
+                Err(SdpError::NoOffer)
+            };
         }
         let description = Description::parse(answer)?;
         let ours = self.sections.iter().position(Option::is_none).unwrap_or(0);

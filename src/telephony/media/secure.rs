@@ -98,6 +98,11 @@ impl Crypto {
         })
     }
 
+    /// Whether packets are locked with both alike: the tag only says which line is meant.
+    pub fn is_same_key(&self, other: &Self) -> bool {
+        self.suite == other.suite && self.key == other.key
+    }
+
     /// The value of `a=crypto`.
     pub fn write(&self) -> String {
         let key = STANDARD.encode(self.key.0);

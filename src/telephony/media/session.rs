@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ use super::latch::Latch;
 use super::negotiation::{Agreement, Format};
 use super::outward::{Outward, Room};
 use super::rtp::{self, Header};
-use super::secure::{Lock, Unlock};
+use super::secure::{Crypto, Lock, Unlock};
 use super::{MediaEvent, MediaReport, rtcp};
 use crate::audio::jitter::FRAME as ROOM_FRAME;
 use crate::providers::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
@@ -48,6 +48,8 @@ pub struct Start {
     pub now: Instant,
     /// Silence that is told.
     pub timeout: Duration,
+    /// With whom the call is signalled.
+    pub peer: IpAddr,
     /// Of Opus towards the room, 0 to 10.
     pub complexity: u8,
 }
@@ -70,9 +72,12 @@ pub struct Session {
     outward: Option<Outward>,
     keypad: Keypad,
     stream: Stream,
-    /// Whether we hold the call, and whether the room is kept from the telephone.
+    /// Packets of the streams before this one.
+    sent_before: u64,
+    /// Whether we hold the call, whether the room is kept from the telephone, and whether the call was taken.
     held: bool,
     muted: bool,
+    answered: bool,
     last_in: Instant,
     first_in: Option<Instant>,
     first_out: Option<Instant>,
@@ -111,7 +116,7 @@ impl Session {
             start,
             events,
             agreement: None,
-            latch: Latch::default(),
+            latch: Latch::new(start.peer),
             rtcp_from: None,
             lock: None,
             unlock: None,
@@ -121,18 +126,11 @@ impl Session {
             room: Room::default(),
             outward: None,
             keypad: Keypad::default(),
-            stream: Stream {
-                ssrc: fastrand::u32(1..),
-                // In the lower half, so that the first wrap is not taken for an early packet by SRTP (RFC 3711
-                // section 3.3.1).
-                sequence: fastrand::u16(..0x8000),
-                timestamp: fastrand::u32(..),
-                marker: true,
-                packets: 0,
-                bytes: 0,
-            },
+            stream: Stream::new(),
+            sent_before: 0,
             held: false,
             muted: false,
+            answered: false,
             last_in: start.now,
             first_in: None,
             first_out: None,
@@ -157,11 +155,8 @@ impl Session {
                 .inspect_err(|error| tracing::error!(%error, "a codec cannot be used"))
                 .ok();
         }
-        if before.and_then(|a| a.crypto.as_ref()) != agreement.crypto.as_ref() {
-            let crypto = agreement.crypto.as_ref();
-            self.lock = crypto.and_then(|(ours, _)| Lock::new(ours));
-            self.unlock = crypto.map(|(_, theirs)| Unlock::new(theirs.clone()));
-        }
+        let keys_before = before.and_then(|before| before.crypto.as_ref());
+        self.rekey(keys_before, agreement.crypto.as_ref());
         self.latch.describe(agreement.rtp);
         let held = !agreement.sends;
         if held != before.is_some_and(|before| !before.sends) {
@@ -171,6 +166,31 @@ impl Session {
         if before != Some((agreement.sends, agreement.hears)) {
             self.last_in = now;
         }
+    }
+
+    /// A key that stays keeps its context with the count of packets (RFC 3711 section 3.3.1): begun anew, it would not
+    /// understand what comes, and would lock other packets as some were locked already.
+    fn rekey(&mut self, before: Option<&(Crypto, Crypto)>, keys: Option<&(Crypto, Crypto)>) {
+        let Some((ours, theirs)) = keys else {
+            self.lock = None;
+            self.unlock = None;
+            return;
+        };
+        if !before.is_some_and(|(before, _)| before.is_same_key(ours)) {
+            self.lock = Lock::new(ours);
+            // It may have been in use some time before: never twice for one stream.
+            self.sent_before += self.stream.packets;
+            self.stream = Stream::new();
+        }
+        if !before.is_some_and(|(_, before)| before.is_same_key(theirs)) {
+            self.unlock = Some(Unlock::new(theirs.clone()));
+        }
+    }
+
+    /// The call was taken: from now on it is not to be silent. While it rings it may be, however long that takes.
+    pub const fn answered(&mut self, now: Instant) {
+        self.answered = true;
+        self.last_in = now;
     }
 
     /// Where the telephone's sound goes.
@@ -340,7 +360,7 @@ impl Session {
         if waits {
             self.last_in = now;
             // Whoever holds us may play music or send nothing at all.
-            if sends && hears {
+            if self.answered && sends && hears {
                 self.tell(MediaEvent::Silent);
             }
         }
@@ -508,7 +528,7 @@ impl Session {
             codec: agreement.map(|a| a.codec),
             encrypted: self.lock.is_some(),
             packets_in: self.arrivals.received(),
-            packets_out: self.stream.packets,
+            packets_out: self.sent_before + self.stream.packets,
             lost_in: self.arrivals.lost(),
             lost_out: self.reported.map_or(0, |block| block.lost.max(0) as u64),
             jitter_ms: self.arrivals.jitter() as f32 / per_ms,
@@ -531,6 +551,19 @@ impl Session {
 }
 
 impl Stream {
+    fn new() -> Self {
+        Self {
+            ssrc: fastrand::u32(1..),
+            // In the lower half, so that the first wrap is not taken for an early packet by SRTP (RFC 3711 section
+            // 3.3.1).
+            sequence: fastrand::u16(..0x8000),
+            timestamp: fastrand::u32(..),
+            marker: true,
+            packets: 0,
+            bytes: 0,
+        }
+    }
+
     const fn header(&self, payload_type: u8, marker: bool, timestamp: u32) -> Header {
         Header {
             marker,

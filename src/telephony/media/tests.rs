@@ -105,8 +105,8 @@ fn share(frames: &[Frame], hz: f32) -> f32 {
 /// A call between two, each with a room of its own.
 async fn two_rooms_hear_each_other(ports: RangeInclusive<u16>, encryption: Encryption) {
     let media = media(ports, encryption);
-    let mut caller = media.open(HERE).unwrap();
-    let mut called = media.open(HERE).unwrap();
+    let mut caller = media.open(HERE, HERE).unwrap();
+    let mut called = media.open(HERE, HERE).unwrap();
     let answer = called.answer(&caller.offer()).unwrap();
     caller.accepted(&answer).unwrap();
     let (caller_room, called_room) = (room(&caller), room(&called));

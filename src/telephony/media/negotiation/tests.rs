@@ -210,11 +210,22 @@ fn our_offer_has_everything_and_the_answer_decides() {
 }
 
 #[test]
-fn an_answer_without_an_offer_is_none() {
+fn an_answer_without_an_offer_is_none_and_takes_nothing_from_what_is_agreed() {
     assert_eq!(plain(&ALL).accepted(SIPP), Err(SdpError::NoOffer));
     let mut call = plain(&ALL);
     call.answer(SIPP).unwrap();
-    assert_eq!(call.accepted(SIPP), Err(SdpError::NoOffer));
+    let agreement = call.agreement().cloned();
+    let elsewhere = SIPP.replace("6000", "7000");
+    for said in [SIPP, &elsewhere, "no description"] {
+        assert_eq!(call.accepted(said), Ok(()));
+        assert_eq!(call.agreement(), agreement.as_ref());
+    }
+    // One that comes too late: their newer offer has put ours out.
+    call.offer();
+    call.answer(SOFT).unwrap();
+    assert_eq!(call.accepted(SIPP), Ok(()));
+    let rtp = call.agreement().unwrap().rtp;
+    assert_eq!(rtp, Some("192.0.2.7:10024".parse().unwrap()));
 }
 
 #[test]

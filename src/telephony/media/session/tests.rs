@@ -2,7 +2,6 @@
 //! delays and reorders.
 
 use std::f32::consts::TAU;
-use std::net::IpAddr;
 
 use super::super::codec::{Decoder, Encoder};
 use super::super::negotiation::Negotiation;
@@ -81,6 +80,7 @@ impl Stage {
         let start = Start {
             now,
             timeout: Duration::from_secs(30),
+            peer: phone_address().ip(),
             complexity: 1,
         };
         let mut session = Session::new(start, tell);
@@ -98,6 +98,7 @@ impl Stage {
             control,
         };
         session.agree(&agreement, now);
+        session.answered(now);
         Self {
             now,
             session,
@@ -605,6 +606,78 @@ fn encrypted_calls_are_heard_both_ways_and_forgeries_are_not() {
     assert!(after.encrypted && stage.frames().is_empty());
 }
 
+/// An encrypted call that lasts longer than the numbers of packets; it counts anew both ways.
+fn long_encrypted_call() -> Stage {
+    let mut stage = Stage::with(Codec::Pcmu, Encryption::Require);
+    stage.session.stream.sequence = 65_500;
+    hears_both_ways(&mut stage);
+    assert!(stage.session.stream.sequence < 100 && stage.header.sequence < 100);
+    stage
+}
+
+/// Both sides understand each other for a second.
+fn hears_both_ways(stage: &mut Stage) {
+    stage.heard();
+    let frames = say_and_collect(stage, 700.0, 50);
+    assert_eq!(frames.len(), 50);
+    assert_eq!(stage.heard().len(), 50);
+    assert_eq!(stage.session.report().refused, 0);
+}
+
+fn keys(agreement: &mut Agreement) -> &mut (Crypto, Crypto) {
+    agreement.crypto.as_mut().unwrap()
+}
+
+#[test]
+fn keys_that_stay_go_on_counting_when_the_rest_is_agreed_upon_anew() {
+    let mut stage = long_encrypted_call();
+    let ssrc = stage.session.stream.ssrc;
+    let mut agreement = stage.agreement.clone();
+    // The other side numbers its lines otherwise.
+    let (ours, theirs) = keys(&mut agreement);
+    (ours.tag, theirs.tag) = (7, 7);
+    stage.session.agree(&agreement, stage.now);
+    hears_both_ways(&mut stage);
+    // It has a new key, we do not; it begins to count anew.
+    let (_, theirs) = keys(&mut agreement);
+    *theirs = Crypto::new(7, theirs.suite).unwrap();
+    stage.lock = Lock::new(theirs);
+    stage.session.agree(&agreement, stage.now);
+    hears_both_ways(&mut stage);
+    assert_eq!(stage.session.stream.ssrc, ssrc);
+}
+
+#[test]
+fn a_key_of_ours_never_locks_two_packets_alike() {
+    let mut stage = long_encrypted_call();
+    let sent = stage.session.report().packets_out;
+    let encrypted = stage.agreement.clone();
+    let plain = Agreement {
+        crypto: None,
+        ..encrypted.clone()
+    };
+    let ssrc = stage.session.stream.ssrc;
+    stage.session.agree(&plain, stage.now);
+    stage.tick();
+    stage.sent.0.clear();
+    stage.session.agree(&encrypted, stage.now);
+    // So does the telephone.
+    stage.lock = Lock::new(&keys(&mut encrypted.clone()).1);
+    stage.header.ssrc += 1;
+    assert_ne!(stage.session.stream.ssrc, ssrc);
+    hears_both_ways(&mut stage);
+    // A new key of ours begins a new stream as well: its count is known to nobody.
+    let ssrc = stage.session.stream.ssrc;
+    let mut other = encrypted;
+    let (ours, _) = keys(&mut other);
+    *ours = Crypto::new(1, ours.suite).unwrap();
+    stage.unlock = Some(Unlock::new(ours.clone()));
+    stage.session.agree(&other, stage.now);
+    hears_both_ways(&mut stage);
+    assert_ne!(stage.session.stream.ssrc, ssrc);
+    assert_eq!(stage.session.report().packets_out, sent + 1 + 50 + 50);
+}
+
 #[test]
 fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     let mut stage = Stage::new(Codec::Pcmu);
@@ -658,6 +731,26 @@ fn a_silent_telephone_is_told_and_a_held_one_is_not() {
     let heard = stage.heard();
     assert!(heard[0].0.marker && heard.len() == 29 * 50);
     assert_eq!(wait(&mut stage, 2), [MediaEvent::Silent]);
+}
+
+#[test]
+fn silence_before_the_answer_does_not_count() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.session.answered = false;
+    let wait = |stage: &mut Stage, ticks: u32| {
+        for _ in 0..ticks {
+            stage.tick();
+        }
+        stage.events()
+    };
+    // Early media was agreed upon, and none came, however long it rang.
+    assert_eq!(wait(&mut stage, 50 * 95), []);
+    stage.session.answered(stage.now);
+    // The answer says nothing new.
+    let agreement = stage.agreement.clone();
+    stage.session.agree(&agreement, stage.now);
+    assert_eq!(wait(&mut stage, 50 * 30), []);
+    assert_eq!(wait(&mut stage, 1), [MediaEvent::Silent]);
 }
 
 #[test]
