@@ -103,6 +103,7 @@ impl House {
             name: "Phone".to_owned(),
             metadata: String::new(),
             from: PhoneNumber::parse("+14155550100").unwrap(),
+            display_name: None,
             to: PhoneNumber::parse("+14155550199").unwrap(),
             trunk: Trunk {
                 gateway: Gateway::parse(&address.to_string()).unwrap(),
@@ -115,6 +116,7 @@ impl House {
                 private: true,
             },
             attributes: Vec::new(),
+            hides_numbers: false,
             ringing_timeout: Duration::from_secs(30),
             max_duration: Duration::from_mins(10),
             dtmf: String::new(),
