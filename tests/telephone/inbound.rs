@@ -173,6 +173,7 @@ async fn calls_are_put_on_hold_and_taken_up_again() {
     let messages = telephone.messages();
     let answers: Vec<&str> = messages
         .split("UDP message received")
+        .map(|message| message.split("UDP message sent").next().unwrap())
         .filter(|message| message.contains("SIP/2.0 200 OK") && message.contains("m=audio"))
         .collect();
     let directions = ["sendrecv", "recvonly", "inactive", "sendrecv"];
