@@ -316,10 +316,15 @@ impl Inner {
         let mut media = inner.open(reached.local_address().ip(), remote.ip())?;
         let offer = media.offer();
         let sip_call_id = call_id();
-        let ends = Ends {
-            outside: call.to.as_str().to_owned(),
-            ours: call.from.as_str().to_owned(),
-            hostname: call.trunk.gateway.host.clone(),
+        // What is empty is not told.
+        let ends = if call.hides_numbers {
+            Ends::default()
+        } else {
+            Ends {
+                outside: call.to.as_str().to_owned(),
+                ours: call.from.as_str().to_owned(),
+                hostname: call.trunk.gateway.host.clone(),
+            }
         };
         let mut told = attributes::of_call(&sip_call_id, "dialing", &ends);
         told.extend(call.attributes.iter().cloned());
@@ -375,7 +380,10 @@ impl Inner {
         if !trunk.private && !addresses.iter().all(|address| is_public(address.ip())) {
             return Err(CallError::new(
                 CallErrorKind::Refused,
-                format!("the gateway {gateway} must have a public address"),
+                format!(
+                    "sip.outbound_address: the gateway {gateway} must have a public address, unless \
+                     sip.allow_private_outbound says otherwise"
+                ),
             ));
         }
         let problem = match addresses.first() {
@@ -414,7 +422,7 @@ impl Inner {
             host: call.trunk.gateway.to_string(),
             to: call.to.as_str().to_owned(),
             from: call.from.as_str().to_owned(),
-            display_name: None,
+            display_name: call.display_name.clone(),
             credentials: login.map(|login| Credentials {
                 username: login.username.clone(),
                 password: login.password.expose().to_owned(),

@@ -129,6 +129,7 @@ impl House {
             name: "Phone".to_owned(),
             metadata: String::new(),
             from: PhoneNumber::parse("+14155550100").unwrap(),
+            display_name: None,
             to: PhoneNumber::parse("+14155550199").unwrap(),
             trunk: Trunk {
                 gateway: Gateway::parse(&address.to_string()).unwrap(),
@@ -141,6 +142,7 @@ impl House {
                 private: true,
             },
             attributes: Vec::new(),
+            hides_numbers: false,
             ringing_timeout: Duration::from_secs(30),
             max_duration: Duration::from_mins(10),
             dtmf: String::new(),

@@ -70,6 +70,68 @@ async fn livekits_clients_call_and_move_telephones() {
     }
 }
 
+/// Places a call as LiveKit's clients do, with these fields more.
+async fn dial(exchange: &Exchange, gateway: &str, more: &Value) -> (u16, Value) {
+    let mut said = json!({
+        "trunk": {"hostname": gateway}, "sipNumber": "+14155550100", "sipCallTo": NUMBER,
+        "roomName": "desk", "participantIdentity": PHONE,
+    });
+    for (field, value) in more.as_object().unwrap() {
+        said[field] = value.clone();
+    }
+    let token = token(600, &json!({}), &json!({"sip": {"call": true}}));
+    let path = "/twirp/livekit.SIP/CreateSIPParticipant";
+    ask(&exchange.server, Method::POST, path, Some(&token), &said).await
+}
+
+#[tokio::test]
+async fn a_number_that_is_hidden_is_nowhere_in_the_room() {
+    let exchange = deployment();
+    let mut telephone = Sipp::start(Scenario::answers().ended()).await;
+    let hidden = json!({"hidePhoneNumber": true, "displayName": "Front desk"});
+    let (status, answer) = dial(&exchange, &telephone.address(), &hidden).await;
+    assert_eq!(status, 200, "{answer}");
+    let id = answer["sipCallId"].as_str().unwrap();
+    exchange.answered(id).await;
+    let grants = json!({"roomAdmin": true, "room": "desk"});
+    let who = json!({"room": "desk", "identity": PHONE});
+    let (status, seen) =
+        crate::rooms::call(&exchange.server, "GetParticipant", &grants, &who).await;
+    assert_eq!(
+        (status, &seen["attributes"]["sip.callID"]),
+        (200, &json!(id))
+    );
+    for name in ["sip.phoneNumber", "sip.trunkPhoneNumber", "sip.hostname"] {
+        assert_eq!(seen["attributes"][name], Value::Null, "{seen}");
+    }
+    assert!(!seen.to_string().contains("415555"), "{seen}");
+    exchange.hang_up("desk", PHONE).await;
+    telephone.passed().await;
+    let messages = telephone.messages();
+    assert!(
+        messages.contains("From: \"Front desk\" <sip:+14155550100@"),
+        "{messages}"
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_must_be_encrypted_is_placed_where_every_call_is() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let gateway = silent.local_addr().unwrap().to_string();
+    let wish = json!({"mediaEncryption": "SIP_MEDIA_ENCRYPT_REQUIRE"});
+    for (setting, expected) in [("off", 400), ("allow", 400), ("require", 200)] {
+        let exchange = Exchange::with(&[
+            ("RTC_API_KEY", KEY),
+            ("RTC_API_SECRET", SECRET),
+            ("SIP_MEDIA_ENCRYPTION", setting),
+        ]);
+        let (status, answer) = dial(&exchange, &gateway, &wish).await;
+        assert_eq!(status, expected, "{setting}: {answer}");
+        let problem = answer["msg"].as_str().unwrap_or("media_encryption: ");
+        assert!(problem.starts_with("media_encryption: "), "{answer}");
+    }
+}
+
 /// A server whose rooms and telephones are those of the deployment.
 fn server_of(exchange: &Exchange, gateway: &str, receiver: &Receiver) -> Server {
     let url = format!("http://127.0.0.1:{}/all", receiver.port);

@@ -111,7 +111,7 @@ pub async fn call(
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
     let placed = state.calls.send(wish).await?;
-    let placed = placed.map_err(|error| refused(error, Code::CallFailed))?;
+    let placed = placed.map_err(|error| refused(error, Code::CallFailed, Code::CallFailed))?;
     Ok(web::Json(CallAnswer {
         status: INITIATED.to_owned(),
         room_name,
@@ -187,12 +187,13 @@ pub async fn transfer(
         until: Until::Accepted,
     };
     let moved = state.calls.send(wish).await?;
-    moved.map_err(|error| refused(error, Code::TransferFailed))?;
+    moved.map_err(|error| refused(error, Code::TransferFailed, Code::ParticipantNotFound))?;
     Ok(web::Json(answer))
 }
 
-/// An error of the calls; `failed` is the code of those that have none of their own.
-fn refused(error: CallsError, failed: Code) -> ApiError {
+/// An error of the calls; `failed` is the code of those that have none of their own, `missing` that of something that is not
+/// there: nobody who could be moved, or, of a new call, something of the provider's.
+fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
     let message = error.to_string();
     let code = match error {
         CallsError::Rooms(error) => return error.into(),
@@ -201,12 +202,29 @@ fn refused(error: CallsError, failed: Code) -> ApiError {
         CallsError::Call(error) => {
             tracing::info!(kind = ?error.kind, "a call was not placed or moved");
             match error.kind {
-                CallErrorKind::NotFound => Code::ParticipantNotFound,
+                CallErrorKind::NotFound => missing,
                 CallErrorKind::Full => Code::Overloaded,
                 _ => failed,
             }
         }
-        CallsError::NoTelephone(_) | CallsError::Unanswered(_) => failed,
+        CallsError::NoTelephone(_) | CallsError::Unencrypted | CallsError::Unanswered(_) => failed,
     };
     ApiError::new(code, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::ResponseError as _;
+
+    use super::*;
+    use crate::providers::rooms::telephone::CallError;
+
+    #[test]
+    fn only_one_who_is_moved_can_be_missing() {
+        let missing = || CallError::new(CallErrorKind::NotFound, "no such trunk").into();
+        let call = refused(missing(), Code::CallFailed, Code::CallFailed);
+        assert_eq!(call.status_code(), 500);
+        let transfer = refused(missing(), Code::TransferFailed, Code::ParticipantNotFound);
+        assert_eq!(transfer.status_code(), 404);
+    }
 }

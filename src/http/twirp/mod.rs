@@ -4,6 +4,7 @@
 //!
 //! Errors are Twirp's (`{"code", "msg", "meta"?}`); methods that the embedded rooms do not have are `unimplemented`.
 
+mod dial;
 mod rooms;
 mod sip;
 

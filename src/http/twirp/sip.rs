@@ -1,33 +1,18 @@
 //! `livekit.SIP`: trunks and dispatch rules, which are kept as they come, and calls, which go the way of all calls: through
-//! the registry, by the rules of the settings.
+//! the registry, by the rules of the settings. How requests for calls are read is `dial`'s.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix_web::{HttpResponse, web};
 use livekit_protocol as proto;
 
-use super::{Call, Failure};
-use crate::actors::registry::calls::{CallsError, DialTrunk, TransferCall, Until};
+use super::{Call, Failure, dial};
+use crate::actors::registry::calls::CallsError;
 use crate::actors::registry::rooms::RoomsError;
-use crate::auth::Access;
-use crate::config::{Secret, SipTransport};
-use crate::phone::{Gateway, PhoneNumber};
-use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, HangupCause, Login, NewCall, TransferTarget, Trunk,
-};
+use crate::providers::rooms::telephone::{CallError, CallErrorKind, HangupCause};
 use crate::telephony::trunks::{Filter, TrunkError, Trunks};
 
-/// How long a call may ring where a request does not say (LiveKit's own).
-const RINGING: Duration = Duration::from_secs(30);
-/// The longest that it may ring, and a call may last (LiveKit's own).
-const MOST_RINGING: Duration = Duration::from_secs(80);
-const MOST_DURATION: Duration = Duration::from_hours(24);
-/// Bytes of a text, and attributes of a participant.
-const MOST_BYTES: usize = 4_096;
-const MOST_ATTRIBUTES: usize = 64;
-
-fn invalid(problem: impl Into<String>) -> Failure {
+pub(super) fn invalid(problem: impl Into<String>) -> Failure {
     Failure::new("invalid_argument", problem)
 }
 
@@ -54,7 +39,7 @@ impl From<CallsError> for Failure {
                 Self::new("unimplemented", message)
             }
             CallsError::Rooms(_) => Self::new("internal", message),
-            CallsError::NoAddress | CallsError::NotAllowed { .. } => {
+            CallsError::NoAddress | CallsError::NotAllowed { .. } | CallsError::Unencrypted => {
                 Self::new("invalid_argument", message)
             }
             CallsError::Call(error) => error.into(),
@@ -118,45 +103,6 @@ fn rejected(status: u16) -> Failure {
     failure.meta.insert("sip_status_code", status.to_string());
     failure.meta.insert("sip_status", name);
     failure
-}
-
-fn duration(field: &str, seconds: i64, nanos: i32, most: Duration) -> Result<Duration, Failure> {
-    let told = u64::try_from(seconds).ok().zip(u32::try_from(nanos).ok());
-    let told = told.map(|(seconds, nanos)| {
-        Duration::new(seconds.min(u64::from(u32::MAX)), nanos.min(999_999_999))
-    });
-    told.map(|told| told.min(most))
-        .ok_or_else(|| invalid(format!("{field}: must not be negative")))
-}
-
-fn number(field: &str, text: &str) -> Result<PhoneNumber, Failure> {
-    PhoneNumber::parse(text).map_err(|problem| invalid(format!("{field}: {problem}")))
-}
-
-/// The way to a gateway. Whether it may be private is decided by the registry.
-fn trunk(
-    address: &str,
-    transport: i32,
-    username: String,
-    password: String,
-) -> Result<Trunk, Failure> {
-    let transport = match proto::SipTransport::try_from(transport) {
-        Ok(proto::SipTransport::Auto | proto::SipTransport::Udp) => SipTransport::Udp,
-        Ok(proto::SipTransport::Tcp) => SipTransport::Tcp,
-        Ok(proto::SipTransport::Tls) => SipTransport::Tls,
-        Err(_) => return Err(invalid("transport: is unknown")),
-    };
-    let gateway = Gateway::parse(address);
-    let login = (!username.is_empty()).then(|| Login {
-        username,
-        password: Secret::new(password),
-    });
-    Ok(Trunk {
-        gateway: gateway.ok_or_else(|| invalid("hostname: must be a host and perhaps a port"))?,
-        transport,
-        login,
-        private: false,
-    })
 }
 
 impl Call<'_> {
@@ -295,13 +241,10 @@ impl Call<'_> {
 
     async fn create_participant(&self) -> Result<HttpResponse, Failure> {
         let said: proto::CreateSipParticipantRequest = self.read(|_, claims| claims.sip.call)?;
-        let until_answered = said.wait_until_answered;
-        let call = self.new_call(said)?;
-        let (room_name, participant_identity) = (call.room.clone(), call.identity.clone());
-        let wish = DialTrunk {
-            call,
-            until_answered,
-        };
+        let trunk_of = |id: &str| Ok(self.trunks()?.outbound(id).ok_or(TrunkError::NoTrunk)?);
+        let wish = dial::call(said, trunk_of)?;
+        let room_name = wish.call.room.clone();
+        let participant_identity = wish.call.identity.clone();
         let placed = self.calls.send(wish).await;
         let placed = placed.map_err(|error| Failure::new("internal", error.to_string()))??;
         self.wire.answer(&proto::SipParticipantInfo {
@@ -312,141 +255,12 @@ impl Call<'_> {
         })
     }
 
-    /// The call that a request describes. What embedded rooms cannot do is refused: nobody shall be called otherwise than
-    /// they were meant to be.
-    fn new_call(&self, said: proto::CreateSipParticipantRequest) -> Result<NewCall, Failure> {
-        for (field, used) in [
-            ("headers", !said.headers.is_empty()),
-            ("to_user_override", !said.to_user_override.is_empty()),
-            ("sip_request_uri", said.sip_request_uri.is_some()),
-            ("sip_to_header", said.sip_to_header.is_some()),
-            ("sip_from_header", said.sip_from_header.is_some()),
-        ] {
-            if used {
-                return Err(invalid(format!("{field}: embedded rooms cannot do that")));
-            }
-        }
-        for (field, text) in [
-            ("room_name", &said.room_name),
-            ("sip_call_to", &said.sip_call_to),
-        ] {
-            if text.is_empty() {
-                return Err(invalid(format!("{field}: is required")));
-            }
-        }
-        let identity = match said.participant_identity.as_str() {
-            "" => format!("sip_{}", said.sip_call_to),
-            identity => identity.to_owned(),
-        };
-        let attributes: Vec<(String, String)> = said.participant_attributes.into_iter().collect();
-        let texts = [
-            &said.room_name,
-            &identity,
-            &said.participant_name,
-            &said.dtmf,
-        ];
-        let long = |text: &String| text.len() > MOST_BYTES;
-        let long_attribute = |(key, value): &(String, String)| long(key) || long(value);
-        if texts.into_iter().any(long)
-            || attributes.len() > MOST_ATTRIBUTES
-            || attributes.iter().any(long_attribute)
-        {
-            return Err(invalid(format!(
-                "texts must be at most {MOST_BYTES} bytes, attributes at most {MOST_ATTRIBUTES}"
-            )));
-        }
-        let is_key =
-            |sign: char| matches!(sign, '0'..='9' | '*' | '#' | 'A'..='D' | 'a'..='d' | 'w' | 'W');
-        if !said.dtmf.chars().all(is_key) {
-            return Err(invalid("dtmf: must be of 0-9 * # A-D w"));
-        }
-        let (trunk, numbers) = self.trunk_of(said.trunk, &said.sip_trunk_id)?;
-        let from = match (said.sip_number.as_str(), numbers.first()) {
-            ("", Some(first)) => first.clone(),
-            ("", None) => {
-                return Err(Failure::new(
-                    "failed_precondition",
-                    "no numbers on outbound trunk",
-                ));
-            }
-            (number, _) => number.to_owned(),
-        };
-        let span = |field, told: Option<(i64, i32)>, absent, most| {
-            told.map_or(Ok(absent), |(seconds, nanos)| {
-                duration(field, seconds, nanos, most)
-            })
-        };
-        let ringing = said.ringing_timeout.map(|time| (time.seconds, time.nanos));
-        let most = said
-            .max_call_duration
-            .map(|time| (time.seconds, time.nanos));
-        Ok(NewCall {
-            room: said.room_name,
-            name: Some(said.participant_name)
-                .filter(|name| !name.is_empty())
-                .unwrap_or_else(|| identity.clone()),
-            identity,
-            metadata: said.participant_metadata,
-            from: number("sip_number", &from)?,
-            to: number("sip_call_to", &said.sip_call_to)?,
-            trunk,
-            attributes,
-            ringing_timeout: span("ringing_timeout", ringing, RINGING, MOST_RINGING)?,
-            max_duration: span("max_call_duration", most, MOST_DURATION, MOST_DURATION)?,
-            dtmf: said.dtmf,
-        })
-    }
-
-    /// The trunk that comes with a request, or the stored one that it names, and the numbers of that.
-    fn trunk_of(
-        &self,
-        inline: Option<proto::SipOutboundConfig>,
-        id: &str,
-    ) -> Result<(Trunk, Vec<String>), Failure> {
-        if let Some(inline) = inline {
-            let proto::SipOutboundConfig {
-                hostname,
-                transport,
-                auth_username,
-                auth_password,
-                ..
-            } = inline;
-            return Ok((
-                trunk(&hostname, transport, auth_username, auth_password)?,
-                Vec::new(),
-            ));
-        }
-        if id.is_empty() {
-            return Err(invalid("missing sip trunk id"));
-        }
-        let stored = self.trunks()?.outbound(id).ok_or(TrunkError::NoTrunk)?;
-        let trunk = trunk(
-            &stored.address,
-            stored.transport,
-            stored.auth_username,
-            stored.auth_password,
-        )?;
-        Ok((trunk, stored.numbers))
-    }
-
     async fn transfer_participant(&self) -> Result<HttpResponse, Failure> {
         let said = self.read(|said: &proto::TransferSipParticipantRequest, claims| {
             let video = &claims.video;
             claims.sip.call && video.room_admin && video.room == said.room_name
         })?;
-        let ringing = match said.ringing_timeout {
-            Some(time) => duration("ringing_timeout", time.seconds, time.nanos, MOST_RINGING)?,
-            None => RINGING,
-        };
-        let wish = TransferCall {
-            access: Access::anonymous(),
-            room: said.room_name,
-            identity: said.participant_identity,
-            to: target(&said.transfer_to)?,
-            ringing_timeout: Some(ringing),
-            until: Until::Done,
-        };
-        let moved = self.calls.send(wish).await;
+        let moved = self.calls.send(dial::transfer(said)?).await;
         moved.map_err(|error| Failure::new("internal", error.to_string()))??;
         // Of `TransferSIPParticipantResponse` older clients know nothing; to them it is empty.
         self.wire.answer(&proto::TransferSipParticipantResponse {
@@ -471,23 +285,6 @@ fn dispatch_rule(said: proto::CreateSipDispatchRuleRequest) -> proto::SipDispatc
         room_config: said.room_config,
         ..Default::default()
     })
-}
-
-/// Where a call is moved: a number, or a URI that is passed on as it is.
-fn target(text: &str) -> Result<TransferTarget, Failure> {
-    let text = text.trim().trim_start_matches('<').trim_end_matches('>');
-    let scheme = text
-        .split_once(':')
-        .map(|(scheme, _)| scheme.to_ascii_lowercase());
-    let unsafe_sign =
-        |sign: char| sign.is_control() || sign.is_whitespace() || matches!(sign, '<' | '>' | '"');
-    match scheme.as_deref() {
-        Some("tel") => number("transfer_to", text).map(TransferTarget::Number),
-        Some("sip" | "sips") if text.len() <= MOST_BYTES && !text.contains(unsafe_sign) => {
-            Ok(TransferTarget::Uri(text.to_owned()))
-        }
-        _ => Err(invalid("transfer_to: must be a sip:, sips: or tel: URI")),
-    }
 }
 
 #[cfg(test)]
@@ -521,27 +318,5 @@ mod tests {
             rejected(486).meta.get("sip_status").map(String::as_str),
             Some("busy here")
         );
-    }
-
-    #[test]
-    fn a_call_is_moved_to_a_uri_that_is_one() {
-        let number = PhoneNumber::parse("+12125550100").unwrap();
-        assert_eq!(
-            target("tel:+12125550100").unwrap(),
-            TransferTarget::Number(number)
-        );
-        for uri in ["sip:1000@example.org", "sips:a@b;transport=tls"] {
-            assert_eq!(target(uri).unwrap(), TransferTarget::Uri(uri.to_owned()));
-        }
-        for bad in [
-            "",
-            "1000",
-            "http://a",
-            "sip:a@b\r\nX: y",
-            "sip:a b",
-            "tel:x",
-        ] {
-            assert_eq!(target(bad).unwrap_err().code, "invalid_argument", "{bad:?}");
-        }
     }
 }

@@ -178,12 +178,13 @@ impl Agent {
             if let Some(over) = over {
                 return over;
             }
+            // Read before the other wishes: those that came before the leaving, such as why somebody leaves, are then seen.
+            let left = self.end.wishes().left;
             let over = self.follow_wishes(&mut asks);
             for message in asks {
                 ask(&connection, message).await;
             }
-            // After the last wishes: others read why somebody leaves.
-            if self.end.wishes().left {
+            if left {
                 let leave = proto::LeaveRequest::default();
                 ask(&connection, Ask::Leave(leave)).await;
                 return Over::Ended(Ending::Left);

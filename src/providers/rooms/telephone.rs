@@ -76,12 +76,16 @@ pub struct NewCall {
     pub metadata: String,
     /// Whose number is shown.
     pub from: PhoneNumber,
+    /// What is shown beside it, where the gateway passes it on.
+    pub display_name: Option<String>,
     /// Whom to call.
     pub to: PhoneNumber,
     /// Where to.
     pub trunk: Trunk,
     /// More attributes, beside those of the call.
     pub attributes: Vec<(String, String)>,
+    /// Whether the attributes say nothing of the numbers and the gateway.
+    pub hides_numbers: bool,
     /// How long it may ring.
     pub ringing_timeout: Duration,
     /// How long it may last.

@@ -6,6 +6,8 @@ use std::fmt::{self, Write as _};
 use md5::{Digest as _, Md5};
 use sha2::{Digest as _, Sha256};
 
+use super::header::quote;
+
 /// How often one request is sent again because of challenges: a proxy and a server, each with a nonce that was stale.
 const MOST_ROUNDS: u8 = 6;
 
@@ -152,16 +154,16 @@ impl Challenge {
         };
         let mut value = format!(
             "Digest username={}, realm={}, nonce={}, uri={}, response=\"{response}\"",
-            quoted(username),
-            quoted(realm),
-            quoted(nonce),
-            quoted(uri),
+            quote(username),
+            quote(realm),
+            quote(nonce),
+            quote(uri),
         );
         if let Some(algorithm) = &self.algorithm {
             value.push_str(&format!(", algorithm={algorithm}"));
         }
         if let Some(opaque) = &self.opaque {
-            value.push_str(&format!(", opaque={}", quoted(opaque)));
+            value.push_str(&format!(", opaque={}", quote(opaque)));
         }
         if self.qop || self.session {
             value.push_str(&format!(", cnonce=\"{cnonce}\""));
@@ -259,10 +261,6 @@ impl Authenticator {
     }
 }
 
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
 /// The `name=value` pairs of a list with commas, quotes taken off.
 fn parameters(mut text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
@@ -355,6 +353,19 @@ mod tests {
                 "{answer}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_name_holds_begins_no_other_header() {
+        let credentials = Credentials {
+            username: "ann\r\nX: \"y\"".to_owned(),
+            password: String::new(),
+        };
+        let challenge = Challenge::parse(r#"Digest realm="r", nonce="n""#).unwrap();
+        let answer = challenge.answer(&credentials, "INVITE", "sip:a", 1, "c");
+        let expected = r#"Digest username="annX: \"y\"", realm="r""#;
+        assert!(answer.starts_with(expected), "{answer}");
+        assert!(!answer.contains(char::is_control), "{answer}");
     }
 
     fn ask(authenticator: &mut Authenticator, by: Asker, challenge: &str) -> bool {

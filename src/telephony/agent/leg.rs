@@ -586,7 +586,8 @@ fn unsupported(request: &Request) -> Option<String> {
     (!unknown.is_empty()).then(|| unknown.join(", "))
 }
 
-/// Session timers (RFC 4028): whoever wants them refreshes; a call that has ended unnoticed is known by its silence.
+/// Session timers (RFC 4028): whoever wants them refreshes; a call that has ended unnoticed is known by its silence. One who
+/// wants us to refresh (`refresher=uas`) is answered without a timer, as by one who knows of none.
 fn session_timer(request: &Request) -> Vec<Header> {
     let supported = request.headers.iter().any(|header| match header {
         Header::Supported(options) => lists_timer(options.value()),

@@ -9,6 +9,9 @@ use crate::telephone::rig;
 
 const PASSWORD: &str = "marker-of-redis";
 const URL: &str = "https://hooks.example/";
+/// For so long replicas may disagree: the second that is promised (they look every 400 ms), and one more for a machine
+/// that has other work.
+const AGREEMENT: Duration = Duration::from_secs(2);
 
 /// A Redis that keeps nothing when it ends. Dropping it kills it.
 struct Redis {
@@ -50,15 +53,21 @@ impl Drop for Redis {
     }
 }
 
-/// Waits until a server shows these hosts; gives how long that took.
-async fn shows(server: &Server, hosts: &str) -> Duration {
+/// Waits until a server shows these hosts, which another has been told just now.
+async fn shows(server: &Server, hosts: &str) {
+    shows_within(AGREEMENT, server, hosts).await;
+}
+
+async fn shows_within(patience: Duration, server: &Server, hosts: &str) {
     let begin = Instant::now();
     loop {
+        // What counts is when it was asked, not how long the answer took.
+        let asked = begin.elapsed();
         let seen = hooks(server, HOUSE, Method::GET, Value::Null).await;
         if seen == (200, hosts.to_owned()) {
-            return begin.elapsed();
+            return;
         }
-        assert!(begin.elapsed() < PATIENCE, "{seen:?} instead of {hosts}");
+        assert!(asked < patience, "{seen:?} instead of {hosts}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -81,10 +90,7 @@ async fn replicas_agree_lose_no_change_and_go_on_while_redis_is_away() {
         hooks(&one, OF_A, Method::POST, add("a.example")).await.0,
         200
     );
-    println!(
-        "seen by the other after {:?}",
-        shows(&two, "a.example").await
-    );
+    shows(&two, "a.example").await;
 
     // Changes at once, on both sides.
     let changes = (0..16).map(|index| {
@@ -138,10 +144,11 @@ async fn replicas_agree_lose_no_change_and_go_on_while_redis_is_away() {
         hooks(&one, HOUSE, Method::POST, add("z.example")).await.0,
         200
     );
-    shows(&two, &all("z.example")).await;
+    // After an outage they look less often for a while.
+    shows_within(PATIENCE, &two, &all("z.example")).await;
     let body = json!({"hosts": ["z.example"]});
     assert_eq!(hooks(&two, HOUSE, Method::DELETE, body).await.0, 200);
-    shows(&one, &all("")).await;
+    shows_within(PATIENCE, &one, &all("")).await;
     let log = one.log();
     assert!(
         log.contains("Redis does not answer") && !log.contains(PASSWORD),

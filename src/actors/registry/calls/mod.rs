@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::rooms::{Owner, Rooms, RoomsError};
 use crate::auth::Access;
-use crate::config::{Secret, Sip, SipTransport};
+use crate::config::{MediaEncryption, Secret, Sip, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 use crate::providers::rooms::telephone::{
     CallError, CallErrorKind, HangupCause, Login, NewCall, NewTransfer, PlacedCall, Telephone,
@@ -55,6 +55,9 @@ pub enum CallsError {
         /// Why.
         reason: NotAllowed,
     },
+    /// Its sound would perhaps not be encrypted, and must be.
+    #[error("media_encryption: cannot be required unless sip.media_encryption is require")]
+    Unencrypted,
     /// It could not be placed, moved or ended.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -98,6 +101,8 @@ pub struct PlaceCall {
 pub struct DialTrunk {
     /// The call. Whether its trunk may be private is decided here.
     pub call: NewCall,
+    /// Whether it must not be placed unless its sound is encrypted.
+    pub encrypted: bool,
     /// Whether it is waited for until somebody has picked up.
     pub until_answered: bool,
 }
@@ -156,6 +161,8 @@ pub struct CallRules {
     login: Option<Login>,
     transport: SipTransport,
     allow_private: bool,
+    /// Whether no call is without encryption.
+    encrypts: bool,
     destinations: Destinations,
     ringing_timeout: Duration,
     max_duration: Duration,
@@ -183,6 +190,7 @@ impl CallRules {
             login,
             transport: settings.outbound_transport,
             allow_private: settings.allow_private_outbound,
+            encrypts: settings.media_encryption == MediaEncryption::Require,
             destinations: Destinations::new(prefixes),
             ringing_timeout: settings.ringing_timeout_seconds,
             max_duration: settings.max_call_seconds,
@@ -274,9 +282,11 @@ impl Calls {
             name: wish.name,
             metadata: String::new(),
             from: wish.from,
+            display_name: None,
             to: wish.to,
             trunk,
             attributes: Vec::new(),
+            hides_numbers: false,
             ringing_timeout: self.rules.ringing_timeout,
             max_duration: self.rules.max_duration,
             dtmf: String::new(),
@@ -302,8 +312,12 @@ impl Calls {
     async fn dial_trunk(self, wish: DialTrunk) -> Result<PlacedCall, CallsError> {
         let DialTrunk {
             mut call,
+            encrypted,
             until_answered,
         } = wish;
+        if encrypted && !self.rules.encrypts {
+            return Err(CallsError::Unencrypted);
+        }
         self.rules.check(&call.to, "sip_call_to")?;
         call.trunk.private =
             self.rules.allow_private || self.rules.is_configured(&call.trunk.gateway);

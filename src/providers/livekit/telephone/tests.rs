@@ -77,6 +77,11 @@ async fn serve(
                 &trunks.create_outbound(said.trunk.unwrap()).unwrap(),
             ))
         }
+        "DeleteSIPTrunk" => {
+            let said = proto::DeleteSipTrunkRequest::decode(body).unwrap();
+            trunks.delete_trunk(&said.sip_trunk_id).unwrap();
+            changes(answer(&proto::SipTrunkInfo::default()))
+        }
         "ListSIPInboundTrunk" => answer(&proto::ListSipInboundTrunkResponse {
             items: trunks.list_inbound(Filter::default(), &[]),
         }),
@@ -183,6 +188,7 @@ fn call(address: &str, password: &str) -> NewCall {
         name: "Caller".to_owned(),
         metadata: String::new(),
         from: PhoneNumber::parse("+12125550100").unwrap(),
+        display_name: None,
         to: PhoneNumber::parse("+12125550101").unwrap(),
         trunk: Trunk {
             gateway: Gateway::parse(address).unwrap(),
@@ -194,6 +200,7 @@ fn call(address: &str, password: &str) -> NewCall {
             private: true,
         },
         attributes: Vec::new(),
+        hides_numbers: false,
         ringing_timeout: Duration::from_secs(30),
         max_duration: Duration::from_hours(1),
         dtmf: String::new(),
@@ -263,6 +270,64 @@ async fn a_deployment_that_wants_stored_trunks_gets_one_for_each_address_credent
         (second.address.as_str(), second.auth_password.as_str()),
         ("a.example", "two")
     );
+}
+
+#[actix_web::test]
+async fn a_trunk_that_is_wrong_is_refused_and_the_next_call_brings_its_own() {
+    let stage = stage(true);
+    let wrong = r#"{"code":"invalid_argument","msg":"trunk hostname should be a domain name or IP, not SIP URI"}"#;
+    *stage.state.refuses.lock().unwrap() = Some(wrong);
+    let error = stage
+        .telephone
+        .call(call("a.example", "one"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind, CallErrorKind::Refused);
+    *stage.state.refuses.lock().unwrap() = None;
+    stage
+        .telephone
+        .call(call("b.example", "one"))
+        .await
+        .unwrap();
+    let said = stage.state.calls.lock().unwrap().remove(0);
+    assert_eq!(said.trunk.unwrap().hostname, "b.example");
+    assert_eq!(stage.state.changes.load(Relaxed), 0, "one was stored");
+}
+
+#[actix_web::test]
+async fn a_deployment_keeps_only_so_many_trunks_of_ours_and_all_of_others() {
+    let stage = stage(false);
+    let trunks = &stage.state.trunks;
+    let others = |name: String| proto::SipOutboundTrunkInfo {
+        name,
+        address: "other.example".to_owned(),
+        numbers: vec!["+12125550100".to_owned()],
+        ..Default::default()
+    };
+    trunks
+        .create_outbound(others("somebody's".to_owned()))
+        .unwrap();
+    let telephone = &stage.telephone;
+    telephone.call(call("a.example", "one")).await.unwrap();
+    for index in 0..250 {
+        let name = format!("vivavoce-{index}");
+        trunks.create_outbound(others(name)).unwrap();
+    }
+    // There are 251 of ours; each new one removes some, the one that is used here and the others' never.
+    let mut ours = 0;
+    for index in 0..20 {
+        let password = format!("new {index}");
+        telephone.call(call("a.example", &password)).await.unwrap();
+        telephone.call(call("a.example", "one")).await.unwrap();
+        let all = trunks.list_outbound(Filter::default(), &[]);
+        assert!(all.iter().any(|trunk| trunk.name == "somebody's"));
+        ours = all.len() - 1;
+    }
+    assert_eq!(ours, 200);
+    let calls = stage.state.calls.lock().unwrap();
+    let first = &calls[0].sip_trunk_id;
+    let again = calls.iter().filter(|call| call.sip_trunk_id == *first);
+    assert_eq!(again.count(), 21, "it was removed although it was used");
 }
 
 #[actix_web::test]

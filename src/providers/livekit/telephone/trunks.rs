@@ -21,6 +21,12 @@ use crate::providers::rooms::telephone::{CallError, Trunk};
 
 /// What the names of our trunks begin with.
 const NAME: &str = "vivavoce-";
+/// So many trunks of ours a deployment keeps; a new one takes the place of the one that has not been used for longest.
+const MOST: usize = 200;
+/// No call waits for more of them to be removed.
+const MOST_REMOVED: usize = 4;
+/// How a deployment says that it needs a stored trunk: one that knows no other, also if one came with the call.
+const WANTS_STORED: &str = "missing sip trunk id";
 
 /// The stored trunks of a deployment, as far as they are ours.
 pub struct OutboundTrunks {
@@ -28,8 +34,8 @@ pub struct OutboundTrunks {
     secret: Secret,
     /// Whether the deployment may know trunks that come with a call.
     inline: AtomicBool,
-    /// Of two calls that need the same new trunk one makes it.
-    making: Mutex<()>,
+    /// The names of those that were used here, the latest last. Of two calls that need the same new trunk one makes it.
+    used: Mutex<Vec<String>>,
 }
 
 /// The trunk of a call, to come with it.
@@ -51,7 +57,7 @@ pub fn wants_stored(error: &ServiceError) -> bool {
     };
     answer.code == ServerErrorCode::INVALID_ARGUMENT
         && !answer.meta.contains_key("sip_status_code")
-        && answer.msg.to_lowercase().contains("trunk")
+        && answer.msg.to_lowercase().contains(WANTS_STORED)
 }
 
 fn login(trunk: &Trunk) -> (String, String) {
@@ -66,7 +72,7 @@ impl OutboundTrunks {
         Self {
             secret: Secret::new(key.secret.as_str()),
             inline: AtomicBool::new(true),
-            making: Mutex::new(()),
+            used: Mutex::new(Vec::new()),
         }
     }
 
@@ -89,14 +95,25 @@ impl OutboundTrunks {
         trunk: &Trunk,
         number: &str,
     ) -> Result<String, CallError> {
-        let _making = self.making.lock().await;
+        let mut used = self.used.lock().await;
         let wanted = self.stored(trunk, number);
+        used.retain(|name| *name != wanted.name);
+        used.push(wanted.name.clone());
+        if used.len() > MOST {
+            used.remove(0);
+        }
         let all = sip
             .list_sip_outbound_trunk(ListSIPOutboundTrunkFilter::All)
             .await
             .map_err(failure)?;
-        if let Some(found) = all.into_iter().find(|known| is_same(known, &wanted)) {
-            return Ok(found.sip_trunk_id);
+        if let Some(found) = all.iter().find(|known| is_same(known, &wanted)) {
+            return Ok(found.sip_trunk_id.clone());
+        }
+        for id in superfluous(all, &used) {
+            // Calls that were placed by it go on. One that cannot be removed is so again next time.
+            if let Err(error) = sip.delete_sip_trunk(&id).await {
+                tracing::warn!(error = %failure(error), "a SIP trunk of ours cannot be removed");
+            }
         }
         let options = CreateSIPOutboundTrunkOptions {
             transport: wire(trunk.transport),
@@ -149,6 +166,23 @@ impl OutboundTrunks {
                 text
             })
     }
+}
+
+/// Which of ours are to make place for another one: first those that nobody has used here, then by their last use.
+fn superfluous(all: Vec<SipOutboundTrunkInfo>, used: &[String]) -> Vec<String> {
+    let mut ours: Vec<_> = all
+        .into_iter()
+        .filter(|known| known.name.starts_with(NAME))
+        .collect();
+    let excess = (ours.len() + 1).saturating_sub(MOST).min(MOST_REMOVED);
+    // `None` comes first, and of these the oldest.
+    ours.sort_by_key(|known| {
+        let last_use = used.iter().position(|name| *name == known.name);
+        let made = known.created_at.as_ref().map_or(0, |at| at.seconds);
+        (last_use, made)
+    });
+    let ids = ours.into_iter().map(|known| known.sip_trunk_id);
+    ids.take(excess).collect()
 }
 
 /// Whether a stored trunk is for exactly what is wanted. Some deployments do not show passwords: then the name tells.
