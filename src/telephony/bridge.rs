@@ -294,6 +294,9 @@ impl Inner {
         let slot = inner.slot().ok_or_else(full)?;
         let (reached, remote) = inner.reach(&call.trunk).await?;
         let mut media = inner.open(reached.local_address().ip())?;
+        if !call.trunk.private {
+            media.public_only();
+        }
         let offer = media.offer();
         let sip_call_id = call_id();
         let ends = Ends {
@@ -400,6 +403,7 @@ impl Inner {
                 password: login.password.expose().to_owned(),
             }),
             headers: Vec::new(),
+            private: call.trunk.private,
         };
         let leg = self.agent.call(reached, outbound, offer);
         leg.map_err(|error| CallError::new(CallErrorKind::Refused, format!("the number {error}")))

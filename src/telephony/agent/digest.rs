@@ -259,8 +259,9 @@ impl Authenticator {
     }
 }
 
+/// Without control characters: a line break would begin another header.
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+    super::header::quote(text)
 }
 
 /// The `name=value` pairs of a list with commas, quotes taken off.
@@ -311,6 +312,20 @@ mod tests {
             username: "Mufasa".to_owned(),
             password: password.to_owned(),
         }
+    }
+
+    #[test]
+    fn a_name_begins_no_other_header() {
+        let challenge = Challenge::parse("Digest realm=\"r\", nonce=\"n\"").unwrap();
+        let credentials = Credentials {
+            username: "a\r\nX-Evil: 1\0".to_owned(),
+            ..mufasa("secret")
+        };
+        let answer = challenge.answer(&credentials, "INVITE", "sip:a@h", 1, "c");
+        assert!(
+            answer.starts_with("Digest username=\"aX-Evil: 1\", "),
+            "{answer}"
+        );
     }
 
     #[test]
