@@ -478,17 +478,22 @@ impl MediaThread {
             let deadline = tokio::time::Instant::from_std(deadline);
             tokio::select! {
                 () = readable(&self.sockets) => {}
-                command = inbox.recv() => match command {
-                    None | Some(Command::Stop) => break,
-                    Some(command) => {
-                        // What was sent before somebody left is heard.
-                        self.woken();
-                        self.command(command);
+                command = inbox.recv() => {
+                    if !self.obey(command) {
+                        break;
                     }
-                },
+                }
                 () = edge.departures.notified() => {
-                    self.woken();
-                    self.departed();
+                    // What was said on a connection before it went comes first: that somebody leaves, above all.
+                    let gone = self.gone();
+                    let mut said = inbox.len();
+                    while said > 0 && self.obey(inbox.recv().await) {
+                        said -= 1;
+                    }
+                    if said > 0 {
+                        break;
+                    }
+                    self.departed(&gone);
                 }
                 () = edge.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
                 () = tokio::time::sleep_until(deadline) => {}
@@ -510,11 +515,30 @@ impl MediaThread {
         self.flush();
     }
 
-    /// Forgets the connections that are gone.
-    fn departed(&mut self) {
-        let gone = |_: &ConnectionId, lane: &mut Lane| lane.gone.load(Ordering::Acquire);
-        for (connection, _) in self.lanes.extract_if(gone) {
-            self.world.disconnected(connection, Now::read());
+    /// Carries out a command; `false` when there shall be no more.
+    fn obey(&mut self, command: Option<Command>) -> bool {
+        match command {
+            None | Some(Command::Stop) => false,
+            Some(command) => {
+                // What was sent before somebody left is heard.
+                self.woken();
+                self.command(command);
+                true
+            }
+        }
+    }
+
+    fn gone(&self) -> Vec<ConnectionId> {
+        let lanes = self.lanes.iter();
+        let gone = lanes.filter(|(_, lane)| lane.gone.load(Ordering::Acquire));
+        gone.map(|(connection, _)| *connection).collect()
+    }
+
+    /// Forgets connections that are gone.
+    fn departed(&mut self, gone: &[ConnectionId]) {
+        for connection in gone {
+            self.lanes.remove(connection);
+            self.world.disconnected(*connection, Now::read());
         }
     }
 
@@ -595,11 +619,10 @@ impl MediaThread {
             let Some(lane) = self.lanes.get(&connection) else {
                 continue;
             };
+            // One that is gone is known by its departure, which comes after what was said on it.
             let sent = lane.responses.try_send(bytes);
             if matches!(sent, Err(mpsc::error::TrySendError::Full(_))) {
                 self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
-            }
-            if sent.is_err() {
                 self.lanes.remove(&connection);
                 self.world.disconnected(connection, Now::read());
             }

@@ -314,6 +314,9 @@ impl Inner {
         let slot = inner.slot().ok_or_else(full)?;
         let (reached, remote) = inner.reach(&call.trunk).await?;
         let mut media = inner.open(reached.local_address().ip(), remote.ip())?;
+        if !call.trunk.private {
+            media.public_only();
+        }
         let offer = media.offer();
         let sip_call_id = call_id();
         // What is empty is not told.
@@ -428,6 +431,7 @@ impl Inner {
                 password: login.password.expose().to_owned(),
             }),
             headers: Vec::new(),
+            private: call.trunk.private,
         };
         let leg = self.agent.call(reached, outbound, offer);
         leg.map_err(|error| CallError::new(CallErrorKind::Refused, format!("the number {error}")))

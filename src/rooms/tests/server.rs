@@ -93,3 +93,44 @@ async fn the_end_of_the_server_is_the_last_that_is_told_of_its_rooms() {
     let refused = held.create_room(room).await.unwrap_err();
     assert_eq!(refused, OperationError::Stopped);
 }
+
+/// What was said on a connection before it went is heard, though the two come to the thread by different ways.
+#[tokio::test]
+async fn last_words_are_heard() {
+    use proto::signal_request::Message;
+    let (server, mut told) = started();
+    for n in 0..100 {
+        let admission = Bench::admission("alice", |claims| {
+            claims.video.can_update_own_metadata = Some(true);
+        });
+        let mut connection = server.connect(admission).await.unwrap();
+        connection.responses.next().await.unwrap();
+        let change = proto::UpdateParticipantMetadata {
+            metadata: format!("{n}"),
+            ..Default::default()
+        };
+        let leave = proto::LeaveRequest::default();
+        for message in [Message::UpdateMetadata(change), Message::Leave(leave)] {
+            let message = Some(message);
+            let request = proto::SignalRequest { message };
+            assert!(
+                connection
+                    .requests
+                    .send(request.encode_to_vec().into())
+                    .await
+            );
+        }
+        drop(connection);
+        let left = loop {
+            let event = told.recv().await.unwrap();
+            if event.event == Event::ParticipantConnectionAborted {
+                break event.participant.unwrap();
+            }
+        };
+        assert_eq!(left.metadata, format!("{n}"));
+        assert_eq!(
+            left.disconnect_reason(),
+            proto::DisconnectReason::ClientInitiated
+        );
+    }
+}

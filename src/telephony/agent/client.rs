@@ -5,23 +5,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rsipstack::sip::prelude::HeadersExt;
-use rsipstack::sip::{Header, Method, Request, Response, SipMessage};
+use rsipstack::sip::{Header, Host, Method, Request, Response, SipMessage, Uri};
 use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transaction::transaction::{Transaction, TransactionEvent, TransactionEventSender};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::dialog::{Body, Dialog, cancel, sdp};
+use super::dialog::{Body, Dialog, ack, cancel, sdp};
 use super::digest::{Asker, Authenticator};
 use super::header::Address;
 use super::leg::{Failure, LegEvent};
-use super::path::{Path, Protocol};
+use super::path::{Path, Protocol, canonical};
 use super::transports::Transports;
+use crate::outgoing::reach::is_public;
 
 /// Answers that wait to be read.
 const WAITING: usize = 32;
 /// For how long the end of a call that was taken back is waited for (RFC 3261 section 9.1).
 const CANCEL_PATIENCE: Duration = Duration::from_secs(32);
+/// For how long a call that was taken is acknowledged again, and ended where others take it too (64·T1, RFC 6026 section 7.2).
+const ANSWERS: Duration = Duration::from_secs(32);
 
 /// What the requests of one call share.
 pub(super) struct Caller {
@@ -29,6 +32,8 @@ pub(super) struct Caller {
     pub dialog: Mutex<Dialog>,
     pub authenticator: Mutex<Authenticator>,
     pub path: Mutex<Path>,
+    /// Whether the other side may have us send to addresses that are not public.
+    pub private: bool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,26 +69,48 @@ impl Caller {
 
     /// The way of a request within the call: over the stream that the call came over, or to the next hop.
     async fn way(&self) -> Path {
+        let hop = lock(&self.dialog).next_hop();
+        let path = self.towards(&hop).await;
+        *lock(&self.path) = path.clone();
+        path
+    }
+
+    /// The way to a hop that the other side has named. Where it may not go there, or nobody knows where that is, the way
+    /// that the call began with is taken.
+    async fn towards(&self, hop: &Uri) -> Path {
         let path = lock(&self.path).clone();
         if path.protocol != Protocol::Udp && path.open() {
             return path;
         }
-        let hop = lock(&self.dialog).next_hop();
-        let Ok(targets) = super::resolve::targets(&hop, path.protocol).await else {
-            return path;
-        };
-        let Some((protocol, remote)) = targets.first().copied() else {
-            return path;
-        };
-        if path.protocol == Protocol::Udp && protocol == Protocol::Udp && remote == path.remote {
+        let known = (path.protocol, canonical(path.remote));
+        let targets = super::resolve::targets(hop, path.protocol).await;
+        let (protocol, remote) = targets
+            .unwrap_or_default()
+            .into_iter()
+            .find(|(_, remote)| self.private || is_public(remote.ip()))
+            .unwrap_or(known);
+        if path.protocol == Protocol::Udp && (protocol, remote) == known {
             return path;
         }
-        match self.transports.path(protocol, remote, None).await {
-            Ok(found) => {
-                *lock(&self.path) = found.clone();
-                found
-            }
-            Err(_) => path,
+        // Behind an address is whom we know already; a name stands for itself (RFC 5922 section 7.2).
+        let name = match &hop.host_with_port.host {
+            Host::Domain(name) if (protocol, remote) != known => Some(name.to_string()),
+            _ => path.name.clone(),
+        };
+        let found = self.transports.path(protocol, remote, name.as_deref());
+        found.await.unwrap_or(path)
+    }
+
+    /// Acknowledges an answer that took the call. Each time that it comes, as nobody answers to that.
+    async fn acknowledge(&self, dialog: &Dialog, invite: &Request) {
+        let path = self.towards(&dialog.next_hop()).await;
+        let ack = ack(dialog, invite, &path);
+        let sent = path
+            .connection
+            .send(ack.into(), Some(&path.destination()))
+            .await;
+        if let Err(error) = sent {
+            tracing::debug!(%error, "an answer could not be acknowledged");
         }
     }
 
@@ -113,7 +140,7 @@ impl Caller {
         loop {
             let body = Body::sdp(inviting.offer.clone());
             let request = self.request(Method::Invite, &path, &inviting.headers, Some(body));
-            let Some(attempt) = Attempt::begin(&path, request).await else {
+            let Some(attempt) = Attempt::begin(&self.transports, &path, request).await else {
                 return inviting.tell(LegEvent::Failed(Failure::Unreachable)).await;
             };
             match self.attempt(attempt, &path, &inviting, &mut state).await {
@@ -186,12 +213,14 @@ impl Caller {
         inviting: &Inviting,
         cancelled: bool,
     ) {
-        let tag = {
+        let dialog = {
             let mut dialog = lock(&self.dialog);
             dialog.answered(response);
-            dialog.remote_tag.clone()
+            dialog.clone()
         };
+        let acknowledged = self.acknowledge(&dialog, &attempt.invite);
         if cancelled {
+            acknowledged.await;
             // The answer and the CANCEL crossed (RFC 3261 section 9.1).
             let _ended = self.transact(Method::Bye, Vec::new(), None).await;
             let failure = Failure::Refused {
@@ -202,22 +231,35 @@ impl Caller {
         } else {
             let sdp = sdp(response, &response.body);
             let headers = told(&response.headers);
-            inviting.tell(LegEvent::Answered { sdp, headers }).await;
+            let answered = LegEvent::Answered { sdp, headers };
+            tokio::join!(inviting.tell(answered), acknowledged);
         }
-        let mut ended = vec![tag];
+        let more = self.answered_again(&mut attempt, dialog);
+        let _over = timeout(ANSWERS, more).await;
+    }
+
+    async fn answered_again(&self, attempt: &mut Attempt, dialog: Dialog) {
+        let mut dialogs = vec![dialog];
         while let Some(other) = attempt.responses.recv().await {
-            let to = other.to_header().ok();
-            let tag = to.and_then(|to| Address::parse(to.value()).tag().map(str::to_owned));
-            if other.status_code.code() / 100 != 2 || ended.contains(&tag) || ended.len() > WAITING
-            {
+            if other.status_code.code() / 100 != 2 {
                 continue;
             }
-            ended.push(tag);
-            let mut dialog = lock(&self.dialog).clone();
-            dialog.answered(&other);
-            let path = lock(&self.path).clone();
-            let bye = dialog.request(Method::Bye, &path, Vec::new(), None);
-            tokio::spawn(async move { exchange(&path, bye).await });
+            let to = other.to_header().ok();
+            let tag = to.and_then(|to| Address::parse(to.value()).tag());
+            let known = dialogs
+                .iter()
+                .find(|dialog| dialog.remote_tag.as_deref() == tag);
+            if let Some(dialog) = known {
+                self.acknowledge(dialog, &attempt.invite).await;
+            } else if dialogs.len() < WAITING {
+                let mut dialog = lock(&self.dialog).clone();
+                dialog.answered(&other);
+                self.acknowledge(&dialog, &attempt.invite).await;
+                let path = self.towards(&dialog.next_hop()).await;
+                let bye = dialog.request(Method::Bye, &path, Vec::new(), None);
+                tokio::spawn(async move { exchange(&path, bye).await });
+                dialogs.push(dialog);
+            }
         }
     }
 }
@@ -248,8 +290,10 @@ enum Next {
     Done,
 }
 
-/// One INVITE on its way. Its transaction goes on for as long as answers may come, whether or not they are read.
+/// One INVITE on its way, until it is dropped. Its transaction ends with the first final answer; those that take the call
+/// after that come from the transports.
 struct Attempt {
+    transports: Arc<Transports>,
     invite: Request,
     responses: mpsc::Receiver<Response>,
     transaction: TransactionEventSender,
@@ -257,12 +301,13 @@ struct Attempt {
 }
 
 impl Attempt {
-    async fn begin(path: &Path, invite: Request) -> Option<Self> {
+    async fn begin(transports: &Arc<Transports>, path: &Path, invite: Request) -> Option<Self> {
         let mut transaction = begin(path, invite)?;
         transaction.send().await.ok()?;
         let (invite, key) = (transaction.original.clone(), transaction.key.clone());
         let sender = transaction.tu_sender.clone();
         let (answers, responses) = mpsc::channel(WAITING);
+        transports.follow_answers(key.clone(), answers.clone());
         tokio::spawn(async move {
             while let Some(message) = transaction.receive().await {
                 if let SipMessage::Response(response) = message
@@ -274,6 +319,7 @@ impl Attempt {
             }
         });
         Some(Self {
+            transports: Arc::clone(transports),
             invite,
             responses,
             transaction: sender,
@@ -289,6 +335,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        self.transports.forget_answers(&self.key);
         let end = TransactionEvent::Terminate(self.key.clone());
         let _ended = self.transaction.send(end);
     }

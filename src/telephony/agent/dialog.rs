@@ -114,6 +114,14 @@ impl Dialog {
         }
     }
 
+    /// Whether a request comes from the other side, and not from another telephone that our call rang at as well. Until
+    /// one of them has taken it, nobody can tell.
+    pub fn is_theirs(&self, request: &Request) -> bool {
+        let from = request.from_header().ok();
+        let from = from.map(|from| Address::parse(from.value()).tag().map(str::to_owned));
+        self.remote_tag.is_none() || from == Some(self.remote_tag.clone())
+    }
+
     /// Whether a request of the other side comes in order. It is the newest then.
     pub fn in_order(&mut self, request: &Request) -> bool {
         let Some(number) = request.cseq_header().ok().and_then(|cseq| cseq.seq().ok()) else {
@@ -162,6 +170,17 @@ impl Dialog {
         if matches!(method, Method::Refer) {
             self.refers.push(self.cseq);
         }
+        self.write(method, self.cseq, path, more, body)
+    }
+
+    fn write(
+        &self,
+        method: Method,
+        number: u32,
+        path: &Path,
+        more: Vec<Header>,
+        body: Option<Body>,
+    ) -> Request {
         let branch = format!("z9hG4bK{:016x}", fastrand::u64(..));
         let mut headers = vec![
             Header::Via(path.via(&branch).into()),
@@ -169,14 +188,14 @@ impl Dialog {
             Header::From(self.local.clone().into()),
             Header::To(self.remote.clone().into()),
             Header::CallId(self.call_id.clone().into()),
-            Header::CSeq(format!("{} {method}", self.cseq).into()),
+            Header::CSeq(format!("{number} {method}").into()),
         ];
         headers.extend(
             self.routes
                 .iter()
                 .map(|route| Header::Route(route.clone().into())),
         );
-        if !matches!(method, Method::Bye) {
+        if !matches!(method, Method::Bye | Method::Ack) {
             headers.push(Header::Contact(path.contact(&self.user).into()));
         }
         headers.push(Header::UserAgent(PRODUCT.into()));
@@ -222,6 +241,20 @@ impl Body {
             bytes: text.into_bytes(),
         }
     }
+}
+
+/// ACK of an answer that took a call: a request of the dialog with the number and the credentials of the INVITE (RFC 3261
+/// section 13.2.2.4).
+pub(super) fn ack(dialog: &Dialog, invite: &Request, path: &Path) -> Request {
+    let kept = |header: &&Header| {
+        matches!(
+            header,
+            Header::Authorization(_) | Header::ProxyAuthorization(_)
+        )
+    };
+    let kept = invite.headers.iter().filter(kept).cloned().collect();
+    let number = invite.cseq_header().ok().and_then(|cseq| cseq.seq().ok());
+    dialog.write(Method::Ack, number.unwrap_or(1), path, kept, None)
 }
 
 /// CANCEL of a request: the same transaction (RFC 3261 section 9.1).

@@ -312,6 +312,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_begins_no_other_header() {
+        let challenge = Challenge::parse("Digest realm=\"r\", nonce=\"n\"").unwrap();
+        let credentials = Credentials {
+            username: "a\r\nX-Evil: 1\0".to_owned(),
+            ..mufasa("secret")
+        };
+        let answer = challenge.answer(&credentials, "INVITE", "sip:a@h", 1, "c");
+        assert!(
+            answer.starts_with("Digest username=\"aX-Evil: 1\", "),
+            "{answer}"
+        );
+    }
+
+    #[test]
     fn the_examples_of_the_rfcs_come_out() {
         // RFC 2617 section 3.5.
         let challenge = Challenge::parse(

@@ -2,19 +2,26 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, SipMessage, StatusCode};
+use rsipstack::transaction::TransactionState;
+use rsipstack::transaction::key::TransactionKey;
 use rsipstack::transaction::transaction::{Transaction, TransactionEvent, TransactionEventSender};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::sleep;
 
 use super::client::{Caller, lock, told};
 use super::dialog::{Body, sdp};
 use super::header::Address;
+use super::path::Path;
 use super::refer::Notification;
 
 /// Events and requests that wait to be taken.
 const WAITING: usize = 64;
+/// For so long the last answer to a call is sent after the call has ended (64·T1).
+const LAST_ANSWER: Duration = Duration::from_secs(32);
 
 /// What happens.
 #[derive(Debug)]
@@ -141,6 +148,11 @@ impl Leg {
         }
     }
 
+    #[cfg(test)]
+    pub(super) const fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
     /// What happens next. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<LegEvent> {
         let event = self.events.recv().await;
@@ -172,7 +184,7 @@ impl Leg {
 
     /// Where the other side is reached.
     pub fn remote_address(&self) -> SocketAddr {
-        lock(&self.caller.path).remote
+        super::path::canonical(lock(&self.caller.path).remote)
     }
 
     /// Whether what is said here is secret on its way.
@@ -229,8 +241,11 @@ impl Leg {
     }
 
     /// Hangs up; returns when that was heard, or will not be.
+    /// It goes on where nobody waits for that: BYE is sent again until it is heard, or cannot be any more.
     pub async fn hang_up(&self) {
-        let _heard = self.caller.transact(Method::Bye, Vec::new(), None).await;
+        let caller = Arc::clone(&self.caller);
+        let heard = async move { caller.transact(Method::Bye, Vec::new(), None).await };
+        let _heard = tokio::spawn(heard).await;
     }
 
     /// Asks the other side to call somebody else: what it says to that comes as [`LegEvent::Referred`] with the number of
@@ -332,21 +347,61 @@ impl Invitation {
             transaction: transaction.tu_sender.clone(),
         };
         let leg = Leg::registered(&caller, events, sender.clone(), role);
-        tokio::spawn(follow_invite(transaction, sender));
+        let watched = Watched {
+            connection: lock(&caller.path).clone(),
+            leg: sender.clone(),
+            transaction: transaction.tu_sender.clone(),
+            key: transaction.key.clone(),
+        };
+        tokio::spawn(watched.watch());
+        tokio::spawn(follow_invite(transaction, caller, sender));
         leg
     }
 }
 
+/// A call that came, in whose transaction no time runs out while it rings.
+struct Watched {
+    connection: Path,
+    leg: mpsc::Sender<LegEvent>,
+    transaction: TransactionEventSender,
+    key: TransactionKey,
+}
+
+impl Watched {
+    /// Ends the transaction where nobody can be answered any more, and where nobody is left to answer.
+    async fn watch(self) {
+        let abandoned = async {
+            self.leg.closed().await;
+            sleep(LAST_ANSWER).await;
+        };
+        tokio::select! {
+            () = self.transaction.closed() => return,
+            () = self.connection.closed() => {}
+            () = abandoned => {}
+        }
+        let end = TransactionEvent::Terminate(self.key);
+        let _ended = self.transaction.send(end);
+    }
+}
+
 /// Drives the transaction of a call that came.
-async fn follow_invite(mut transaction: Transaction, events: mpsc::Sender<LegEvent>) {
+async fn follow_invite(
+    mut transaction: Transaction,
+    caller: Arc<Caller>,
+    events: mpsc::Sender<LegEvent>,
+) {
     if transaction.send_trying().await.is_err() {
         let _told = events.send(LegEvent::Cancelled).await;
         return;
     }
     let mut event = None;
-    while let Some(message) = transaction.receive().await {
-        let SipMessage::Request(request) = message else {
-            continue;
+    loop {
+        let request = match transaction.receive().await {
+            Some(SipMessage::Request(request)) => request,
+            Some(SipMessage::Response(_)) => continue,
+            // The connection has closed behind the answer: it may be acknowledged over another.
+            None if transaction.state == TransactionState::Accepted => continue,
+            None => break,
         };
         match request.method {
             Method::Ack => {
@@ -357,15 +412,19 @@ async fn follow_invite(mut transaction: Transaction, events: mpsc::Sender<LegEve
                 break;
             }
             Method::Cancel => {
-                let _refused = transaction.reply(StatusCode::RequestTerminated).await;
+                // All answers are of one dialog (RFC 3261 section 8.2.6.2).
+                let terminated = response(&caller, &transaction.original, 487, None, Vec::new());
+                let _refused = transaction.respond(terminated).await;
                 let _told = events.send(LegEvent::Cancelled).await;
             }
             _ => {}
         }
     }
-    if event.is_none() && answered(&transaction) {
-        event = Some(LegEvent::Unacknowledged);
-    }
+    let event = event.or_else(|| match &transaction.last_response {
+        Some(_) if answered(&transaction) => Some(LegEvent::Unacknowledged),
+        Some(last) if last.status_code.code() < 200 => Some(LegEvent::Cancelled),
+        _ => None,
+    });
     if let Some(event) = event {
         let _told = events.send(event).await;
     }
@@ -461,9 +520,18 @@ async fn answer_requests(
     events: mpsc::Sender<LegEvent>,
 ) {
     while let Some(mut transaction) = arriving.recv().await {
-        let in_order = lock(&caller.dialog).in_order(&transaction.original);
-        if !in_order {
-            let _refused = transaction.reply(StatusCode::ServerInternalError).await;
+        let refused = {
+            let mut dialog = lock(&caller.dialog);
+            if !dialog.is_theirs(&transaction.original) {
+                Some(StatusCode::CallTransactionDoesNotExist)
+            } else if !dialog.in_order(&transaction.original) {
+                Some(StatusCode::ServerInternalError)
+            } else {
+                None
+            }
+        };
+        if let Some(refused) = refused {
+            let _refused = transaction.reply(refused).await;
             continue;
         }
         let event = answer_request(&caller, transaction, &events).await;

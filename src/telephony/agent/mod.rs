@@ -82,6 +82,8 @@ pub struct Outbound {
     pub credentials: Option<Credentials>,
     /// More headers of the request.
     pub headers: Vec<(String, String)>,
+    /// Whether requests within the call may go to addresses that are not public, where the other side says so.
+    pub private: bool,
 }
 
 impl Agent {
@@ -158,6 +160,7 @@ impl Agent {
             dialog: Mutex::new(dialog),
             authenticator: Mutex::new(Authenticator::new(outbound.credentials)),
             path: Mutex::new(path),
+            private: outbound.private,
         };
         Ok(Leg::call(caller, offer, headers))
     }
@@ -315,8 +318,8 @@ fn arrived(
                 Header::Allow(ALLOW.into()),
                 Header::Accept("application/sdp".into()),
             ];
-            let _answered = transaction.reply_with(status, headers, None).await;
-            if transaction.original.method == Method::Invite {
+            let answered = transaction.reply_with(status, headers, None).await;
+            if answered.is_ok() && transaction.original.method == Method::Invite {
                 while transaction.receive().await.is_some() {}
             }
         });
@@ -341,6 +344,8 @@ fn invited(
         dialog: Mutex::new(dialog),
         authenticator: Mutex::new(Authenticator::new(None)),
         path: Mutex::new(path),
+        // Whoever may call is somebody whom the settings name.
+        private: true,
     };
     let invitation = Invitation {
         transaction,

@@ -72,6 +72,8 @@ pub(super) struct Path {
     /// Where others reach us.
     pub told: SocketAddr,
     pub remote: SocketAddr,
+    /// What the certificate of the other side is for, where there is one that was looked at.
+    pub name: Option<String>,
 }
 
 impl Path {
@@ -133,8 +135,22 @@ pub(super) fn stack_address(protocol: Protocol, address: SocketAddr) -> SipAddr 
     )
 }
 
+/// An IPv4 address that a socket for both families writes as one of IPv6, as itself.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    (address.ip().to_canonical(), address.port()).into()
+}
+
+/// An address as a socket for both families writes it.
+pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) => (ip.to_ipv6_mapped(), address.port()).into(),
+        IpAddr::V6(_) => address,
+    }
+}
+
 /// The address that a packet to there leaves from; nothing is sent.
 pub(super) fn source_towards(remote: SocketAddr) -> io::Result<IpAddr> {
+    let remote = canonical(remote);
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

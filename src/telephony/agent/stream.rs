@@ -10,7 +10,7 @@ use rsipstack::transport::channel::ChannelConnection;
 use rsipstack::transport::{SipConnection, TransportEvent};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::path::{Protocol, stack_address};
@@ -22,6 +22,8 @@ const WAITING: usize = 64;
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 /// A connection over which nothing came for so long is closed, unless a call hangs on it: see [`Taker::keeps`].
 const IDLE: Duration = Duration::from_mins(5);
+/// The same for whoever is a stranger, where only requests within calls count.
+const STRANGERS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a stream makes no sense any more.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,13 +95,16 @@ fn content_length(head: &[u8]) -> Result<usize, Broken> {
 
 /// Who takes what came over a stream.
 pub(super) trait Taker: Send + Sync + 'static {
-    /// A message. Called one after the other for one stream.
+    /// A message; whether it is a request within a call. Called one after the other for one stream.
     fn take(
         &self,
         bytes: &[u8],
         from: SocketAddr,
         connection: &SipConnection,
-    ) -> impl Future<Output = ()> + Send;
+    ) -> impl Future<Output = bool> + Send;
+
+    /// Whether nobody knows who is on the other side.
+    fn stranger(&self) -> bool;
 
     /// Whether a silent connection is to be kept.
     fn keeps(&self, remote: SocketAddr) -> bool;
@@ -177,6 +182,16 @@ async fn writing(
     let _closed = timeout(WRITE_PATIENCE, stream.shutdown()).await;
 }
 
+/// What came, the best of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Heard {
+    /// Nothing whole.
+    Nothing,
+    Something,
+    /// A request within a call.
+    Call,
+}
+
 struct Reader<T> {
     taker: Arc<T>,
     remote: SocketAddr,
@@ -187,39 +202,59 @@ struct Reader<T> {
 
 impl<T: Taker> Reader<T> {
     async fn run(self, mut stream: impl AsyncRead + Unpin) {
+        let stranger = self.taker.stranger();
+        let patience = if stranger { STRANGERS_PATIENCE } else { IDLE };
         let mut waiting = BytesMut::new();
+        let mut until = Instant::now() + patience;
         loop {
             let read = tokio::select! {
                 biased;
                 () = self.closed.cancelled() => break,
-                read = timeout(IDLE, stream.read_buf(&mut waiting)) => read,
+                read = timeout_at(until, stream.read_buf(&mut waiting)) => read,
             };
             match read {
                 Ok(Ok(1..)) => {}
-                Err(_) if self.taker.keeps(self.remote) => continue,
+                Err(_) if self.taker.keeps(self.remote) => {
+                    until = Instant::now() + patience;
+                    continue;
+                }
                 Ok(_) | Err(_) => break,
             }
-            if let Err(broken) = self.take_all(&mut waiting).await {
-                tracing::debug!(%broken, "closed a SIP connection");
-                break;
+            match self.take_all(&mut waiting).await {
+                Ok(Heard::Call) => until = Instant::now() + patience,
+                Ok(Heard::Something) if !stranger => until = Instant::now() + patience,
+                Ok(_) if Instant::now() >= until => break,
+                Ok(_) => {}
+                Err(broken) => {
+                    tracing::debug!(%broken, "closed a SIP connection");
+                    break;
+                }
             }
         }
         self.closed.cancel();
     }
 
-    async fn take_all(&self, waiting: &mut BytesMut) -> Result<(), Broken> {
+    async fn take_all(&self, waiting: &mut BytesMut) -> Result<Heard, Broken> {
+        let mut heard = Heard::Nothing;
         while let Some(piece) = cut(waiting)? {
-            match piece {
+            let more = match piece {
                 Piece::Ping => {
                     // One answer for many questions will do.
                     let _asked = self.pongs.try_send(());
+                    Heard::Something
                 }
                 Piece::Message(bytes) => {
-                    self.taker.take(&bytes, self.remote, &self.connection).await;
+                    let taken = self.taker.take(&bytes, self.remote, &self.connection);
+                    if taken.await {
+                        Heard::Call
+                    } else {
+                        Heard::Something
+                    }
                 }
-            }
+            };
+            heard = heard.max(more);
         }
-        Ok(())
+        Ok(heard)
     }
 }
 
@@ -262,6 +297,65 @@ mod tests {
         }
         assert_eq!(cut("X\r\nContent-Length: -1\r\n\r\n"), Err(Broken::Length));
         assert_eq!(cut(&"x".repeat(MOST_BYTES + 1)), Err(Broken::TooLong));
+    }
+
+    /// Takes messages of calls by their first letter.
+    struct Calls {
+        stranger: bool,
+    }
+
+    impl Taker for Calls {
+        async fn take(&self, bytes: &[u8], _: SocketAddr, _: &SipConnection) -> bool {
+            bytes.starts_with(b"B")
+        }
+
+        fn stranger(&self) -> bool {
+            self.stranger
+        }
+
+        fn keeps(&self, _: SocketAddr) -> bool {
+            false
+        }
+    }
+
+    /// For how long a connection lives on which this is said every four seconds.
+    async fn life(stranger: bool, said: &[&str]) -> Duration {
+        let remote = SocketAddr::from(([192, 0, 2, 1], 5060));
+        let closed = CancellationToken::new();
+        let ends = connection(Protocol::Tcp, remote, closed.clone());
+        let ends = ends.await.unwrap();
+        let (ours, mut theirs) = tokio::io::duplex(MOST_BYTES);
+        carry(
+            ours,
+            ends,
+            remote,
+            closed.clone(),
+            Arc::new(Calls { stranger }),
+        );
+        let began = Instant::now();
+        let mut said = said.iter().cycle();
+        while !closed.is_cancelled() {
+            let _ = theirs.write_all(said.next().unwrap().as_bytes()).await;
+            let _closed = timeout(Duration::from_secs(4), closed.cancelled()).await;
+            if began.elapsed() > 4 * IDLE {
+                break;
+            }
+        }
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_is_heard_briefly_unless_in_a_call() {
+        let (bye, options) = ("BYE sip:a SIP/2.0\r\n\r\n", "OPTIONS sip:a SIP/2.0\r\n\r\n");
+        for said in [[""], ["x"], ["\r\n\r\n"], [options]] {
+            assert_eq!(life(true, &said).await, STRANGERS_PATIENCE, "{said:?}");
+        }
+        // The last of what belongs to a call was said at once.
+        let fades = life(true, &[bye, "x", "x", "x", "x"]).await;
+        assert_eq!(fades, STRANGERS_PATIENCE);
+        assert!(life(true, &[bye, "", bye]).await > 4 * IDLE);
+        assert!(life(false, &["\r\n\r\n"]).await > 4 * IDLE);
+        assert_eq!(life(false, &["x"]).await, IDLE, "no message ever ends");
     }
 
     proptest! {

@@ -1,5 +1,8 @@
 //! Two user agents, or one and a script, on loopback.
 
+mod answers;
+mod transports;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -45,6 +48,7 @@ fn outbound(protocol: Protocol, remote: SocketAddr, password: &str) -> Outbound 
             password: password.to_owned(),
         }),
         headers: vec![("X-One".to_owned(), "1".to_owned())],
+        private: true,
     }
 }
 
@@ -210,6 +214,10 @@ impl Script {
     }
 
     async fn answer(&self, request: &Request, status: &str, more: &str) {
+        self.answer_as("script", request, status, more).await;
+    }
+
+    async fn answer_as(&self, tag: &str, request: &Request, status: &str, more: &str) {
         let copied = |header: &&Header| {
             matches!(
                 header,
@@ -225,7 +233,7 @@ impl Script {
         let to = request.to_header().unwrap().value();
         let to = to.split(";tag").next().unwrap();
         let text = format!(
-            "SIP/2.0 {status}\r\n{}\r\nTo: {to};tag=script\r\n{more}Content-Length: 0\r\n\r\n",
+            "SIP/2.0 {status}\r\n{}\r\nTo: {to};tag={tag}\r\n{more}Content-Length: 0\r\n\r\n",
             copied.join("\r\n"),
         );
         let from = self.from.unwrap();

@@ -1,5 +1,5 @@
 //! Sockets of the user agent: where it listens, and the connections that it opens. What comes is judged by the gate and
-//! handed to the stack; a message that the stack cannot bear ends there.
+//! handed to the stack; a message that the stack cannot bear ends there. The stack opens nothing itself.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use rsipstack::EndpointBuilder;
-use rsipstack::sip::{Host, SipMessage};
+use rsipstack::sip::{Host, Response, SipMessage};
 use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
+use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transport::SipConnection;
 use rsipstack::transport::udp::UdpConnection;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -24,25 +27,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::dialog::PRODUCT;
 use super::gate::{Gate, Verdict, refusal};
-use super::path::{Path, Protocol, source_towards, stack_address};
+use super::path::{Path, Protocol, canonical, mapped, source_towards, stack_address};
 use super::stream::{self, Taker, carry};
 use super::{Dialogs, Listen, TlsSettings};
 
 /// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
 const MOST_DATAGRAM: usize = 65_535;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that others have opened.
+/// Connections that those have opened who may call.
 const MOST_STREAMS: usize = 1_000;
+/// Connections that anybody else has opened: only requests within calls are taken there.
+pub(super) const MOST_STRANGERS: usize = 100;
 
 /// A socket or a listener, with the part of the stack that is behind it.
 struct Bound {
     protocol: Protocol,
     /// As it is bound: perhaps to every address.
     address: SocketAddr,
+    /// Whether it is of IPv6 and takes IPv4 as well.
+    both: bool,
     endpoint: EndpointInnerRef,
     /// Of UDP.
     connection: Option<SipConnection>,
 }
+
+/// Whom a connection goes to: over what, where, and whom the certificate is for that was looked at. Nobody's was where the
+/// other side has connected.
+type FlowKey = (Protocol, SocketAddr, Option<String>);
 
 /// A connection that may be used again.
 struct Flow {
@@ -57,9 +68,12 @@ pub(super) struct Transports {
     tls: TlsSettings,
     advertised: Option<IpAddr>,
     bound: Mutex<Vec<Arc<Bound>>>,
-    flows: Mutex<HashMap<(Protocol, SocketAddr), Flow>>,
+    flows: Mutex<HashMap<FlowKey, Flow>>,
+    /// Who waits for answers that take a call, after the first.
+    answers: Mutex<HashMap<TransactionKey, mpsc::Sender<Response>>>,
     streams: AtomicUsize,
-    arrivals: tokio::sync::mpsc::Sender<TransactionReceiver>,
+    strangers: AtomicUsize,
+    arrivals: mpsc::Sender<TransactionReceiver>,
     pub closed: CancellationToken,
 }
 
@@ -73,7 +87,7 @@ impl Transports {
         gate: Gate,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
-        arrivals: tokio::sync::mpsc::Sender<TransactionReceiver>,
+        arrivals: mpsc::Sender<TransactionReceiver>,
     ) -> Self {
         Self {
             gate,
@@ -82,10 +96,17 @@ impl Transports {
             advertised,
             bound: Mutex::default(),
             flows: Mutex::default(),
+            answers: Mutex::default(),
             streams: AtomicUsize::new(0),
+            strangers: AtomicUsize::new(0),
             arrivals,
             closed: CancellationToken::new(),
         }
+    }
+
+    #[cfg(test)]
+    pub const fn tls(&self) -> &TlsSettings {
+        &self.tls
     }
 
     /// Listens; returns where, with the port that was found where none was asked for.
@@ -105,10 +126,12 @@ impl Transports {
                 };
                 let listener = TcpListener::bind(listen.address).await?;
                 let address = listener.local_addr()?;
+                let both = takes_both(&listener, address);
                 let endpoint = self.endpoint().await?;
                 lock(&self.bound).push(Arc::new(Bound {
                     protocol,
                     address,
+                    both,
                     endpoint: endpoint.clone(),
                     connection: None,
                 }));
@@ -125,6 +148,8 @@ impl Transports {
             callid_suffix: Some("vivavoce".to_owned()),
             // The time for which it may ring is decided elsewhere.
             timerc: Duration::from_mins(30),
+            // It would go wherever the other side says, over sockets that nobody here knows.
+            auto_ack_2xx: false,
             ..EndpointOption::default()
         };
         let endpoint = EndpointBuilder::new()
@@ -148,14 +173,14 @@ impl Transports {
     async fn bind_udp(self: &Arc<Self>, address: SocketAddr) -> io::Result<Arc<Bound>> {
         let socket = Arc::new(UdpSocket::bind(address).await?);
         let address = socket.local_addr()?;
+        let both = takes_both(&socket, address);
         let connection = UdpConnection::from_socket(socket.clone(), None, None);
         let connection = SipConnection::Udp(connection.await.map_err(io::Error::other)?);
         let endpoint = self.endpoint().await?;
-        // Where the stack looks for a way for its ACK.
-        endpoint.transport_layer.add_transport(connection.clone());
         let bound = Arc::new(Bound {
             protocol: Protocol::Udp,
             address,
+            both,
             endpoint: endpoint.clone(),
             connection: Some(connection.clone()),
         });
@@ -210,8 +235,11 @@ impl Transports {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            if self.streams.fetch_add(1, Ordering::Relaxed) >= MOST_STREAMS {
-                self.streams.fetch_sub(1, Ordering::Relaxed);
+            let remote = canonical(remote);
+            let stranger = !self.gate.allows(remote.ip());
+            let (streams, most) = self.slots(stranger);
+            if streams.fetch_add(1, Ordering::Relaxed) >= most {
+                streams.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
             let here = Arc::clone(&self);
@@ -221,25 +249,58 @@ impl Transports {
                     here: Arc::clone(&here),
                     endpoint,
                     protocol,
+                    stranger,
                 };
                 let _ended = flow.welcome(stream, remote, acceptor).await;
-                here.streams.fetch_sub(1, Ordering::Relaxed);
+                let (streams, _) = here.slots(stranger);
+                streams.fetch_sub(1, Ordering::Relaxed);
             });
         }
     }
 
-    fn forget_flow(&self, protocol: Protocol, remote: SocketAddr) {
+    /// How many connections of a kind others have opened, and how many there may be.
+    const fn slots(&self, stranger: bool) -> (&AtomicUsize, usize) {
+        if stranger {
+            (&self.strangers, MOST_STRANGERS)
+        } else {
+            (&self.streams, MOST_STREAMS)
+        }
+    }
+
+    fn forget_flow(&self, key: &FlowKey) {
         let mut flows = lock(&self.flows);
-        let ended = flows.get(&(protocol, remote)).is_some_and(|flow| {
+        let ended = flows.get(key).is_some_and(|flow| {
             let token = flow.connection.cancel_token();
             token.is_none_or(|token| token.is_cancelled())
         });
         if ended {
-            flows.remove(&(protocol, remote));
+            flows.remove(key);
         }
     }
 
-    /// A message from outside.
+    /// From now on answers to an INVITE that take the call come here once its transaction has ended.
+    pub fn follow_answers(&self, key: TransactionKey, answers: mpsc::Sender<Response>) {
+        lock(&self.answers).insert(key, answers);
+    }
+
+    pub fn forget_answers(&self, key: &TransactionKey) {
+        lock(&self.answers).remove(key);
+    }
+
+    /// Hands an answer to whoever called, where the stack does not know the call any more: the same again, or that of
+    /// another telephone (RFC 3261 section 13.2.2.4).
+    fn answered_again(&self, endpoint: &EndpointInnerRef, response: &Response) -> Option<()> {
+        let key = TransactionKey::from_response(response, TransactionRole::Client).ok()?;
+        if response.status_code.code() / 100 != 2 || endpoint.transactions.contains_key(&key) {
+            return None;
+        }
+        let answers = lock(&self.answers).get(&key).cloned()?;
+        // It comes again where there is no room.
+        let _told = answers.try_send(response.clone());
+        Some(())
+    }
+
+    /// A message from outside; whether it is a request of a call that there is.
     async fn take(
         &self,
         bytes: &[u8],
@@ -247,32 +308,43 @@ impl Transports {
         protocol: Protocol,
         endpoint: &EndpointInnerRef,
         connection: &SipConnection,
-    ) {
+    ) -> bool {
         let work = async {
             let message = SipMessage::try_from(bytes).ok()?;
             let message =
                 SipConnection::update_msg_received(message, from, protocol.to_stack()).ok()?;
-            if let SipMessage::Request(request) = &message {
-                let in_dialog = |request: &_| self.dialogs.knows(request);
-                match self.gate.judge(request, from.ip(), in_dialog) {
-                    Verdict::Take => {}
-                    Verdict::Refuse(code) => {
-                        self.gate.log_refusal(code, from.ip(), Instant::now());
-                        let refusal = refusal(endpoint, request, code);
-                        let to = stack_address(protocol, from);
-                        connection.send(refusal.into(), Some(&to)).await.ok()?;
+            let mut in_dialog = false;
+            match &message {
+                SipMessage::Request(request) => {
+                    in_dialog = self.dialogs.knows(request);
+                    match self.gate.judge(request, from.ip(), in_dialog) {
+                        Verdict::Take => {}
+                        Verdict::Refuse(code) => {
+                            self.gate.log_refusal(code, from.ip(), Instant::now());
+                            let refusal = refusal(endpoint, request, code);
+                            let to = stack_address(protocol, from);
+                            connection.send(refusal.into(), Some(&to)).await.ok()?;
+                            return None;
+                        }
+                    }
+                }
+                SipMessage::Response(response) => {
+                    if self.answered_again(endpoint, response).is_some() {
                         return None;
                     }
                 }
             }
             let from = stack_address(protocol, from);
             let handled = endpoint.on_received_message(message, connection.clone(), &from);
-            handled.await.ok()
+            handled.await.ok()?;
+            Some(in_dialog)
         };
         // The parser is somebody else's: what it does not bear ends this message only.
-        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        let taken = AssertUnwindSafe(work).catch_unwind().await;
+        taken.unwrap_or_else(|_| {
             tracing::debug!("a SIP message could not be handled");
-        }
+            None
+        }) == Some(true)
     }
 
     /// The way to an address, with a new connection where one is needed. `name` is what a certificate must be for.
@@ -284,7 +356,8 @@ impl Transports {
     ) -> io::Result<Path> {
         match protocol {
             Protocol::Udp => self.path_udp(remote).await,
-            Protocol::Tcp | Protocol::Tls => self.path_stream(protocol, remote, name).await,
+            Protocol::Tcp => self.path_stream(protocol, remote, None).await,
+            Protocol::Tls => self.path_stream(protocol, remote, name).await,
         }
     }
 
@@ -301,8 +374,8 @@ impl Transports {
         let bound = lock(&self.bound);
         let fits = |one: &&Arc<Bound>| {
             let ip = one.address.ip();
-            one.protocol == protocol
-                && (ip == source || ip.is_unspecified() && ip.is_ipv4() == source.is_ipv4())
+            let family = ip.is_ipv4() == source.is_ipv4() || one.both;
+            one.protocol == protocol && (ip == source || ip.is_unspecified() && family)
         };
         bound.iter().find(fits).cloned()
     }
@@ -327,7 +400,12 @@ impl Transports {
             protocol: Protocol::Udp,
             local: (source, bound.address.port()).into(),
             told: self.told(source, bound.address.port()),
-            remote,
+            remote: if bound.address.is_ipv6() {
+                mapped(remote)
+            } else {
+                remote
+            },
+            name: None,
         })
     }
 
@@ -337,9 +415,10 @@ impl Transports {
         remote: SocketAddr,
         name: Option<&str>,
     ) -> io::Result<Path> {
+        let key = (protocol, remote, name.map(str::to_owned));
         let known = {
             let flows = lock(&self.flows);
-            let flow = flows.get(&(protocol, remote));
+            let flow = flows.get(&key);
             flow.map(|flow| (flow.connection.clone(), flow.local))
         };
         let open = known.filter(|(connection, _)| {
@@ -355,7 +434,7 @@ impl Transports {
         };
         let (connection, local) = match open {
             Some(open) => open,
-            None => self.connect(protocol, remote, name, &endpoint).await?,
+            None => self.connect(&key, &endpoint).await?,
         };
         let port = listening.map_or(local.port(), |bound| bound.address.port());
         Ok(Path {
@@ -365,6 +444,7 @@ impl Transports {
             local: (local.ip(), port).into(),
             told: self.told(local.ip(), port),
             remote,
+            name: key.2,
         })
     }
 
@@ -383,6 +463,7 @@ impl Transports {
             protocol,
             // No address is this one, so that nobody is told to call here.
             address: (Ipv4Addr::BROADCAST, 0).into(),
+            both: false,
             endpoint: endpoint.clone(),
             connection: None,
         }));
@@ -391,11 +472,14 @@ impl Transports {
 
     async fn connect(
         self: &Arc<Self>,
-        protocol: Protocol,
-        remote: SocketAddr,
-        name: Option<&str>,
+        key: &FlowKey,
         endpoint: &EndpointInnerRef,
     ) -> io::Result<(SipConnection, SocketAddr)> {
+        let (protocol, remote, name) = key.clone();
+        let name = match name {
+            Some(name) => ServerName::try_from(name).map_err(io::Error::other)?,
+            None => ServerName::IpAddress(remote.ip().into()),
+        };
         // Its own address is told in the first message, which waits for the connection.
         let socket = match remote {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -410,16 +494,14 @@ impl Transports {
             connection: connection.clone(),
             local,
         };
-        lock(&self.flows).insert((protocol, remote), flow);
+        lock(&self.flows).insert(key.clone(), flow);
         let flow = Flowing {
             here: Arc::clone(self),
             endpoint: endpoint.clone(),
             protocol,
+            stranger: false,
         };
-        let name = match name {
-            Some(name) => ServerName::try_from(name.to_owned()).map_err(io::Error::other)?,
-            None => ServerName::IpAddress(remote.ip().into()),
-        };
+        let key = key.clone();
         let ends = (connection.clone(), outgoing);
         tokio::spawn(async move {
             let opened = flow.open(socket, remote, name, ends, closed.clone());
@@ -428,7 +510,7 @@ impl Transports {
                 closed.cancel();
             }
             closed.cancelled().await;
-            flow.here.forget_flow(protocol, remote);
+            flow.here.forget_flow(&key);
         });
         Ok((connection, local))
     }
@@ -460,7 +542,7 @@ impl Transports {
             .find(|one| Arc::ptr_eq(&one.endpoint, endpoint))?;
         let source = match source_towards(remote) {
             Ok(source) if bound.address.ip().is_unspecified() => source,
-            _ => bound.address.ip(),
+            _ => bound.address.ip().to_canonical(),
         };
         Some(Path {
             endpoint: endpoint.clone(),
@@ -469,8 +551,18 @@ impl Transports {
             local: (source, bound.address.port()).into(),
             told: self.told(source, bound.address.port()),
             remote,
+            name: None,
         })
     }
+}
+
+/// Whether IPv4 comes to a socket of IPv6: systems differ in what they do unasked.
+fn takes_both<'a, S>(socket: &'a S, address: SocketAddr) -> bool
+where
+    SockRef<'a>: From<&'a S>,
+{
+    address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        && SockRef::from(socket).only_v6().is_ok_and(|only| !only)
 }
 
 /// What a stream brings, for the part of the stack that it belongs to.
@@ -479,6 +571,8 @@ struct Flowing {
     here: Arc<Transports>,
     endpoint: EndpointInnerRef,
     protocol: Protocol,
+    /// Whether anybody may be on the other side: nobody who may call has connected, nor have we.
+    stranger: bool,
 }
 
 impl Flowing {
@@ -490,7 +584,7 @@ impl Flowing {
         acceptor: Option<TlsAcceptor>,
     ) -> io::Result<()> {
         let (here, protocol) = (Arc::clone(&self.here), self.protocol);
-        let local = stream.local_addr()?;
+        let local = canonical(stream.local_addr()?);
         let closed = here.closed.child_token();
         let ends = stream::connection(protocol, remote, closed.clone()).await?;
         let connection = ends.0.clone();
@@ -501,9 +595,10 @@ impl Flowing {
                 carry(stream, ends, remote, closed.clone(), Arc::new(self));
             }
         }
-        lock(&here.flows).insert((protocol, remote), Flow { connection, local });
+        let key = (protocol, remote, None);
+        lock(&here.flows).insert(key.clone(), Flow { connection, local });
         closed.cancelled().await;
-        here.forget_flow(protocol, remote);
+        here.forget_flow(&key);
         Ok(())
     }
 
@@ -532,10 +627,14 @@ impl Flowing {
 }
 
 impl Taker for Flowing {
-    async fn take(&self, bytes: &[u8], from: SocketAddr, connection: &SipConnection) {
+    async fn take(&self, bytes: &[u8], from: SocketAddr, connection: &SipConnection) -> bool {
         self.here
             .take(bytes, from, self.protocol, &self.endpoint, connection)
-            .await;
+            .await
+    }
+
+    fn stranger(&self) -> bool {
+        self.stranger
     }
 
     fn keeps(&self, remote: SocketAddr) -> bool {

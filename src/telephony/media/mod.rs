@@ -218,6 +218,7 @@ impl Media {
         self.threads.run(Arc::clone(&call), ports, tell);
         Ok(CallMedia {
             negotiation: Negotiation::new(&self.settings.codecs, self.settings.encryption, told),
+            public_only: false,
             call,
             events,
             _threads: Arc::clone(&self.threads),
@@ -229,6 +230,7 @@ impl Media {
 #[derive(Debug)]
 pub struct CallMedia {
     negotiation: Negotiation,
+    public_only: bool,
     call: Arc<Call>,
     events: mpsc::Receiver<MediaEvent>,
     _threads: Arc<Threads>,
@@ -258,14 +260,23 @@ impl CallMedia {
     }
 
     fn agree(&self) {
-        if let Some(agreement) = self.negotiation.agreement() {
-            self.call.session().agree(agreement, Instant::now());
+        if let Some(mut agreement) = self.negotiation.agreement().cloned() {
+            if self.public_only {
+                agreement.keep_public();
+            }
+            self.call.session().agree(&agreement, Instant::now());
         }
     }
 
     /// The call was taken. Before that no silence is told.
     pub fn answered(&self) {
         self.call.session().answered(Instant::now());
+    }
+
+    /// From now on nothing is sent to an address that is not public because a description names it: the other side is
+    /// somebody whom the settings do not name.
+    pub const fn public_only(&mut self) {
+        self.public_only = true;
     }
 
     /// Where the telephone's sound goes. Until then it is received and dropped.

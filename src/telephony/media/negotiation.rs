@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use super::description::{Description, Direction, Section, write_head, write_refusal};
 use super::secure::{Crypto, Suite};
 use super::{Codec, Encryption, SdpError};
+use crate::outgoing::reach::is_public;
 
 /// Milliseconds in a packet where nothing else is wanted.
 const PACKET_MS: u32 = 20;
@@ -82,6 +83,15 @@ pub struct Agreement {
     pub packet_ms: u32,
     /// Our key and theirs.
     pub crypto: Option<(Crypto, Crypto)>,
+}
+
+impl Agreement {
+    /// Forgets addresses that are not public. What is said goes to where the other side's packets come from, then.
+    pub fn keep_public(&mut self) {
+        let public = |address: &SocketAddr| is_public(address.ip());
+        self.rtp = self.rtp.filter(public);
+        self.rtcp = self.rtcp.filter(public);
+    }
 }
 
 /// See the module.

@@ -145,6 +145,38 @@ async fn two_encrypted_calls_hear_each_other_over_the_network() {
         .unwrap();
 }
 
+#[tokio::test]
+async fn sound_goes_nowhere_private_unless_it_comes_from_there() {
+    let media = media(28_064..=28_095, Encryption::Off);
+    let gateways = [(); 2].map(|()| std::net::UdpSocket::bind((HERE, 0)).unwrap());
+    let mut calls = [(); 2].map(|()| media.open(HERE, HERE).unwrap());
+    calls[1].public_only();
+    let mut rooms = Vec::new();
+    for (call, gateway) in calls.iter_mut().zip(&gateways) {
+        gateway.set_nonblocking(true).unwrap();
+        let port = gateway.local_addr().unwrap().port();
+        call.offer();
+        let answer = format!(
+            "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\n"
+        );
+        call.accepted(&answer).unwrap();
+        rooms.push((room(call), speaker(call, 500.0)));
+    }
+    let gateways = gateways.map(|gateway| tokio::net::UdpSocket::from_std(gateway).unwrap());
+    let mut packet = [0; rtp::LARGEST];
+    for _ in 0..10 {
+        let length = gateways[0].recv(&mut packet).await.unwrap();
+        assert!(rtp::Header::parse(&packet[..length]).is_some());
+    }
+    assert_eq!(calls[1].report().packets_out, 0);
+    let (length, from) = gateways[0].recv_from(&mut packet).await.unwrap();
+    // The pair of the second call is the next one.
+    let to = (from.ip(), from.port() + 2);
+    gateways[1].send_to(&packet[..length], to).await.unwrap();
+    gateways[1].recv(&mut packet).await.unwrap();
+    rooms.iter().for_each(|(_, speaker)| speaker.abort());
+}
+
 /// Rounds of a seed, or for as long as there is time.
 struct Rounds {
     rng: fastrand::Rng,

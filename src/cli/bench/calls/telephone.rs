@@ -143,6 +143,7 @@ impl Line {
             display_name: None,
             credentials: None,
             headers: Vec::new(),
+            private: true,
         };
         let mut leg = self.agent.call(reached, outbound, offer)?;
         let answer = timeout(PATIENCE, answered(&mut leg)).await;
