@@ -14,6 +14,7 @@ mod joining;
 pub mod limits;
 mod local;
 mod media;
+mod media_thread;
 mod negotiation;
 mod operations;
 mod participant;

@@ -9,6 +9,7 @@ pub mod header;
 mod leg;
 mod path;
 mod refer;
+mod requests;
 pub mod resolve;
 mod stream;
 #[cfg(test)]
@@ -31,9 +32,10 @@ use client::Caller;
 use dialog::{ALLOW, Dialog};
 use digest::{Authenticator, Credentials};
 use gate::{Gate, to_tag};
-pub use leg::{Failure, Invitation, Leg, LegEvent, Offered};
+pub use leg::{Failure, Invitation, Leg, LegEvent};
 pub use path::Protocol;
 pub use refer::Notification;
+pub use requests::Offered;
 use transports::Transports;
 
 /// Calls that wait to be looked at.
