@@ -19,6 +19,9 @@ use super::{Now, ParticipantKey, RoomKey};
 /// A publisher is asked for a picture at most so often, however many subscribers need one.
 const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How often at most the room is told of another codec of a track, whatever its packets are in.
+const RENAME_INTERVAL: Duration = Duration::from_secs(10);
+
 impl World {
     /// A media packet of a publisher, sent on to everybody whose slots carry its track.
     pub(super) fn rtp(
@@ -60,10 +63,16 @@ impl World {
             return;
         }
         // Offers tell what may come, and a client may prefer another codec in its next; packets tell what does come.
-        let mime = video_mime_of(payload.spec().codec);
-        let renamed = mime.filter(|mime| publication.info.mime_type != *mime);
+        let mime = video_mime_of(payload.spec().codec)
+            .filter(|_| publication.kind == SectionKind::Video)
+            .filter(|mime| publication.info.mime_type != *mime);
+        let rested = publication
+            .renamed
+            .is_none_or(|at| now.instant.saturating_duration_since(at) >= RENAME_INTERVAL);
+        let renamed = mime.filter(|_| rested);
         if let Some(mime) = renamed {
             mime.clone_into(&mut publication.info.mime_type);
+            publication.renamed = Some(now.instant);
         }
         let track = TrackSid::clone(&publication.sid);
         let passing = Passing {

@@ -75,6 +75,7 @@ impl MediaThread {
                     let mut said = inbox.len();
                     while said > 0 && self.obey(inbox.recv().await) {
                         said -= 1;
+                        self.flush();
                     }
                     if said > 0 {
                         break;
@@ -135,12 +136,14 @@ impl MediaThread {
 
     /// Takes what participants inside the process have to send.
     fn woken(&mut self) {
-        let mut local = self
-            .edge
-            .local
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let local = std::mem::take(&mut *local);
+        let local = {
+            let mut local = self
+                .edge
+                .local
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *local)
+        };
         for connection in local {
             self.world.local_media(connection, Now::read());
         }

@@ -126,6 +126,8 @@ pub struct Publication {
     pub told_subscribed: bool,
     /// When a picture to start from was last asked for.
     pub keyframe_asked: Option<Instant>,
+    /// When its packets last told another codec than was known.
+    pub renamed: Option<Instant>,
 }
 
 /// What happens when a participant next resumes, asked for by the client (`simulate`).

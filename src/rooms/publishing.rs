@@ -153,6 +153,7 @@ impl World {
             meter: LevelMeter::default(),
             told_subscribed: false,
             keyframe_asked: None,
+            renamed: None,
         }
     }
 

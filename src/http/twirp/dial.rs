@@ -88,10 +88,14 @@ fn encrypted(media: Option<SipMediaConfig>, older: i32, prefix: &str) -> Result<
             patient.is_some_and(|time| time != (0, 0)),
         ),
     ])?;
-    match SipMediaEncryption::try_from(media.encryption.unwrap_or(older)) {
+    let (field, wished) = match media.encryption {
+        Some(wished) => ("media.encryption", wished),
+        None => ("media_encryption", older),
+    };
+    match SipMediaEncryption::try_from(wished) {
         Ok(SipMediaEncryption::SipMediaEncryptRequire) => Ok(true),
         Ok(_) => Ok(false),
-        Err(_) => Err(invalid(format!("{prefix}media_encryption: is unknown"))),
+        Err(_) => Err(invalid(format!("{prefix}{field}: is unknown"))),
     }
 }
 

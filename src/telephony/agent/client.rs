@@ -8,7 +8,7 @@ use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Host, Method, Request, Response, SipMessage, Uri};
 use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transaction::transaction::{Transaction, TransactionEvent, TransactionEventSender};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::dialog::{Body, Dialog, ack, cancel, sdp};
@@ -84,11 +84,12 @@ impl Caller {
         }
         let known = (path.protocol, canonical(path.remote));
         let targets = super::resolve::targets(hop, path.protocol).await;
-        let (protocol, remote) = targets
-            .unwrap_or_default()
-            .into_iter()
-            .find(|(_, remote)| self.private || is_public(remote.ip()))
-            .unwrap_or(known);
+        let mut targets = targets.unwrap_or_default();
+        targets.retain(|(_, remote)| self.private || is_public(remote.ip()));
+        // A name may stand for several: who took part in the call until now is the one.
+        let stays = targets.is_empty() || targets.contains(&known);
+        let next = targets.first().copied().filter(|_| !stays);
+        let (protocol, remote) = next.unwrap_or(known);
         if path.protocol == Protocol::Udp && (protocol, remote) == known {
             return path;
         }
@@ -159,7 +160,9 @@ impl Caller {
     ) -> Next {
         loop {
             let response = tokio::select! {
+                biased;
                 response = attempt.responses.recv() => response,
+                _ = &mut attempt.ended => None,
                 () = sleep(CANCEL_PATIENCE), if state.cancelled => return Next::Done,
                 // Afterwards the answer may come over another connection.
                 () = path.closed(), if !state.provisional => None,
@@ -296,6 +299,8 @@ struct Attempt {
     transports: Arc<Transports>,
     invite: Request,
     responses: mpsc::Receiver<Response>,
+    /// When the transaction is over, whatever ended it.
+    ended: oneshot::Receiver<()>,
     transaction: TransactionEventSender,
     key: TransactionKey,
 }
@@ -308,7 +313,9 @@ impl Attempt {
         let sender = transaction.tu_sender.clone();
         let (answers, responses) = mpsc::channel(WAITING);
         transports.follow_answers(key.clone(), answers.clone());
+        let (end, ended) = oneshot::channel();
         tokio::spawn(async move {
+            let _end: oneshot::Sender<()> = end;
             while let Some(message) = transaction.receive().await {
                 if let SipMessage::Response(response) = message
                     && answers.send(response).await.is_err()
@@ -322,6 +329,7 @@ impl Attempt {
             transports: Arc::clone(transports),
             invite,
             responses,
+            ended,
             transaction: sender,
             key,
         })

@@ -93,7 +93,11 @@ impl Dialog {
         self.offering = false;
         if let Ok(to) = response.to_header() {
             to.value().clone_into(&mut self.remote);
-            self.remote_tag = Address::parse(to.value()).tag().map(str::to_owned);
+            let tag = Address::parse(to.value()).tag().map(str::to_owned);
+            if std::mem::replace(&mut self.remote_tag, tag.clone()) != tag {
+                // What another telephone that rang has asked says nothing of this one's numbers.
+                self.remote_cseq = None;
+            }
         }
         self.retarget(response);
         let mut routes = record_route(

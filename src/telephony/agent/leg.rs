@@ -33,7 +33,7 @@ pub enum LegEvent {
         /// Early media.
         sdp: Option<String>,
     },
-    /// The call was taken; it has been acknowledged.
+    /// The call was taken; that is acknowledged meanwhile.
     Answered {
         /// What answers our offer.
         sdp: Option<String>,
@@ -155,11 +155,7 @@ impl Leg {
 
     /// What happens next. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<LegEvent> {
-        let event = self.events.recv().await;
-        if let Some(LegEvent::Acknowledged { .. } | LegEvent::Unacknowledged) = event {
-            lock(&self.caller.dialog).offering = false;
-        }
-        event
+        self.events.recv().await
     }
 
     /// The Call-ID of SIP.
@@ -426,6 +422,8 @@ async fn follow_invite(
         _ => None,
     });
     if let Some(event) = event {
+        // Before it is told: the other side may want other media right behind.
+        lock(&caller.dialog).offering = false;
         let _told = events.send(event).await;
     }
 }

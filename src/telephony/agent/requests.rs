@@ -162,7 +162,8 @@ async fn answer_request(
         Method::Options => (200, None),
         _ => (405, None),
     };
-    let headers = lock(&caller.dialog).answer_headers(&lock(&caller.path));
+    let path = lock(&caller.path).clone();
+    let headers = lock(&caller.dialog).answer_headers(&path);
     let _answered = transaction
         .reply_with(StatusCode::from(code), headers, None)
         .await;
@@ -182,7 +183,7 @@ pub(super) fn response(
     sdp: Option<String>,
     more: Vec<Header>,
 ) -> rsipstack::sip::Response {
-    let path = lock(&caller.path);
+    let path = lock(&caller.path).clone();
     let dialog = lock(&caller.dialog);
     let body = sdp.map(Body::sdp);
     let bytes = body.as_ref().map(|body| body.bytes.clone());

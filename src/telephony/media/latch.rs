@@ -4,7 +4,8 @@
 //! Anybody can send packets to a port. The rules against a stranger who takes a call over:
 //! 1. The first sender is believed, until one at the address in the description sends: that one is.
 //! 2. After that others are not heard. When the one who is believed is silent for a second, another port of the same host is,
-//!    or of the host in the description, or of that with whom the call is signalled: nobody else, however long it is.
+//!    or of the host in the description, or of that with whom the call is signalled. Nobody else is, however long it is; but
+//!    where the one who is believed is none of these, and may have been a stranger, somebody else is after ten seconds.
 //! 3. A new address in the description begins anew.
 //! 4. Where media is encrypted, who has the key is believed, wherever it is.
 
@@ -13,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Silence after which another port is believed: a telephone whose NAT forgot it is heard again soon.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// Silence after which somebody who is not known gives way to somebody who is not known either.
+const LOST: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]
@@ -49,8 +53,7 @@ impl Latch {
                 address == from
                     || authentic
                     || self.described == Some(from)
-                    || (now.saturating_duration_since(at) >= SILENCE
-                        && self.knows(address.ip(), from.ip()))
+                    || self.may_follow(address.ip(), from.ip(), now.saturating_duration_since(at))
             }
         };
         if believed {
@@ -59,10 +62,12 @@ impl Latch {
         believed
     }
 
-    /// Whether a host may follow the one that was believed.
-    fn knows(&self, believed: IpAddr, host: IpAddr) -> bool {
+    /// Whether a host may follow the one that was believed, which has been silent for so long.
+    fn may_follow(&self, believed: IpAddr, host: IpAddr, silence: Duration) -> bool {
         let described = self.described.map(|address| address.ip());
-        host == believed || host == self.peer || described == Some(host)
+        let known = |host: IpAddr| host == self.peer || described == Some(host);
+        (silence >= SILENCE && (host == believed || known(host)))
+            || (silence >= LOST && !known(believed))
     }
 
     /// Where packets go, if that is known.
@@ -136,6 +141,16 @@ mod tests {
             assert!(latch.hears(from, false, now + SILENCE), "{from}");
             assert_eq!(latch.target(), Some(from));
         }
+    }
+
+    #[test]
+    fn a_stranger_who_was_first_gives_way_when_nothing_comes_any_more() {
+        let (mut latch, now) = (latch(), Instant::now());
+        latch.describe(Some(address(1)));
+        assert!(latch.hears(address(9), false, now));
+        assert!(!latch.hears(address(2), false, now + SILENCE));
+        assert!(latch.hears(address(2), false, now + LOST));
+        assert_eq!(latch.target(), Some(address(2)));
     }
 
     #[test]

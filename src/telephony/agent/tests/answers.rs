@@ -222,10 +222,10 @@ async fn who_calls_and_closes_the_connection_has_given_up() {
             timeout(PATIENCE, path.closed()).await.unwrap();
             leg.answer("v=0".to_owned());
         }
-        assert!(matches!(
-            next(&mut leg).await,
-            LegEvent::Cancelled | LegEvent::Unacknowledged
-        ));
+        let event = next(&mut leg).await;
+        let cancelled = matches!(event, LegEvent::Cancelled);
+        let unheard = answer && matches!(event, LegEvent::Unacknowledged);
+        assert!(cancelled || unheard, "{answer}: {event:?}");
     }
 }
 
