@@ -31,6 +31,7 @@ use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
 use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::providers::RecordingStore;
 use crate::providers::embedded::EmbeddedError;
+use crate::providers::embedded::telephone::EmbeddedTelephone;
 use crate::providers::file::FileStore;
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
@@ -42,6 +43,7 @@ use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::webhooks::{WebhookSettings, Webhooks};
 use rooms::OpenRooms;
+pub(crate) use rooms::check_telephone;
 
 /// How long sessions that must end may take for their last words and their close frame.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -393,6 +395,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         draining: CancellationToken::new(),
         work: TaskTracker::new(),
         closing: CancellationToken::new(),
+        telephone: rooms.telephone(),
     };
     let limits = web::Data::new(Limits::new(settings));
     let admission = limits.clone();
@@ -500,6 +503,7 @@ struct Drain {
     draining: CancellationToken,
     work: TaskTracker,
     closing: CancellationToken,
+    telephone: Option<Arc<EmbeddedTelephone>>,
 }
 
 impl Drain {
@@ -513,6 +517,10 @@ impl Drain {
         );
         // New connections are still taken, so that a load balancer is told by /readyz.
         self.draining.cancel();
+        // But no calls, which would be cut: whoever calls goes elsewhere.
+        if let Some(telephone) = &self.telephone {
+            telephone.take_no_more();
+        }
         self.work.close();
         let done = tokio::select! {
             () = self.work.wait() => true,

@@ -70,6 +70,23 @@ fn check_tells_which_engines_there_are_and_what_to_install_for_the_others() {
     }
 }
 
+/// Mistakes that are more than a wrong shape of one value.
+#[test]
+fn check_and_serve_find_the_same_mistakes_of_the_telephone() {
+    for (mistake, names) in [
+        ("sip.listen=127.0.0.1:5060", "sip.listen"),
+        ("sip.listen=udp:127.0.0.1:99999", "sip.listen"),
+        ("sip.listen=tls:127.0.0.1:0", "sip.tls_cert"),
+        ("sip.rtp_ports=5500-5500", "sip.rtp_ports"),
+    ] {
+        for command in ["check", "serve"] {
+            let output = vivavoce([command, "--set", mistake]);
+            assert_eq!(output.status.code(), Some(2), "{command} {mistake}");
+            assert!(stderr(&output).contains(names), "{}", stderr(&output));
+        }
+    }
+}
+
 #[test]
 fn what_is_said_is_written_down_again() {
     let folder = tempfile::tempdir().unwrap();

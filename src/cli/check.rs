@@ -5,7 +5,7 @@ use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
 use crate::outgoing::Authorities;
-use crate::server::{engines, secure};
+use crate::server::{check_telephone, engines, secure};
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
     // Their files are all that loading has not looked at.
@@ -13,6 +13,7 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
     let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
     Authenticator::open(&config.settings.auth, &authorities).map_err(Failure::usage)?;
     secure(&config.settings).map_err(Failure::usage)?;
+    check_telephone(&config.settings).map_err(Failure::usage)?;
     println!("settings: good");
     for warning in auth::warnings(&config.settings.auth) {
         println!("warning: {warning}");

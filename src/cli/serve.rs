@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure, load};
 use crate::outgoing::Authorities;
+use crate::server::check_telephone;
 use crate::{server, telemetry};
 
 #[derive(Debug, Args)]
@@ -44,6 +45,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let collector = settings.telemetry.otlp_endpoint.as_deref();
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(Failure::usage)?;
+    check_telephone(settings).map_err(Failure::usage)?;
     let traces = telemetry::start(
         settings.log.level,
         settings.log.format,

@@ -150,6 +150,11 @@ impl OpenRooms {
         }
     }
 
+    /// The telephone of this process.
+    pub(super) fn telephone(&self) -> Option<Arc<EmbeddedTelephone>> {
+        self.telephone.clone()
+    }
+
     /// Ends the rooms of this process; their last events are told for `patience` at most.
     pub(super) async fn finish(self, patience: Duration) {
         if let Some(telephone) = self.telephone {
@@ -168,6 +173,15 @@ impl OpenRooms {
             news.finish(patience).await;
         }
     }
+}
+
+/// Whether the telephone would start. The error names the setting.
+pub(crate) fn check_telephone(settings: &Settings) -> Result<(), ServerError> {
+    if livekit::mode(&settings.rtc) == RtcMode::Embedded {
+        telephone_tls(settings)?;
+        EmbeddedTelephone::check(&settings.sip).map_err(ServerError::Telephone)?;
+    }
+    Ok(())
 }
 
 /// What the telephone speaks TLS with.

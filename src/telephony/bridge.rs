@@ -97,6 +97,8 @@ struct Lines {
     placing: usize,
     ended: VecDeque<Arc<Line>>,
     stopping: bool,
+    /// Whether no call is begun any more.
+    closed: bool,
 }
 
 /// Room for one call; given back when dropped without becoming one.
@@ -118,7 +120,10 @@ impl Inner {
 
     fn slot(self: &Arc<Self>) -> Option<Slot> {
         let mut lines = self.lines();
-        if lines.stopping || lines.live.len() + lines.placing >= self.settings.most_calls {
+        if lines.stopping
+            || lines.closed
+            || lines.live.len() + lines.placing >= self.settings.most_calls
+        {
             return None;
         }
         lines.placing += 1;
@@ -227,6 +232,11 @@ impl Bridge {
     /// Where it listens, in the order of the settings.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.inner.addresses
+    }
+
+    /// Takes and places no further calls; those that there are go on.
+    pub fn take_no_more(&self) {
+        self.inner.lines().closed = true;
     }
 
     /// Ends every call and closes everything.

@@ -270,3 +270,26 @@ async fn there_are_no_more_calls_than_there_may_be() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
+    let (mut ann, mut bob) = connected(Protocol::Udp).await;
+    for bridge in [&ann.bridge, &bob.bridge] {
+        bridge.take_no_more();
+    }
+    let placed = ann.bridge.call(House::new_call(&bob, Protocol::Udp)).await;
+    assert_eq!(placed.unwrap_err().kind, CallErrorKind::Full);
+    // What comes is refused as well.
+    let mut cid = house(Protocol::Udp, 1).await;
+    cid.bridge
+        .call(House::new_call(&bob, Protocol::Udp))
+        .await
+        .unwrap();
+    cid.becomes(CallStatus::Dialing).await;
+    cid.becomes(CallStatus::Hangup(HangupCause::Failed)).await;
+    ann.bridge.stop().await;
+    for house in [&mut ann, &mut bob] {
+        let ended = timeout(PATIENCE, house.news.recv()).await.unwrap().unwrap();
+        assert!(ended.status.cause().is_some(), "{ended:?}");
+    }
+}

@@ -46,6 +46,32 @@ impl EmbeddedTelephone {
         Ok(Self { bridge })
     }
 
+    /// Whether it would start, as far as can be said without its sockets and files. The error names the setting.
+    pub fn check(sip: &Sip) -> Result<(), io::Error> {
+        let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        for text in &sip.listen.0 {
+            let secured = sip.tls_cert.is_some() && sip.tls_key.is_some();
+            if listen(text)?.protocol == Protocol::Tls && !secured {
+                let needs = "needs sip.tls_cert and sip.tls_key";
+                return Err(wrong(format!("sip.listen: {text}: {needs}")));
+            }
+        }
+        let (first, last) = (sip.rtp_ports.first, sip.rtp_ports.last);
+        if first
+            .checked_next_multiple_of(2)
+            .is_none_or(|rtp| rtp >= last)
+        {
+            let needs = "a call needs an even port and the one above it";
+            return Err(wrong(format!("sip.rtp_ports: {first}-{last}: {needs}")));
+        }
+        Ok(())
+    }
+
+    /// Takes and places no further calls; those that there are go on.
+    pub fn take_no_more(&self) {
+        self.bridge.take_no_more();
+    }
+
     /// Ends every call.
     pub async fn stop(&self) {
         self.bridge.stop().await;

@@ -254,9 +254,9 @@ impl Call {
                 }
                 _ => {}
             },
-            Input::Cancelled => self.over(HangupCause::Remote, outputs),
+            Input::Cancelled => self.over(HangupCause::Cancelled, outputs),
             // What was hung up before the answer still wants one (RFC 3261 section 15.1.2).
-            Input::Ended => self.refuse(487, HangupCause::Remote, outputs),
+            Input::Ended => self.refuse(487, HangupCause::Cancelled, outputs),
             Input::Left => self.refuse(480, HangupCause::Local, outputs),
             Input::HangUp(HangupCause::Shutdown) => {
                 self.refuse(503, HangupCause::Shutdown, outputs);
@@ -289,7 +289,7 @@ impl Call {
             // Whoever called gave up while our answer was on its way: it was never sent.
             Input::Cancelled => {
                 outputs.extend(self.transfer.ended().map(Output::Transferred));
-                return self.over(HangupCause::Remote, outputs);
+                return self.over(HangupCause::Cancelled, outputs);
             }
             Input::Left => return self.hang_up(HangupCause::Local, outputs),
             Input::HangUp(cause) => return self.hang_up(cause, outputs),

@@ -144,16 +144,19 @@ impl Line {
             status: state.status,
             age: now.saturating_duration_since(self.began),
             answered_after: answered.map(|at| at.saturating_duration_since(self.began)),
-            media: state.media.as_ref().map(|media| telephone::MediaReport {
-                codec: media.codec.map_or("", super::super::media::Codec::name),
-                encrypted: media.encrypted,
-                received: media.packets_in,
-                lost: media.lost_in,
-                jitter_ms: media.jitter_ms.into(),
-                sent: media.packets_out,
-                lost_there: media.lost_out,
-                first_received: since_answer(media.first_in_ms),
-                first_sent: since_answer(media.first_out_ms),
+            // Before both sides agree on a codec there is none.
+            media: state.media.as_ref().and_then(|media| {
+                Some(telephone::MediaReport {
+                    codec: media.codec?.name(),
+                    encrypted: media.encrypted,
+                    received: media.packets_in,
+                    lost: media.lost_in,
+                    jitter_ms: media.jitter_ms.into(),
+                    sent: media.packets_out,
+                    lost_there: media.lost_out,
+                    first_received: since_answer(media.first_in_ms),
+                    first_sent: since_answer(media.first_out_ms),
+                })
             }),
         }
     }
@@ -262,8 +265,20 @@ impl Task {
             goodbye: Goodbye::Nothing,
             over: false,
         };
+        let (call, direction) = (
+            running.task.line.sip_call_id.clone(),
+            running.task.line.direction,
+        );
+        tracing::info!(call, ?direction, "a call has begun");
         running.tell(*running.task.call.status()).await;
         running.follow().await;
+        let cause = running
+            .task
+            .call
+            .status()
+            .cause()
+            .map_or("", HangupCause::as_str);
+        tracing::info!(call, ?direction, cause, "a call has ended");
         running.finish().await;
     }
 }

@@ -172,7 +172,7 @@ fn a_call_that_came_is_answered_when_somebody_hears_it_or_after_a_second() {
     let mut clock = inbound();
     assert_eq!(
         clock.give(Input::Cancelled),
-        [hangup(HangupCause::Remote), Output::Over]
+        [hangup(HangupCause::Cancelled), Output::Over]
     );
 }
 
@@ -189,7 +189,7 @@ fn a_call_that_came_and_is_hung_up_before_the_answer_is_still_answered() {
             clock.give(Input::Ended),
             [
                 Output::Refuse(487),
-                hangup(HangupCause::Remote),
+                hangup(HangupCause::Cancelled),
                 Output::Over
             ]
         );
@@ -205,7 +205,7 @@ fn a_call_that_was_given_up_while_it_was_answered_is_over() {
     assert_eq!(clock.give(Input::Heard)[0], Output::Answer);
     assert_eq!(
         clock.give(Input::Cancelled),
-        [hangup(HangupCause::Remote), Output::Over],
+        [hangup(HangupCause::Cancelled), Output::Over],
         "there is no dialog that could be hung up"
     );
 }
