@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 pub use configured::Configured;
 use file::HookFile;
@@ -29,8 +30,10 @@ pub use url::LONGEST_URL;
 use crate::auth::Access;
 use crate::config::{Secret, Settings};
 
-/// How often a change is decided anew because others make one meanwhile.
-const MOST_ATTEMPTS: usize = 8;
+/// How often a change is decided anew because others make one meanwhile …
+const MOST_ATTEMPTS: u64 = 32;
+/// … after a pause by chance, of at most so much more each time: whoever lost once would lose to the same again.
+const PAUSE_MS: u64 = 2;
 /// How often servers that share their hooks look for changes of others: they agree within a second.
 const LOOK: Duration = Duration::from_millis(400);
 /// The longest pause after Redis did not answer; the first is twice as long as between looks, and each is twice the last.
@@ -148,7 +151,8 @@ impl Hooks {
     ) -> Result<Vec<Hook>, HookError> {
         let mut kept = self.0.kept.lock().await;
         self.load_into(&mut kept).await?;
-        for _ in 0..MOST_ATTEMPTS {
+        for attempt in 0..MOST_ATTEMPTS {
+            sleep(Duration::from_millis(fastrand::u64(0..=attempt * PAUSE_MS))).await;
             if kept.shared.is_some() {
                 self.look(&mut kept).await.map_err(storage)?;
             }
@@ -168,7 +172,7 @@ impl Hooks {
     pub async fn watch(&self) {
         let mut pause = LOOK;
         loop {
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
             let mut kept = self.0.kept.lock().await;
             if kept.shared.is_none() {
                 return;

@@ -189,6 +189,8 @@ pub struct Participant {
     pub loss: f32,
     pub quality: Option<proto::ConnectionQuality>,
     pub on_resume: Option<OnResume>,
+    /// Whether its session is of no use any more and the client was asked to start anew, though it may not have heard that.
+    pub renewed: bool,
     /// Until when it is called a speaker, asked for by the client (`simulate`).
     pub simulated_speaker_until: Option<Instant>,
 }

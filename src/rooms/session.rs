@@ -117,9 +117,11 @@ impl World {
         let room = self.room_names.get(&admission.room).copied();
         let key = room.and_then(|room| self.participant_in(room, admission.identity()));
         let participant = key.and_then(|key| self.participants.get_mut(&key));
-        let Some(participant) =
-            participant.filter(|participant| sid.is_empty() || &*participant.sid == sid)
-        else {
+        // One that was to start anew resumes when its connection was lost before it heard that.
+        let goes_on = |participant: &&mut Participant| {
+            (sid.is_empty() || &*participant.sid == sid) && !participant.renewed
+        };
+        let Some(participant) = participant.filter(goes_on) else {
             self.refuse(
                 connection,
                 Action::Reconnect,
@@ -223,11 +225,11 @@ impl World {
 
     /// Asks a client to start anew, with a new peer connection.
     pub(super) fn renew(&mut self, key: ParticipantKey, reason: DisconnectReason) {
-        let connection = self
-            .participants
-            .get(&key)
-            .and_then(|participant| participant.connection);
-        if let Some(connection) = connection {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        participant.renewed = true;
+        if let Some(connection) = participant.connection {
             self.leave_on(connection, Action::Reconnect, reason);
         }
     }

@@ -223,6 +223,21 @@ fn a_resume_of_nobody_starts_anew() {
 }
 
 #[test]
+fn who_was_to_start_anew_and_has_not_heard_it_does_not_resume() {
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let sid = bench.join_response(alice).participant.clone().unwrap().sid;
+    bench.world.renew_participant("kitchen", "alice").unwrap();
+    let mut again = Bench::admission("alice", |_| ());
+    again.resume = Some(sid);
+    let resumed = bench.connect(again);
+    assert_eq!(
+        bench.leave_of(resumed),
+        Some((Action::Reconnect, DisconnectReason::StateMismatch))
+    );
+}
+
+#[test]
 fn a_resume_goes_on_with_the_same_session() {
     let mut bench = Bench::new(|_| ());
     let alice = bench.join("alice");
