@@ -203,7 +203,6 @@ impl World {
             offer_asked: None,
             stale: false,
             judged_from: None,
-            renewed: false,
             loss: 0.0,
             quality: None,
             on_resume: None,

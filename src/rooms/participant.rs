@@ -130,13 +130,15 @@ pub struct Publication {
     pub renamed: Option<Instant>,
 }
 
-/// What happens when a participant next resumes, asked for by the client (`simulate`).
+/// What happens when a participant next resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnResume {
-    /// The socket is closed after the answer to the resume.
+    /// The socket is closed after the answer to the resume, as the client has asked for (`simulate`).
     CloseAfter,
-    /// The socket is closed before any message.
+    /// The socket is closed before any message, as the client has asked for.
     CloseBefore,
+    /// It is to start anew: its session is of no use any more. It was told so, and may not have heard it.
+    StartAnew,
 }
 
 /// See the module.
@@ -189,8 +191,6 @@ pub struct Participant {
     pub loss: f32,
     pub quality: Option<proto::ConnectionQuality>,
     pub on_resume: Option<OnResume>,
-    /// Whether its session is of no use any more and the client was asked to start anew, though it may not have heard that.
-    pub renewed: bool,
     /// Until when it is called a speaker, asked for by the client (`simulate`).
     pub simulated_speaker_until: Option<Instant>,
 }

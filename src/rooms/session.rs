@@ -119,7 +119,8 @@ impl World {
         let participant = key.and_then(|key| self.participants.get_mut(&key));
         // One that was to start anew resumes when its connection was lost before it heard that.
         let goes_on = |participant: &&mut Participant| {
-            (sid.is_empty() || &*participant.sid == sid) && !participant.renewed
+            (sid.is_empty() || &*participant.sid == sid)
+                && participant.on_resume != Some(OnResume::StartAnew)
         };
         let Some(participant) = participant.filter(goes_on) else {
             self.refuse(
@@ -228,7 +229,7 @@ impl World {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
-        participant.renewed = true;
+        participant.on_resume = Some(OnResume::StartAnew);
         if let Some(connection) = participant.connection {
             self.leave_on(connection, Action::Reconnect, reason);
         }
