@@ -206,7 +206,7 @@ async fn a_caller_gives_up_before_anybody_answers() {
     let exchange = Exchange::start();
     let mut telephone = Sipp::call(&Scenario::gives_up(), CALLED, &exchange.address());
     telephone.passed().await;
-    assert_eq!(over(&exchange).await, "remote");
+    assert_eq!(over(&exchange).await, "cancelled");
 }
 
 #[tokio::test]
