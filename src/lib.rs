@@ -2,23 +2,26 @@
 //! calls, and records what was said. `docs/architecture.md` is the plan of the house; each folder below is one room.
 
 pub mod actors;
-pub mod audio;
 pub mod auth;
 pub mod cli;
-pub mod config;
 pub mod emulators;
+#[cfg(test)]
+mod entry_points;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod hooks;
 pub mod http;
-pub mod json;
-pub mod outgoing;
-pub mod phone;
-pub mod process;
 pub mod providers;
+pub mod quotas;
 pub mod recordings;
 pub mod rooms;
-pub(crate) mod sentences;
 pub mod server;
+pub mod shared_limit;
 pub mod synthesis;
 pub mod telemetry;
 pub mod telephony;
 pub mod webhooks;
+
+pub use vivavoce_audio as audio;
+pub use vivavoce_config as config;
+pub use vivavoce_core::{host_name, json, outgoing, phone, process, sentences};

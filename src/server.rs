@@ -1,6 +1,7 @@
 //! Puts the server together from the settings, and runs it until it is told to stop.
 
 mod rooms;
+pub mod settings;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use actix::{Actor, Addr};
 use actix_web::dev::ServerHandle;
 use actix_web::middleware::from_fn;
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, web};
 use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -26,18 +27,23 @@ use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
-use crate::hooks::{Configured, Hooks};
-use crate::http::{self, AppState, Limits, Origins, Sockets, socket, tls};
+use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
+use crate::http::{
+    self, AllowedHosts, AppState, Connections, Limits, Listen, Origins, Sockets, tls,
+};
 use crate::outgoing::{Authorities, AuthoritiesError};
+use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
 use crate::providers::embedded::EmbeddedError;
 use crate::providers::embedded::telephone::EmbeddedTelephone;
 use crate::providers::file::FileStore;
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
+use crate::providers::veil::Veil;
 use crate::providers::{
     ProviderTable, azure, cartesia, deepgram, elevenlabs, google, livekit, local, null,
 };
+use crate::quotas::{FairQueue, Quotas, Share};
 use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
@@ -119,7 +125,7 @@ pub fn engines(settings: &Settings) -> Vec<local::Engine> {
 }
 
 /// The bounds of one-shot speech, from the settings.
-pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
+pub fn synthesis_settings(settings: &Settings, quotas: &Quotas) -> SynthesisSettings {
     let cache = &settings.cache;
     SynthesisSettings {
         cache: cache.enabled.then(|| CacheSettings {
@@ -129,6 +135,8 @@ pub fn synthesis_settings(settings: &Settings) -> SynthesisSettings {
             memory_bytes: cache.memory_bytes.0,
         }),
         per_provider: settings.limits.syntheses_per_provider,
+        quota: quotas.syntheses.clone(),
+        share: quotas.share,
     }
 }
 
@@ -210,6 +218,7 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
             Duration::MAX
         },
         room_complexity: settings.rtc.complexity,
+        public_recordings: settings.auth.public_recordings,
     }
 }
 
@@ -223,17 +232,27 @@ fn transport(settings: &Settings) -> Result<Transport, ServerError> {
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
     let providers = &settings.providers;
-    local::add_to(&mut table, providers)?;
+    let share = Share::of(settings);
+    local::add_to(&mut table, providers, share)?;
     null::add_to(&mut table, providers);
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(io::Error::other)?;
     let transport = Transport::new(&authorities).map_err(io::Error::other)?;
-    let transport = transport.with_oldest(settings.outgoing.connection_seconds);
+    let transport = transport
+        .with_oldest(settings.outgoing.connection_seconds)
+        .with_share(share);
     deepgram::add_to(&mut table, providers, &transport);
     elevenlabs::add_to(&mut table, providers, &transport);
     google::add_to(&mut table, providers, &transport);
     azure::add_to(&mut table, providers, &transport);
     cartesia::add_to(&mut table, providers, &transport);
+    let credentials = [
+        &providers.deepgram_api_key,
+        &providers.elevenlabs_api_key,
+        &providers.cartesia_api_key,
+        &providers.azure_subscription_key,
+    ];
+    table.veil(&Veil::over(credentials.into_iter().flatten()));
     Ok(table)
 }
 
@@ -267,8 +286,9 @@ fn raise_file_limit(settings: &Settings) -> usize {
 fn synthesizer(
     settings: &Settings,
     providers: &Arc<ProviderTable>,
+    quotas: &Quotas,
 ) -> Result<Arc<Synthesizer>, ServerError> {
-    let synthesis = synthesis_settings(settings);
+    let synthesis = synthesis_settings(settings, quotas);
     let folder = synthesis
         .cache
         .as_ref()
@@ -304,30 +324,48 @@ fn warn(config: &Config) {
     for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
+    let confinement = Confinement::of_this_system();
+    if !confinement.is_whole() {
+        tracing::warn!("the programs that this server runs are not wholly {confinement}");
+    }
 }
 
 /// Who keeps and tells what happens.
 struct Tellers {
     webhooks: Webhooks,
     hooks: Addr<HookRegistry>,
+    /// Who knows whose calls are; nobody asks while authentication is off.
+    owners: Option<CallOwners>,
     recordings: Option<Arc<Recordings>>,
     egresses: Option<Arc<Egresses>>,
 }
 
 /// Must be called in an actor system.
-async fn tellers(settings: &Settings, authorities: &Authorities) -> Result<Tellers, ServerError> {
+async fn tellers(
+    settings: &Settings,
+    authorities: &Authorities,
+    quotas: &Quotas,
+) -> Result<Tellers, ServerError> {
     let hooks = hooks(settings, authorities).await?;
     let keys = hooks.configured().keys();
     let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), authorities);
     let webhooks = webhooks.map_err(ServerError::Webhooks)?;
     let prefix = settings.sip.room_prefix.clone();
-    let hooks = HookRegistry::new(hooks, webhooks.clone(), prefix).start();
+    let numbers = TenantNumbers::read(settings.sip.tenant_numbers.as_ref());
+    let numbers = numbers.map_err(ServerError::Hooks)?;
+    let owners = CallOwners::new(hooks.clone(), numbers);
+    let owners = settings.auth.required.then_some(owners);
+    let hooks = HookRegistry::new(hooks, webhooks.clone(), prefix, owners.clone()).start();
     let recordings = recordings(settings, authorities).await?;
-    let recordings = recordings.map(|recordings| Arc::new(recordings.telling(webhooks.clone())));
+    let recordings = recordings.map(|recordings| {
+        let counted = recordings.counted(quotas.recordings.clone());
+        Arc::new(counted.telling(webhooks.clone()))
+    });
     let egresses = egresses(settings, recordings.as_ref());
     Ok(Tellers {
         webhooks,
         hooks,
+        owners,
         recordings,
         egresses,
     })
@@ -341,8 +379,9 @@ fn behind_the_doors(
     tellers: &Tellers,
     rooms: &OpenRooms,
     drain: &Drain,
+    quotas: &Quotas,
 ) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
-    let synthesizer = synthesizer(settings, providers)?;
+    let synthesizer = synthesizer(settings, providers, quotas)?;
     let sessions = SessionRegistry::default().start();
     let services = Arc::new(SessionServices {
         providers: Arc::clone(providers),
@@ -353,6 +392,7 @@ fn behind_the_doors(
         webhooks: Some(tellers.webhooks.clone()),
         recordings: tellers.recordings.clone(),
         egresses: tellers.egresses.clone(),
+        quotas: quotas.clone(),
         closing: drain.closing.clone(),
         settings: session_settings(settings),
     });
@@ -361,6 +401,7 @@ fn behind_the_doors(
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(providers)).start(),
         rooms: rooms.registry.clone(),
+        room_lists: FairQueue::new(1, Share::NONE),
         calls: rooms.calls.clone(),
         hooks: tellers.hooks.clone(),
         embedded_rooms: rooms.embedded.clone(),
@@ -382,12 +423,15 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let secure = secure(settings)?;
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
-    let tellers = tellers(settings, &authorities).await?;
+    let quotas = Quotas::new(settings);
+    let tellers = tellers(settings, &authorities, &quotas).await?;
     let rooms = OpenRooms::open(
         settings,
         &authorities,
         &tellers.webhooks,
         &tellers.hooks.clone().recipient(),
+        tellers.owners.clone(),
+        &quotas.calls,
     )
     .await?;
     let drain = Drain {
@@ -397,10 +441,13 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         closing: CancellationToken::new(),
         telephone: rooms.telephone(),
     };
-    let limits = web::Data::new(Limits::new(settings));
-    let admission = limits.clone();
+    let limits = web::Data::new(Limits::new(settings, &quotas));
     let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
-    let (sockets, state) = behind_the_doors(settings, auth, &providers, &tellers, &rooms, &drain)?;
+    let open = !settings.auth.required;
+    let hosts = web::Data::new(AllowedHosts::new(settings, settings.server.host, open));
+    let (sockets, state) = behind_the_doors(
+        settings, auth, &providers, &tellers, &rooms, &drain, &quotas,
+    )?;
     let Tellers {
         webhooks,
         recordings,
@@ -417,38 +464,32 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
         workers => workers,
     };
     let metrics_address = settings.telemetry.metrics_address;
-    let server = HttpServer::new(move || {
+    let listen = Listen {
+        address,
+        tls: secure,
+        workers,
+        max_connections: connections,
+        connections: Arc::new(Connections::new(settings, connections)),
+        shutdown_seconds: settings.shutdown.drain_seconds.as_secs(),
+    };
+    let server = listen.serve(move || {
         App::new()
             .app_data(state.clone())
             .app_data(sockets.clone())
             .app_data(limits.clone())
             .app_data(origins.clone())
+            .app_data(hosts.clone())
             // From the inside to the outside: whatever is refused is observed, and shown to the pages that may see it.
             .wrap(from_fn(http::limit_by_address))
             .wrap(from_fn(http::allow_origins))
+            .wrap(from_fn(http::check_host))
             .wrap(from_fn(http::observe))
+            .wrap(from_fn(http::track_connections))
             .configure(|app| http::configure(app, metrics_address.is_none()))
-    })
-    .disable_signals()
-    // A caller who has hung up wants no answer: what is done for it alone is dropped.
-    .h1_allow_half_closed(false)
-    .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
-    .on_connect(move |io, extensions| {
-        if admission.admit_connection(io, extensions) {
-            socket::accepted(io, extensions);
-        }
-    })
-    .shutdown_timeout(settings.shutdown.drain_seconds.as_secs())
-    .workers(workers)
-    .max_connections((connections / workers).max(1));
-    let server = match secure {
-        Some(secure) => server.bind_rustls_0_23(address, secure),
-        None => server.bind(address),
-    }
-    .map_err(|source| ServerError::Listen { address, source })?;
-    let address = server.addrs().first().copied().unwrap_or(address);
-    let metrics = metrics_address.map(serve_metrics).transpose()?;
-    let running = server.run();
+    });
+    let (address, running) = server.map_err(|source| ServerError::Listen { address, source })?;
+    let metrics = metrics_address.map(|address| serve_metrics(address, settings));
+    let metrics = metrics.transpose()?;
     announce(address, settings);
 
     actix_web::rt::spawn(drain.run(stop, running.handle()));
@@ -547,8 +588,8 @@ async fn finish(uploads: Option<Uploads>, webhooks: &Webhooks) {
 }
 
 /// Shows the metrics at an address of their own until they are stopped.
-fn serve_metrics(address: SocketAddr) -> Result<ServerHandle, ServerError> {
-    let (address, server) = http::serve_metrics_alone(address)
+fn serve_metrics(address: SocketAddr, settings: &Settings) -> Result<ServerHandle, ServerError> {
+    let (address, server) = http::serve_metrics_alone(address, settings)
         .map_err(|source| ServerError::ListenForMetrics { address, source })?;
     let handle = server.handle();
     // It ends by its handle alone.
@@ -584,7 +625,7 @@ impl StopSignal {
 /// What needs no token; nothing where everything does.
 fn open_doors(settings: &Settings) -> String {
     if settings.auth.required {
-        return match settings.auth.socket {
+        return match settings.auth.socket() {
             SocketAuth::Public => "speak and listen (/ws)".to_owned(),
             SocketAuth::Required => String::new(),
         };

@@ -87,15 +87,21 @@ async fn machines_behind_a_trusted_proxy_are_counted_each_for_itself() {
     assert!(refused(&server, "/", "198.51.100.1, 192.0.2.1", 5).await > 0);
 }
 
-/// The beginning of an answer, empty where the connection was cut.
-fn ask_at(server: &Server, address: &str, request: &str) -> (TcpStream, String) {
+/// A connection from an address of this machine.
+pub fn connect_from(server: &Server, address: &str) -> TcpStream {
     let local: std::net::SocketAddr = format!("{address}:0").parse().unwrap();
     let remote: std::net::SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&local.into()).unwrap();
     socket.connect(&remote.into()).unwrap();
-    let mut stream = TcpStream::from(socket);
+    let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The beginning of an answer, empty where the connection was cut.
+pub fn ask_at(server: &Server, address: &str, request: &str) -> (TcpStream, String) {
+    let mut stream = connect_from(server, address);
     let mut head = [0; 12];
     let answered = stream
         .write_all(request.as_bytes())
@@ -104,7 +110,7 @@ fn ask_at(server: &Server, address: &str, request: &str) -> (TcpStream, String) 
     (stream, head.unwrap_or_default())
 }
 
-const PROBE: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+const PROBE: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 #[test]
 fn an_address_has_so_many_connections_and_others_have_their_own() {
@@ -132,12 +138,20 @@ fn connections_of_a_trusted_proxy_are_not_one_machines() {
     assert!(held.iter().all(|(_, head)| head == "HTTP/1.1 200"));
 }
 
-const UPGRADE: &str = "GET /ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+pub const UPGRADE: &str = "GET /ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
                        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+/// Where strangers may open sockets, and others have a token.
+pub const LOCKED: [(&str, &str); 3] = [
+    ("AUTH_REQUIRED", "true"),
+    ("AUTH_API_SECRET", "a-secret-of-tests-and-of-nobody-else"),
+    ("AUTH_SOCKET", "public"),
+];
 
 #[test]
 fn an_address_has_a_quarter_of_the_sockets_without_config() {
-    let server = Server::start_with(&[("LIMITS_UNCONFIGURED_SOCKETS", "8")]);
+    let server =
+        Server::start_with(&[&LOCKED[..], &[("LIMITS_UNCONFIGURED_SOCKETS", "8")]].concat());
     let held = [0, 1].map(|_| ask_at(&server, "127.0.0.1", UPGRADE));
     assert!(held.iter().all(|(_, head)| head == "HTTP/1.1 101"));
     assert_eq!(ask_at(&server, "127.0.0.1", UPGRADE).1, "HTTP/1.1 429");

@@ -57,6 +57,7 @@ fn settings(size: usize) -> PoolSettings {
 
 fn request() -> SttRequest {
     SttRequest {
+        party: vivavoce::quotas::Party::Operator,
         language: "en-US".to_owned(),
         model: String::new(),
         punctuation: true,

@@ -29,6 +29,7 @@ mod speak;
 mod telemetry;
 mod telephone;
 mod tls;
+mod trust;
 mod vendors;
 mod voices;
 mod webhooks;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate, linear16};
 
-use crate::auth::{OF_A, OF_B, with_secrets};
+use crate::auth::{HOUSE, OF_A, OF_B, with_secrets};
 use crate::harness::{Server, assert_error, client, ffprobe, run, stdout, which};
 use crate::session::client::{Session, with};
 use crate::session::sound::{WIDE, chopped, encoded};
@@ -425,10 +425,10 @@ async fn somebody_who_reads_slowly_costs_no_memory() {
 #[tokio::test]
 async fn nobody_learns_of_the_recordings_of_another_tenant() {
     let server = with_secrets(&[]);
-    for (token, name) in [
-        (Some(OF_A), "of-a"),
-        (Some(OF_B), "of-b"),
-        (None, "of-nobody"),
+    for (token, name, place) in [
+        (Some(OF_A), "of-a", "%61/of-a"),
+        (Some(OF_B), "of-b", "%62/of-b"),
+        (Some(HOUSE), "of-nobody", "of-nobody"),
     ] {
         let session = Session::connect_as(&server, token).await;
         session.send(recorded(name, json!({}))).await;
@@ -449,7 +449,7 @@ async fn nobody_learns_of_the_recordings_of_another_tenant() {
             .data
             .path()
             .join("recordings")
-            .join(name)
+            .join(place)
             .join("metadata.json");
         crate::harness::eventually("it is stored", || file.exists()).await;
     }

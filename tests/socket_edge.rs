@@ -15,8 +15,9 @@ use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
 use vivavoce::http::Origins;
 use vivavoce::http::socket::{
-    self, Audio, Closed, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
+    self, Audio, Backlog, Closed, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
 };
+use vivavoce::quotas::Share;
 
 use crate::harness::{PATIENCE, within};
 
@@ -106,6 +107,7 @@ fn settings() -> SocketSettings {
         idle_timeout: Duration::from_mins(1),
         message_timeout: Duration::from_secs(30),
         unfinished: Arc::new(MessageBudget::new(64 << 20)),
+        backlog: Backlog::new(Share::NONE),
         max_buffered_audio: Duration::from_secs(2),
     }
 }

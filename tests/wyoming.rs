@@ -13,9 +13,10 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use vivavoce::audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce::config::Endpoint;
 use vivavoce::providers::local::tts::{LocalTts, LocalTtsSettings};
 use vivavoce::providers::local::wyoming::stt::SttDeadlines;
-use vivavoce::providers::local::wyoming::{Endpoint, WyomingStt, WyomingTts};
+use vivavoce::providers::local::wyoming::{WyomingStt, WyomingTts};
 use vivavoce::providers::{
     ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream,
@@ -111,6 +112,7 @@ async fn say(tts: &WyomingTts, voice: Option<&str>, words: &str) -> Result<Vec<u
 
 fn stt_request(model: &str) -> SttRequest {
     SttRequest {
+        party: vivavoce::quotas::Party::Operator,
         language: "en-US".into(),
         model: model.into(),
         punctuation: true,

@@ -25,6 +25,7 @@ use vivavoce::config::{Config, Settings};
 use vivavoce::hooks::{Configured, Hooks};
 use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
 use vivavoce::outgoing::Authorities;
+use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
 use vivavoce::webhooks::{WebhookSettings, Webhooks};
 use vivavoce::{server, telemetry};
@@ -73,7 +74,8 @@ struct Parts {
 
 fn parts(settings: &Settings) -> Parts {
     let providers = Arc::new(server::providers(settings).unwrap());
-    let synthesis = server::synthesis_settings(settings);
+    let quotas = Quotas::new(settings);
+    let synthesis = server::synthesis_settings(settings, &quotas);
     let synthesizer = Synthesizer::open(Arc::clone(&providers), &synthesis).unwrap();
     let sessions = SessionRegistry::default().start();
     let services = Arc::new(SessionServices {
@@ -85,6 +87,7 @@ fn parts(settings: &Settings) -> Parts {
         webhooks: None,
         recordings: None,
         egresses: None,
+        quotas: quotas.clone(),
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
     });
@@ -98,8 +101,9 @@ fn parts(settings: &Settings) -> Parts {
             synthesizer,
             voices: VoiceRegistry::new(providers).start(),
             rooms: RoomRegistry::new(None).start(),
+            room_lists: FairQueue::new(1, Share::NONE),
             calls: CallRegistry::new(None).start(),
-            hooks: HookRegistry::new(hooks, webhooks, None).start(),
+            hooks: HookRegistry::new(hooks, webhooks, None, None).start(),
             embedded_rooms: None,
             trunks: None,
             sessions,
@@ -108,7 +112,7 @@ fn parts(settings: &Settings) -> Parts {
             work: TaskTracker::new(),
         }),
         sockets: web::Data::new(Sockets::new(settings, services)),
-        limits: web::Data::new(Limits::new(settings)),
+        limits: web::Data::new(Limits::new(settings, &quotas)),
         origins: web::Data::new(Origins::new(&settings.server.cors_origins.0)),
     }
 }

@@ -9,6 +9,7 @@ use vivavoce::actors::recorder::{RecorderActor, RecordingFailed, StopRecording, 
 use vivavoce::audio::opus::FRAME;
 use vivavoce::audio::{Channels, Layout, SampleRate};
 use vivavoce::recordings::journal::Journals;
+use vivavoce::recordings::writing::Writers;
 use vivavoce::recordings::{Metadata, RecordingSettings};
 
 use crate::{packets, sound};
@@ -41,10 +42,11 @@ pub fn record(channels: Channels, complexity: u8, count: usize) {
     };
     System::with_tokio_rt(runtime).block_on(async {
         let folder = tempfile::tempdir().unwrap();
-        let journals = Journals::open(folder.path().to_owned()).unwrap();
+        let journals = Journals::open_with(folder.path().to_owned(), Writers::none()).unwrap();
         let metadata = Metadata {
             stream_id: "one".to_owned(),
             tenant: None,
+            public: false,
             started_at: 0,
             duration_ms: 0,
             size: 0,

@@ -63,6 +63,7 @@ async fn ticks(seconds: usize) {
 async fn up(table: &ProviderTable, vendor: &str, seconds: usize) {
     let provider = table.speech_to_text(vendor).unwrap();
     let request = SttRequest {
+        party: vivavoce::quotas::Party::Operator,
         language: "en-US".to_owned(),
         model: String::new(),
         punctuation: true,
@@ -95,6 +96,7 @@ async fn up(table: &ProviderTable, vendor: &str, seconds: usize) {
 async fn down(table: &ProviderTable, vendor: &str, seconds: usize) {
     let provider = table.text_to_speech(vendor).unwrap();
     let request = TtsRequest {
+        party: vivavoce::quotas::Party::Operator,
         voice_id: None,
         model: String::new(),
         speaking_rate: 1.0,

@@ -1,6 +1,7 @@
 //! The recorder of a session: what is heard and what leaves is put on one clock ([`Timeline`]), encoded, and written to
 //! the journal by pages as they fill. The session's media tasks bring it sound by plain calls ([`Tap`]); a task of its
-//! own encodes; writing is the blocking pool's, one piece at a time. The actor steers the task and says when it fails.
+//! own takes what is due and hands it over to the threads that encode and write ([`Writers`]), one piece at a time. The
+//! actor steers the task and says when it fails.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,8 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use actix::prelude::*;
-use bytes::BytesMut;
-use tokio::task::JoinHandle;
+use bytes::{Bytes, BytesMut};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -23,6 +24,7 @@ use crate::audio::opus::{
 use crate::audio::timeline::{Piece, Timeline};
 use crate::audio::{Channels, Layout, Pcm, SampleRate};
 use crate::recordings::journal::Journal;
+use crate::recordings::writing::{Job, LATE, Writers};
 use crate::recordings::{Line, Metadata, RecordingSettings};
 
 /// How often the task looks what is due.
@@ -30,10 +32,10 @@ const TICK: Duration = Duration::from_millis(50);
 /// How much sound a page holds. With the clock's lag, a tick and what the disk takes, what a process that is killed has
 /// not written is less than a second.
 const PAGE: Duration = Duration::from_millis(100);
-/// Blocks after which others have their turn.
-const BLOCKS_AT_ONCE: usize = 4;
-/// Pages and lines that wait for the disk at most.
-const MAX_UNWRITTEN: usize = 4 << 20;
+/// Pieces after which others have their turn.
+const PIECES_AT_ONCE: usize = 16;
+/// Sound and lines that wait for the disk at most: 40 s of stereo at 48 kHz.
+const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
 
 /// Where a session's media tasks bring their sound. Clones are the same.
@@ -203,7 +205,7 @@ enum RecordError {
     Slow,
 }
 
-/// Encodes what is due until the session ends, and then the rest.
+/// Hands over what is due until the session ends, and then the rest.
 async fn record(
     tap: Tap,
     recording: Recording,
@@ -215,51 +217,27 @@ async fn record(
         work: _work,
     } = recording;
     let mut pages = Pages::new(tap.layout(), settings, &tags(journal.metadata()))?;
-    let mut disk = Disk::new(journal);
     pages.begin();
-    disk.write(&mut pages.bytes, String::new()).await?;
+    let mut desk = Desk::new(Scribe { pages, journal });
+    desk.hand_over();
     loop {
         let over = tokio::select! {
             () = ended.cancelled() => true,
             () = tokio::time::sleep(TICK) => false,
         };
+        desk.take_back()?;
         if over {
             break;
         }
-        encode_due(&tap, &mut pages).await?;
-        let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
-        disk.write(&mut pages.bytes, lines).await?;
+        desk.take_due(&tap).await?;
+        desk.hand_over();
     }
     let total = {
         let tapped = &mut *tap.0.borrow_mut();
         tapped.timeline.finish(tapped.start.elapsed())
     };
-    encode_due(&tap, &mut pages).await?;
-    let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
-    let mut bytes = pages.finish(total)?;
-    disk.finish(&mut bytes, lines).await
-}
-
-/// Encodes what is due, a little at a time.
-async fn encode_due(tap: &Tap, pages: &mut Pages) -> Result<(), RecordError> {
-    let mut block = Vec::new();
-    for number in 1.. {
-        block.clear();
-        let piece = {
-            let tapped = &mut *tap.0.borrow_mut();
-            tapped.timeline.take(tapped.start.elapsed(), &mut block)
-        };
-        match piece {
-            Some(Piece::Block) => pages.encode(&block)?,
-            Some(Piece::Packet(packet)) => pages.push(&packet)?,
-            Some(Piece::Silence(units)) => pages.silence(units)?,
-            None => break,
-        }
-        if number % BLOCKS_AT_ONCE == 0 {
-            tokio::task::yield_now().await;
-        }
-    }
-    Ok(())
+    desk.take_due(&tap).await?;
+    desk.finish(total).await
 }
 
 /// What the comment header says.
@@ -285,6 +263,8 @@ struct Pages {
     bytes: BytesMut,
     /// Frames of the clock that were encoded.
     encoded: u64,
+    complexity: u8,
+    hurries: bool,
 }
 
 impl Pages {
@@ -323,12 +303,32 @@ impl Pages {
             packet: vec![0; MAX_FRAME_PACKET],
             bytes: BytesMut::new(),
             encoded: 0,
+            complexity: settings.complexity,
+            hurries: false,
         })
     }
 
     /// The headers, before there is any sound.
     fn begin(&mut self) {
         self.bytes.extend_from_slice(&self.writer.headers());
+    }
+
+    /// Who is behind tries less hard: what is worse to hear later is better than what is not there.
+    fn hurry(&mut self, hurries: bool) -> Result<(), RecordError> {
+        if self.hurries != hurries {
+            self.hurries = hurries;
+            let complexity = if hurries { 0 } else { self.complexity };
+            self.encoder.set_complexity(complexity)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, piece: &Sound) -> Result<(), RecordError> {
+        match piece {
+            Sound::Block(block) => self.encode(block),
+            Sound::Packet(packet) => self.push(packet),
+            Sound::Silence(units) => self.silence(*units),
+        }
     }
 
     fn encode(&mut self, block: &[i16]) -> Result<(), RecordError> {
@@ -370,62 +370,209 @@ impl Pages {
     }
 }
 
-/// The journal, which is written by the blocking pool, one piece at a time.
-struct Disk {
-    idle: Option<Journal>,
-    writing: Option<JoinHandle<io::Result<Journal>>>,
-    lines: String,
+/// A piece of what was recorded that is not encoded yet.
+enum Sound {
+    /// Of [`FRAME`].
+    Block(Box<[i16]>),
+    Packet(Bytes),
+    /// Of so many times 2.5 ms.
+    Silence(u32),
 }
 
-impl Disk {
-    const fn new(journal: Journal) -> Self {
+impl Sound {
+    /// The bytes that it holds.
+    fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Block(block) => size_of_val(&**block),
+                Self::Packet(packet) => packet.len(),
+                Self::Silence(_) => 0,
+            }
+    }
+}
+
+/// Who encodes and writes: on the desk of its recording, or on a thread of the writers.
+struct Scribe {
+    pages: Pages,
+    journal: Journal,
+}
+
+impl Scribe {
+    /// Gives itself back unless that was the end.
+    fn write(mut self, piece: &Unwritten) -> Written {
+        self.pages.hurry(piece.hurried)?;
+        for sound in &piece.sound {
+            self.pages.add(sound)?;
+        }
+        if let Some(frames) = piece.end {
+            let pages = self.pages.finish(frames)?;
+            self.journal.append(&pages, &piece.lines)?;
+            return Ok(None);
+        }
+        let pages = self.pages.bytes.split();
+        self.journal.append(&pages, &piece.lines)?;
+        Ok(Some(self))
+    }
+}
+
+/// What is not written yet.
+#[derive(Default)]
+struct Unwritten {
+    sound: Vec<Sound>,
+    size: usize,
+    lines: String,
+    hurried: bool,
+    /// Where the stream ends, once it does.
+    end: Option<u64>,
+}
+
+impl Unwritten {
+    fn is_empty(&self) -> bool {
+        self.sound.is_empty() && self.lines.is_empty() && self.end.is_none()
+    }
+}
+
+type Written = Result<Option<Scribe>, RecordError>;
+
+/// What waits for the scribe, and how late that is.
+struct Desk {
+    writers: Writers,
+    /// There while nothing of this recording is being written, with what its last piece was.
+    idle: Option<Scribe>,
+    writing: Option<oneshot::Receiver<Written>>,
+    refused: Option<Job>,
+    waiting: Unwritten,
+    /// Until when everything that was due has been taken; what is being written was taken until then; and what is on the
+    /// disk was.
+    taken: Instant,
+    handed_over: Instant,
+    on_disk: Instant,
+    late: bool,
+}
+
+impl Desk {
+    fn new(scribe: Scribe) -> Self {
+        let now = Instant::now();
         Self {
-            idle: Some(journal),
+            writers: scribe.journal.writers().clone(),
+            idle: Some(scribe),
             writing: None,
-            lines: String::new(),
+            refused: None,
+            waiting: Unwritten::default(),
+            taken: now,
+            handed_over: now,
+            on_disk: now,
+            late: false,
         }
     }
 
-    /// Begins to write, or lets it wait while the piece before is being written.
-    async fn write(&mut self, pages: &mut BytesMut, lines: String) -> Result<(), RecordError> {
-        self.lines.push_str(&lines);
-        if let Some(writing) = self.writing.take_if(|writing| writing.is_finished()) {
-            self.idle = Some(written(writing).await?);
+    /// Takes what is due, a little at a time.
+    async fn take_due(&mut self, tap: &Tap) -> Result<(), RecordError> {
+        let samples = tap.layout().samples_in(FRAME);
+        for number in 1.. {
+            let mut block = Vec::with_capacity(samples);
+            let piece = {
+                let tapped = &mut *tap.0.borrow_mut();
+                tapped.timeline.take(tapped.start.elapsed(), &mut block)
+            };
+            let piece = match piece {
+                Some(Piece::Block) => Sound::Block(block.into()),
+                Some(Piece::Packet(packet)) => Sound::Packet(packet),
+                Some(Piece::Silence(units)) => Sound::Silence(units),
+                None => break,
+            };
+            self.waiting.size += piece.size();
+            self.waiting.sound.push(piece);
+            if number % PIECES_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
         }
-        if pages.len() + self.lines.len() > MAX_UNWRITTEN {
+        let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
+        self.waiting.lines.push_str(&lines);
+        self.taken = Instant::now();
+        if self.waiting.size + self.waiting.lines.len() > MAX_UNWRITTEN {
             return Err(RecordError::Slow);
         }
-        if (pages.is_empty() && self.lines.is_empty()) || self.idle.is_none() {
-            return Ok(());
-        }
-        if let Some(mut journal) = self.idle.take() {
-            let (pages, lines) = (pages.split().freeze(), std::mem::take(&mut self.lines));
-            self.writing = Some(tokio::task::spawn_blocking(move || {
-                journal.append(&pages, &lines)?;
-                Ok(journal)
-            }));
-        }
         Ok(())
     }
 
-    /// Writes the last piece, and returns when everything is written.
-    async fn finish(mut self, pages: &mut BytesMut, lines: String) -> Result<(), RecordError> {
-        for last in [false, true] {
-            if last {
-                self.write(pages, lines.clone()).await?;
-            }
-            if let Some(writing) = self.writing.take() {
-                self.idle = Some(written(writing).await?);
+    /// Looks whether what was handed over is written, and how late everything is.
+    fn take_back(&mut self) -> Result<(), RecordError> {
+        if let Some(writing) = &mut self.writing {
+            match writing.try_recv() {
+                Ok(written) => self.written(written)?,
+                Err(oneshot::error::TryRecvError::Empty) => {}
+                Err(oneshot::error::TryRecvError::Closed) => return Err(lost()),
             }
         }
+        if self.idle.is_some() && self.waiting.is_empty() {
+            self.on_disk = self.taken;
+        }
+        let behind = self.on_disk.elapsed();
+        let late = behind > LATE;
+        if late && !self.late {
+            self.writers.late(behind);
+        }
+        self.late = late;
         Ok(())
+    }
+
+    fn written(&mut self, written: Written) -> Result<(), RecordError> {
+        self.writing = None;
+        self.idle = written?;
+        self.on_disk = self.handed_over;
+        Ok(())
+    }
+
+    /// Has what waits written, unless the piece before is still being written.
+    fn hand_over(&mut self) {
+        if let Some(job) = self.refused.take() {
+            self.submit(job);
+        }
+        let Some(scribe) = self.idle.take() else {
+            return;
+        };
+        if self.waiting.is_empty() && scribe.pages.bytes.is_empty() {
+            self.idle = Some(scribe);
+            return;
+        }
+        let mut piece = std::mem::take(&mut self.waiting);
+        piece.hurried = self.late;
+        let (tell, told) = oneshot::channel();
+        self.writing = Some(told);
+        self.handed_over = self.taken;
+        self.submit(Box::new(move || {
+            // Nobody waits where the recording was given up.
+            let _ = tell.send(scribe.write(&piece));
+        }));
+    }
+
+    /// Where too much waits already it is tried again.
+    fn submit(&mut self, job: Job) {
+        self.refused = self.writers.submit(job).err();
+    }
+
+    /// Has the rest written, and returns when it is.
+    async fn finish(mut self, frames: u64) -> Result<(), RecordError> {
+        self.waiting.end = Some(frames);
+        loop {
+            while let Some(job) = self.refused.take() {
+                tokio::time::sleep(TICK).await;
+                self.submit(job);
+            }
+            if let Some(writing) = self.writing.take() {
+                self.idle = writing.await.map_err(|_| lost())??;
+            }
+            if self.waiting.end.is_none() {
+                return Ok(());
+            }
+            self.hand_over();
+        }
     }
 }
 
-async fn written(writing: JoinHandle<io::Result<Journal>>) -> io::Result<Journal> {
-    writing
-        .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)))
+fn lost() -> RecordError {
+    RecordError::Journal(io::Error::other("it could not be written"))
 }
 
 #[cfg(test)]

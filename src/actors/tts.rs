@@ -17,8 +17,8 @@ use super::session::playback::{Command, UtteranceKey};
 use super::session::player::{CHUNK, Player};
 use super::supervision::{RestartPolicy, Restarts, jitter};
 use crate::audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
-use crate::auth::TenantId;
 use crate::providers::{ErrorKind, ProviderError};
+use crate::quotas::Party;
 use crate::sentences;
 use crate::synthesis::{Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer};
 
@@ -96,7 +96,7 @@ struct Voice {
     choices: Vec<SpeechConfig>,
     /// Which of them speaks.
     choice: Cell<usize>,
-    tenant: Option<TenantId>,
+    party: Party,
     player: Player,
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
     /// may have been called off.
@@ -107,7 +107,7 @@ impl Voice {
     fn new(
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
-        tenant: Option<TenantId>,
+        party: Party,
         player: Player,
     ) -> Self {
         let format = AudioFormat {
@@ -118,7 +118,7 @@ impl Voice {
             synthesizer,
             choices: SpeechConfig { format, ..config }.choices(),
             choice: Cell::new(0),
-            tenant,
+            party,
             player,
             away: Cell::new(false),
         }
@@ -194,11 +194,11 @@ impl TtsActor {
     pub fn new(
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
-        tenant: Option<TenantId>,
+        party: Party,
         player: Player,
         (life, report): (u32, Recipient<TtsReport>),
     ) -> Self {
-        let voice = Voice::new(synthesizer, config, tenant, player);
+        let voice = Voice::new(synthesizer, config, party, player);
         Self {
             voice: Rc::new(voice),
             changes: VecDeque::new(),
@@ -285,7 +285,7 @@ impl Handler<ChangeVoice> for TtsActor {
     fn handle(&mut self, ChangeVoice { from, speech }: ChangeVoice, _: &mut Context<Self>) {
         let before = &self.voice;
         let (synthesizer, player) = (Arc::clone(&before.synthesizer), before.player.clone());
-        let voice = Voice::new(synthesizer, speech, before.tenant.clone(), player);
+        let voice = Voice::new(synthesizer, speech, before.party.clone(), player);
         // Of two changes before the same utterance the later one counts.
         self.changes.retain(|(known, _)| *known != from);
         self.changes.push_back((from, Rc::new(voice)));
@@ -435,13 +435,12 @@ impl Say {
     async fn say(&mut self, text: &str, at: usize) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
         let config = voice.choices[voice.choice.get()].clone();
-        let tenant = voice.tenant.as_ref();
         let mut told = ToldWords {
             spoken: config.spoken(text).map_err(SynthesisError::from)?,
             places: Vec::new(),
             told: 0,
         };
-        let mut speech = voice.synthesizer.speak(config, text, tenant).await?;
+        let mut speech = voice.synthesizer.speak(config, text, &voice.party).await?;
         let begun = self.framer.duration_of(self.framer.taken);
         let player = &voice.player;
         player.begin_text(self.utterance, at..at + text.len(), begun);
@@ -534,7 +533,7 @@ const fn is_passing(error: &SynthesisError) -> bool {
                 | ErrorKind::Unavailable
                 | ErrorKind::Protocol
         ),
-        SynthesisError::NoMemory | SynthesisError::Abandoned => true,
+        SynthesisError::NoMemory | SynthesisError::Quota(_) | SynthesisError::Abandoned => true,
         _ => false,
     }
 }

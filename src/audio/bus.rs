@@ -85,7 +85,7 @@ impl BusReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::{Layout, SampleRate};
+    use crate::{Layout, SampleRate};
 
     fn chunk(n: i16) -> Pcm {
         Pcm::new(Layout::mono(SampleRate::HZ_8000), vec![n])

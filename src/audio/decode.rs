@@ -696,8 +696,8 @@ fn next_of_symphonia(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
-    use crate::audio::wav;
+    use crate::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
+    use crate::wav;
 
     fn decoder(encoding: Encoding, hz: u32, channels: Channels) -> StreamDecoder {
         let layout = Layout::new(SampleRate::new(hz).unwrap(), channels);

@@ -13,7 +13,7 @@ use super::ogg::{self, OggError, OggOpusWriter, OpusHead};
 use super::opus::{self, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings};
 use super::pcm::Pcm;
 use super::wav;
-use crate::process::ProgramError;
+use vivavoce_core::process::ProgramError;
 
 /// Why sound did not become bytes.
 #[derive(Debug, thiserror::Error)]
@@ -340,8 +340,8 @@ impl Framer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::Channels;
-    use crate::audio::decode::StreamDecoder;
+    use crate::Channels;
+    use crate::decode::StreamDecoder;
     use proptest::prelude::*;
 
     fn format(encoding: Encoding, hz: u32, channels: Channels) -> AudioFormat {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::format::{Channels, Layout};
 use super::linear16;
-use crate::process::{Limits, Program, ProgramError, RunningProgram};
+use vivavoce_core::process::{Limits, Program, ProgramError, RunningProgram};
 
 /// The encoder.
 pub const LAME: Program = Program {
@@ -199,7 +199,7 @@ fn arguments(layout: Layout) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::SampleRate;
+    use crate::SampleRate;
 
     const SH: Program = Program {
         name: "sh",

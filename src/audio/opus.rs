@@ -151,6 +151,11 @@ impl OpusEncoder {
         self.pre_skip
     }
 
+    /// How hard it tries from here on, 0 to 10.
+    pub fn set_complexity(&mut self, complexity: u8) -> Result<(), OpusError> {
+        Ok(self.encoder.set_complexity(complexity.into())?)
+    }
+
     /// Encodes exactly one frame into `packet` and returns the packet's length. [`MAX_FRAME_PACKET`] bytes always
     /// suffice; with fewer the encoder keeps within them.
     pub fn encode(&mut self, frame: &[i16], packet: &mut [u8]) -> Result<usize, OpusError> {

@@ -143,7 +143,7 @@ mod tests {
             frames in 441usize..2_000,
             delays_us in prop::collection::vec(0u64..15_000, 64),
         ) {
-            let rate = crate::audio::SampleRate::new(44_100u64).unwrap();
+            let rate = crate::SampleRate::new(44_100u64).unwrap();
             let chunk = rate.duration_of(frames);
             let start = Instant::now();
             let mut pacer = Pacer::new(LEAD);

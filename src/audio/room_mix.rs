@@ -2,6 +2,8 @@
 //! only rustle are left out, so that ten of them do not rustle ten times as loud; one voice alone passes bit by bit as
 //! it came; several together are kept below full scale without a change of level that could be heard.
 //!
+//! Places are those of participants: whoever has many tracks has no more of them than others as long as others want them.
+//!
 //! Who spoke last keeps the floor until somebody else speaks: the room behind them goes on, instead of dropping out
 //! between their words. Whose voice it is, and at what pace it comes, is left to others.
 
@@ -13,6 +15,8 @@ use super::pcm::{energy, saturate};
 pub const FRAME: usize = 960;
 /// Voices that are heard at the same time. More than so many cannot be understood by anybody, nor by a recogniser.
 pub const MOST_VOICES: usize = 6;
+/// Tracks that are listened to at once, whether or not they are heard.
+pub const MOST_TRACKS: usize = 64;
 /// Parts in which levels and gains are reckoned: 5 ms.
 const PART: usize = 240;
 const PARTS: usize = FRAME / PART;
@@ -47,6 +51,11 @@ pub struct TrackKey(u64);
 #[derive(Debug)]
 struct Track {
     key: TrackKey,
+    /// Whose it is, by name and by the first key of theirs that there was.
+    identity: Box<str>,
+    speaker: TrackKey,
+    /// Whether it is the loudest of its speaker's; reckoned only when there are too many.
+    leads: bool,
     sound: Box<[i16; FRAME]>,
     /// Whether there is a sound for this frame.
     fresh: bool,
@@ -85,12 +94,32 @@ impl Default for RoomMixer {
 }
 
 impl RoomMixer {
-    /// Adds a track.
-    pub fn join(&mut self) -> TrackKey {
+    /// Adds a track of somebody's. Where there are as many as there may be, the newest track of whoever has most makes way,
+    /// see [`Self::has`], unless that would leave them fewer than somebody else has; then it is `None`.
+    pub fn join(&mut self, identity: &str) -> Option<TrackKey> {
+        let of_theirs = |track: &&Track| *track.identity == *identity;
+        let theirs = self.tracks.iter().find(of_theirs);
+        let theirs = theirs.map(|track| track.speaker);
+        if self.tracks.len() >= MOST_TRACKS {
+            let held =
+                |speaker: TrackKey| self.tracks.iter().filter(|t| t.speaker == speaker).count();
+            let newest_of_most = self
+                .tracks
+                .iter()
+                .max_by_key(|track| (held(track.speaker), track.key))?;
+            let (key, most) = (newest_of_most.key, held(newest_of_most.speaker));
+            if most <= theirs.map_or(0, held) + 1 {
+                return None;
+            }
+            self.leave(key);
+        }
         let key = TrackKey(self.next_key);
         self.next_key += 1;
         self.tracks.push(Track {
             key,
+            identity: identity.into(),
+            speaker: theirs.unwrap_or(key),
+            leads: true,
             sound: Box::new([0; FRAME]),
             fresh: false,
             level: SILENCE,
@@ -99,7 +128,12 @@ impl RoomMixer {
             open: 0,
             gain: 0.0,
         });
-        key
+        Some(key)
+    }
+
+    /// Whether a track has neither left nor made way for another.
+    pub fn has(&self, key: TrackKey) -> bool {
+        self.tracks.iter().any(|track| track.key == key)
     }
 
     /// Removes a track.
@@ -159,16 +193,23 @@ impl RoomMixer {
         }
     }
 
-    /// Leaves the loudest open, and finds who has the floor.
+    /// Leaves the loudest open, of each speaker one before any has a second, and finds who has the floor.
     fn choose(&mut self) {
-        while self.tracks.iter().filter(|track| track.open > 0).count() > MOST_VOICES {
-            // The one that is heard has an advantage; of equals the last to join goes.
-            let weight = |track: &Track| track.loudness + track.gain * DISPLACES;
-            let open = self.tracks.iter_mut().filter(|track| track.open > 0);
-            let Some(quietest) = open.rev().min_by(|a, b| weight(a).total_cmp(&weight(b))) else {
+        let mut open = self.tracks.iter().filter(|track| track.open > 0).count();
+        if open > MOST_VOICES {
+            self.find_leaders();
+        }
+        while open > MOST_VOICES {
+            let candidates = self.tracks.iter_mut().filter(|track| track.open > 0);
+            // Of equals the last to join goes.
+            let Some(least) = candidates.rev().min_by(|a, b| {
+                let by_weight = || a.weight().total_cmp(&b.weight());
+                a.leads.cmp(&b.leads).then_with(by_weight)
+            }) else {
                 return;
             };
-            quietest.open = 0;
+            least.open = 0;
+            open -= 1;
         }
         let open = self.tracks.iter().filter(|track| track.open > 0);
         let loudest = open.max_by(|a, b| a.loudness.total_cmp(&b.loudness));
@@ -178,7 +219,35 @@ impl RoomMixer {
     }
 }
 
+impl RoomMixer {
+    /// Finds the loudest open track of each speaker.
+    fn find_leaders(&mut self) {
+        for at in 0..self.tracks.len() {
+            let (before, rest) = self.tracks.split_at_mut(at);
+            let Some((track, behind)) = rest.split_first_mut() else {
+                return;
+            };
+            let weight = track.weight();
+            let theirs = |other: &&Track| other.open > 0 && other.speaker == track.speaker;
+            // Of equals the first to join leads.
+            track.leads = !before
+                .iter()
+                .filter(theirs)
+                .any(|other| other.weight() >= weight)
+                && !behind
+                    .iter()
+                    .filter(theirs)
+                    .any(|other| other.weight() > weight);
+        }
+    }
+}
+
 impl Track {
+    /// How much it is to be heard when not all can be. The one that is heard has an advantage.
+    fn weight(&self) -> f32 {
+        self.loudness + self.gain * DISPLACES
+    }
+
     /// Judges the frame: how loud it is, how much of that is noise, whether somebody speaks.
     fn listen(&mut self) {
         let parts = self.sound.chunks_exact(PART);
@@ -311,7 +380,8 @@ mod tests {
 
     fn room(microphones: usize) -> (RoomMixer, Vec<TrackKey>) {
         let mut mixer = RoomMixer::default();
-        let keys = (0..microphones).map(|_| mixer.join()).collect();
+        let somebody = |n: usize| mixer.join(&format!("somebody {n}")).unwrap();
+        let keys = (0..microphones).map(somebody).collect();
         (mixer, keys)
     }
 
@@ -446,11 +516,69 @@ mod tests {
         assert!(mixer.frame_mut(keys[0]).is_none());
     }
 
+    /// Tones that last, of participants by the number of their name.
+    fn speakers(mixer: &mut RoomMixer, of: &[usize]) -> Vec<TrackKey> {
+        let join = |n: &usize| mixer.join(&format!("somebody {n}")).unwrap();
+        of.iter().map(join).collect()
+    }
+
+    #[test]
+    fn many_loud_tracks_of_one_take_no_place_from_others() {
+        let mut mixer = RoomMixer::default();
+        // Twenty tracks of one, then five others, who are quieter.
+        let keys = speakers(&mut mixer, &[&[0_usize; 20][..], &[1, 2, 3, 4, 5]].concat());
+        let mut voices: Vec<_> = (0..25)
+            .map(|n| Microphone::new(n, 5.0, if n < 20 { 12_000.0 } else { 2_000.0 }))
+            .collect();
+        for n in 0..300 {
+            let frames: Vec<_> = keys
+                .iter()
+                .zip(&mut voices)
+                .map(|(key, voice)| (*key, voice.next()))
+                .collect();
+            pass(&mut mixer, &frames);
+            let heard = |keys: &[TrackKey]| keys.iter().filter(|key| mixer.is_heard(**key)).count();
+            if n > 5 {
+                assert_eq!((heard(&keys[..20]), heard(&keys[20..])), (1, 5), "{n}");
+            }
+        }
+        // While the others are silent there is room for more of them.
+        for _ in 0..100 {
+            let frames: Vec<_> = keys[..20]
+                .iter()
+                .zip(&mut voices)
+                .map(|(key, voice)| (*key, voice.next()))
+                .collect();
+            pass(&mut mixer, &frames);
+        }
+        let heard = keys.iter().filter(|key| mixer.is_heard(**key)).count();
+        assert_eq!(heard, MOST_VOICES);
+    }
+
+    #[test]
+    fn whoever_has_most_tracks_makes_way_for_whoever_comes() {
+        let mut mixer = RoomMixer::default();
+        let hogs = speakers(&mut mixer, &[0; MOST_TRACKS]);
+        assert_eq!(mixer.join("somebody 0"), None);
+        let others = speakers(&mut mixer, &[1, 2, 3, 1]);
+        assert!(others.iter().all(|key| mixer.has(*key)));
+        // Their oldest tracks stay.
+        let kept: Vec<_> = hogs.iter().map(|key| mixer.has(*key)).collect();
+        let expected = [[true; MOST_TRACKS - 4].as_slice(), &[false; 4]].concat();
+        assert_eq!(kept, expected);
+        assert_eq!(mixer.tracks.len(), MOST_TRACKS);
+        // Nobody takes more than an equal share from others, and nobody's only track is taken.
+        let (mut mixer, keys) = room(MOST_TRACKS);
+        assert_eq!(mixer.join("one too many"), None);
+        assert_eq!(mixer.join("somebody 3"), None);
+        assert!(keys.iter().all(|key| mixer.has(*key)));
+    }
+
     #[test]
     fn an_empty_room_is_silent_and_a_track_that_is_not_written_to_does_not_repeat() {
         let (mut mixer, _) = room(0);
         assert!(pass(&mut mixer, &[]) == [0; FRAME]);
-        let key = mixer.join();
+        let key = mixer.join("somebody").unwrap();
         pass(&mut mixer, &[(key, [9_000; FRAME])]);
         assert!(pass(&mut mixer, &[]) == [0; FRAME]);
     }

@@ -475,8 +475,8 @@ fn is_quiet(samples: &[i16]) -> bool {
     samples.iter().all(|sample| sample.unsigned_abs() <= QUIET)
 }
 
-#[cfg(test)]
-pub(crate) mod bad_way;
+#[cfg(any(test, feature = "testing"))]
+pub mod bad_way;
 
 #[cfg(test)]
 mod tests;

@@ -429,7 +429,7 @@ pub(super) fn whole_frames(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::Channels;
+    use crate::Channels;
     use proptest::prelude::*;
 
     const STEREO: Layout = Layout::new(SampleRate::HZ_16000, Channels::Stereo);

@@ -2,13 +2,20 @@
 //! [`Access`], and asks it about the owner; where that comes from is a matter of this folder alone.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::owner::Principal;
+use crate::quotas::Party;
 
 /// The longest tenant id, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
 /// A tenant's id: 1–256 bytes without control characters. Never a metric label.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TenantId(Arc<str>);
 
 /// A text that is no tenant id.
@@ -29,32 +36,88 @@ impl TenantId {
     }
 }
 
+impl TryFrom<String> for TenantId {
+    type Error = InvalidTenant;
+
+    fn try_from(id: String) -> Result<Self, InvalidTenant> {
+        Self::new(&id)
+    }
+}
+
+impl From<TenantId> for String {
+    fn from(id: TenantId) -> Self {
+        id.as_str().to_owned()
+    }
+}
+
 impl fmt::Debug for TenantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tenant {:?}", self.as_str())
     }
 }
 
-/// Who asks, as far as it matters to whose things they may touch.
+/// Whose thing of a name is wanted, where several may have one of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access(Scope);
+pub enum Whose {
+    /// This tenant's.
+    Of(TenantId),
+    /// Nobody's.
+    Nobodys,
+}
+
+impl Whose {
+    /// As it stands in a query: a tenant's id, or nothing. What can be nobody's name names nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self::Nobodys),
+            tenant => TenantId::new(tenant).ok().map(Self::Of),
+        }
+    }
+
+    /// The tenant.
+    pub fn tenant(&self) -> Option<&TenantId> {
+        match self {
+            Self::Of(tenant) => Some(tenant),
+            Self::Nobodys => None,
+        }
+    }
+}
+
+/// Who asks, as far as it matters to whose things they may touch, and for whom what they take is counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access(Scope, Counted);
+
+/// The address of somebody of whom nothing else is known. It makes nobody another: accesses to the same are equal.
+#[derive(Debug, Clone, Default)]
+struct Counted(Option<IpAddr>);
+
+impl PartialEq for Counted {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Counted {}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Scope {
     Everything,
     Tenant(TenantId),
-    Unowned,
+    /// Of what has an owner only the operator's own.
+    Operator,
+    /// What nobody owns.
+    Public,
 }
 
 impl Access {
     /// Somebody without a tenant where nobody needs one: authentication is off, or the token belongs to none.
     pub const fn anonymous() -> Self {
-        Self(Scope::Everything)
+        Self(Scope::Everything, Counted(None))
     }
 
     /// A tenant.
     pub(super) const fn tenant_only(tenant: TenantId) -> Self {
-        Self(Scope::Tenant(tenant))
+        Self(Scope::Tenant(tenant), Counted(None))
     }
 
     /// A tenant of this name.
@@ -63,17 +126,56 @@ impl Access {
         Self::tenant_only(TenantId::new(id).expect("a name"))
     }
 
-    /// A session without a tenant while authentication is on: what has an owner is not for it.
-    pub(super) const fn unowned() -> Self {
-        Self(Scope::Unowned)
+    /// A session of somebody without a tenant while authentication is on: what a tenant owns is not for it.
+    pub(crate) const fn operator_session() -> Self {
+        Self(Scope::Operator, Counted(None))
+    }
+
+    /// A session without a token while authentication is on: what has an owner is not for it.
+    pub(crate) const fn public() -> Self {
+        Self(Scope::Public, Counted(None))
+    }
+
+    /// Whether nobody knows who this is.
+    pub fn is_public(&self) -> bool {
+        self.0 == Scope::Public
+    }
+
+    /// On whose behalf they are in a room.
+    pub fn principal(&self) -> Principal {
+        match &self.0 {
+            Scope::Everything | Scope::Operator => Principal::Operator,
+            Scope::Tenant(tenant) => Principal::Tenant(tenant.clone()),
+            Scope::Public => Principal::Public,
+        }
     }
 
     /// Whose they are: what is made with this access belongs to this tenant.
     pub const fn tenant(&self) -> Option<&TenantId> {
         match &self.0 {
             Scope::Tenant(tenant) => Some(tenant),
-            Scope::Everything | Scope::Unowned => None,
+            Scope::Everything | Scope::Operator | Scope::Public => None,
         }
+    }
+
+    /// The same, counted by its address where it has no tenant; by whoever runs the server where there is no address.
+    #[must_use]
+    pub fn counted_by(self, address: Option<IpAddr>) -> Self {
+        Self(self.0, Counted(address))
+    }
+
+    /// For whom what they take is counted.
+    pub fn party(&self) -> Party {
+        match (&self.0, &self.1) {
+            (Scope::Tenant(tenant), _) => Party::Tenant(tenant.clone()),
+            (_, Counted(Some(address))) => Party::Address(*address),
+            (_, Counted(None)) => Party::Operator,
+        }
+    }
+
+    /// Whether the things of all tenants are there for them.
+    pub const fn sees_every_tenant(&self) -> bool {
+        matches!(self.0, Scope::Everything)
     }
 
     /// Whether something of this owner is there for them; if not, it must look as if it were not there at all.
@@ -81,7 +183,7 @@ impl Access {
         match &self.0 {
             Scope::Everything => true,
             Scope::Tenant(tenant) => owner == Some(tenant),
-            Scope::Unowned => owner.is_none(),
+            Scope::Operator | Scope::Public => owner.is_none(),
         }
     }
 }
@@ -97,7 +199,24 @@ mod tests {
         let seen = |access: Access| owners.map(|owner| access.may_see(owner));
         assert_eq!(seen(Access::tenant_only(a.clone())), [false, true, false]);
         assert_eq!(seen(Access::anonymous()), [true, true, true]);
-        assert_eq!(seen(Access::unowned()), [true, false, false]);
+        assert_eq!(seen(Access::operator_session()), [true, false, false]);
+        assert_eq!(seen(Access::public()), [true, false, false]);
+    }
+
+    #[test]
+    fn whoever_has_no_tenant_is_counted_by_their_address_where_they_are_strangers() {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let of = |access: Access| access.counted_by(Some(address)).party();
+        assert_eq!(of(Access::public()), Party::Address(address));
+        assert_eq!(of(Access::anonymous()), Party::Address(address));
+        let a = TenantId::new("a").unwrap();
+        assert_eq!(of(Access::tenant_only(a.clone())), Party::Tenant(a));
+        assert_eq!(Access::anonymous().party(), Party::Operator);
+        // It opens and closes nothing.
+        assert_eq!(
+            Access::anonymous().counted_by(Some(address)),
+            Access::anonymous()
+        );
     }
 
     #[test]

@@ -50,6 +50,17 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
     if method && !settings.required {
         warnings.push("auth.required is false: nobody is asked for a token".to_owned());
     }
+    if settings.required && settings.socket() == SocketAuth::Public {
+        let records = if settings.public_recordings {
+            ", record what every authenticated caller may fetch (auth.public_recordings)"
+        } else {
+            ""
+        };
+        warnings.push(format!(
+            "auth.socket is public: whoever reaches /ws can, without a token, speak and listen at this server's expense, \
+             and enter rooms that nobody owns and no telephone is in{records}"
+        ));
+    }
     if settings.require_tenant && settings.api_secret.is_some() {
         let useless =
             "auth.require_tenant: auth.api_secret belongs to no tenant, so it opens nothing";
@@ -83,9 +94,17 @@ impl Methods {
             ),
             (None, None) => {}
         }
-        if settings.socket == SocketAuth::Required && !settings.required {
+        if settings.socket == Some(SocketAuth::Required) && !settings.required {
             problems.push(
                 "auth.socket: required means nothing while auth.required is false: nobody is asked for a token"
+                    .to_owned(),
+            );
+        }
+        let public = settings.required && settings.socket() == SocketAuth::Public;
+        if settings.public_recordings && !public {
+            problems.push(
+                "auth.public_recordings: means nothing unless auth.required is true and auth.socket public: \
+                 every session has a token, or nobody is asked for one"
                     .to_owned(),
             );
         }

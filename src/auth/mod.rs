@@ -5,6 +5,7 @@
 mod access;
 mod decisions;
 mod methods;
+mod owner;
 mod pass;
 mod secrets;
 mod service;
@@ -16,8 +17,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-pub use access::{Access, InvalidTenant, TenantId};
+pub use access::{Access, InvalidTenant, TenantId, Whose};
 pub use methods::{problems, warnings};
+pub use owner::{Owner, Principal};
 pub use pass::{Pass, Withdrawn};
 pub use service::Question;
 pub use signing::KeyError;
@@ -131,7 +133,7 @@ impl Authenticator {
             secrets: methods.secrets,
             service: service.transpose()?.map(Arc::new),
             require_tenant: settings.require_tenant,
-            socket: settings.socket,
+            socket: settings.socket(),
             session_recheck: Some(settings.session_recheck_seconds)
                 .filter(|every| !every.is_zero()),
         }))
@@ -147,7 +149,7 @@ impl Authenticator {
             Err(AuthError::MissingHeader)
                 if door == Door::Socket && self.socket == SocketAuth::Public =>
             {
-                return Ok(Step::Enter(Access::unowned()));
+                return Ok(Step::Enter(Access::public()));
             }
             token => token?,
         };
@@ -168,7 +170,7 @@ impl Authenticator {
             (Some(tenant), _) => Ok(Access::tenant_only(tenant)),
             (None, _) if self.require_tenant => Err(AuthError::Unauthorized),
             (None, Door::Rest) => Ok(Access::anonymous()),
-            (None, Door::Socket) => Ok(Access::unowned()),
+            (None, Door::Socket) => Ok(Access::operator_session()),
         }
     }
 }
@@ -248,7 +250,8 @@ mod tests {
             require_tenant: false,
             cache_seconds: Duration::ZERO,
             session_recheck_seconds: Duration::ZERO,
-            socket: SocketAuth::Public,
+            socket: Some(SocketAuth::Public),
+            public_recordings: false,
             claim_unowned_rooms: true,
         }
     }
@@ -284,23 +287,70 @@ mod tests {
             ),
             (Door::Rest, "api_key=x", Err(AuthError::Unauthorized)),
             (Door::Rest, "", Err(AuthError::MissingHeader)),
-            (Door::Socket, "api_key=house", Ok(Access::unowned())),
+            (
+                Door::Socket,
+                "api_key=house",
+                Ok(Access::operator_session()),
+            ),
             (Door::Socket, "api_key=of-a", Ok(Access::tenant_only(a))),
             (Door::Socket, "api_key=x", Err(AuthError::Unauthorized)),
-            (Door::Socket, "", Ok(Access::unowned())),
+            (Door::Socket, "", Ok(Access::public())),
         ] {
             assert_eq!(at(&settings, door, query), expected, "{door:?} {query}");
         }
     }
 
     #[test]
-    fn a_socket_can_be_made_to_need_a_token() {
-        let settings = Auth {
-            socket: SocketAuth::Required,
+    fn a_socket_needs_a_token_unless_somebody_says_otherwise() {
+        for socket in [None, Some(SocketAuth::Required)] {
+            let settings = Auth {
+                socket,
+                ..tenant_a()
+            };
+            let got = at(&settings, Door::Socket, "");
+            assert_eq!(got, Err(AuthError::MissingHeader), "{socket:?}");
+        }
+        let open = Auth {
+            required: false,
+            socket: None,
             ..tenant_a()
         };
-        let got = at(&settings, Door::Socket, "");
-        assert_eq!(got, Err(AuthError::MissingHeader));
+        assert_eq!(open.socket(), SocketAuth::Public);
+        assert_eq!(problems(&open), [] as [String; 0]);
+    }
+
+    #[test]
+    fn what_a_public_socket_opens_is_said_and_what_has_no_effect_is_refused() {
+        let public = tenant_a();
+        let said = warnings(&public).join("\n");
+        assert!(said.contains("auth.socket is public"), "{said}");
+        assert!(!said.contains("record"), "{said}");
+        let recording = Auth {
+            public_recordings: true,
+            ..tenant_a()
+        };
+        assert!(warnings(&recording).join("\n").contains("record"));
+        let closed = Auth {
+            socket: None,
+            ..tenant_a()
+        };
+        assert!(!warnings(&closed).join("\n").contains("auth.socket"));
+        for useless in [
+            Auth {
+                socket: None,
+                ..recording.clone()
+            },
+            Auth {
+                required: false,
+                ..recording.clone()
+            },
+        ] {
+            let problems = problems(&useless).join("\n");
+            assert!(
+                problems.starts_with("auth.public_recordings: "),
+                "{problems}"
+            );
+        }
     }
 
     #[test]

@@ -22,6 +22,11 @@ pub struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
+    /// Whether there is a token among them, good or not.
+    pub fn show_token(&self) -> bool {
+        self.token().is_ok()
+    }
+
     pub(super) fn token(&self) -> Result<Token, AuthError> {
         let header = match self.authorization.as_slice() {
             [] => Err(AuthError::MissingHeader),

@@ -5,6 +5,7 @@ use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
 use crate::outgoing::Authorities;
+use crate::process::confinement::Confinement;
 use crate::server::{check_telephone, engines, secure};
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
@@ -22,6 +23,7 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
     for engine in &engines {
         println!("{engine}");
     }
+    println!("programs  {}", Confinement::of_this_system());
     let missing = engines
         .iter()
         .filter(|engine| engine.found.is_err())

@@ -156,7 +156,7 @@ fn load(arguments: &ConfigArgs, flags: &[(&str, Option<String>)]) -> Result<Conf
         .iter()
         .filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?)));
     let flags: Vec<_> = arguments.set.iter().cloned().chain(own).collect();
-    Config::load(&flags, arguments.config.as_deref()).map_err(Failure::usage)
+    crate::server::settings::load(&flags, arguments.config.as_deref()).map_err(Failure::usage)
 }
 
 /// A runtime for subcommands that talk to providers.

@@ -12,11 +12,9 @@ use crate::config::Config;
 use crate::outgoing::Authorities;
 use crate::providers::StoreError;
 use crate::recordings::examine::{Damage, examine};
+use crate::recordings::place::Place;
 use crate::recordings::{catalogue, journal, uploader};
 use crate::server;
-
-/// Names that are asked for at once.
-const PAGE: usize = 1_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -37,8 +35,11 @@ enum Action {
     List(Output),
     /// Reads recordings from the store and checks their size, SHA-256, Ogg/Opus structure and duration
     Verify {
-        /// Only these; all when none is named
+        /// Only these, of whatever tenant; all when none is named
         stream_ids: Vec<String>,
+        /// Only this tenant's; nobody's, where it is empty
+        #[arg(long)]
+        tenant: Option<String>,
         #[command(flatten)]
         output: Output,
     },
@@ -56,9 +57,11 @@ struct Output {
 pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.action {
         Action::List(output) => runtime()?.block_on(list(config, *output)),
-        Action::Verify { stream_ids, output } => {
-            runtime()?.block_on(verify(config, stream_ids, *output))
-        }
+        Action::Verify {
+            stream_ids,
+            tenant,
+            output,
+        } => runtime()?.block_on(verify(config, stream_ids, tenant.as_deref(), *output)),
         Action::Retry(output) => retry(config, *output),
     }
 }
@@ -79,27 +82,15 @@ async fn opened(config: &Config) -> Result<server::Store, Failure> {
     store.ok_or_else(|| Failure::usage("recording.backend: is off: there are no recordings"))
 }
 
-/// All names in the store.
-async fn names(store: &server::Store, prefix: &str) -> Result<Vec<String>, StoreError> {
-    let mut names: Vec<String> = Vec::new();
-    loop {
-        let listing = store
-            .list(prefix, names.last().map(String::as_str), PAGE)
-            .await?;
-        let over = !listing.more || listing.names.is_empty();
-        names.extend(listing.names);
-        if over {
-            return Ok(names);
-        }
-    }
-}
-
 async fn list(config: &Config, output: Output) -> Result<(), Failure> {
     let store = opened(config).await?;
     let prefix = &config.settings.recording.prefix;
     let mut out = BufWriter::new(stdout().lock());
-    for name in names(&store, prefix).await.map_err(Failure::work)? {
-        let known = match catalogue::metadata(&*store, prefix, &name).await {
+    for place in catalogue::all(&*store, prefix)
+        .await
+        .map_err(Failure::work)?
+    {
+        let known = match catalogue::metadata(&*store, prefix, &place).await {
             Ok(known) => known,
             Err(StoreError::NotFound) => continue,
             Err(error) => return Err(Failure::work(error)),
@@ -107,8 +98,8 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
         let seconds = known.duration_ms as f64 / 1000.0;
         let tenant = known.tenant.as_deref().unwrap_or("-");
         let text = format!(
-            "stored   {name}  {seconds:.1} s  {} bytes  {tenant}",
-            known.size
+            "stored   {}  {seconds:.1} s  {} bytes  {tenant}",
+            known.stream_id, known.size
         );
         let mut value = serde_json::to_value(&known).map_err(Failure::work)?;
         if let Some(fields) = value.as_object_mut() {
@@ -116,18 +107,37 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
         }
         line(&mut out, output, &value, &text);
     }
-    for (name, why) in waiting(config)? {
+    for Waiting {
+        stream_id,
+        tenant,
+        why,
+    } in waiting(config)?
+    {
         let state = if why.is_some() { "given_up" } else { "waiting" };
-        let text = format!("{state:8} {name}  {}", why.as_deref().unwrap_or_default());
-        let value = json!({"stream_id": name, "state": state, "message": why});
+        let text = match (&tenant, why.as_deref().unwrap_or_default()) {
+            (None, why) => format!("{state:8} {stream_id}  {why}"),
+            (Some(tenant), why) => format!("{state:8} {stream_id}  {tenant}  {why}"),
+        };
+        let mut value = json!({"stream_id": stream_id, "state": state, "message": why});
+        if let (Some(tenant), Some(fields)) = (tenant, value.as_object_mut()) {
+            fields.insert("tenant".to_owned(), tenant.into());
+        }
         line(&mut out, output, &value, text.trim_end());
     }
     let _ = out.flush();
     Ok(())
 }
 
-/// The journals on this disk, live ones too, each with why it was given up, if it was.
-fn waiting(config: &Config) -> Result<Vec<(String, Option<String>)>, Failure> {
+/// A journal on this disk.
+struct Waiting {
+    stream_id: String,
+    tenant: Option<String>,
+    /// Why it was given up, if it was.
+    why: Option<String>,
+}
+
+/// The journals on this disk, live ones too.
+fn waiting(config: &Config) -> Result<Vec<Waiting>, Failure> {
     let root = journal::root(&config.settings.storage.data_dir);
     let entries = match std::fs::read_dir(&root) {
         Ok(entries) => entries,
@@ -137,28 +147,71 @@ fn waiting(config: &Config) -> Result<Vec<(String, Option<String>)>, Failure> {
     let names = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<_> = names.filter(|name| StreamId::parse(name).is_ok()).collect();
+    let mut names: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort_unstable();
-    let with_reason = |name: String| {
-        let why = uploader::given_up(&root.join(&name));
-        (name, why)
+    let known = |name: String| {
+        let folder = root.join(&name);
+        // One that cannot be read waits as well; its name tells what it is called.
+        let known = journal::described(&folder).ok().flatten();
+        let tenant = known.as_ref().and_then(|known| known.tenant.clone());
+        Waiting {
+            stream_id: known.map_or(name, |known| known.stream_id),
+            tenant,
+            why: uploader::given_up(&folder),
+        }
     };
-    Ok(names.into_iter().map(with_reason).collect())
+    Ok(names.into_iter().map(known).collect())
 }
 
-async fn verify(config: &Config, wanted: &[String], output: Output) -> Result<(), Failure> {
+/// What is to be verified: everything, or what of it has these names, and is this tenant's. A name that nothing has is
+/// looked for where nobody's would be.
+async fn wanted(
+    store: &server::Store,
+    prefix: &str,
+    stream_ids: &[String],
+    tenant: Option<&str>,
+) -> Result<Vec<Place>, StoreError> {
+    let there = catalogue::all(&**store, prefix).await?;
+    let of_tenant = |place: &Place| match tenant {
+        None => true,
+        Some("") => *place == Place::top(place.stream_id()),
+        Some(tenant) => place.path() == Place::new(Some(tenant), place.stream_id()).path(),
+    };
+    let there: Vec<_> = there.into_iter().filter(of_tenant).collect();
+    if stream_ids.is_empty() {
+        return Ok(there);
+    }
+    let mut wanted = Vec::new();
+    for stream_id in stream_ids {
+        let named = there.iter().filter(|place| place.stream_id() == stream_id);
+        let before = wanted.len();
+        wanted.extend(named.cloned());
+        if wanted.len() == before {
+            wanted.push(Place::new(
+                tenant.filter(|tenant| !tenant.is_empty()),
+                stream_id,
+            ));
+        }
+    }
+    Ok(wanted)
+}
+
+async fn verify(
+    config: &Config,
+    stream_ids: &[String],
+    tenant: Option<&str>,
+    output: Output,
+) -> Result<(), Failure> {
     let store = opened(config).await?;
     let prefix = &config.settings.recording.prefix;
-    let wanted = if wanted.is_empty() {
-        names(&store, prefix).await.map_err(Failure::work)?
-    } else {
-        wanted.to_vec()
-    };
+    let wanted = wanted(&store, prefix, stream_ids, tenant).await;
+    let wanted = wanted.map_err(Failure::work)?;
     let mut out = BufWriter::new(stdout().lock());
     let mut damaged = 0;
-    for name in &wanted {
+    for place in &wanted {
+        let name = place.stream_id();
         let result = match StreamId::parse(name) {
-            Ok(_) => examine(&*store, prefix, name).await,
+            Ok(_) => examine(&*store, prefix, place).await,
             Err(_) => Err(Damage::Store(StoreError::NotFound)),
         };
         match result {

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::{Failure, runtime};
 use crate::config::Config;
+use crate::quotas::{Party, Quotas};
 use crate::server::{providers, synthesis_settings};
 use crate::synthesis::{MAX_TEXT_BYTES, SpeechConfig, Synthesizer, TtsConfig};
 
@@ -141,12 +142,12 @@ async fn synthesize(
     text: &str,
 ) -> Result<Vec<Bytes>, Failure> {
     let providers = Arc::new(providers(&config.settings).map_err(Failure::work)?);
-    let mut settings = synthesis_settings(&config.settings);
+    let mut settings = synthesis_settings(&config.settings, &Quotas::unlimited());
     // A command that runs once has nothing to keep.
     settings.cache = None;
     let synthesizer = Synthesizer::open(providers, &settings).map_err(Failure::work)?;
-    let speech = synthesizer
-        .speak(speech, text, None)
+    let mut speech = synthesizer
+        .speak(speech, text, &Party::Operator)
         .await
         .map_err(Failure::work)?;
     speech.whole().await.map_err(Failure::work)

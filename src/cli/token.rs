@@ -51,6 +51,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
         identity: &arguments.identity,
         name: arguments.name.as_ref().unwrap_or(&arguments.identity),
         lifetime: ttl.unwrap_or(settings.rtc.token_ttl_seconds),
+        tenant: None,
     };
     println!("{}", key.token("rtc", &pass).map_err(Failure::work)?);
     Ok(())

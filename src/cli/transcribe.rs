@@ -74,6 +74,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
         };
         let format = provider.accepts().nearest(offered);
         let request = SttRequest {
+            party: crate::quotas::Party::Operator,
             language: arguments.language.clone(),
             model: arguments.model.clone(),
             punctuation: true,

@@ -38,7 +38,7 @@ pub fn render() -> String {
 mod tests {
     #[test]
     fn the_settings_page_says_what_the_code_does() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
         let rendered = super::render();
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(file, &rendered).unwrap();

@@ -7,12 +7,11 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::providers::local::wyoming::Endpoint;
-
+use super::endpoint::Endpoint;
 use super::value::{
     Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
-    Millis, Networks, PortRange, RecordingBackend, RecordingLayout, RtcMode, Secret, SettingValue,
-    SipTransport, SocketAuth, VendorUrl,
+    Millis, Networks, Percent, PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode,
+    Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
 };
 
 /// One declaration.
@@ -112,6 +111,9 @@ settings! {
         workers: usize = "0", "server.workers", "SERVER_WORKERS";
         /// Origins of web pages, beside the server's own, that may use it, as `https://host[:port]`.
         cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS", check origins;
+        /// Names, beside `localhost` and loopback addresses, under which this server is asked where it listens on a loopback address alone and nobody
+        /// needs a token; requests for others are refused with 421, because web pages can point their own name at this machine. `*` takes any.
+        allowed_hosts: List = "", "server.allowed_hosts", "SERVER_ALLOWED_HOSTS", check hosts;
         /// Proxies whose `Forwarded` or `X-Forwarded-For` is believed, as addresses or networks.
         trusted_proxies: Networks = "", "server.trusted_proxies", "SERVER_TRUSTED_PROXIES";
         /// File with the certificate chain (PEM), with which the server speaks TLS. Read again when it changes.
@@ -260,16 +262,38 @@ settings! {
         syntheses_per_provider: usize = "64", "limits.syntheses_per_provider", "LIMITS_SYNTHESES_PER_PROVIDER", check positive;
         /// Sessions in all.
         sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive;
-        /// Sockets that have not sent their config yet; a quarter of them from one address.
+        /// Sockets that have not sent their config yet.
         unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
         /// Memory of all socket messages that have begun and are not complete, beside 32 KiB of each socket; a socket that needs more is closed.
         unfinished_message_bytes: ByteSize = "64MiB", "limits.unfinished_message_bytes", "LIMITS_UNFINISHED_MESSAGE_BYTES";
+        /// Memory of all request bodies that are not complete, beside 16 KiB of each; and as much again of what unauthenticated callers have sent
+        /// before they are answered, beside 8 KiB of each connection.
+        unfinished_body_bytes: ByteSize = "64MiB", "limits.unfinished_body_bytes", "LIMITS_UNFINISHED_BODY_BYTES";
+        /// Percent of connections, sessions, sockets without config, and unfinished bodies and messages that callers without a good token may hold
+        /// together while authentication is on; the rest is kept for those who have one.
+        unauthenticated_percent: Percent = "75", "limits.unauthenticated_percent", "LIMITS_UNAUTHENTICATED_PERCENT";
+        /// Percent of sessions, sockets without config, and unfinished bodies and messages that one address of unauthenticated callers may hold,
+        /// and of sockets without config and unfinished bodies and messages one tenant. Trusted proxies, and this machine's own addresses where
+        /// nobody needs a token, have no share of their own.
+        caller_percent: Percent = "25", "limits.caller_percent", "LIMITS_CALLER_PERCENT";
         /// Connections in all, or half as many as the system allows open files, if that is less; more wait for a place.
         connections: usize = "10000", "limits.connections", "LIMITS_CONNECTIONS", check positive;
         /// Connections from one address that is no trusted proxy; 0 means no limit. More are cut.
         connections_per_address: u32 = "1000", "limits.connections_per_address", "LIMITS_CONNECTIONS_PER_ADDRESS";
         /// Sessions of one tenant; no limit when absent.
         sessions_per_tenant: Option<NonZeroU32> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT";
+        /// Percent of what it holds and what is free together that one tenant may hold of each quota, and one unknown address; all unknown addresses together are one more such party while authentication is on. 100 means no quotas.
+        share_percent: u8 = "75", "limits.share_percent", "LIMITS_SHARE_PERCENT", check a_share;
+        /// Embedded rooms in all.
+        rooms: usize = "10000", "limits.rooms", "LIMITS_ROOMS", check positive;
+        /// Participants of embedded rooms in all.
+        participants: usize = "10000", "limits.participants", "LIMITS_PARTICIPANTS", check positive;
+        /// Syntheses in all, those that wait for a place included; more are refused.
+        syntheses: usize = "10000", "limits.syntheses", "LIMITS_SYNTHESES", check positive;
+        /// Recognisers in all: one for each session that hears, or for each participant whom it hears alone.
+        recognisers: usize = "10000", "limits.recognisers", "LIMITS_RECOGNISERS", check positive;
+        /// Recordings in all that are being made or wait for the store.
+        recordings: usize = "20000", "limits.recordings", "LIMITS_RECORDINGS", check positive;
         /// Requests per second of one tenant, and of one address; twice as many at once. No limit when absent.
         requests_per_second: Option<NonZeroU32> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND";
     }
@@ -294,8 +318,11 @@ settings! {
         cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS";
         /// Seconds after which it is asked again about the token of a running session, which ends when it says 401; 0 means never.
         session_recheck_seconds: Duration = "300", "auth.session_recheck_seconds", "AUTH_SESSION_RECHECK_SECONDS";
-        /// Whether `GET /ws` needs a token too. Where it is public, a token that is sent must be good all the same.
-        socket: SocketAuth = "public", "auth.socket", "AUTH_SOCKET";
+        /// Whether `GET /ws` needs a token too; when absent `required` where `auth.required` is true, else `public`. Where it is public, a
+        /// token that is sent must be good all the same.
+        socket: Option<SocketAuth> = "", "auth.socket", "AUTH_SOCKET";
+        /// Whether a session without a token may record while authentication is on. Every authenticated caller may fetch such a recording.
+        public_recordings: bool = "false", "auth.public_recordings", "AUTH_PUBLIC_RECORDINGS";
         /// Whether a room without an owner becomes that of the tenant who asks for a token for it.
         claim_unowned_rooms: bool = "true", "auth.claim_unowned_rooms", "AUTH_CLAIM_UNOWNED_ROOMS";
     }
@@ -321,6 +348,8 @@ settings! {
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
         /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
+        /// Participants of one embedded room at a time, whatever the room is made with.
+        participants_per_room: usize = "2000", "rtc.participants_per_room", "RTC_PARTICIPANTS_PER_ROOM", check positive;
         /// How hard the encoder of what a session says in a room tries, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "rtc.complexity", "RTC_COMPLEXITY", check up_to_ten;
         /// Where embedded rooms post what happens in them, as LiveKit does. What `webhooks.allow_insecure` and `webhooks.allow_private`
@@ -393,8 +422,16 @@ settings! {
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
         /// Who may call in, as addresses or networks; nobody when absent.
         allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
+        /// From where the sound of calls may come besides `sip.allowed_addresses`, as addresses or networks, where it comes
+        /// neither from whom a call describes nor from whom it is signalled with. It is heard once it has proved to be a stream.
+        media_addresses: Networks = "", "sip.media_addresses", "SIP_MEDIA_ADDRESSES";
         /// First part of the rooms of inbound calls; the number that was called is the second.
         room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX";
+        /// Whether calls to one number at the same time share a room (`number`) or have one each (`call`: a further one gets its id behind the
+        /// number); when absent `call` where `auth.required` is true and rooms are embedded, else `number`.
+        room_mode: Option<RoomMode> = "", "sip.room_mode", "SIP_ROOM_MODE";
+        /// Numbers of tenants, `{"tenant":["+49…"]}`: whose a call is that came to one of them, unless its hook says so.
+        tenant_numbers: Option<JsonText> = "", "sip.tenant_numbers", "SIP_TENANT_NUMBERS";
         /// UDP ports for the sound of calls, two for each.
         rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
         /// Whether the sound of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.
@@ -407,6 +444,14 @@ settings! {
         max_call_seconds: Duration = "86400", "sip.max_call_seconds", "SIP_MAX_CALL_SECONDS", check not_nought;
         /// Calls at the same time.
         max_calls: usize = "500", "sip.max_calls", "SIP_MAX_CALLS", check positive;
+        /// Calls in one room at the same time: each hears all the others.
+        max_calls_per_room: usize = "32", "sip.max_calls_per_room", "SIP_MAX_CALLS_PER_ROOM", check positive;
+        /// Inbound calls at the same time whose answer is not acknowledged yet.
+        max_unacknowledged_calls: usize = "200", "sip.max_unacknowledged_calls", "SIP_MAX_UNACKNOWLEDGED_CALLS", check positive;
+        /// The same from one address.
+        max_unacknowledged_calls_per_address: usize = "100", "sip.max_unacknowledged_calls_per_address", "SIP_MAX_UNACKNOWLEDGED_CALLS_PER_ADDRESS", check positive;
+        /// Seconds for which an answer to an inbound call is repeated until it is acknowledged; then the call ends.
+        ack_timeout_seconds: Duration = "8", "sip.ack_timeout_seconds", "SIP_ACK_TIMEOUT_SECONDS", check not_nought;
         /// Signs what is sent to hooks that have no secret of their own; 16 bytes or more.
         hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET";
         /// Hooks that cannot be changed at run time, `[{"host","url","auth_id"?,"secret"?}]`.
@@ -426,6 +471,18 @@ settings! {
     }
 }
 
+impl Auth {
+    /// Whether `GET /ws` needs a token.
+    pub fn socket(&self) -> SocketAuth {
+        let by_default = if self.required {
+            SocketAuth::Required
+        } else {
+            SocketAuth::Public
+        };
+        self.socket.unwrap_or(by_default)
+    }
+}
+
 fn some_time(value: &Millis) -> Result<(), &'static str> {
     if value.0 < std::time::Duration::from_millis(20) {
         Err("be at least 20")
@@ -439,6 +496,18 @@ fn origins(value: &List) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("name origins as browsers do, scheme://host[:port] without path and default port")
+    }
+}
+
+fn hosts(value: &List) -> Result<(), &'static str> {
+    let fits = |text: &String| {
+        text == "*"
+            || vivavoce_core::host_name::host_name(text).is_some_and(|name| name.port.is_none())
+    };
+    if value.0.iter().all(fits) {
+        Ok(())
+    } else {
+        Err("name hosts without scheme and port, or be *")
     }
 }
 
@@ -499,11 +568,19 @@ fn up_to_ten(value: &u8) -> Result<(), &'static str> {
 
 #[expect(clippy::ref_option, reason = "the rule of a setting of this type")]
 fn gateway(value: &Option<String>) -> Result<(), &'static str> {
-    let fits = |address: &str| crate::phone::Gateway::parse(address).is_some();
+    let fits = |address: &str| vivavoce_core::phone::Gateway::parse(address).is_some();
     if value.as_deref().is_none_or(fits) {
         Ok(())
     } else {
         Err("be hostname or hostname:port")
+    }
+}
+
+fn a_share(value: &u8) -> Result<(), &'static str> {
+    if (1..=100).contains(value) {
+        Ok(())
+    } else {
+        Err("be 1 to 100")
     }
 }
 

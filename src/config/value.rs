@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::providers::local::wyoming::Endpoint;
+use super::endpoint::Endpoint;
 
 /// A setting's type.
 pub trait SettingValue: Sized {
@@ -48,6 +48,18 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A part of something, in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Percent(pub u8);
+
+impl Percent {
+    /// So much of all there is; never nothing of something.
+    pub fn of(self, all: usize) -> usize {
+        let part = all as u128 * u128::from(self.0) / 100;
+        usize::try_from(part).unwrap_or(all).max(1).min(all)
+    }
+}
+
 /// A number of bytes, written as a number or with a suffix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
@@ -74,8 +86,14 @@ pub struct PortRange {
 }
 
 /// Where a service is: `http` or `https`, with a host, and without a user name that could be a credential.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HttpUrl(pub reqwest::Url);
+
+impl fmt::Debug for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&super::masked(self.0.as_str()))
+    }
+}
 
 /// Several of them, written with commas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -298,6 +316,17 @@ impl SettingValue for ByteSize {
     }
 }
 
+impl SettingValue for Percent {
+    const SHAPE: &'static str = "a whole number from 1 to 100";
+    fn parse(text: &str) -> Option<Self> {
+        let percent = text
+            .parse()
+            .ok()
+            .filter(|percent| (1..=100).contains(percent))?;
+        Some(Self(percent))
+    }
+}
+
 impl SettingValue for List {
     const SHAPE: &'static str = "a list with commas";
     fn parse(text: &str) -> Option<Self> {
@@ -421,6 +450,16 @@ words! {
         /// As the protected endpoints.
         Required = "required",
     } "public or required"
+}
+
+words! {
+    /// Which calls share a room.
+    RoomMode {
+        /// Those to one number.
+        Number = "number",
+        /// None.
+        Call = "call",
+    } "number or call"
 }
 
 words! {

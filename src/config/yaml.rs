@@ -57,7 +57,7 @@ pub fn read(file: &Path) -> Result<Vec<YamlValue>, YamlError> {
     parse(file, &std::fs::read_to_string(file).map_err(failed)?)
 }
 
-fn parse(file: &Path, text: &str) -> Result<Vec<YamlValue>, YamlError> {
+pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<YamlValue>, YamlError> {
     let syntax = |line, message| YamlError::Syntax {
         file: file.to_owned(),
         line,

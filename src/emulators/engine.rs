@@ -374,6 +374,7 @@ impl Local {
     async fn open(stt: &dyn SpeechToText) -> Result<Self, ProviderError> {
         let stream = stt
             .open(SttRequest {
+                party: crate::quotas::Party::Operator,
                 language: "en-US".to_owned(),
                 model: String::new(),
                 punctuation: true,

@@ -329,6 +329,7 @@ impl Mouth {
 async fn synthesised(tts: &dyn TextToSpeech, line: &str, rate: f64) -> Result<Pcm, EngineError> {
     let rates = tts.speaks().speaking_rates;
     let request = TtsRequest {
+        party: crate::quotas::Party::Operator,
         voice_id: None,
         model: String::new(),
         speaking_rate: rate.clamp(*rates.start(), *rates.end()),

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use livekit_protocol::WebhookEvent;
 use livekit_protocol::participant_info::Kind;
+use livekit_protocol::{ParticipantInfo, WebhookEvent};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
@@ -72,9 +72,7 @@ pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<A
     let room = event.room.as_ref()?;
     let attributes = &participant.attributes;
     let known = |name: &str| attributes.get(name).filter(|value| !value.is_empty());
-    let host = CALLED
-        .into_iter()
-        .find_map(|header| Host::of_header(known(header)?))?;
+    let host = called_host(|header| known(header).map(String::as_str))?;
     let headers = attributes.iter().filter_map(|(name, value)| {
         let name = name.strip_prefix(attribute::HEADER)?;
         Some((name.to_owned(), value.clone()))
@@ -95,6 +93,21 @@ pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<A
         sip_host: host,
         sip_headers: headers.collect(),
     })
+}
+
+/// The host that a call was made to, by what its participant tells of the INVITE's headers.
+pub fn called_host<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Option<Host> {
+    CALLED
+        .into_iter()
+        .find_map(|name| Host::of_header(header(name)?))
+}
+
+/// Whether a telephone that has joined was called by nobody: its call has come in. Only such a call has the headers of an
+/// INVITE, or was brought to its room by a rule.
+pub fn has_come_in(participant: &ParticipantInfo) -> bool {
+    let attributes = &participant.attributes;
+    let told = |name: &str| attributes.get(name).is_some_and(|value| !value.is_empty());
+    told(attribute::RULE_ID) || CALLED.into_iter().any(told)
 }
 
 /// The id under which an event is told, the same whoever tells it and however often: made of the event's own, and where it
@@ -151,7 +164,6 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use livekit_protocol::ParticipantInfo;
     use serde_json::json;
 
     use super::*;

@@ -215,6 +215,7 @@ fn own(entry: Entry, reach: Reach) -> Result<Own, String> {
             host,
             url: entry.url,
             owner: owner.map_err(|error| format!("auth_id {error}"))?,
+            by_operator: true,
         },
         secret,
     })

@@ -104,6 +104,7 @@ mod tests {
             host: Host::parse(host).unwrap(),
             url: format!("https://hooks.example/{host}"),
             owner: owner.map(|id| TenantId::new(id).unwrap()),
+            by_operator: owner.is_none(),
         };
         [hook("a.example", None), hook("2001:db8::1", Some("Ärzte"))]
             .into_iter()

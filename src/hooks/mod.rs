@@ -6,6 +6,7 @@ pub mod announcement;
 mod configured;
 mod file;
 mod host;
+mod owners;
 mod shared;
 mod table;
 mod url;
@@ -22,12 +23,13 @@ use tokio::time::sleep;
 pub use configured::Configured;
 use file::HookFile;
 pub use host::Host;
+pub use owners::{CallOwners, TenantNumbers};
 use shared::{Shared, SharedError};
 use table::{Added, Change, Table};
 pub use table::{Hook, HookError, Wish};
 pub use url::LONGEST_URL;
 
-use crate::auth::Access;
+use crate::auth::{Access, TenantId};
 use crate::config::{Secret, Settings};
 
 /// How often a change is decided anew because others make one meanwhile …
@@ -44,6 +46,17 @@ pub fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = Configured::new(settings).err().unwrap_or_default();
     let redis = settings.redis.url.as_ref().and_then(shared::problem);
     problems.extend(redis.map(|problem| format!("redis.url: {problem}")));
+    let sip = &settings.sip;
+    if let Err(wrong) = TenantNumbers::read(sip.tenant_numbers.as_ref()) {
+        let named = |problem| format!("sip.tenant_numbers: {problem}");
+        problems.extend(wrong.into_iter().map(named));
+    }
+    if sip.tenant_numbers.is_some() && !settings.auth.required {
+        problems.push(
+            "sip.tenant_numbers: means nothing while auth.required is false: nobody asks whose a call is"
+                .to_owned(),
+        );
+    }
     problems
 }
 
@@ -123,10 +136,11 @@ impl Hooks {
         Ok(self.table(&added).shown(access))
     }
 
-    /// The hook of a host, as far as is known.
-    pub fn find(&self, host: &Host) -> Option<Found> {
+    /// The hook for a call to a host, as far as is known, by whose number was called.
+    pub fn find(&self, host: &Host, number_of: Option<&TenantId>) -> Option<Found> {
         let added = self.added();
-        self.table(&added).find(host).map(|holding| Found {
+        let holding = self.table(&added).find_for(host, number_of);
+        holding.map(|holding| Found {
             hook: holding.hook().clone(),
             configured: matches!(holding, table::Holding::Configured(_)),
         })

@@ -29,6 +29,9 @@ pub struct Hook {
         with = "owner"
     )]
     pub owner: Option<TenantId>,
+    /// Whether a caller without a tenant has added it. Kept with it and shown to nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_operator: bool,
 }
 
 /// A hook that somebody wants, as it was written.
@@ -134,24 +137,43 @@ impl<'a> Holding<'a> {
             Self::Added(hook) => hook,
         }
     }
+
+    /// Whether it is for calls to a number of this tenant, or of none. A number is given by the operator, and a host is
+    /// whosever names it first: what a tenant has set is not for the calls of another.
+    fn is_for(self, number_of: Option<&TenantId>) -> bool {
+        match self {
+            Self::Configured(_) => true,
+            Self::Added(hook) => {
+                let mut owners = hook.owner.iter().zip(number_of);
+                hook.by_operator || owners.all(|(own, other)| own == other)
+            }
+        }
+    }
 }
 
 impl<'a> Table<'a> {
     /// The hook that holds for a host. One that was added before the settings named its host stays in force until it is
     /// removed; but what a tenant has added is never in the place of what the settings give to another.
     pub fn find(&self, host: &Host) -> Option<Holding<'a>> {
-        let added = self.added.0.get(host);
-        let Some(own) = self.configured.get(host) else {
-            return added.map(Holding::Added);
-        };
+        self.of_host(host).next()
+    }
+
+    /// The one that holds for a call to this host, by whose number was called.
+    pub fn find_for(&self, host: &Host, number_of: Option<&TenantId>) -> Option<Holding<'a>> {
+        self.of_host(host).find(|holding| holding.is_for(number_of))
+    }
+
+    /// Those of a host, each in the place of the next.
+    fn of_host(&self, host: &Host) -> impl Iterator<Item = Holding<'a>> + use<'a> {
+        let own = self.configured.get(host);
         let of_another = |hook: &&Hook| {
-            let owners = hook.owner.as_ref().zip(own.hook.owner.as_ref());
-            owners.is_some_and(|(one, other)| one != other)
+            let owners = hook.owner.as_ref().zip(own?.hook.owner.as_ref());
+            owners.map(|(one, other)| one != other)
         };
-        Some(match added.filter(|hook| !of_another(hook)) {
-            Some(hook) => Holding::Added(hook),
-            None => Holding::Configured(own),
-        })
+        let added = self.added.0.get(host);
+        let added = added.filter(|hook| of_another(hook) != Some(true));
+        let added = added.map(Holding::Added);
+        added.into_iter().chain(own.map(Holding::Configured))
     }
 
     /// What a caller may see of what holds, in the order of the hosts.
@@ -194,6 +216,7 @@ impl<'a> Table<'a> {
                 host: host.clone(),
                 url: wish.url,
                 owner,
+                by_operator: access.tenant().is_none(),
             };
             if hooks.insert(host, hook).is_some() {
                 return Err(refused("host", "is there twice"));

@@ -29,7 +29,11 @@ async fn what_was_added_is_found_by_the_next_process() {
     assert_eq!(names(&seen.unwrap()), ["a.example", "b.example"]);
     let second = hooks();
     second.open().await;
-    assert!(second.find(&Host::parse("b.example").unwrap()).is_some());
+    assert!(
+        second
+            .find(&Host::parse("b.example").unwrap(), None)
+            .is_some()
+    );
     let seen = second.remove(&access, &["b.example".to_owned()]).await;
     assert_eq!(names(&seen.unwrap()), ["a.example"]);
     assert_eq!(names(&hooks().shown(&access).await.unwrap()), ["a.example"]);

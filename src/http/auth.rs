@@ -6,33 +6,36 @@ use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::http::{Method, header};
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::{self, Bytes};
-use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, ResponseError, Route};
+use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, ResponseError};
 use std::future::{Ready, ready};
 
 use super::body;
+use super::entries::{Callers, Handling};
 use super::error::{ApiError, Code};
 use super::limits::{self, Limits};
 use super::state::AppState;
 use crate::auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
 
-/// A route that anybody may take.
-pub fn public<F, Args>(handler: F) -> impl Fn() -> Route
+/// A handler that anybody may reach.
+pub fn public<F, Args>(handler: F) -> Handling
 where
     F: Handler<Args>,
     Args: FromRequest + 'static,
     F::Output: Responder + 'static,
 {
-    move || web::route().to(handler.clone())
+    Handling::new(Callers::Anybody, move || web::route().to(handler.clone()))
 }
 
-/// A route that needs a token while authentication is on. Its handler is told who asks.
-pub fn protected<F, Args>(handler: F) -> impl Fn() -> Route
+/// One that needs a token while authentication is on. It is told who asks.
+pub fn protected<F, Args>(handler: F) -> Handling
 where
     F: Handler<Args>,
     Args: FromRequest + BeginsWithAccess + 'static,
     F::Output: Responder + 'static,
 {
-    move || web::route().to(handler.clone()).wrap(from_fn(enter))
+    Handling::new(Callers::Authenticated, move || {
+        web::route().to(handler.clone()).wrap(from_fn(enter))
+    })
 }
 
 /// Arguments of a handler, the first of which says whose things it may touch.
@@ -73,8 +76,12 @@ async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
     let state = request.app_data::<web::Data<AppState>>().cloned();
     let state = state.ok_or_else(|| ApiError::new(Code::Internal, "the server has no state"))?;
     let access = match &state.auth {
-        None => Access::anonymous(),
-        Some(authenticator) => identify(authenticator, request).await?,
+        None => Access::anonymous().counted_by(stranger(request.request())),
+        Some(authenticator) => {
+            let access = identify(authenticator, request).await?;
+            limits::authenticated(request.request(), access.tenant())?;
+            access
+        }
     };
     if let Some(limits) = request.app_data::<web::Data<Limits>>() {
         limits.admit_tenant(&access)?;
@@ -109,16 +116,32 @@ pub async fn at_socket(
     request: &HttpRequest,
 ) -> Result<(Access, Option<Pass>), ApiError> {
     let Some(authenticator) = &state.auth else {
-        return Ok((Access::anonymous(), None));
+        let access = Access::anonymous().counted_by(stranger(request));
+        return Ok((access, None));
     };
-    match authenticator.identify(Door::Socket, &credentials(request))? {
-        Step::Enter(access) => Ok((access, None)),
+    let credentials = credentials(request);
+    let (access, pass) = match authenticator.identify(Door::Socket, &credentials)? {
+        Step::Enter(access) => (access, None),
         Step::Ask(inquiry) => {
             let question = question(request, Bytes::new());
             let (access, pass) = inquiry.ask_for_session(question).await?;
-            Ok((access, Some(pass)))
+            (access, Some(pass))
         }
+    };
+    // A public socket takes those without a token, too.
+    if credentials.show_token() {
+        limits::authenticated(request, access.tenant())?;
+        return Ok((access, pass));
     }
+    let limits = request.app_data::<web::Data<Limits>>();
+    let address = limits.and_then(|limits| limits.caller(request));
+    Ok((access.counted_by(address), pass))
+}
+
+/// Whom a request without a token is counted for while nobody needs one.
+pub(super) fn stranger(request: &HttpRequest) -> Option<std::net::IpAddr> {
+    let limits = request.app_data::<web::Data<Limits>>();
+    limits.and_then(|limits| limits.stranger(request))
 }
 
 fn credentials(request: &HttpRequest) -> Credentials<'_> {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::auth::AuthError;
 use crate::providers::{ErrorKind, ProviderError};
+use crate::quotas::{Kind, Refused};
 use crate::synthesis::SynthesisError;
 
 /// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those
@@ -34,6 +35,8 @@ pub enum Code {
     NotFound,
     /// The path exists, the method does not.
     MethodNotAllowed,
+    /// The request is for another host.
+    MisdirectedRequest,
     /// The body is larger than it may be.
     PayloadTooLarge,
     /// The body is not JSON by its content type.
@@ -54,6 +57,8 @@ pub enum Code {
     RecordingUnavailable,
     /// What is kept here cannot be read or written.
     StorageError,
+    /// It is for those who run the server, and the caller is a tenant.
+    OperatorOnly,
     /// The room belongs to somebody else.
     RoomAccessDenied,
     /// No such room, or not the caller's.
@@ -64,6 +69,8 @@ pub enum Code {
     TrackNotFound,
     /// No such recording, or not the caller's.
     RecordingNotFound,
+    /// Several tenants have one of this name, and the caller may see more than one.
+    AmbiguousStreamId,
     /// The server's settings name this host.
     HookImmutable,
     /// The caller asks too often, or has too much at once.
@@ -111,6 +118,9 @@ pub struct ApiError {
     message: String,
     retry_after: Option<Duration>,
     allow: Vec<Method>,
+    quota: Option<&'static str>,
+    /// Whether the connection is closed behind it.
+    closes: bool,
 }
 
 /// The body of every error.
@@ -121,6 +131,28 @@ pub(super) struct Body<'a> {
     error: Code,
     /// For people.
     message: &'a str,
+    /// The quota that is used up, where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'static str>,
+}
+
+/// How long somebody who has too much is asked to wait: something of theirs must end first.
+const QUOTA_PATIENCE: Duration = Duration::from_secs(1);
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let code = if refused.is_callers() {
+            Code::RateLimited
+        } else {
+            Code::Overloaded
+        };
+        Self {
+            quota: Some(refused.kind.name()),
+            // Whoever has too many keeps none for being told.
+            closes: refused.kind == Kind::Connections,
+            ..Self::new(code, refused.to_string()).retry_after(QUOTA_PATIENCE)
+        }
+    }
 }
 
 impl From<actix::MailboxError> for ApiError {
@@ -140,13 +172,17 @@ impl ApiError {
             | Code::UnsupportedProvider
             | Code::InvalidPhoneNumber
             | Code::DestinationNotAllowed => StatusCode::BAD_REQUEST,
-            Code::OriginNotAllowed | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
+            Code::OriginNotAllowed | Code::OperatorOnly | Code::RoomAccessDenied => {
+                StatusCode::FORBIDDEN
+            }
             Code::NotFound
             | Code::RoomNotFound
             | Code::ParticipantNotFound
             | Code::TrackNotFound
             | Code::RecordingNotFound => StatusCode::NOT_FOUND,
+            Code::AmbiguousStreamId => StatusCode::CONFLICT,
             Code::MethodNotAllowed | Code::HookImmutable => StatusCode::METHOD_NOT_ALLOWED,
+            Code::MisdirectedRequest => StatusCode::MISDIRECTED_REQUEST,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::RateLimited | Code::ProviderRateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -178,6 +214,8 @@ impl ApiError {
             message: message.into(),
             retry_after: None,
             allow: Vec::new(),
+            quota: None,
+            closes: false,
         }
     }
 
@@ -246,6 +284,7 @@ impl From<SynthesisError> for ApiError {
                 own_credential,
             } => Self::provider(error, *own_credential),
             SynthesisError::TooLong { .. } => Self::new(Code::InvalidRequest, error.to_string()),
+            SynthesisError::Quota(refused) => (*refused).into(),
             SynthesisError::NoMemory => {
                 Self::new(Code::Overloaded, error.to_string()).retry_after(Duration::from_secs(5))
             }
@@ -303,12 +342,16 @@ impl ResponseError for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
         }
+        if self.closes {
+            response.force_close();
+        }
         if !self.allow.is_empty() {
             response.insert_header(header::Allow(self.allow.clone()));
         }
         response.json(Body {
             error: self.code,
             message: &self.message,
+            quota: self.quota,
         })
     }
 }

@@ -1,31 +1,32 @@
-//! How often somebody may ask, how many sessions a tenant may have, and how many connections and idle sockets an address.
-//! How much the server does in all is bounded where it is done.
+//! How often somebody may ask, how many sessions a tenant may have, and on whose account connections, sockets and bodies
+//! are held. How much the server does in all is bounded where it is done.
 
-use std::any::Any;
 use std::hash::{BuildHasher, Hash};
-use std::net::{IpAddr, Ipv6Addr, Shutdown};
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix_web::body::BoxBody;
-use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
-use actix_web::{HttpRequest, ResponseError, web};
+use actix_web::{HttpMessage, HttpRequest, ResponseError, web};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use governor::RateLimiter;
 use governor::clock::{Clock, DefaultClock, Reference};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
-use governor::{Quota, RateLimiter};
-use socket2::SockRef;
 
+use super::connections;
 use super::error::{ApiError, Code};
 use super::peer::TrustedProxies;
-use super::socket;
 use crate::auth::{Access, TenantId};
 use crate::config::Settings;
+use crate::quotas::{self, Party, Quotas};
+use crate::shared_limit::{Exceeded, Permit, SharedLimit, Size};
+use crate::telemetry::metrics;
 
 /// Paths that are asked by machines, often, and whatever happens.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -41,28 +42,45 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(5);
 /// The limits of one server.
 pub struct Limits {
     proxies: TrustedProxies,
+    /// Whether whoever is on this machine needs no token.
+    loopback_is_trusted: bool,
     requests: Option<RequestRate<DefaultClock>>,
-    sessions: Shares<TenantId>,
-    connections: Shares<IpAddr>,
-    unconfigured: Shares<IpAddr>,
+    sessions: quotas::Quota,
+    unconfigured: Arc<SharedLimit>,
+    unfinished_bodies: Arc<SharedLimit>,
 }
 
-/// One of a tenant's sessions, as long as it is kept.
-pub type TenantPlace = Share<TenantId>;
-/// One of what an address may have, as long as it is kept.
-pub type AddressPlace = Share<IpAddr>;
+/// How a limit of so much is shared.
+pub fn size(settings: &Settings, total: usize) -> Size {
+    let limits = &settings.limits;
+    let unauthenticated = if settings.auth.required {
+        limits.unauthenticated_percent.of(total)
+    } else {
+        // Nobody can have a good token: there is nobody to keep anything for.
+        total
+    };
+    Size {
+        total,
+        unauthenticated,
+        per_key: limits.caller_percent.of(total),
+    }
+}
 
 impl Limits {
     /// The limits that the settings name.
-    pub fn new(settings: &Settings) -> Self {
-        let per_second = settings.limits.requests_per_second;
+    pub fn new(settings: &Settings, quotas: &Quotas) -> Self {
+        let limits = &settings.limits;
+        let shared = |total| SharedLimit::new(size(settings, total));
+        let unfinished = usize::try_from(limits.unfinished_body_bytes.0).unwrap_or(usize::MAX);
         Self {
             proxies: TrustedProxies::new(settings.server.trusted_proxies.0.clone()),
-            requests: per_second
+            loopback_is_trusted: !settings.auth.required,
+            requests: limits
+                .requests_per_second
                 .map(|per_second| RequestRate::new(per_second, DefaultClock::default())),
-            sessions: Shares::new(settings.limits.sessions_per_tenant),
-            connections: Shares::new(NonZeroU32::new(settings.limits.connections_per_address)),
-            unconfigured: Shares::new(Some(a_quarter(settings.limits.unconfigured_sockets))),
+            sessions: quotas.sessions.clone(),
+            unconfigured: shared(limits.unconfigured_sockets),
+            unfinished_bodies: shared(unfinished),
         }
     }
 
@@ -74,66 +92,50 @@ impl Limits {
         }
     }
 
-    /// A place for one more session of a tenant; those of nobody are counted in all only.
-    pub fn place_for(&self, access: &Access) -> Result<Option<TenantPlace>, ApiError> {
-        let Some(tenant) = access.tenant() else {
-            return Ok(None);
-        };
-        self.sessions.take(tenant.clone()).map_err(|Full| {
-            let full = "this tenant has as many sessions as limits.sessions_per_tenant allows";
-            ApiError::new(Code::RateLimited, full).retry_after(SESSION_PATIENCE)
-        })
+    /// A place for one more session of somebody.
+    pub fn session(&self, access: &Access) -> Result<quotas::Permit, ApiError> {
+        let place = self.sessions.take(&access.party());
+        place.map_err(|refused| ApiError::from(refused).retry_after(SESSION_PATIENCE))
     }
 
-    /// A place for one more socket without config from the request's address: none has more than a quarter of them all.
-    pub fn unconfigured_place(
-        &self,
-        request: &HttpRequest,
-    ) -> Result<Option<AddressPlace>, ApiError> {
-        let Some(address) = self.caller(request) else {
-            return Ok(None);
-        };
-        self.unconfigured.take(address).map_err(|Full| {
-            let full = "this address has a quarter of the sockets without config that \
-                        limits.unconfigured_sockets allows";
-            ApiError::new(Code::RateLimited, full).retry_after(Duration::from_secs(1))
-        })
+    /// A place for one more socket without config.
+    pub fn unconfigured_socket(&self, request: &HttpRequest) -> Result<Permit, ApiError> {
+        let key = self.party(request);
+        let setting = "limits.unconfigured_sockets";
+        one(&self.unconfigured, key, setting, "sockets without config")
     }
 
-    /// For `HttpServer::on_connect`: whether there may be one more connection from its address; if not, it is cut. Our
-    /// proxies bring those of many.
-    pub fn admit_connection(&self, io: &dyn Any, extensions: &mut Extensions) -> bool {
-        let Some(tcp) = socket::tcp(io) else {
-            return true;
-        };
-        let Ok(peer) = tcp.peer_addr() else {
-            return true;
-        };
-        let peer = peer.ip().to_canonical();
-        if self.proxies.trust(peer) {
-            return true;
-        }
-        match self.connections.take(network(peer)) {
-            Ok(place) => {
-                extensions.insert(place);
-                true
-            }
-            Err(Full) => {
-                tracing::debug!(
-                    "an address has as many connections as limits.connections_per_address allows"
-                );
-                let tcp = SockRef::from(tcp);
-                // Fails when the client has gone first, which is what we want.
-                let _ = tcp.set_linger(Some(Duration::ZERO));
-                let _ = tcp.shutdown(Shutdown::Both);
-                false
-            }
-        }
+    /// What a body holds that is not complete: nothing yet.
+    pub fn unfinished_body(&self, request: &HttpRequest) -> Permit {
+        self.unfinished_bodies.empty(self.party(request))
     }
 
     /// Whose request it is: an address, or the network of one; `None` where the connection has none.
     pub fn caller(&self, request: &HttpRequest) -> Option<IpAddr> {
         self.proxies.caller(request).map(network)
+    }
+
+    /// The same while nobody needs a token: those on this machine and our own proxies are no strangers.
+    pub fn stranger(&self, request: &HttpRequest) -> Option<IpAddr> {
+        let address = self.proxies.caller(request)?;
+        let is_ours = address.is_loopback() || self.proxies.trust(address);
+        (!is_ours).then(|| network(address))
+    }
+
+    /// On whose account a request holds what it holds. Somebody is known from [`authenticated`] on.
+    pub fn party(&self, request: &HttpRequest) -> Party {
+        if let Some(known) = request.extensions().get::<Party>() {
+            return known.clone();
+        }
+        let Some(address) = self.proxies.caller(request) else {
+            return Party::Operator;
+        };
+        let own = self.loopback_is_trusted && address.is_loopback();
+        if own || self.proxies.trust(address) {
+            Party::Operator
+        } else {
+            Party::Address(network(address))
+        }
     }
 
     fn admit_address(&self, request: &HttpRequest) -> Result<(), ApiError> {
@@ -147,23 +149,60 @@ impl Limits {
     }
 }
 
+/// Whoever sent this request has shown a good token, perhaps a tenant's, whose connections have a share of all.
+pub fn authenticated(
+    request: &HttpRequest,
+    tenant: Option<&TenantId>,
+) -> Result<(), quotas::Refused> {
+    let party = Party::of_tenant(tenant);
+    connections::authenticated(request, &party)?;
+    request.extensions_mut().insert(party);
+    Ok(())
+}
+
+/// One of a limit, or an error that names its setting.
+fn one(
+    limit: &Arc<SharedLimit>,
+    key: Party,
+    setting: &'static str,
+    what: &str,
+) -> Result<Permit, ApiError> {
+    limit.acquire(key, 1).map_err(|exceeded| {
+        metrics::limit_reached(setting);
+        let (code, message) = match exceeded {
+            Exceeded::Total => (
+                Code::Overloaded,
+                format!("there are as many {what} as {setting} allows"),
+            ),
+            Exceeded::Unauthenticated => (
+                Code::Overloaded,
+                format!(
+                    "there are as many {what} of callers without a token as {setting} and \
+                     limits.unauthenticated_percent allow"
+                ),
+            ),
+            Exceeded::PerKey => (
+                Code::RateLimited,
+                format!(
+                    "this caller has as many {what} as {setting} and limits.caller_percent allow"
+                ),
+            ),
+        };
+        ApiError::new(code, message).retry_after(Duration::from_secs(1))
+    })
+}
+
 /// The path of a request as routes are found by it: what is encoded needlessly is decoded.
 pub fn path(request: &HttpRequest) -> &str {
     request.match_info().as_str()
 }
 
 /// Whoever has an IPv6 address has a network of them.
-fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
-}
-
-/// Of so many; never none.
-fn a_quarter(all: usize) -> NonZeroU32 {
-    let quarter = u32::try_from(all / 4).unwrap_or(u32::MAX);
-    NonZeroU32::new(quarter).unwrap_or(NonZeroU32::MIN)
 }
 
 /// The middleware that counts requests by address, before anything is done for them. [`PROBES`] are not counted.
@@ -204,7 +243,7 @@ struct RequestRate<C: Clock> {
 impl<C: Clock> RequestRate<C> {
     fn new(per_second: NonZeroU32, clock: C) -> Self {
         let burst = per_second.saturating_mul(const { NonZeroU32::new(2).unwrap() });
-        let quota = Quota::per_second(per_second).allow_burst(burst);
+        let quota = governor::Quota::per_second(per_second).allow_burst(burst);
         Self {
             started: clock.now(),
             callers: RateLimiter::dashmap_with_clock(quota, clock),
@@ -253,7 +292,7 @@ impl<C: Clock> RequestRate<C> {
 }
 
 /// How many of something each may have at once; as many as it likes without a limit.
-struct Shares<K: Eq + Hash> {
+pub struct Shares<K: Eq + Hash> {
     limit: Option<NonZeroU32>,
     held: Arc<DashMap<K, u32>>,
 }
@@ -266,17 +305,19 @@ pub struct Share<K: Eq + Hash> {
 
 /// Somebody has as many as it may.
 #[derive(Debug)]
-struct Full;
+pub struct Full;
 
 impl<K: Eq + Hash + Clone> Shares<K> {
-    fn new(limit: Option<NonZeroU32>) -> Self {
+    /// So many each.
+    pub fn new(limit: Option<NonZeroU32>) -> Self {
         Self {
             limit,
             held: Arc::default(),
         }
     }
 
-    fn take(&self, holder: K) -> Result<Option<Share<K>>, Full> {
+    /// One more of somebody's; `None` without a limit.
+    pub fn take(&self, holder: K) -> Result<Option<Share<K>>, Full> {
         let Some(limit) = self.limit else {
             return Ok(None);
         };
@@ -302,7 +343,10 @@ impl<K: Eq + Hash> Drop for Share<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use actix_web::test::TestRequest;
     use governor::clock::FakeRelativeClock;
+    use std::collections::HashMap;
 
     fn rate(per_second: u32) -> (RequestRate<FakeRelativeClock>, FakeRelativeClock) {
         let clock = FakeRelativeClock::default();
@@ -388,10 +432,89 @@ mod tests {
         assert!(Shares::new(None).take("a").unwrap().is_none());
     }
 
-    #[test]
-    fn a_quarter_is_at_least_one() {
-        for (all, quarter) in [(200, 50), (3, 1), (1, 1), (usize::MAX, u32::MAX)] {
-            assert_eq!(a_quarter(all).get(), quarter);
+    fn limits(settings: &[(&str, &str)]) -> Limits {
+        let flags: Vec<_> = settings
+            .iter()
+            .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()))
+            .collect();
+        let config = Config::from_sources(&flags, &HashMap::new(), None).unwrap();
+        Limits::new(&config.settings, &Quotas::new(&config.settings))
+    }
+
+    const LOCKED: [(&str, &str); 2] = [("auth.required", "true"), ("auth.api_secret", "house")];
+
+    fn from(peer: &str, forwarded: &str) -> HttpRequest {
+        let request = TestRequest::default().peer_addr(peer.parse().unwrap());
+        let request = request.append_header(("x-forwarded-for", forwarded));
+        request.to_http_request()
+    }
+
+    #[actix_web::test]
+    async fn unauthenticated_sockets_leave_places_for_good_tokens() {
+        let limits = limits(&[&LOCKED[..], &[("limits.unconfigured_sockets", "8")]].concat());
+        let mut held = Vec::new();
+        for last in 1..=100 {
+            let stranger = from(&format!("192.0.2.{last}:1"), "");
+            held.extend(limits.unconfigured_socket(&stranger).ok());
         }
+        assert_eq!(held.len(), 6);
+        let known = from("192.0.2.1:1", "");
+        authenticated(&known, None).unwrap();
+        held.extend([(); 2].map(|()| limits.unconfigured_socket(&known).unwrap()));
+        let full = limits
+            .unconfigured_socket(&known)
+            .unwrap_err()
+            .error_response();
+        assert_eq!(full.status(), 503);
+    }
+
+    #[actix_web::test]
+    async fn an_address_has_its_part_of_sessions_and_a_network_of_ipv6_is_one() {
+        let limits = limits(&[&LOCKED[..], &[("limits.sessions", "8")]].concat());
+        let session = |peer: &str| {
+            let address = limits.caller(&from(peer, ""));
+            limits.session(&Access::public().counted_by(address))
+        };
+        let held: Vec<_> = (1..9)
+            .map_while(|last| session(&format!("[2001:db8::{last}]:1")).ok())
+            .collect();
+        assert!(held.len() < 6, "{} of one network", held.len());
+        let refused = session("[2001:db8::9]:9").unwrap_err();
+        assert_eq!(refused.error_response().status(), 429);
+        assert!(session("[2001:db8:0:1::1]:1").is_ok());
+    }
+
+    #[actix_web::test]
+    async fn whose_share_it_is_depends_on_who_needs_a_token_and_whose_word_is_believed() {
+        let proxy = [("server.trusted_proxies", "10.0.0.0/8")];
+        let of = |locked: bool, peer, forwarded| {
+            let locked = if locked { &LOCKED[..] } else { &[] };
+            limits(&[locked, &proxy].concat()).party(&from(peer, forwarded))
+        };
+        let stranger = |text: &str| Party::Address(text.parse().unwrap());
+        for (locked, peer, forwarded, key) in [
+            (true, "192.0.2.1:1", "192.0.2.9", stranger("192.0.2.1")),
+            (true, "127.0.0.1:1", "192.0.2.9", stranger("127.0.0.1")),
+            (true, "10.1.1.1:1", "192.0.2.9", stranger("192.0.2.9")),
+            (true, "10.1.1.1:1", "10.2.2.2", Party::Operator),
+            (false, "127.0.0.1:1", "192.0.2.9", Party::Operator),
+            (false, "[::1]:1", "", Party::Operator),
+            (false, "192.0.2.1:1", "127.0.0.1", stranger("192.0.2.1")),
+        ] {
+            assert_eq!(of(locked, peer, forwarded), key, "{peer} {forwarded}");
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_load_generator_on_this_machine_has_all_there_is() {
+        let limits = limits(&[
+            ("limits.sessions", "8"),
+            ("limits.unconfigured_sockets", "8"),
+        ]);
+        let own = from("127.0.0.1:1", "");
+        let access = Access::anonymous().counted_by(limits.stranger(&own));
+        let sessions = [(); 8].map(|()| limits.session(&access).unwrap());
+        let sockets = [(); 8].map(|()| limits.unconfigured_socket(&own).unwrap());
+        drop((sessions, sockets));
     }
 }

@@ -2,15 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
-use actix_web::{App, HttpResponse, HttpServer, web};
+use actix_web::{App, HttpResponse, web};
 
 use super::auth::public;
 use super::error::{ApiError, Code};
-use super::{at, observe, socket, unknown_path};
+use super::listen::Listen;
+use super::{AllowedHosts, Connections, at, check_host, observe, track_connections, unknown_path};
 use crate::auth::Access;
+use crate::config::Settings;
 use crate::telemetry::metrics;
 
 /// Where it is.
@@ -19,8 +22,13 @@ pub const PATH: &str = "/metrics";
 /// Connections at once at an address of its own: some collectors, and somebody who looks.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Answers with all metrics as OpenMetrics text.
-pub async fn show(_: Access) -> Result<HttpResponse, ApiError> {
+/// Answers with all metrics as OpenMetrics text. They are totals of everybody, and by their differences tell a tenant what
+/// the others do: they are for those who run the server.
+pub async fn show(access: Access) -> Result<HttpResponse, ApiError> {
+    if access.tenant().is_some() {
+        let message = "the metrics are totals of all tenants; they are shown to callers without a tenant, and to all at metrics.address";
+        return Err(ApiError::new(Code::OperatorOnly, message));
+    }
     page().await
 }
 
@@ -33,18 +41,39 @@ async fn page() -> Result<HttpResponse, ApiError> {
 
 /// Listens at an address that shows the metrics to whoever reaches it, and nothing else. Gives the address with its port,
 /// and the server, which runs when it is awaited.
-pub fn serve_alone(address: SocketAddr) -> io::Result<(SocketAddr, Server)> {
-    let server = HttpServer::new(|| {
+pub fn serve_alone(address: SocketAddr, settings: &Settings) -> io::Result<(SocketAddr, Server)> {
+    let hosts = web::Data::new(AllowedHosts::new(settings, address.ip(), true));
+    let listen = Listen {
+        address,
+        tls: None,
+        workers: 1,
+        max_connections: MAX_CONNECTIONS,
+        connections: Arc::new(Connections::of_anybody(MAX_CONNECTIONS)),
+        shutdown_seconds: 0,
+    };
+    listen.serve(move || {
         App::new()
+            .app_data(hosts.clone())
+            .wrap(from_fn(check_host))
             .wrap(from_fn(observe))
+            .wrap(from_fn(track_connections))
             .service(at(PATH).get(public(page)))
             .default_service(web::to(unknown_path))
     })
-    .disable_signals()
-    .workers(1)
-    .max_connections(MAX_CONNECTIONS)
-    .on_connect(socket::accepted)
-    .bind(address)?;
-    let address = server.addrs().first().copied().unwrap_or(address);
-    Ok((address, server.run()))
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::ResponseError;
+
+    use super::*;
+
+    #[actix_web::test]
+    async fn totals_of_all_are_shown_to_those_who_run_the_server_and_to_no_tenant() {
+        let page = show(Access::anonymous()).await.unwrap();
+        assert_eq!(page.status(), 200);
+        let refused = show(Access::of_tenant("a")).await.unwrap_err();
+        assert_eq!(refused.status_code(), 403);
+        assert!(refused.to_string().contains("metrics.address"), "{refused}");
+    }
 }

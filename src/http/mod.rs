@@ -3,13 +3,19 @@
 
 mod auth;
 mod body;
+mod connections;
 mod console;
 mod cors;
 mod docs;
+mod entries;
 mod error;
 mod fields;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod health;
+mod host;
 mod limits;
+mod listen;
 mod metrics;
 pub mod openapi;
 mod peer;
@@ -28,15 +34,19 @@ mod twirp;
 mod voices;
 mod ws;
 
-use actix_web::dev::{AppService, HttpServiceFactory};
 use actix_web::http::Method;
-use actix_web::{HttpRequest, Resource, Route, web};
+use actix_web::{HttpRequest, web};
 
 use auth::{protected, public};
 pub use body::MAX_BODY_BYTES;
+pub use connections::{Connections, track as track_connections};
 pub use cors::{Origins, allow as allow_origins};
+pub use entries::{Bounds, Callers, Entry, Reads};
+use entries::{Endpoint, Handling, at};
 pub use error::{ApiError, Code};
-pub use limits::{AddressPlace, Limits, TenantPlace, by_address as limit_by_address};
+pub use host::{AllowedHosts, check as check_host};
+pub use limits::{Limits, by_address as limit_by_address};
+pub use listen::Listen;
 pub use metrics::serve_alone as serve_metrics_alone;
 pub use requests::observe;
 pub use state::AppState;
@@ -49,7 +59,7 @@ pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     };
     app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
         .app_data(web::QueryConfig::default().error_handler(bad_query));
-    for endpoint in endpoints().into_iter().chain(livekit_endpoints()) {
+    for endpoint in all_endpoints() {
         if with_metrics || endpoint.path != metrics::PATH {
             app.service(endpoint);
         }
@@ -57,20 +67,38 @@ pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     app.default_service(web::to(unknown_path));
 }
 
+/// Every entry of HTTP with its bounds.
+pub fn entries() -> Vec<Entry> {
+    let endpoints = all_endpoints();
+    endpoints
+        .flat_map(|endpoint| endpoint.entries().collect::<Vec<_>>())
+        .collect()
+}
+
+fn all_endpoints() -> impl Iterator<Item = Endpoint> {
+    endpoints().into_iter().chain(livekit_endpoints())
+}
+
 /// Paths of LiveKit's own protocol, which LiveKit's documents describe and not ours. Clients that are given an address with a
 /// slash at its end ask with two.
 fn livekit_endpoints() -> Vec<Endpoint> {
-    let mut endpoints = vec![at("/twirp/{service}/{method}").on(Method::POST, public(twirp::call))];
+    let signed = |handling: Handling| handling.for_callers(Callers::KeyPair);
+    let call = signed(public(twirp::call)).with_body();
+    let mut endpoints = vec![at("/twirp/{service}/{method}").on(Method::POST, call)];
+    let socket = |handling| {
+        let bytes = signal::MAX_MESSAGE_BYTES;
+        signed(handling).with_messages(bytes, "30s", "limits.connections")
+    };
     for slashes in ["/", "//"] {
         let under = |path| at(format!("{slashes}{path}"));
         endpoints.extend([
-            under("rtc").on(Method::GET, public(signal::two_connections)),
-            under("rtc/v1").on(Method::GET, public(signal::one_connection)),
+            under("rtc").on(Method::GET, socket(public(signal::two_connections))),
+            under("rtc/v1").on(Method::GET, socket(public(signal::one_connection))),
             under("rtc/validate")
-                .get(public(signal::validate_two))
+                .get(signed(public(signal::validate_two)))
                 .on(Method::OPTIONS, public(signal::preflight)),
             under("rtc/v1/validate")
-                .get(public(signal::validate_one))
+                .get(signed(public(signal::validate_one)))
                 .on(Method::OPTIONS, public(signal::preflight)),
         ]);
     }
@@ -90,69 +118,26 @@ fn endpoints() -> Vec<Endpoint> {
         at("/docs").get(public(docs::show)),
         at("/console").get(public(console::show)),
         at("/voices").get(protected(voices::list)),
-        at("/speak").on(Method::POST, protected(speak::speak)),
-        at("/ws").on(Method::GET, public(ws::open)),
+        at("/speak").on(Method::POST, protected(speak::speak).with_body()),
+        at("/ws").on(Method::GET, ws::handling()),
         at("/sessions").get(protected(sessions::list)),
-        at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end)),
-        at("/rtc/token").on(Method::POST, protected(rtc::token)),
+        at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end).with_body()),
+        at("/rtc/token").on(Method::POST, protected(rtc::token).with_body()),
         at("/rtc/rooms").get(protected(rtc::rooms)),
         at("/rtc/rooms/{room_name}").get(protected(rtc::room)),
-        at("/rtc/participant").on(Method::DELETE, protected(rtc::remove)),
-        at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute)),
-        at("/rtc/webhook").on(Method::POST, public(rtc::webhook)),
+        at("/rtc/participant").on(Method::DELETE, protected(rtc::remove).with_body()),
+        at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute).with_body()),
+        at("/rtc/webhook").on(Method::POST, public(rtc::webhook).for_callers(Callers::KeyPair).with_body()),
         at("/recordings").get(protected(recording::list)),
         at("/recording/{stream_id:.*}/transcript").get(protected(recording::transcript)),
-        at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete)),
-        at("/sip/call").on(Method::POST, protected(sip::calls::call)),
-        at("/sip/transfer").on(Method::POST, protected(sip::calls::transfer)),
+        at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete).with_body()),
+        at("/sip/call").on(Method::POST, protected(sip::calls::call).with_body()),
+        at("/sip/transfer").on(Method::POST, protected(sip::calls::transfer).with_body()),
         at("/sip/hooks")
             .get(protected(sip::hooks::list))
-            .on(Method::POST, protected(sip::hooks::put))
-            .on(Method::DELETE, protected(sip::hooks::remove)),
+            .on(Method::POST, protected(sip::hooks::put).with_body())
+            .on(Method::DELETE, protected(sip::hooks::remove).with_body()),
     ]
-}
-
-/// A path and what it answers to; any other method is 405 with `Allow`, whoever asks.
-struct Endpoint {
-    path: String,
-    routes: Vec<Route>,
-    methods: Vec<Method>,
-}
-
-fn at(path: impl Into<String>) -> Endpoint {
-    Endpoint {
-        path: path.into(),
-        routes: Vec::new(),
-        methods: Vec::new(),
-    }
-}
-
-impl Endpoint {
-    fn on(mut self, method: Method, route: impl Fn() -> Route) -> Self {
-        self.routes.push(route().method(method.clone()));
-        self.methods.push(method);
-        self
-    }
-
-    /// `HEAD` is answered like `GET`; the connection leaves the body out.
-    fn get(self, route: impl Fn() -> Route) -> Self {
-        self.on(Method::GET, &route).on(Method::HEAD, &route)
-    }
-}
-
-impl HttpServiceFactory for Endpoint {
-    fn register(self, config: &mut AppService) {
-        let methods = self.methods;
-        let other = web::to(move |request: HttpRequest| {
-            let refused = ApiError::method_not_allowed(request.method(), &methods);
-            async { Err::<String, _>(refused) }
-        });
-        let resource = self
-            .routes
-            .into_iter()
-            .fold(web::resource(self.path), Resource::route);
-        resource.default_service(other).register(config);
-    }
 }
 
 async fn unknown_path(request: HttpRequest) -> Result<String, ApiError> {
@@ -160,4 +145,45 @@ async fn unknown_path(request: HttpRequest) -> Result<String, ApiError> {
         Code::NotFound,
         format!("there is nothing at {}", request.path()),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_a_row_of_its_own() {
+        let rows: Vec<String> = entries().iter().map(ToString::to_string).collect();
+        println!("{}", rows.join("\n"));
+        let different: std::collections::BTreeSet<_> = rows.iter().collect();
+        assert_eq!(different.len(), rows.len());
+        let speak = "| `POST /speak` | token | body 1048576 | 30s | limits.connections |";
+        assert!(rows.iter().any(|row| row == speak));
+    }
+
+    #[test]
+    fn every_entry_says_who_may_take_it_and_what_it_may_cost() {
+        let entries = entries();
+        assert!(entries.len() > 40, "{}", entries.len());
+        for Entry {
+            method,
+            path,
+            bounds,
+        } in &entries
+        {
+            assert!(bounds.counted_by.starts_with("limits."), "{path}");
+            match bounds.reads {
+                Reads::Nothing => {
+                    let reading = matches!(*method, Method::POST | Method::DELETE);
+                    assert!(!reading, "{method} {path} declares no body");
+                }
+                Reads::Body { bytes, within } => {
+                    assert!((1..=MAX_BODY_BYTES).contains(&bytes) && !within.is_zero());
+                    let known = bounds.callers != Callers::Anybody;
+                    assert!(known, "{method} {path} reads a body of whoever sends one");
+                }
+                Reads::Messages { bytes, idle } => assert!(bytes > 0 && !idle.is_empty()),
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use actix_web::HttpRequest;
 use actix_web::http::header::{self, HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The proxies whose word is believed.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ impl TrustedProxies {
 
     /// The last hop that is none of our proxies. Each proxy appends whom it heard from, so that whatever a caller wrote
     /// itself stands before that.
-    fn behind(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    pub(super) fn behind(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !self.trust(peer) {
             return peer;
         }

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{ApiError, Code};
 use super::state::AppState;
-use crate::auth::Access;
+use crate::auth::{Access, Whose};
 use crate::providers::{ByteStream, StoreError};
-use crate::recordings::catalogue::{Found, Page};
+use crate::recordings::catalogue::{Found, Kept, Page, Shows};
 use crate::recordings::{Metadata, Recordings};
 
 /// When to ask again for a recording that is not finished.
@@ -45,15 +45,41 @@ pub struct Wanted {
     after: Option<String>,
 }
 
+/// Query of what has a `stream_id`, which several tenants may use.
+#[derive(Debug, Deserialize)]
+pub struct Of {
+    tenant: Option<String>,
+}
+
+impl Of {
+    /// Whose is wanted, where that is said.
+    pub fn whose(&self) -> Result<Option<Whose>, ApiError> {
+        let problem = "tenant: must be a tenant's id, or empty for what belongs to none";
+        let whose = self.tenant.as_deref().map(|tenant| {
+            Whose::parse(tenant).ok_or_else(|| ApiError::new(Code::InvalidRequest, problem))
+        });
+        whose.transpose()
+    }
+}
+
 /// Gives a recording, or a part of it.
 pub async fn download(
     access: Access,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
+    of: web::Query<Of>,
     request: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
     let recordings = recordings(&state, &stream_id)?;
-    let metadata = find(recordings, &stream_id, &access).await?;
+    let kept = find(
+        recordings,
+        &stream_id,
+        &of,
+        &access,
+        Metadata::may_be_read_by,
+    )
+    .await?;
+    let metadata = &kept.metadata;
     // The content is what it is for ever: its hash is its tag.
     let tag = EntityTag::new_strong(metadata.sha256.clone());
     if let Some(response) = precondition(&request, &tag) {
@@ -90,7 +116,7 @@ pub async fn download(
         return Ok(response.body(body));
     }
     let length = part.end - part.start;
-    let sound = recordings.sound(&metadata, Some(part)).await;
+    let sound = recordings.sound(&kept, Some(part)).await;
     // What was there a moment ago may have been deleted.
     let sound = sound.map_err(|error| failed(&error))?;
     Ok(response.body(sized(length, sound)))
@@ -101,10 +127,18 @@ pub async fn transcript(
     access: Access,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
+    of: web::Query<Of>,
 ) -> Result<HttpResponse, ApiError> {
     let recordings = recordings(&state, &stream_id)?;
-    let metadata = find(recordings, &stream_id, &access).await?;
-    let found = recordings.transcript(&metadata).await;
+    let kept = find(
+        recordings,
+        &stream_id,
+        &of,
+        &access,
+        Metadata::may_be_read_by,
+    )
+    .await?;
+    let found = recordings.transcript(&kept).await;
     let (size, lines) = found.map_err(|error| failed(&error))?;
     let mut response = HttpResponse::Ok();
     response
@@ -130,18 +164,26 @@ pub async fn delete(
     access: Access,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
+    of: web::Query<Of>,
 ) -> Result<web::Json<Deleted>, ApiError> {
     let recordings = recordings(&state, &stream_id)?;
-    let metadata = find(recordings, &stream_id, &access).await?;
-    let removed = recordings.remove(&metadata).await;
+    let kept = find(
+        recordings,
+        &stream_id,
+        &of,
+        &access,
+        Metadata::may_be_seen_by,
+    )
+    .await?;
+    let removed = recordings.remove(&kept).await;
     removed.map_err(|error| failed(&error))?;
     Ok(web::Json(Deleted {
         status: "deleted",
-        stream_id: metadata.stream_id,
+        stream_id: kept.metadata.stream_id,
     }))
 }
 
-/// Lists recordings in the order of their names.
+/// Lists recordings: those of tenants first, each in the order of their names.
 pub async fn list(
     access: Access,
     state: web::Data<AppState>,
@@ -167,10 +209,15 @@ fn recordings<'a>(state: &'a AppState, stream_id: &str) -> Result<&'a Recordings
 async fn find(
     recordings: &Recordings,
     stream_id: &str,
+    of: &Of,
     access: &Access,
-) -> Result<Metadata, ApiError> {
-    match recordings.find(stream_id, access).await {
-        Ok(Found::Stored(metadata)) => Ok(metadata),
+    shows: Shows,
+) -> Result<Kept, ApiError> {
+    let whose = of.whose()?;
+    let found = recordings.find(stream_id, whose.as_ref(), access, shows);
+    match found.await {
+        Ok(Found::Stored(kept)) => Ok(kept),
+        Ok(Found::Several) => Err(several()),
         Ok(Found::NotYet) => {
             let message = "stream_id: this recording is not finished yet";
             Err(ApiError::new(Code::RecordingNotFound, message).retry_after(NOT_YET))
@@ -208,7 +255,7 @@ fn precondition(request: &HttpRequest, tag: &EntityTag) -> Option<HttpResponse> 
 
 /// How much of a recording is asked for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+pub(super) enum Asked {
     All,
     Part(Range<u64>),
     Nothing,
@@ -229,7 +276,7 @@ fn range(request: &HttpRequest, tag: &EntityTag, size: u64) -> Asked {
     text.map_or(Asked::All, |text| part(text, size))
 }
 
-fn part(text: &str, size: u64) -> Asked {
+pub(super) fn part(text: &str, size: u64) -> Asked {
     let text = text.trim();
     let is_bytes = text
         .get(..6)
@@ -284,6 +331,14 @@ fn not_found() -> ApiError {
     ApiError::new(
         Code::RecordingNotFound,
         "stream_id: there is no such recording",
+    )
+}
+
+/// Whoever sees the things of all tenants has to say whose is meant.
+pub(super) fn several() -> ApiError {
+    ApiError::new(
+        Code::AmbiguousStreamId,
+        "stream_id: several tenants have one of this name; say whose with ?tenant=",
     )
 }
 

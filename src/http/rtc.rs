@@ -10,15 +10,17 @@ use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::body::{JsonBody, TextBody};
+use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
 use super::fields::required;
+use super::limits;
+use super::listen::Entrance;
 use super::state::AppState;
 use crate::actors::registry::rooms::{
-    Admit, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
+    Admit, CheckSignature, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };
 use crate::auth::Access;
-use crate::providers::{EventError, SignedEvent};
+use crate::providers::{EventError, RoomError, RoomErrorKind, SignedEvent};
 
 /// Body of `POST /rtc/token`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -259,12 +261,16 @@ pub async fn token(
 pub(super) fn own_url(request: &HttpRequest) -> String {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
-    let scheme = if request.app_config().secure() {
-        "wss"
-    } else {
-        "ws"
+    let entrance = request.conn_data::<Entrance>();
+    let scheme = match entrance {
+        Some(Entrance { secure: true, .. }) => "wss",
+        _ => "ws",
     };
-    format!("{scheme}://{}", host.unwrap_or(request.app_config().host()))
+    match (host, entrance) {
+        (Some(host), _) => format!("{scheme}://{host}"),
+        (None, Some(entrance)) => format!("{scheme}://{}", entrance.address),
+        (None, None) => format!("{scheme}://localhost"),
+    }
 }
 
 /// Lists rooms.
@@ -272,7 +278,10 @@ pub async fn rooms(
     access: Access,
     state: web::Data<AppState>,
 ) -> Result<web::Json<RoomList>, ApiError> {
+    // A list costs as much as there are rooms, and other requests wait behind it.
+    let turn = state.room_lists.acquire(&access.party()).await;
     let list = state.rooms.send(ListRooms { access }).await;
+    drop(turn);
     let mut rooms: Vec<_> = list??.into_iter().map(RoomSummary::from).collect();
     rooms.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(web::Json(RoomList { rooms }))
@@ -337,17 +346,22 @@ pub async fn mute(
     }))
 }
 
-/// Takes events of the room provider.
+/// Takes events of the room provider. Who has signed is asked before a byte of the body is read.
 pub async fn webhook(
     state: web::Data<AppState>,
     http: HttpRequest,
-    body: TextBody,
+    payload: web::Payload,
 ) -> Result<HttpResponse, ApiError> {
     let authorization = http.headers().get(header::AUTHORIZATION);
     let authorization = authorization.and_then(|value| value.to_str().ok());
+    let authorization = authorization.unwrap_or_default().to_owned();
+    let signature = CheckSignature(authorization.clone());
+    state.rooms.send(signature).await??;
+    limits::authenticated(&http, None)?;
+    let body = body::read(&http, &mut payload.into_inner()).await?;
     let posted = TakeEvent(SignedEvent {
-        authorization: authorization.unwrap_or_default().to_owned(),
-        body: body.0,
+        authorization,
+        body: String::from_utf8_lossy(&body).into_owned(),
     });
     state.rooms.send(posted).await??;
     Ok(HttpResponse::Ok().finish())
@@ -355,9 +369,16 @@ pub async fn webhook(
 
 impl From<RoomsError> for ApiError {
     fn from(error: RoomsError) -> Self {
+        if let RoomsError::Provider(RoomError {
+            kind: RoomErrorKind::Quota(refused),
+            ..
+        }) = &error
+        {
+            return (*refused).into();
+        }
         let code = match &error {
             RoomsError::NotConfigured => Code::RtcNotConfigured,
-            RoomsError::AccessDenied => Code::RoomAccessDenied,
+            RoomsError::AccessDenied | RoomsError::IdentityTaken => Code::RoomAccessDenied,
             RoomsError::NoRoom => Code::RoomNotFound,
             RoomsError::NoParticipant => Code::ParticipantNotFound,
             RoomsError::NoTrack => Code::TrackNotFound,

@@ -7,9 +7,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::{ApiError, Code};
+use super::recording::{Of, several};
 use super::state::AppState;
 use crate::actors::registry::calls::{CallInfo, ListCalls};
-use crate::actors::registry::sessions::{EndByName, ListSessions, SessionInfo};
+use crate::actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use crate::actors::session::StreamId;
 use crate::auth::Access;
 
@@ -51,15 +52,20 @@ pub async fn end(
     access: Access,
     state: web::Data<AppState>,
     name: web::Path<String>,
+    of: web::Query<Of>,
 ) -> Result<web::Json<Ended>, ApiError> {
     let unknown = || ApiError::new(Code::NotFound, "stream_id: no live session has this name");
     let stream_id = StreamId::parse(&name).map_err(|_| unknown())?;
     let order = EndByName {
         stream_id: stream_id.clone(),
+        whose: of.whose()?,
         access,
     };
     let gone = state.sessions.send(order).await?;
-    let gone = gone.ok_or_else(unknown)?;
+    let gone = gone.map_err(|why| match why {
+        NotEnded::Unknown => unknown(),
+        NotEnded::Several => several(),
+    })?;
     let ended = tokio::time::timeout(PATIENCE, gone.cancelled()).await;
     ended.map_err(|_| ApiError::new(Code::Internal, "the session does not end"))?;
     let status = "ended";

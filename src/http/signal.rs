@@ -6,16 +6,22 @@
 
 use std::time::Duration;
 
-use actix_web::http::{StatusCode, header};
+use actix_web::http::{ConnectionType, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
 use actix_ws::{AggregatedMessage, CloseCode, CloseReason};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::state::AppState;
+use super::{auth, limits};
 use crate::rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
 
 /// The largest message of a client.
-const MAX_MESSAGE_BYTES: usize = 2 << 20;
+pub const MAX_MESSAGE_BYTES: usize = crate::rooms::limits::SIGNAL_BYTES;
+/// A client that was sent so much shows that it reads, by the answer to a ping, before it is sent as much again: what it
+/// has not read waits where it is counted.
+const WINDOW_BYTES: usize = 128 << 10;
+/// What those pings say; others say nothing.
+const READ_SO_FAR: &[u8] = b"read";
 /// How often a socket is pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a client may send nothing at all; it sends a message every five seconds, and answers pings.
@@ -90,6 +96,12 @@ async fn admission<'a>(
         rooms.keys(),
         Now::read().unix_s(),
     )?;
+    // While a token is needed for one, whoever has a token of a room got it from those who run the server, or as a tenant.
+    let stranger = auth::stranger(request).filter(|_| state.auth.is_none());
+    let admission = Admission {
+        party: admission.claims.principal().party(stranger),
+        ..admission
+    };
     rooms.check(&admission).await?;
     Ok((rooms, admission))
 }
@@ -107,6 +119,16 @@ async fn join(
         Ok(admitted) => admitted,
         Err(refusal) => return refused(&refusal),
     };
+    // Only whoever joins: those who ask whether they might are as many as they like.
+    let principal = admission.claims.principal();
+    let party = principal.party(None);
+    if let Err(full) = limits::authenticated(request, party.tenant()) {
+        let mut response = refused(&Refusal::of_quota(full));
+        response
+            .head_mut()
+            .set_connection_type(ConnectionType::Close);
+        return response;
+    }
     let (response, session, messages) = match actix_ws::handle(request, payload) {
         Ok(socket) => socket,
         Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
@@ -135,6 +157,8 @@ async fn carry(
     let mut ping = interval(PING_INTERVAL);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
+    // What was sent since the newest ping of the window, and when that was sent if it was not answered yet.
+    let (mut unmarked_bytes, mut marked): (usize, Option<Instant>) = (0, None);
     let reason = loop {
         tokio::select! {
             message = messages.recv() => {
@@ -151,22 +175,34 @@ async fn carry(
                             break None;
                         }
                     }
+                    Some(Ok(AggregatedMessage::Pong(said))) if said.as_ref() == READ_SO_FAR => {
+                        marked = None;
+                    }
                     Some(Ok(AggregatedMessage::Pong(_))) => {}
                     Some(Ok(AggregatedMessage::Text(_))) => break Some(CloseCode::Unsupported),
                     Some(Ok(AggregatedMessage::Close(_))) | None => break Some(CloseCode::Normal),
                     Some(Err(_)) => break Some(CloseCode::Protocol),
                 }
             }
-            response = responses.next() => {
+            response = responses.next(), if marked.is_none() || unmarked_bytes < WINDOW_BYTES => {
                 let Some(frame) = response else { break Some(CloseCode::Normal) };
+                unmarked_bytes += frame.len();
                 let sent = timeout(WRITE_PATIENCE, session.binary(frame)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     break None;
                 }
+                if marked.is_none() && unmarked_bytes >= WINDOW_BYTES {
+                    (unmarked_bytes, marked) = (0, Some(Instant::now()));
+                    let sent = timeout(WRITE_PATIENCE, session.ping(READ_SO_FAR)).await;
+                    if !matches!(sent, Ok(Ok(()))) {
+                        break None;
+                    }
+                }
             }
             _ = ping.tick() => {
+                let late = marked.is_some_and(|at| at.elapsed() > WRITE_PATIENCE);
                 let sent = timeout(WRITE_PATIENCE, session.ping(b"")).await;
-                if heard.elapsed() > IDLE_TIMEOUT || !matches!(sent, Ok(Ok(()))) {
+                if late || heard.elapsed() > IDLE_TIMEOUT || !matches!(sent, Ok(Ok(()))) {
                     break None;
                 }
             }

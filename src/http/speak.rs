@@ -4,7 +4,7 @@ use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -21,6 +21,9 @@ use crate::synthesis::{
 const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
 const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
+
+/// What a connection is given at once of a long answer: it copies it, and how fast its client reads is seen by it.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Body of `POST /speak`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -70,18 +73,28 @@ pub async fn speak(
         .insert_header((AUDIO_FORMAT, format.encoding.name()))
         .insert_header((SAMPLE_RATE, format.layout.rate.hz()))
         .insert_header((CACHE, if cached { "hit" } else { "miss" }));
-    let mut chunks = match sound {
+    let (chunks, speech) = match sound {
         Sound::Coming(first, speech) => {
             return Ok(stream_as_it_comes(response, first, speech, work));
         }
-        Sound::Whole(chunks) => chunks,
+        Sound::Whole(chunks, speech) => (chunks, speech),
     };
-    if let [only] = chunks.as_mut_slice() {
-        return Ok(response.body(std::mem::take(only)));
-    }
-    let length = chunks.iter().map(web::Bytes::len).sum::<usize>() as u64;
-    let chunks = stream::iter(chunks.into_iter().map(Ok::<_, ApiError>));
-    Ok(response.body(SizedStream::new(length, chunks)))
+    let length = chunks.iter().map(Bytes::len).sum::<usize>() as u64;
+    let pieces = stream::iter(chunks.into_iter().flat_map(pieces));
+    // Its memory is counted until all of it was taken, or the connection has gone.
+    let pieces = pieces.map(move |piece| {
+        let _held = &speech;
+        Ok::<_, ApiError>(piece)
+    });
+    Ok(response.body(SizedStream::new(length, pieces)))
+}
+
+/// Sound in pieces that a connection takes one by one.
+fn pieces(mut sound: Bytes) -> impl Iterator<Item = Bytes> {
+    std::iter::from_fn(move || {
+        let piece = sound.split_to(sound.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 fn check_text(text: Option<String>) -> Result<String, ApiError> {
@@ -104,7 +117,8 @@ fn check_text(text: Option<String>) -> Result<String, ApiError> {
 
 /// What an answer is made of.
 enum Sound {
-    Whole(Vec<Bytes>),
+    /// All of it, and what counts its memory.
+    Whole(Vec<Bytes>, Speech),
     /// The first of it, and the rest.
     Coming(Option<Bytes>, Speech),
 }
@@ -118,17 +132,18 @@ async fn say(
     access: &Access,
     as_it_comes: bool,
 ) -> Result<(bool, Sound), ApiError> {
+    let party = &access.party();
     let mut choices = config.choices().into_iter().peekable();
     while let Some(choice) = choices.next() {
         let said = async {
-            let speech = state.synthesizer.speak(choice, text, access.tenant());
+            let speech = state.synthesizer.speak(choice, text, party);
             let mut speech = speech.await?;
             let cached = speech.cached;
             let sound = if as_it_comes {
                 let first = speech.next().await.transpose()?;
                 Sound::Coming(first, speech)
             } else {
-                Sound::Whole(speech.whole().await?)
+                Sound::Whole(speech.whole().await?, speech)
             };
             Ok::<_, SynthesisError>((cached, sound))
         };
@@ -152,11 +167,16 @@ fn stream_as_it_comes(
     let rest = stream::unfold(
         (first, speech, work),
         |(first, mut speech, work)| async move {
-            let next = match first {
-                Some(chunk) => Ok(chunk),
-                None => speech.next().await?.map_err(ApiError::from),
+            let mut next = match first {
+                Some(chunk) => chunk,
+                None => match speech.next().await? {
+                    Ok(chunk) => chunk,
+                    Err(error) => return Some((Err(ApiError::from(error)), (None, speech, work))),
+                },
             };
-            Some((next, (None, speech, work)))
+            let piece = next.split_to(next.len().min(PIECE_BYTES));
+            let rest = (!next.is_empty()).then_some(next);
+            Some((Ok(piece), (rest, speech, work)))
         },
     );
     response.body(BodyStream::new(rest))

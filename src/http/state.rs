@@ -15,6 +15,7 @@ use crate::actors::registry::rooms::RoomRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::auth::Authenticator;
+use crate::quotas::FairQueue;
 use crate::recordings::Recordings;
 use crate::rooms::RoomServer;
 use crate::synthesis::Synthesizer;
@@ -32,6 +33,8 @@ pub struct AppState {
     pub sessions: Addr<SessionRegistry>,
     /// Knows whose rooms there are.
     pub rooms: Addr<RoomRegistry>,
+    /// Whoever wants a list of rooms takes turns.
+    pub room_lists: FairQueue,
     /// Knows the calls.
     pub calls: Addr<CallRegistry>,
     /// Knows who is told of calls.

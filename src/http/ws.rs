@@ -2,33 +2,29 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, web};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 
 use super::auth;
 use super::cors::Origins;
-use super::error::{ApiError, Code};
-use super::limits::Limits;
+use super::entries::{Callers, Handling};
+use super::limits::{self, Limits};
 use super::requests::RequestId;
 use super::rtc;
-use super::socket::{self, MessageBudget, SocketSettings};
+use super::socket::{self, Backlog, MessageBudget, SocketSettings};
 use super::state::AppState;
 use crate::actors::session::{self, Caller, Places, SessionServices};
 use crate::config::Settings;
+use crate::quotas::Share;
 
 /// What `GET /ws` needs beside [`AppState`].
 pub struct Sockets {
     settings: SocketSettings,
     services: Arc<SessionServices>,
-    sessions: Arc<Semaphore>,
-    unconfigured: Arc<Semaphore>,
 }
 
 impl Sockets {
     /// The bounds that the settings name.
     pub fn new(settings: &Settings, services: Arc<SessionServices>) -> Self {
-        // More than a semaphore can count is more than there can be.
-        let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         let unfinished = settings.limits.unfinished_message_bytes.0;
         let unfinished = usize::try_from(unfinished).unwrap_or(usize::MAX);
         Self {
@@ -36,14 +32,24 @@ impl Sockets {
                 allowed_origins: Origins::new(&settings.server.cors_origins.0),
                 idle_timeout: settings.socket.idle_timeout_seconds,
                 message_timeout: settings.socket.message_timeout_seconds,
-                unfinished: Arc::new(MessageBudget::new(unfinished)),
+                unfinished: MessageBudget::shared(limits::size(settings, unfinished)),
+                backlog: Backlog::new(Share::of(settings)),
                 max_buffered_audio: settings.socket.max_buffered_audio_ms.0,
             },
             services,
-            sessions: places(settings.limits.sessions),
-            unconfigured: places(settings.limits.unconfigured_sockets),
         }
     }
+}
+
+/// The entry.
+pub fn handling() -> Handling {
+    auth::public(open)
+        .for_callers(Callers::AuthenticatedIfRequired)
+        .with_messages(
+            socket::MAX_TEXT_BYTES,
+            "socket.idle_timeout_seconds",
+            "limits.sessions",
+        )
 }
 
 /// Opens a session. Who asks is found here: a socket may be public, and its payload is not a body.
@@ -58,20 +64,12 @@ pub async fn open(
     let (access, pass) = auth::at_socket(&state, &request).await?;
     limits.admit_tenant(&access)?;
     let places = Places {
-        session: place(
-            &sockets.sessions,
-            "as many sessions as limits.sessions allows",
-        )?,
-        unconfigured: (
-            place(
-                &sockets.unconfigured,
-                "as many sockets without config as limits.unconfigured_sockets allows",
-            )?,
-            limits.unconfigured_place(&request)?,
-        ),
-        of_tenant: limits.place_for(&access)?,
+        session: limits.session(&access)?,
+        unconfigured: limits.unconfigured_socket(&request)?,
         work,
     };
+    let key = limits.party(&request);
+    request.extensions_mut().insert(key);
     let caller = Caller {
         access,
         pass,
@@ -83,11 +81,4 @@ pub async fn open(
         session::open(services, places, caller, writer)
     })?;
     Ok(response)
-}
-
-fn place(places: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiError> {
-    Arc::clone(places).try_acquire_owned().map_err(|_| {
-        ApiError::new(Code::Overloaded, format!("there are {full}"))
-            .retry_after(std::time::Duration::from_secs(1))
-    })
 }

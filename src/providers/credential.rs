@@ -126,6 +126,12 @@ impl Credential {
         field.map_or("", |(_, value)| value.expose())
     }
 
+    /// What of it is secret: not where it is good.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let secret = self.fields.iter().filter(|(name, _)| *name != "region");
+        secret.map(|(_, value)| value)
+    }
+
     /// Names it without telling it: for keys of caches and pools.
     pub const fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint

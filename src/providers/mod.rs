@@ -21,6 +21,7 @@ pub mod s3;
 mod store;
 mod table;
 pub mod transport;
+pub mod veil;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -43,6 +44,7 @@ pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, Sto
 pub use table::ProviderTable;
 
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use crate::quotas::Party;
 
 /// What went wrong at a provider, in the only distinctions that a caller acts on. HTTP statuses and socket codes are
 /// derived from it in one place each.
@@ -153,6 +155,8 @@ pub struct SttRequest {
     pub diarize: bool,
     /// The caller's own credential; the server's when absent.
     pub credential: Option<Credential>,
+    /// Who waits, where several have to.
+    pub party: Party,
 }
 
 /// One recognised word with its place in the session's audio.
@@ -337,6 +341,8 @@ pub struct TtsRequest {
     pub request_timeout: Duration,
     /// The caller's own credential; the server's when absent.
     pub credential: Option<Credential>,
+    /// Who waits, where several have to.
+    pub party: Party,
 }
 
 /// What a synthesiser sends.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::veil::{Veil, Veiled};
 use super::{SpeechToText, TextToSpeech};
 
 /// Every provider that there is, by slug.
@@ -20,6 +21,16 @@ impl ProviderTable {
     /// Adds a recogniser.
     pub fn add_speech_to_text(&mut self, provider: Arc<dyn SpeechToText>) {
         self.speech_to_text.push(provider);
+    }
+
+    /// Takes the server's credentials, and those of callers, out of what each of them says of failures.
+    pub fn veil(&mut self, servers: &Veil) {
+        for provider in &mut self.text_to_speech {
+            *provider = Arc::new(Veiled::new(Arc::clone(provider), servers.clone()));
+        }
+        for provider in &mut self.speech_to_text {
+            *provider = Arc::new(Veiled::new(Arc::clone(provider), servers.clone()));
+        }
     }
 
     /// The synthesiser of this slug.

@@ -2,7 +2,7 @@
 //! the store, where they lie as our own do. What is under way is noted on the disk, so that a next process looks after
 //! what this one leaves.
 //!
-//! `{data_dir}/recordings/.egress/{stream_id}/` holds `note.json`; it is there from before a recording begins until it
+//! `{data_dir}/recordings/.egress/{journal}/`, called as a journal would be ([`Place::journal`]), holds `note.json`; it is there from before a recording begins until it
 //! is stored, or never will be.
 
 use std::collections::HashMap;
@@ -20,7 +20,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journals, hex};
-use super::{AUDIO, METADATA, Metadata, Recordings, key};
+use super::place::{self, Place};
+use super::{AUDIO, METADATA, Metadata, Recordings};
 use crate::providers::rooms::egress::{EgressState, RoomEgress};
 use crate::providers::{RoomError, StoreError, StoredFile};
 use crate::telemetry::metrics;
@@ -89,9 +90,24 @@ impl Drop for Egress {
 }
 
 /// What is known of one that is not in the store yet.
-pub(super) async fn look_up(recordings: &Recordings, name: &str) -> io::Result<Option<Metadata>> {
-    let note = read(&recordings.data_dir.join(FOLDER).join(name)).await?;
+pub(super) async fn look_up(
+    recordings: &Recordings,
+    place: &Place,
+) -> io::Result<Option<Metadata>> {
+    let note = read(&recordings.data_dir.join(FOLDER).join(place.journal())).await?;
     Ok(note.map(|note| note.metadata))
+}
+
+/// What is known of all of a name that are not in the store yet, whoever they belong to.
+pub(super) async fn all_of(recordings: &Recordings, stream_id: &str) -> io::Result<Vec<Metadata>> {
+    let folder = recordings.data_dir.join(FOLDER);
+    let mut known = Vec::new();
+    for name in names(&folder).await {
+        if place::is_journal_of(&name, stream_id) {
+            known.extend(read(&folder.join(name)).await?.map(|note| note.metadata));
+        }
+    }
+    Ok(known)
 }
 
 impl Egresses {
@@ -132,7 +148,9 @@ impl Egresses {
         metadata: Metadata,
         room: &str,
     ) -> Result<Egress, BeginError> {
-        let name = metadata.stream_id.clone();
+        let place = Place::of(&metadata);
+        let name = place.journal().to_owned();
+        let tenant = metadata.tenant.clone();
         let folder = self.folder.join(&name);
         let (tell, ends) = oneshot::channel();
         match self.live().entry(name.clone()) {
@@ -157,13 +175,14 @@ impl Egresses {
         };
         let begun = async {
             write(&folder, &note).await?;
-            let journal = name.clone();
+            let journal = place.clone();
             let look_up = move |journals: Journals| journals.look_up(&journal);
             let journal = self.recordings.in_journals(look_up).await?;
-            if journal.is_some() || self.recordings.is_stored(&name).await {
+            let tenant = tenant.as_deref();
+            if journal.is_some() || self.recordings.is_stored(&place, tenant).await {
                 return Err(BeginError::Exists);
             }
-            let key = key(&self.recordings.prefix, &name, AUDIO);
+            let key = place.key(&self.recordings.prefix, AUDIO);
             let id = self.service.start(room, &key).await?;
             note.egress = Some(id.clone());
             if let Err(error) = write(&folder, &note).await {
@@ -185,7 +204,7 @@ impl Egresses {
     pub async fn run(self: Arc<Self>, closing: CancellationToken) {
         loop {
             let closed = closing.is_cancelled();
-            let names = self.names().await;
+            let names = names(&self.folder).await;
             let each = futures_util::stream::iter(names);
             each.for_each_concurrent(AT_ONCE, |name| self.look_after(name))
                 .await;
@@ -200,17 +219,6 @@ impl Egresses {
         }
     }
 
-    async fn names(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        // There is no such folder before the first of them.
-        if let Ok(mut entries) = fs::read_dir(&self.folder).await {
-            while let Ok(Some(entry)) = entries.next_entry().await {
-                names.extend(entry.file_name().into_string());
-            }
-        }
-        names
-    }
-
     async fn look_after(&self, name: String) {
         let folder = self.folder.join(&name);
         let live = self.live().contains_key(&name);
@@ -218,7 +226,14 @@ impl Egresses {
             Ok(Some(Note {
                 egress: Some(id),
                 metadata,
-            })) => self.look_at(&folder, &id, metadata, live).await,
+            })) => {
+                let place = match Place::of(&metadata) {
+                    place if place.journal() == name => place,
+                    // One that version 0.1.0 has begun.
+                    _ => Place::top(&metadata.stream_id),
+                };
+                self.look_at(&folder, &place, &id, metadata, live).await
+            }
             // One that was to begin when its process died.
             Ok(_) => Ok(!live),
             Err(error) => Err(error.to_string()),
@@ -226,12 +241,12 @@ impl Egresses {
         match done {
             Ok(true) => {
                 if let Err(error) = fs::remove_dir_all(&folder).await {
-                    tracing::warn!(stream_id = name, %error, "the note of a recording stays");
+                    tracing::warn!(note = name, %error, "the note of a recording stays");
                 }
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(stream_id = name, error, "a recording is looked after later");
+                tracing::warn!(note = name, error, "a recording is looked after later");
             }
         }
     }
@@ -240,6 +255,7 @@ impl Egresses {
     async fn look_at(
         &self,
         folder: &Path,
+        place: &Place,
         id: &str,
         metadata: Metadata,
         live: bool,
@@ -254,37 +270,42 @@ impl Egresses {
                 Ok(false)
             }
             EgressState::Failed(why) => {
-                self.failed(&metadata, why).await;
+                self.failed(place, &metadata, why).await;
                 Ok(true)
             }
             EgressState::Stored { duration, complete } => {
                 let early = "the recording was ended where it is made";
-                self.tell_session(&metadata.stream_id, early);
+                self.tell_session(place, early);
                 let known = Metadata {
                     duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
                     complete,
                     ..metadata
                 };
-                self.stored(folder, known).await
+                self.stored(folder, place, known).await
             }
         }
     }
 
-    fn tell_session(&self, name: &str, why: &str) {
-        if let Some(tell) = self.live().get_mut(name).and_then(Option::take) {
+    fn tell_session(&self, place: &Place, why: &str) {
+        if let Some(tell) = self.live().get_mut(place.journal()).and_then(Option::take) {
             // Fails when nobody wants to know.
             let _told = tell.send(why.to_owned());
         }
     }
 
-    async fn stored(&self, folder: &Path, mut metadata: Metadata) -> Result<bool, String> {
+    async fn stored(
+        &self,
+        folder: &Path,
+        place: &Place,
+        mut metadata: Metadata,
+    ) -> Result<bool, String> {
         let (store, prefix) = (&self.recordings.store, &self.recordings.prefix);
-        let sound = key(prefix, &metadata.stream_id, AUDIO);
+        let sound = place.key(prefix, AUDIO);
         match self.measure(&sound).await {
             Ok((size, sha256)) => (metadata.size, metadata.sha256) = (size, sha256),
             Err(StoreError::NotFound) => {
                 let why = "it was said to be stored, and is not in our bucket";
-                self.failed(&metadata, why.to_owned()).await;
+                self.failed(place, &metadata, why.to_owned()).await;
                 return Ok(true);
             }
             Err(error) => return Err(error.to_string()),
@@ -299,10 +320,7 @@ impl Egresses {
             content_type: "application/json",
             progress: &progress,
         };
-        match store
-            .put(&key(prefix, &metadata.stream_id, METADATA), file)
-            .await
-        {
+        match store.put(&place.key(prefix, METADATA), file).await {
             // Somebody died between keeping it and saying so.
             Ok(_) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.to_string()),
@@ -326,14 +344,14 @@ impl Egresses {
         Ok((size, hex(&hash.finalize())))
     }
 
-    async fn failed(&self, metadata: &Metadata, message: String) {
-        self.tell_session(&metadata.stream_id, &message);
+    async fn failed(&self, place: &Place, metadata: &Metadata, message: String) {
+        self.tell_session(place, &message);
         tracing::error!(
             stream_id = metadata.stream_id,
             message,
             "a room was not recorded"
         );
-        let sound = key(&self.recordings.prefix, &metadata.stream_id, AUDIO);
+        let sound = place.key(&self.recordings.prefix, AUDIO);
         let file = file_of(sound, metadata);
         self.tell(metadata, NoticeEvent::RecordingFailed { file, message })
             .await;
@@ -355,6 +373,17 @@ fn file_of(key: String, metadata: &Metadata) -> RecordingFile {
         size: metadata.size,
         sha256: metadata.sha256.clone(),
     }
+}
+
+async fn names(folder: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    // There is no such folder before the first of them.
+    if let Ok(mut entries) = fs::read_dir(folder).await {
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    names
 }
 
 async fn read(folder: &Path) -> io::Result<Option<Note>> {

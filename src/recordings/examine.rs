@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::catalogue::metadata;
 use super::journal::hex;
-use super::{AUDIO, Metadata, key};
+use super::place::Place;
+use super::{AUDIO, Metadata};
 use crate::audio::ogg::{OggItem, OggOpusReader};
 use crate::providers::{RecordingStore, StoreError};
 
@@ -52,10 +53,10 @@ pub enum Damage {
 pub async fn examine(
     store: &dyn RecordingStore,
     prefix: &str,
-    name: &str,
+    place: &Place,
 ) -> Result<Metadata, Damage> {
-    let metadata = metadata(store, prefix, name).await?;
-    let mut pieces = store.get(&key(prefix, name, AUDIO), None).await?;
+    let metadata = metadata(store, prefix, place).await?;
+    let mut pieces = store.get(&place.key(prefix, AUDIO), None).await?;
     let (mut size, mut hash) = (0, Sha256::new());
     let mut stream = Stream::default();
     while let Some(piece) = pieces.next().await {

@@ -13,6 +13,9 @@ pub struct Metadata {
     /// Whose it is; nobody's where the session was made without a tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Whether every authenticated caller may fetch it: its session had no token while authentication was on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
     /// When the sound begins, Unix time in milliseconds.
     pub started_at: u64,
     /// How long the sound lasts, in milliseconds.
@@ -40,6 +43,11 @@ pub struct Participant {
 }
 
 impl Metadata {
+    /// Whether somebody may fetch it, which may be more than may list and delete it.
+    pub fn may_be_read_by(&self, access: &Access) -> bool {
+        self.public || self.may_be_seen_by(access)
+    }
+
     /// Whether it is there for somebody. What has a tenant that could be nobody's name is for nobody.
     pub fn may_be_seen_by(&self, access: &Access) -> bool {
         match self.tenant.as_deref().map(TenantId::new) {

@@ -7,10 +7,12 @@ pub mod egress;
 pub mod examine;
 pub mod journal;
 mod metadata;
+pub mod place;
 pub mod retention;
 mod transcript;
 mod upload;
 pub mod uploader;
+pub mod writing;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audio::Channels;
 use crate::providers::{RecordingStore, StoreError};
+use crate::quotas::{FairQueue, Quota, Share};
 use crate::webhooks::Webhooks;
 use journal::{Journal, Journals};
+use place::Place;
 use uploader::Uploader;
 
 pub use metadata::{Metadata, Participant};
@@ -37,11 +41,8 @@ pub const METADATA: &str = "metadata.json";
 
 /// How long a store is asked whether it has a recording of a name.
 const QUESTION: Duration = Duration::from_secs(3);
-
-/// The key of a recording's file in the store.
-pub fn key(prefix: &str, stream_id: &str, file: &str) -> String {
-    format!("{prefix}/{stream_id}/{file}")
-}
+/// Lists that are made at once.
+const LISTED_AT_ONCE: usize = 4;
 
 /// How recordings are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,9 @@ pub struct Recordings {
     journals: Journals,
     settings: RecordingSettings,
     webhooks: Option<Webhooks>,
+    quota: Option<Quota>,
+    /// A list of recordings is up to a thousand questions to the store: whoever wants many waits for their turn.
+    listings: FairQueue,
 }
 
 /// Why a recording did not begin.
@@ -88,6 +92,8 @@ impl Recordings {
             journals: Journals::open(journal::root(data_dir))?,
             settings,
             webhooks: None,
+            quota: None,
+            listings: FairQueue::new(LISTED_AT_ONCE, Share::NONE),
         })
     }
 
@@ -103,8 +109,9 @@ impl Recordings {
 
     /// Begins the journal of one that has not begun yet.
     pub async fn begin(&self, metadata: Metadata) -> Result<Journal, BeginError> {
-        let name = metadata.stream_id.clone();
-        let elsewhere = egress::look_up(self, &name).await;
+        let place = Place::of(&metadata);
+        let tenant = metadata.tenant.clone();
+        let elsewhere = egress::look_up(self, &place).await;
         if elsewhere.map_err(BeginError::Journal)?.is_some() {
             return Err(BeginError::Exists);
         }
@@ -117,19 +124,30 @@ impl Recordings {
             begun => begun.map_err(BeginError::Journal)?,
         };
         // The journal is there before the question, so that of two that ask one is refused.
-        if self.is_stored(&name).await {
+        if self.is_stored(&place, tenant.as_deref()).await {
             abandon(journal);
             return Err(BeginError::Exists);
         }
         Ok(journal)
     }
 
-    /// Whether the store is known to have one of this name. A store that is away does not keep anybody from speaking: what
-    /// is recorded waits for it, and overwrites nothing when it is back.
-    async fn is_stored(&self, name: &str) -> bool {
-        let key = key(&self.prefix, name, AUDIO);
-        match tokio::time::timeout(QUESTION, self.store.head(&key)).await {
-            Ok(Ok(_)) => true,
+    /// Whether the store is known to have one of this name for this tenant, or for nobody. A store that is away does not
+    /// keep anybody from speaking: what is recorded waits for it, and overwrites nothing when it is back.
+    async fn is_stored(&self, place: &Place, tenant: Option<&str>) -> bool {
+        let asked = async {
+            let there = self.store.head(&place.key(&self.prefix, AUDIO)).await;
+            match (there, tenant) {
+                (Err(StoreError::NotFound), Some(tenant)) => {
+                    // Where version 0.1.0 has kept it. What is another's there does not exist for this one.
+                    let former = Place::top(place.stream_id());
+                    let known = catalogue::metadata(&*self.store, &self.prefix, &former).await;
+                    known.map(|known| known.tenant.as_deref() == Some(tenant))
+                }
+                (there, _) => there.map(|_| true),
+            }
+        };
+        match tokio::time::timeout(QUESTION, asked).await {
+            Ok(Ok(there)) => there,
             Ok(Err(StoreError::NotFound)) | Err(_) => false,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the store cannot tell whether it has a recording");
@@ -144,12 +162,20 @@ impl Recordings {
         self
     }
 
+    /// The same, counting those that wait for the store.
+    #[must_use]
+    pub fn counted(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
+        self
+    }
+
     /// Brings what is finished into the store, what a former process has left first: until it is `closing` and then as
     /// long as the store takes what there is.
     pub async fn run(self: Arc<Self>, closing: CancellationToken) {
         let journals = self.journals.clone();
         let (store, webhooks) = (Arc::clone(&self.store), self.webhooks.clone());
         let uploader = Uploader::new(journals, store, self.prefix.clone(), webhooks);
+        let uploader = uploader.counting(self.quota.clone());
         uploader.run(closing).await;
     }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
-use super::catalogue::metadata;
-use super::{AUDIO, METADATA, TRANSCRIPT, key};
+use super::catalogue::{Walk, metadata};
+use super::place::Place;
+use super::{AUDIO, METADATA, TRANSCRIPT};
 use crate::providers::{RecordingStore, StoreError};
 
 /// Between two sweeps.
@@ -53,22 +54,21 @@ pub async fn sweep(
     before: SystemTime,
 ) -> Result<usize, StoreError> {
     let mut removed = 0;
-    let mut after = None;
+    let mut walk = Walk::of_all(None);
     loop {
-        let listing = store.list(prefix, after.as_deref(), PAGE).await?;
-        for name in &listing.names {
-            if ended(store, prefix, name)
+        let (places, more) = walk.next(store, prefix, PAGE).await?;
+        for place in &places {
+            if ended(store, prefix, place)
                 .await?
                 .is_some_and(|at| at < before)
             {
                 for file in [METADATA, TRANSCRIPT, AUDIO] {
-                    store.delete(&key(prefix, name, file)).await?;
+                    store.delete(&place.key(prefix, file)).await?;
                 }
                 removed += 1;
             }
         }
-        after = listing.names.last().cloned();
-        if !listing.more || after.is_none() {
+        if !more {
             return Ok(removed);
         }
     }
@@ -78,15 +78,15 @@ pub async fn sweep(
 async fn ended(
     store: &dyn RecordingStore,
     prefix: &str,
-    name: &str,
+    place: &Place,
 ) -> Result<Option<SystemTime>, StoreError> {
-    match metadata(store, prefix, name).await {
+    match metadata(store, prefix, place).await {
         Ok(known) => {
             let ms = known.started_at.saturating_add(known.duration_ms);
             Ok(UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
         }
         // Half removed, or on its way into the store, and then it is young.
-        Err(StoreError::NotFound) => match store.head(&key(prefix, name, AUDIO)).await {
+        Err(StoreError::NotFound) => match store.head(&place.key(prefix, AUDIO)).await {
             Ok(sound) => Ok(Some(sound.modified)),
             Err(StoreError::NotFound) => Ok(None),
             Err(error) => Err(error),

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::Path;
 
 use super::journal::{FinishedJournal, sha256};
-use super::{AUDIO, METADATA, TRANSCRIPT, key};
+use super::place::Place;
+use super::{AUDIO, METADATA, TRANSCRIPT};
 use crate::providers::{RecordingStore, StoreError, StoredFile};
 
 /// The files of a recording in the order in which they are kept, with their media types: whoever finds the last one
@@ -22,6 +23,7 @@ pub async fn upload(
     prefix: &str,
     journal: &FinishedJournal,
 ) -> Result<(), StoreError> {
+    let place = Place::of(&journal.metadata);
     for (name, content_type) in FILES {
         let path = journal.file(name);
         let (size, sha256) = measure(&path).await?;
@@ -33,7 +35,7 @@ pub async fn upload(
             content_type,
             progress: &progress,
         };
-        let key = key(prefix, &journal.metadata.stream_id, name);
+        let key = place.key(prefix, name);
         let kept = store.put(&key, file).await?;
         if kept.size != size || kept.sha256.is_some_and(|kept| kept != sha256) {
             return Err(StoreError::Unavailable {

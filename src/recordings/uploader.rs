@@ -2,9 +2,11 @@
 //! that is away has not taken waits in its journal, also for another process. A store that does not answer is asked by
 //! one at a time; wrong credentials keep what there is until somebody has changed them.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,23 +15,27 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::AUDIO;
 use super::journal::{FinishedJournal, Journals};
+use super::place::Place;
 use super::upload::upload;
-use super::{AUDIO, key};
 use crate::actors::supervision::jitter;
+use crate::auth::TenantId;
 use crate::providers::{RecordingStore, StoreError};
+use crate::quotas::{Party, Permit, Quota, Share, Tally};
 use crate::telemetry::metrics;
 use crate::webhooks::{Notice, NoticeEvent, RecordingFile, Webhooks};
 
-/// On their way at once; one while the store is away.
-const AT_ONCE: usize = 4;
+/// On their way at once, of which one party has four at most; one while the store is away.
+const AT_ONCE: usize = 5;
 /// The first pause after a failure, twice as long each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// The share of a pause that is left to chance, so that many servers do not come back in one moment.
 const JITTER: f64 = 0.3;
-/// How often the folder is looked at anyway.
+/// How often the folder is looked at anyway, and how often at most.
 const LOOK: Duration = Duration::from_secs(5);
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// In a journal that the store will never take: why.
 const GIVEN_UP: &str = "given_up";
 /// Beside the journals: somebody wants everything to be tried now.
@@ -66,14 +72,22 @@ pub struct Uploader {
     prefix: String,
     webhooks: Option<Webhooks>,
     waiting: HashMap<String, Waiting>,
+    /// Whose turn it is.
+    turns: VecDeque<Party>,
+    /// Those under way.
+    tally: Tally,
+    quota: Option<Quota>,
     outage: Option<Outage>,
     /// The journals could not be listed when it looked last.
     blind: bool,
 }
 
 /// A journal that waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
+    /// Whose turn it waits for.
+    party: Party,
+    _counted: Option<Permit>,
     /// Its place among those that wait, by age.
     order: usize,
     under_way: bool,
@@ -112,16 +126,28 @@ impl Uploader {
             prefix,
             webhooks,
             waiting: HashMap::new(),
+            turns: VecDeque::new(),
+            tally: Tally::new(AT_ONCE as u64, Share::default()),
+            quota: None,
             outage: None,
             blind: false,
         }
     }
 
+    /// The same, counting those that wait.
+    pub fn counting(self, quota: Option<Quota>) -> Self {
+        Self { quota, ..self }
+    }
+
     /// Works until it is `closing` and then only as long as there is something that the store takes at once.
     pub async fn run(mut self, closing: CancellationToken) {
         let mut under_way = JoinSet::new();
+        let (mut look, mut looked) = (true, Instant::now());
         loop {
-            self.look().await;
+            if look {
+                self.look().await;
+                looked = Instant::now();
+            }
             let now = Instant::now();
             while let Some(name) = self.next(now) {
                 under_way.spawn(self.attempt(name));
@@ -129,16 +155,23 @@ impl Uploader {
             if closing.is_cancelled() && under_way.is_empty() {
                 return;
             }
-            let patience = self.patience(now);
+            let next_look = (looked + LOOK).saturating_duration_since(now);
+            let patience = self.patience(now).min(next_look);
+            // What ended is known: the folder has not changed otherwise.
+            look = false;
+            let may_look = looked + LOOK_PAUSE;
             tokio::select! {
                 Some(ended) = under_way.join_next() => match ended {
                     Ok(ended) => self.ended(ended).await,
                     // It does not panic; if it did, the journal would wait for the next process.
                     Err(error) => tracing::error!(%error, "an upload has died"),
                 },
-                () = self.journals.ends() => {}
-                () = closing.cancelled(), if !closing.is_cancelled() => {}
-                () = tokio::time::sleep(patience) => {}
+                () = self.journals.ends() => {
+                    tokio::time::sleep_until(may_look).await;
+                    look = true;
+                }
+                () = closing.cancelled(), if !closing.is_cancelled() => look = true,
+                () = tokio::time::sleep(patience) => look = true,
             }
         }
     }
@@ -146,6 +179,7 @@ impl Uploader {
     /// Takes note of what is there.
     async fn look(&mut self) {
         let journals = self.journals.clone();
+        let known: HashSet<String> = self.waiting.keys().cloned().collect();
         let looked = blocking(move || {
             let root = journals.folder();
             let wanted = fs::remove_file(root.join(RETRY)).is_ok();
@@ -154,16 +188,23 @@ impl Uploader {
             let oldest = there
                 .first()
                 .and_then(|name| fs::metadata(root.join(name)).ok()?.modified().ok());
-            Ok((there, oldest, wanted))
+            // Whose it is stands in it, and is read once.
+            let there = there.into_iter().map(|name| {
+                let party = (!known.contains(&name)).then(|| owner(&journals, &name));
+                (name, party)
+            });
+            Ok((there.collect::<Vec<_>>(), oldest, wanted))
         });
         match looked.await {
             Ok((there, oldest, wanted)) => {
                 self.blind = false;
+                let names: HashSet<&str> = there.iter().map(|(name, _)| name.as_str()).collect();
                 self.waiting
-                    .retain(|name, waiting| waiting.under_way || there.contains(name));
-                for (order, name) in there.into_iter().enumerate() {
-                    self.waiting.entry(name).or_default().order = order;
+                    .retain(|name, waiting| waiting.under_way || names.contains(name.as_str()));
+                for (order, (name, party)) in there.into_iter().enumerate() {
+                    self.waits(name, party, order);
                 }
+                self.forget_turns();
                 if wanted {
                     self.outage = None;
                     self.waiting
@@ -181,7 +222,32 @@ impl Uploader {
         }
     }
 
-    /// The oldest that may be tried now.
+    fn waits(&mut self, name: String, party: Option<Party>, order: usize) {
+        match self.waiting.entry(name) {
+            Entry::Occupied(mut known) => known.get_mut().order = order,
+            Entry::Vacant(place) => {
+                let party = party.unwrap_or(NOBODY);
+                place.insert(Waiting {
+                    _counted: self.quota.as_ref().map(|quota| quota.hold(&party)),
+                    party,
+                    order,
+                    under_way: false,
+                    failures: 0,
+                    due: None,
+                });
+            }
+        }
+    }
+
+    /// Whoever has something that waits has a turn; newcomers come last.
+    fn forget_turns(&mut self) {
+        let mut with: HashSet<&Party> = self.waiting.values().map(|one| &one.party).collect();
+        self.turns.retain(|party| with.remove(party));
+        let new: Vec<Party> = with.into_iter().cloned().collect();
+        self.turns.extend(new);
+    }
+
+    /// The oldest that may be tried now, of whoever's turn it is.
     fn next(&mut self, now: Instant) -> Option<String> {
         let under_way = self
             .waiting
@@ -198,13 +264,19 @@ impl Uploader {
         }
         let ready =
             |waiting: &Waiting| !waiting.under_way && waiting.due.is_none_or(|due| due <= now);
-        let ready = self
-            .waiting
-            .iter_mut()
-            .filter(|(_, waiting)| ready(waiting));
-        let (name, waiting) = ready.min_by_key(|(_, waiting)| waiting.order)?;
-        waiting.under_way = true;
-        Some(name.clone())
+        let mut first: HashMap<&Party, (usize, &String)> = HashMap::new();
+        for (name, waiting) in self.waiting.iter().filter(|(_, waiting)| ready(waiting)) {
+            let first = first.entry(&waiting.party).or_insert((waiting.order, name));
+            *first = (*first).min((waiting.order, name));
+        }
+        let may = |party: &Party| first.contains_key(party) && self.tally.check(party, 1).is_ok();
+        let at = self.turns.iter().position(may)?;
+        let name = first.get(self.turns.get(at)?)?.1.clone();
+        let party = self.turns.remove(at)?;
+        self.tally.hold(&party, 1);
+        self.turns.push_back(party);
+        self.waiting.get_mut(&name)?.under_way = true;
+        Some(name)
     }
 
     /// How long nothing can begin, if nothing else happens.
@@ -247,6 +319,7 @@ impl Uploader {
         let failures = match self.waiting.get_mut(&name) {
             Some(waiting) => {
                 waiting.under_way = false;
+                self.tally.release(&waiting.party, 1);
                 waiting.failures += 1;
                 waiting.failures
             }
@@ -258,12 +331,12 @@ impl Uploader {
                 if journal.is_some() {
                     self.back();
                     metrics::recording_stored();
-                    tracing::info!(stream_id = name, "a recording is stored");
+                    tracing::info!(journal = name, "a recording is stored");
                 }
             }
             (Err(error @ StoreError::Exists), Some(journal)) => {
                 self.back();
-                self.give_up(&journal, &error).await;
+                self.give_up(&name, &journal, &error).await;
             }
             (Err(error), _) => {
                 metrics::recording_upload_failed();
@@ -271,7 +344,7 @@ impl Uploader {
                 if is_outage(&error) {
                     self.away(&error);
                 } else {
-                    tracing::warn!(stream_id = name, %error, "a recording could not be stored and is tried again");
+                    tracing::warn!(journal = name, %error, "a recording could not be stored and is tried again");
                     if let Some(waiting) = self.waiting.get_mut(&name) {
                         waiting.due = Some(Instant::now() + pause);
                     }
@@ -310,14 +383,13 @@ impl Uploader {
     }
 
     /// The journal stays where it is, so that nothing is lost: somebody has to look at it.
-    async fn give_up(&mut self, journal: &FinishedJournal, error: &StoreError) {
-        let name = &journal.metadata.stream_id;
-        tracing::error!(stream_id = name, journal = %journal.folder.display(), %error, "a recording cannot be stored and is kept here");
+    async fn give_up(&mut self, name: &str, journal: &FinishedJournal, error: &StoreError) {
+        tracing::error!(journal = %journal.folder.display(), %error, "a recording cannot be stored and is kept here");
         metrics::recording_upload_failed();
         let message = error.to_string();
         let written = tokio::fs::write(journal.file(GIVEN_UP), &message).await;
         if let Err(error) = written {
-            tracing::warn!(stream_id = name, %error, "this will be found out again");
+            tracing::warn!(journal = name, %error, "this will be found out again");
         }
         self.waiting.remove(name);
         if let Some(webhooks) = &self.webhooks {
@@ -326,6 +398,16 @@ impl Uploader {
             webhooks.tell(&notice(journal, failed)).await;
         }
     }
+}
+
+/// Whoever records without a tenant.
+const NOBODY: Party = Party::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+/// Whose a journal is. Blocks.
+fn owner(journals: &Journals, name: &str) -> Party {
+    let metadata = journals.look_into(name).ok().flatten();
+    let tenant = metadata.and_then(|metadata| TenantId::new(&metadata.tenant?).ok());
+    tenant.map_or(NOBODY, Party::Tenant)
 }
 
 /// Keeps it, says so, and removes the journal; whoever dies in between says the same thing again.
@@ -347,7 +429,7 @@ async fn keep(
 fn sound(prefix: &str, journal: &FinishedJournal) -> RecordingFile {
     let metadata = &journal.metadata;
     RecordingFile {
-        key: key(prefix, &metadata.stream_id, AUDIO),
+        key: Place::of(metadata).key(prefix, AUDIO),
         duration_ms: metadata.duration_ms,
         size: metadata.size,
         sha256: metadata.sha256.clone(),
@@ -392,6 +474,7 @@ mod tests {
     use super::*;
     use crate::providers::file::FileStore;
     use crate::providers::{ByteStream, Listing, ObjectInfo, StoredFile};
+    use crate::quotas::Kind;
     use crate::recordings::{METADATA, TRANSCRIPT};
 
     /// A store in a folder that first says what it is told to say.
@@ -492,6 +575,51 @@ mod tests {
             assert_eq!(self.store.head("r/a/audio.ogg").await.unwrap().size, 5);
             assert!(self.store.head("r/a/metadata.json").await.is_ok());
         }
+    }
+
+    /// A journal of a tenant's that nobody writes any more.
+    fn leave(journals: &Journals, name: &str, tenant: Option<&str>) {
+        let folder = journals.folder().join(name);
+        fs::create_dir(&folder).unwrap();
+        let known = serde_json::json!({
+            "stream_id": name, "tenant": tenant, "started_at": 1, "duration_ms": 1, "size": 5,
+            "sha256": "", "channels": 1, "participants": [], "complete": true,
+        });
+        fs::write(folder.join("session.json"), known.to_string()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn hundreds_of_recordings_of_strangers_delay_a_tenants_by_no_more_than_its_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = Journals::open(folder.path().join("journals")).unwrap();
+        for number in 0..300 {
+            leave(&journals, &format!("{number}"), None);
+        }
+        let store = Arc::new(FileStore::new(folder.path().join("store")));
+        let quota = Quota::new(Kind::Recordings, 1_000, Share::default());
+        let uploader = Uploader::new(journals.clone(), store, "r".to_owned(), None);
+        let mut uploader = uploader.counting(Some(quota.clone()));
+        uploader.look().await;
+        let now = Instant::now();
+        let strangers: Vec<_> = std::iter::from_fn(|| uploader.next(now)).collect();
+        assert_eq!(strangers.len(), 4, "{strangers:?}");
+        leave(&journals, "innocent", Some("innocent"));
+        uploader.look().await;
+        assert_eq!(uploader.next(now).as_deref(), Some("innocent"));
+        let innocent = Party::Tenant(TenantId::new("innocent").unwrap());
+        assert_eq!((quota.of(&NOBODY), quota.of(&innocent)), (300, 1));
+        // And so on in turn, as long as both have something.
+        leave(&journals, "another", Some("innocent"));
+        uploader.look().await;
+        let ended = Ended {
+            name: "innocent".to_owned(),
+            journal: None,
+            kept: Ok(()),
+        };
+        uploader.ended(ended).await;
+        assert_eq!(quota.of(&innocent), 1);
+        let next: Vec<_> = std::iter::from_fn(|| uploader.next(now)).collect();
+        assert_eq!(next, ["another"]);
     }
 
     fn away() -> StoreError {

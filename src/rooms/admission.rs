@@ -8,10 +8,13 @@ use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use livekit_protocol as proto;
-use prost::Message as _;
 
 use super::limits;
+use super::shapes::Shaped as _;
 use super::token::{self, Claims, Keys};
+use super::wire::Excess;
+use crate::auth::{Owner, Principal};
+use crate::quotas::{Party, Refused};
 
 /// Clients pad this, others need not.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -53,12 +56,45 @@ pub struct Admission {
     pub resume: Option<String>,
     /// What a resuming client believes.
     pub sync_state: Option<proto::SyncState>,
+    /// Whose the room becomes before the participant is in it, whoever owned it: a call has come in. Never from outside.
+    pub owner: Option<Owner>,
+    /// For whom a room counts that this admission makes.
+    pub party: Party,
 }
 
 impl Admission {
+    /// Who wants to join what, without what it brings along.
+    pub(super) fn without_luggage(&self) -> Self {
+        Self {
+            route: self.route,
+            claims: self.claims.clone(),
+            room: self.room.clone(),
+            client: proto::ClientInfo::default(),
+            auto_subscribe: self.auto_subscribe,
+            metadata: String::new(),
+            attributes: HashMap::new(),
+            tracks: Vec::new(),
+            offer: None,
+            resume: self.resume.clone(),
+            sync_state: None,
+            owner: self.owner.clone(),
+            party: self.party.clone(),
+        }
+    }
+
     /// The participant's identity.
     pub fn identity(&self) -> &str {
         self.claims.identity()
+    }
+
+    /// Whose a room of nobody becomes by this admission.
+    pub(super) fn makes_owner(&self) -> Option<Owner> {
+        self.owner
+            .clone()
+            .or_else(|| match self.claims.principal() {
+                Principal::Tenant(tenant) => Some(Owner::Tenant(tenant)),
+                Principal::Operator | Principal::Public => None,
+            })
     }
 }
 
@@ -70,17 +106,35 @@ pub struct Refusal {
     pub status: u16,
     /// The body. Clients show it, and take a 404 with any other text than [`NO_ROOM`] for a server without this route.
     pub text: String,
+    /// The quota that is used up, where one is.
+    pub quota: Option<Refused>,
 }
 
 /// The text of a 404 that means the room and not the route.
 pub const NO_ROOM: &str = "requested room does not exist";
 
+/// The text of a refusal because of whose the room is.
+pub const NOT_ADMITTED: &str = "this room belongs to somebody else";
+
+/// The text of a refusal because somebody in the room has the identity.
+pub const IDENTITY_TAKEN: &str = "somebody in this room has this identity";
+
 impl Refusal {
+    /// A quota is used up: too much is the caller's own, or all callers' together.
+    pub fn of_quota(refused: Refused) -> Self {
+        let status = if refused.is_callers() { 429 } else { 503 };
+        Self {
+            quota: Some(refused),
+            ..Self::new(status, refused.to_string())
+        }
+    }
+
     /// A refusal with this status and text.
     pub fn new(status: u16, text: impl Into<String>) -> Self {
         Self {
             status,
             text: text.into(),
+            quota: None,
         }
     }
 }
@@ -138,6 +192,9 @@ pub fn admit(
         .any(|map| limits::size_of(map) > limits::ATTRIBUTES_BYTES)
     {
         return Err(Refusal::new(400, "the attributes are too large"));
+    }
+    if attributes.iter().any(|map| map.len() > limits::ATTRIBUTES) {
+        return Err(Refusal::new(400, "there are too many attributes"));
     }
     if admission.claims.name.chars().count() > limits::NAME_CHARACTERS {
         return Err(Refusal::new(400, "the name is too long"));
@@ -235,6 +292,8 @@ fn from_query(parameters: &Parameters, claims: Claims, room: String) -> Admissio
             .unwrap_or(false)
             .then(|| text("sid")),
         sync_state: None,
+        owner: None,
+        party: Party::Operator,
     }
 }
 
@@ -268,13 +327,17 @@ fn from_join_request(
         offer: request.publisher_offer,
         resume: request.reconnect.then_some(request.participant_sid),
         sync_state: request.sync_state,
+        owner: None,
+        party: Party::Operator,
     })
 }
 
-/// The join request inside its wrapping, unpacked to at most a mebibyte.
+/// The join request inside its wrapping, unpacked to at most [`limits::JOIN_REQUEST_BYTES`].
 pub fn decode_join_request(bytes: &[u8]) -> Result<proto::JoinRequest, &'static str> {
-    let wrapped = proto::WrappedJoinRequest::decode(bytes)
-        .map_err(|_| "join_request is not a WrappedJoinRequest")?;
+    let wrapped = proto::WrappedJoinRequest::read(bytes).map_err(|excess| match excess {
+        Excess::Long(..) => "join_request is too large",
+        _ => "join_request is not a WrappedJoinRequest",
+    })?;
     let inner = match proto::wrapped_join_request::Compression::try_from(wrapped.compression) {
         Ok(proto::wrapped_join_request::Compression::None) => wrapped.join_request,
         Ok(proto::wrapped_join_request::Compression::Gzip) => {
@@ -291,12 +354,16 @@ pub fn decode_join_request(bytes: &[u8]) -> Result<proto::JoinRequest, &'static 
     if inner.len() > limits::JOIN_REQUEST_BYTES {
         return Err("join_request is too large");
     }
-    proto::JoinRequest::decode(&*inner).map_err(|_| "join_request does not hold a JoinRequest")
+    proto::JoinRequest::read(&inner).map_err(|excess| match excess {
+        Excess::Malformed => "join_request does not hold a JoinRequest",
+        _ => "join_request holds too much",
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message as _;
     use std::io::Write as _;
 
     const NOW_S: i64 = 1_500;

@@ -12,8 +12,10 @@ use proto::data_packet::{Kind, Value};
 use super::limits;
 use super::participant::{Link, Participant, Side};
 use super::peer::{Channel, Delivery};
+use super::shapes::Shaped as _;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
+use crate::telemetry::metrics::{self, RoomInput};
 
 /// For how long, and up to how much, a sender's reliable packets are kept for those whose channels are not open yet.
 const KEPT_FOR: Duration = Duration::from_secs(20);
@@ -120,9 +122,12 @@ impl World {
                 })),
                 ..Default::default()
             },
-            Channel::Reliable | Channel::Lossy => match proto::DataPacket::decode(bytes) {
+            Channel::Reliable | Channel::Lossy => match proto::DataPacket::read(bytes) {
                 Ok(packet) => packet,
-                Err(_) => return,
+                Err(excess) => {
+                    tracing::debug!(%excess, "a data packet is refused");
+                    return metrics::room_input_refused(RoomInput::Message);
+                }
             },
         };
         let delivery = if channel == Channel::Lossy {

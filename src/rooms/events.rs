@@ -2,6 +2,8 @@
 
 use livekit_protocol as proto;
 
+use crate::quotas::Party;
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -43,6 +45,8 @@ pub struct RoomEvent {
     pub event: Event,
     /// Where.
     pub room: proto::Room,
+    /// For whom that room counts.
+    pub of: Party,
     /// To whom.
     pub participant: Option<proto::ParticipantInfo>,
     /// To which track.

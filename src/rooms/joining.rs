@@ -6,20 +6,32 @@ use std::time::Duration;
 use livekit_protocol as proto;
 use proto::DisconnectReason;
 use proto::leave_request::Action;
-use proto::participant_info::State;
+use proto::participant_info::{Kind, State};
 use proto::signal_response::Message;
 
-use super::admission::{Admission, NO_ROOM, Refusal, Route};
+use super::admission::{Admission, IDENTITY_TAKEN, NO_ROOM, NOT_ADMITTED, Refusal, Route};
 use super::data::Outbox;
 use super::events::Event;
 use super::limits;
 use super::local::Local;
-use super::participant::{Link, Participant};
+use super::offers::{DescriptionError, Offer};
+use super::outbound::{Held, Topic};
+use super::pace::Pace;
+use super::participant::{Link, OnResume, Participant};
 use super::peer::Peer;
 use super::room::{Room, RoomSettings, enabled_codecs};
 use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S, TOKEN_INTERVAL};
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
+use crate::auth::{Owner, Principal};
+use crate::quotas::{self, Party, Refused, Why};
+use crate::telemetry::metrics;
+
+/// A quota is used up, which is counted.
+fn refused(kind: quotas::Kind, why: Why) -> Refused {
+    metrics::quota_refused(kind);
+    Refused { kind, why }
+}
 
 impl World {
     /// Whether an admission would be taken now: what the room says, after what the token said.
@@ -28,39 +40,133 @@ impl World {
             if !self.settings.auto_create {
                 return Err(Refusal::new(404, NO_ROOM));
             }
-            if self.rooms.len() >= self.settings.most_rooms {
-                return Err(Refusal::new(
-                    503,
-                    "this server has no place for another room",
-                ));
-            }
-            return self.check_places();
+            self.check_room(&admission.party)
+                .map_err(Refusal::of_quota)?;
+            return self.check_places(&admission.party);
         };
-        let present = self.participant_in(*key, admission.identity());
-        if present.is_some() {
-            return Ok(());
+        if !self.admits(*key, admission) {
+            return Err(Refusal::new(403, NOT_ADMITTED));
+        }
+        if let Some(present) = self.participant_in(*key, admission.identity()) {
+            if self.gives_way(present, admission) {
+                return Ok(());
+            }
+            return Err(Refusal::new(403, IDENTITY_TAKEN));
         }
         let most = self
             .rooms
             .get(key)
             .map_or(0, |room| room.settings.max_participants);
+        let members = self.rooms.get(key).map_or(0, |room| room.members.len());
+        if members >= self.settings.most_per_room {
+            return Err(Refusal::new(
+                503,
+                "the room has as many participants as this server allows",
+            ));
+        }
         if most > 0 && self.counted(*key) >= most as usize {
             return Err(Refusal::new(
                 503,
                 "the room has its maximum of participants",
             ));
         }
-        self.check_places()
+        match self.rooms.get(key) {
+            Some(room) => self.check_places(&room.party),
+            None => Ok(()),
+        }
     }
 
-    fn check_places(&self) -> Result<(), Refusal> {
-        if self.participants.len() >= self.settings.most_participants {
-            return Err(Refusal::new(
-                503,
-                "this server has no place for another participant",
-            ));
+    /// Whether a room that there is is for this one: it is the owner's and the operator's. One of nobody becomes that of the
+    /// tenant who comes, where that is allowed; but not while somebody is on the telephone there.
+    pub(super) fn admits(&self, key: RoomKey, admission: &Admission) -> bool {
+        let principal = admission.claims.principal();
+        if admission.owner.is_some() || principal == Principal::Operator {
+            return true;
         }
-        Ok(())
+        let calls = || {
+            self.members(key)
+                .any(|member| member.claims.participant_kind() == Kind::Sip)
+        };
+        match (principal, self.owner_of(key)) {
+            (Principal::Tenant(_), Owner::Nobody) => self.settings.claim_unowned && !calls(),
+            (Principal::Public, Owner::Nobody) => !calls(),
+            (principal, owner) => owner.admits(&principal),
+        }
+    }
+
+    /// Whether somebody makes way for whoever comes under the same identity. For a session of which nobody knows whose it is
+    /// only one does that was told to begin anew: it is the same that comes back.
+    fn gives_way(&self, present: ParticipantKey, admission: &Admission) -> bool {
+        let present = self.participants.get(&present);
+        admission.claims.principal() != Principal::Public
+            || present.is_none_or(|present| {
+                present.claims.principal() == Principal::Public
+                    && present.on_resume == Some(OnResume::StartAnew)
+            })
+    }
+
+    fn owner_of(&self, key: RoomKey) -> Owner {
+        let room = self.rooms.get(&key);
+        room.map_or(Owner::Nobody, |room| Owner::of(&room.settings.metadata))
+    }
+
+    /// Makes a room this owner's. Whoever may not be in it then is removed at once.
+    pub(super) fn give_room(&mut self, key: RoomKey, owner: &Owner, now: Now) {
+        let Some(room) = self.rooms.get_mut(&key) else {
+            return;
+        };
+        let before = &room.settings.metadata;
+        let kept = *owner == Owner::Operator && Owner::of(before) == Owner::Unknown;
+        let metadata = owner.in_place_of(before);
+        // What nobody can read is the operator's already.
+        let changes = !kept && metadata != *before;
+        if changes {
+            room.settings.metadata = metadata;
+            // It counts for whoever has it from now on; whoever made it may have no place left.
+            let (party, members) = (owner.party(), room.members.len() as u64);
+            let former = std::mem::replace(&mut room.party, party.clone());
+            self.places.rooms.release(&former, 1);
+            self.places.rooms.hold(&party, 1);
+            self.places.participants.release(&former, members);
+            self.places.participants.hold(&party, members);
+        }
+        // Whoever goes is not told whose the room is now.
+        self.enforce_owner(key, now);
+        if changes {
+            self.tell_room_info(key);
+        }
+    }
+
+    /// Removes whoever may not be in a room by its metadata, which has changed. A room of nobody is left as it is.
+    pub(super) fn enforce_owner(&mut self, key: RoomKey, now: Now) {
+        let owner = self.owner_of(key);
+        if owner == Owner::Nobody {
+            return;
+        }
+        let may_not_stay = |member: &&Participant| !owner.admits(&member.claims.principal());
+        let removed: Vec<ParticipantKey> = self
+            .members(key)
+            .filter(may_not_stay)
+            .map(|member| member.key)
+            .collect();
+        for member in removed {
+            metrics::removed_by_owner();
+            self.remove(member, DisconnectReason::ParticipantRemoved, now);
+        }
+    }
+
+    /// Whether there may be one more room of somebody.
+    pub(super) fn check_room(&self, party: &Party) -> Result<(), Refused> {
+        let kind = quotas::Kind::Rooms;
+        let checked = self.places.rooms.check(party, 1);
+        checked.map_err(|why| refused(kind, why))
+    }
+
+    /// Whether there may be one more participant in rooms of somebody.
+    fn check_places(&self, party: &Party) -> Result<(), Refusal> {
+        let kind = quotas::Kind::Participants;
+        let checked = self.places.participants.check(party, 1);
+        checked.map_err(|why| Refusal::of_quota(refused(kind, why)))
     }
 
     fn counted(&self, room: RoomKey) -> usize {
@@ -71,11 +177,16 @@ impl World {
     pub(super) fn join(
         &mut self,
         connection: ConnectionId,
-        admission: Admission,
+        mut admission: Admission,
+        offer: Option<Result<Offer, DescriptionError>>,
         local: Option<Box<Local>>,
         now: Now,
     ) {
-        if self.check(&admission).is_err() {
+        // The owner of a call has the room before anything else is looked at: whoever waits there takes no place from it.
+        if let (Some(owner), Some(key)) = (&admission.owner, self.room_names.get(&admission.room)) {
+            self.give_room(*key, &owner.clone(), now);
+        }
+        if self.check(&admission).is_err() || !self.has_room_for(&admission) {
             self.refuse(
                 connection,
                 Action::Disconnect,
@@ -85,12 +196,21 @@ impl World {
             return;
         }
         let settings = self.settings_of(&admission);
-        let room = self.room_named(&admission.room, settings, now);
+        let is_new = !self.room_names.contains_key(&admission.room);
+        let by_telephone = local.is_some() && admission.claims.participant_kind() == Kind::Sip;
+        let room = self.room_named(&admission.room, settings, &admission.party, now);
+        if let Some(room) = self.rooms.get_mut(&room) {
+            room.on_trial = by_telephone && (is_new || room.on_trial);
+        }
+        if let Some(owner) = admission.makes_owner()
+            && self.owner_of(room) == Owner::Nobody
+        {
+            self.give_room(room, &owner, now);
+        }
         if let Some(older) = self.participant_in(room, admission.identity()) {
             self.remove(older, DisconnectReason::DuplicateIdentity, now);
         }
-        let offer = admission.offer.clone();
-        let tracks = admission.tracks.clone();
+        let tracks = std::mem::take(&mut admission.tracks);
         let key = self.enter(room, connection, admission, local, now);
         self.tell_joined(key, now);
         self.announce_to_others(key);
@@ -98,9 +218,24 @@ impl World {
             self.add_track(key, track, now);
         }
         if let Some(offer) = offer {
-            self.offered(key, &offer, now);
+            self.offered(key, offer, now);
         }
         self.reconcile(key, now);
+    }
+
+    /// How much more the participants of a room may say of themselves.
+    pub(super) fn room_bytes_left(&self, room: RoomKey) -> usize {
+        let said: usize = self.members(room).map(Participant::said_bytes).sum();
+        limits::ROOM_STATE_BYTES.saturating_sub(said)
+    }
+
+    /// Whether what somebody says of itself can be told to everybody else who joins.
+    fn has_room_for(&self, admission: &Admission) -> bool {
+        let said = [&admission.attributes, &admission.claims.attributes].map(limits::size_of);
+        let texts = [&admission.metadata, &admission.claims.metadata].map(String::len);
+        let said = said.iter().sum::<usize>() + texts.iter().max().copied().unwrap_or_default();
+        let room = self.room_names.get(&admission.room);
+        said == 0 || room.is_none_or(|room| said <= self.room_bytes_left(*room))
     }
 
     /// What a room that this admission makes is made with.
@@ -112,15 +247,25 @@ impl World {
             settings.departure_timeout_s =
                 given(config.departure_timeout, settings.departure_timeout_s);
             settings.max_participants = given(config.max_participants, settings.max_participants);
-            if !config.metadata.is_empty() && config.metadata.len() <= limits::METADATA_BYTES {
-                settings.metadata.clone_from(&config.metadata);
-            }
+        }
+        let metadata = match &admission.owner {
+            Some(owner) => Some(owner.in_place_of("")),
+            None => admission.claims.metadata_of_new_room(),
+        };
+        if let Some(metadata) = metadata.filter(|text| text.len() <= limits::METADATA_BYTES) {
+            settings.metadata = metadata;
         }
         settings
     }
 
     /// The room of this name, made with these settings if there is none.
-    pub(super) fn room_named(&mut self, name: &str, settings: RoomSettings, now: Now) -> RoomKey {
+    pub(super) fn room_named(
+        &mut self,
+        name: &str,
+        settings: RoomSettings,
+        party: &Party,
+        now: Now,
+    ) -> RoomKey {
         if let Some(key) = self.room_names.get(name) {
             return *key;
         }
@@ -133,11 +278,16 @@ impl World {
             created_ms: now.unix_ms,
             members: Vec::new(),
             ends_at: Some(ends_at),
+            on_trial: false,
             speakers: Vec::new(),
             counts_changed: false,
             nonces: std::collections::VecDeque::new(),
             recordings: 0,
+            party: party.clone(),
+            pace: Pace::default(),
+            held: Held::default(),
         };
+        self.places.rooms.hold(party, 1);
         self.rooms.insert(key, room);
         self.room_names.insert(name.to_owned(), key);
         self.record(Event::RoomStarted, key, None, None, now);
@@ -153,13 +303,15 @@ impl World {
         now: Now,
     ) -> ParticipantKey {
         let key = ParticipantKey(self.fresh_key());
-        let addresses = &self.settings.addresses;
+        let (certificate, addresses) = (&self.certificate, &self.settings.addresses);
         let link = match (local, admission.route) {
             (Some(local), _) => Link::Local(local),
-            (None, Route::OneConnection) => Link::One(Box::new(Peer::new(addresses, now.instant))),
+            (None, Route::OneConnection) => {
+                Link::One(Box::new(Peer::new(certificate, addresses, now.instant)))
+            }
             (None, Route::TwoConnections) => Link::Two {
                 publisher: None,
-                subscriber: Box::new(Peer::new(addresses, now.instant)),
+                subscriber: Box::new(Peer::new(certificate, addresses, now.instant)),
             },
         };
         let claims = admission.claims;
@@ -200,6 +352,8 @@ impl World {
             remove_at: Some(now.instant + JOIN_PATIENCE),
             signalled: now.instant,
             refresh_at: now.instant + TOKEN_INTERVAL,
+            token_at: None,
+            pace: Pace::default(),
             offer_asked: None,
             stale: false,
             judged_from: None,
@@ -214,6 +368,7 @@ impl World {
             room.members.push(key);
             room.ends_at = None;
             room.counts_changed = true;
+            self.places.participants.hold(&room.party, 1);
         }
         key
     }
@@ -259,7 +414,8 @@ impl World {
             let update = proto::ParticipantUpdate {
                 participants: vec![participant.info()],
             };
-            self.tell_room(participant.room, Message::Update(update), Some(key));
+            let topic = Some(Topic::Participant(key));
+            self.tell_room(participant.room, Message::Update(update), topic, Some(key));
         }
     }
 }

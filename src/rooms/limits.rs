@@ -1,17 +1,22 @@
 //! What one client may cost: the bounds of everything that clients can make grow, in one place.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-/// Metadata of a room or a participant, as in the Go server.
-pub const METADATA_BYTES: usize = 512 << 10;
+/// Metadata of a room or a participant; LiveKit's servers allow 64,000 bytes unless they are told otherwise.
+pub const METADATA_BYTES: usize = 64 << 10;
 /// Keys and values of a participant's attributes together.
 pub const ATTRIBUTES_BYTES: usize = 64 << 10;
+/// Attributes of a participant.
+pub const ATTRIBUTES: usize = 512;
+/// Metadata and attributes of everybody in a room together: whoever joins is told all of it.
+pub const ROOM_STATE_BYTES: usize = 2 << 20;
 /// Names of rooms and participants, and identities.
 pub const NAME_CHARACTERS: usize = 256;
 /// A join request, unpacked.
-pub const JOIN_REQUEST_BYTES: usize = 1 << 20;
+pub const JOIN_REQUEST_BYTES: usize = 256 << 10;
 /// One signalling message.
-pub const SIGNAL_BYTES: usize = 2 << 20;
+pub const SIGNAL_BYTES: usize = 1 << 20;
 /// One data message; clients keep to 64,000 bytes.
 pub const MESSAGE_BYTES: usize = 256 << 10;
 /// Parameters of a query that are looked at.
@@ -20,10 +25,49 @@ pub const QUERY_PARAMETERS: usize = 64;
 pub const TRACKS_PER_PARTICIPANT: usize = 64;
 /// Tracks that one participant has chosen or refused by name.
 pub const CHOICES_PER_PARTICIPANT: usize = 4_096;
+/// Video that one participant has switched off for now.
+pub const DISABLED_PER_PARTICIPANT: usize = 1_024;
+/// Tracks that one request switches off or on.
+pub const SETTINGS_PER_REQUEST: usize = 256;
 /// Entries in a publisher's list of who may subscribe.
 pub const PERMISSIONS_PER_PARTICIPANT: usize = 1_024;
 /// Destinations that a data message names.
 pub const DESTINATIONS: usize = 1_024;
+
+/// A session description. One of a browser has some 2,000 bytes for each section of sound.
+pub const DESCRIPTION_BYTES: usize = 768 << 10;
+/// Lines of a description that are of use, see [`super::offers`].
+pub const DESCRIPTION_LINES: usize = 16_384;
+/// The same of one section.
+pub const SECTION_LINES: usize = 256;
+/// One line of a description.
+pub const LINE_BYTES: usize = 2_048;
+/// The line that names all sections.
+pub const GROUP_LINE_BYTES: usize = 16 << 10;
+/// Payload types of one section that stand for codecs that are known here; browsers list some twenty.
+pub const SECTION_FORMATS: usize = 48;
+/// SSRCs that one section announces.
+pub const SECTION_SSRCS: usize = 16;
+
+/// Signalling messages of one client that wait to be read. Whoever has more waits to send.
+pub const WAITING_REQUESTS: usize = 32;
+/// The same in bytes; one message fits.
+pub const WAITING_REQUEST_BYTES: usize = SIGNAL_BYTES;
+/// Signalling messages that wait for one client. One that is further behind is cut off and resumes.
+pub const WAITING_RESPONSES: usize = 1_024;
+/// The same in bytes; one message fits whatever its size.
+pub const WAITING_RESPONSE_BYTES: usize = 4 << 20;
+/// What waits for everybody in a room, and for everybody. Whoever is furthest behind is cut off first.
+pub const ROOM_WAITING_BYTES: usize = 32 << 20;
+/// See above.
+pub const SERVER_WAITING_BYTES: usize = 128 << 20;
+
+/// What one participant's changes may make others be told, as bytes times receivers, per second.
+pub const TOLD_BYTES_PER_SECOND: u64 = 8 << 20;
+/// The same at once, after a rest.
+pub const TOLD_BYTES_AT_ONCE: u64 = 4 << 20;
+/// A participant is given a new token at most so often.
+pub const TOKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What attributes count for.
 #[allow(clippy::implicit_hasher)] // only the maps of the protocol come here

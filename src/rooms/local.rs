@@ -114,6 +114,7 @@ impl World {
         self.join(
             connection,
             admission,
+            None,
             Some(Box::new(Local::new(media))),
             now,
         );

@@ -244,6 +244,7 @@ impl World {
                 key,
                 Message::SpeakersChanged(proto::SpeakersChanged { speakers }),
                 None,
+                None,
             );
         }
     }
@@ -271,7 +272,7 @@ impl World {
         let (room, visible) = (participant.room, participant.visible());
         let update = quality_of([&*participant]);
         if visible {
-            self.tell_room(room, update, None);
+            self.tell_room(room, update, None, None);
         } else {
             self.tell(key, update);
         }

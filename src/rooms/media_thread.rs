@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use str0m::net::Transmit;
 use tokio::net::UdpSocket;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TryRecvError};
 
 use super::events::RoomEvent;
+use super::outbound::{Overfull, Pushed};
 use super::server::{Command, Edge, Lane};
 use super::sockets::Sockets;
+use super::turns::Turns;
 use super::world::World;
 use super::{ConnectionId, Now, Settings};
+use crate::telemetry::metrics;
 
 /// Datagrams taken from one socket before anything else has its turn.
 const DATAGRAMS_PER_TURN: usize = 64;
@@ -28,11 +31,16 @@ const DATAGRAM_BYTES: usize = 2_048;
 /// thread by itself, which costs more than to pass it on.
 const LOCAL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Whoever has so much waiting may be cut off when there is too much in all.
+const BEHIND_BYTES: usize = 512 << 10;
+
 /// See the module.
 pub(super) struct MediaThread {
     world: World,
     sockets: Vec<(UdpSocket, SocketAddr)>,
     lanes: HashMap<ConnectionId, Lane>,
+    /// Connections that have something to say.
+    turns: Turns<Arc<str>, ConnectionId>,
     events: mpsc::Sender<RoomEvent>,
     edge: Arc<Edge>,
 }
@@ -49,6 +57,7 @@ impl MediaThread {
             world: World::new(settings, Now::read()),
             sockets,
             lanes: HashMap::new(),
+            turns: Turns::default(),
             events,
             edge,
         })
@@ -59,32 +68,36 @@ impl MediaThread {
         // Whether somebody inside has something to send, and when that is looked at.
         let (mut waiting, mut due) = (false, Now::read().instant);
         loop {
-            let deadline = self.world.deadline();
-            let deadline = if waiting { deadline.min(due) } else { deadline };
-            let deadline = tokio::time::Instant::from_std(deadline);
-            tokio::select! {
-                () = readable(&self.sockets) => {}
-                command = inbox.recv() => {
-                    if !self.obey(command) {
-                        break;
-                    }
+            if self.turns.is_empty() && !self.world.has_more_to_do() {
+                let deadline = self.world.deadline();
+                let deadline = if waiting { deadline.min(due) } else { deadline };
+                let deadline = tokio::time::Instant::from_std(deadline);
+                tokio::select! {
+                    () = edge.stopping.cancelled() => break,
+                    () = readable(&self.sockets) => {}
+                    command = inbox.recv() => match command {
+                        Some(command) => self.command(command),
+                        None => break,
+                    },
+                    () = edge.asked.notified() => self.line_up(),
+                    () = edge.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
+                    () = tokio::time::sleep_until(deadline) => {}
                 }
-                () = edge.departures.notified() => {
-                    // What was said on a connection before it went comes first: that somebody leaves, above all.
-                    let gone = self.gone();
-                    let mut said = inbox.len();
-                    while said > 0 && self.obey(inbox.recv().await) {
-                        said -= 1;
-                        self.flush();
-                    }
-                    if said > 0 {
-                        break;
-                    }
-                    self.departed(&gone);
+            } else {
+                // There always is something to do: between two steps the sockets are looked at, and all the others.
+                tokio::task::yield_now().await;
+                if edge.stopping.is_cancelled() {
+                    break;
                 }
-                () = edge.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
-                () = tokio::time::sleep_until(deadline) => {}
+                match inbox.try_recv() {
+                    Ok(command) => self.command(command),
+                    Err(TryRecvError::Empty) => {}
+                    Err(TryRecvError::Disconnected) => break,
+                }
+                self.line_up();
+                waiting = waiting || self.anybody_waits();
             }
+            self.serve();
             let now = Now::read();
             if waiting && due <= now.instant {
                 self.woken();
@@ -102,30 +115,48 @@ impl MediaThread {
         self.flush();
     }
 
-    /// Carries out a command; `false` when there shall be no more.
-    fn obey(&mut self, command: Option<Command>) -> bool {
-        match command {
-            None | Some(Command::Stop) => false,
-            Some(command) => {
-                // What was sent before somebody left is heard.
-                self.woken();
-                self.command(command);
-                true
+    /// Lets those have a turn who have something to say or are gone.
+    fn line_up(&mut self) {
+        let waiting = {
+            let mut waiting = self
+                .edge
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *waiting)
+        };
+        for connection in waiting {
+            // One that is not known yet has its turn when it is.
+            if let Some(lane) = self.lanes.get(&connection) {
+                self.turns.push(&lane.room, connection);
             }
         }
     }
 
-    fn gone(&self) -> Vec<ConnectionId> {
-        let lanes = self.lanes.iter();
-        let gone = lanes.filter(|(_, lane)| lane.gone.load(Ordering::Acquire));
-        gone.map(|(connection, _)| *connection).collect()
-    }
-
-    /// Forgets connections that are gone.
-    fn departed(&mut self, gone: &[ConnectionId]) {
-        for connection in gone {
-            self.lanes.remove(connection);
-            self.world.disconnected(*connection, Now::read());
+    /// One step: what one connection said first, of all that it said. What was said on a connection before it went is heard,
+    /// that somebody leaves above all; only what it could not hear the answer of is left out.
+    fn serve(&mut self) {
+        let Some(connection) = self.turns.next() else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&connection) else {
+            return;
+        };
+        let gone = lane.gone.load(Ordering::Acquire);
+        match lane.requests.try_recv() {
+            Ok(waiting) => {
+                let room = Arc::clone(&lane.room);
+                self.turns.push(&room, connection);
+                self.woken();
+                if !(gone && waiting.asked.wants_an_answer()) {
+                    self.world.asked(connection, waiting.asked, Now::read());
+                }
+            }
+            Err(_) if gone => {
+                self.lanes.remove(&connection);
+                self.world.disconnected(connection, Now::read());
+            }
+            Err(_) => {}
         }
     }
 
@@ -150,29 +181,29 @@ impl MediaThread {
     }
 
     fn command(&mut self, command: Command) {
+        // What was sent before somebody left is heard.
+        self.woken();
         let now = Now::read();
         match command {
             Command::Connect {
                 connection,
                 admission,
+                offer,
                 lane,
                 local,
             } => {
-                // One that is gone already was perhaps looked for in vain.
-                if !lane.gone.load(Ordering::Acquire) {
-                    self.lanes.insert(connection, lane);
-                    match local {
-                        Some(media) => {
-                            self.world.connect_local(connection, *admission, media, now);
-                        }
-                        None => self.world.connect(connection, *admission, now),
-                    }
+                // One that is gone before it has said anything was never here.
+                if lane.gone.load(Ordering::Acquire) && lane.requests.is_empty() {
+                    return;
+                }
+                self.turns.push(&lane.room, connection);
+                self.lanes.insert(connection, lane);
+                match local {
+                    Some(media) => self.world.connect_local(connection, *admission, media, now),
+                    None => self.world.connect_with(connection, *admission, *offer, now),
                 }
             }
-            Command::Signal { connection, bytes } => self.world.signal(connection, &bytes, now),
             Command::Call(call) => call(&mut self.world, now),
-            // The loop ends with it.
-            Command::Stop => {}
         }
     }
 
@@ -204,17 +235,25 @@ impl MediaThread {
         for transmit in outputs.datagrams {
             self.transmit(&transmit);
         }
-        for (connection, bytes) in outputs.signals {
+        let mut too_much = None;
+        for (connection, told) in outputs.signals {
             let Some(lane) = self.lanes.get(&connection) else {
                 continue;
             };
-            // One that is gone is known by its departure, which comes after what was said on it.
-            let sent = lane.responses.try_send(bytes);
-            if matches!(sent, Err(mpsc::error::TrySendError::Full(_))) {
-                self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
-                self.lanes.remove(&connection);
-                self.world.disconnected(connection, Now::read());
+            if let Some(overfull) = told.overfull() {
+                too_much = Some((connection, overfull));
             }
+            match lane.responses.push(told) {
+                // One that is gone is known by its departure, which comes after what was said on it.
+                Pushed::Queued => {}
+                Pushed::Replaced => {
+                    self.edge.replaced_messages.fetch_add(1, Ordering::Relaxed);
+                }
+                Pushed::TooFarBehind => self.cut(connection),
+            }
+        }
+        if let Some((connection, overfull)) = too_much {
+            self.cut_the_slowest(connection, overfull);
         }
         for connection in outputs.closes {
             self.lanes.remove(&connection);
@@ -223,6 +262,32 @@ impl MediaThread {
             if self.events.try_send(event).is_err() {
                 self.edge.lost_events.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Cuts off a client that does not read. What waits for it is dropped, not told.
+    fn cut(&mut self, connection: ConnectionId) {
+        if let Some(lane) = self.lanes.remove(&connection) {
+            lane.responses.abandon();
+            self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
+            metrics::room_client_cut_off();
+            self.world.disconnected(connection, Now::read());
+        }
+    }
+
+    /// More waits than may: whoever is furthest behind goes, in the room of a connection or anywhere.
+    fn cut_the_slowest(&mut self, connection: ConnectionId, overfull: Overfull) {
+        let room = self
+            .lanes
+            .get(&connection)
+            .map(|lane| Arc::clone(&lane.room));
+        let of_interest =
+            |lane: &&Lane| overfull == Overfull::Server || Some(&lane.room) == room.as_ref();
+        let lanes = self.lanes.iter().filter(|(_, lane)| of_interest(lane));
+        let behind = lanes.map(|(connection, lane)| (lane.responses.bytes(), *connection));
+        // Whoever was only just told a lot is none of those.
+        if let Some((_, slowest)) = behind.max().filter(|(bytes, _)| *bytes >= BEHIND_BYTES) {
+            self.cut(slowest);
         }
     }
 

@@ -3,20 +3,27 @@
 //! [`RoomServer`] is the handle. Behind it one thread owns the UDP sockets, all peer connections and all state of all
 //! rooms; the state is [`world::World`], plain code that is given input and the time and leaves its output to be
 //! fetched, so that tests run in virtual time. Signalling comes and goes as bytes through bounded channels: sockets,
-//! HTTP, tenants and the server's public API are somebody else's, and so is everything about voice.
+//! HTTP and the server's public API are somebody else's, and so is everything about voice. Whose a room is stands in its
+//! metadata ([`crate::auth::Owner`]); nobody is in a room whose owner would not admit them.
 
 pub mod admission;
 pub(crate) mod codecs;
 mod data;
 mod events;
 mod forwarding;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod joining;
 pub mod limits;
 mod local;
 mod media;
 mod media_thread;
 mod negotiation;
+pub(crate) mod offers;
+mod on_behalf;
 mod operations;
+mod outbound;
+mod pace;
 mod participant;
 mod peer;
 mod publishing;
@@ -24,6 +31,7 @@ mod room;
 pub mod sdp;
 mod server;
 mod session;
+pub(crate) mod shapes;
 mod signalling;
 mod sockets;
 mod speakers;
@@ -32,14 +40,18 @@ mod subscribing;
 #[cfg(test)]
 mod tests;
 pub mod token;
+mod turns;
+pub(crate) mod wire;
 mod world;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::quotas::Share;
 pub use admission::{Admission, Refusal, Route, admit};
 pub use events::{Event, RoomEvent};
 pub use local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
+pub use on_behalf::OnBehalf;
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
 pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
@@ -99,14 +111,16 @@ pub struct Settings {
     pub region: String,
     /// Where media is reachable, as clients see it.
     pub addresses: Vec<SocketAddr>,
+    /// Whether a room of nobody becomes that of the tenant who joins it first.
+    pub claim_unowned: bool,
     /// Whether a join makes a room that does not exist.
     pub auto_create: bool,
     /// What rooms are made with unless somebody says otherwise.
     pub room: RoomSettings,
-    /// Rooms at a time.
-    pub most_rooms: usize,
-    /// Participants at a time, in all rooms.
-    pub most_participants: usize,
+    /// Rooms and participants at a time.
+    pub bounds: Bounds,
+    /// Participants of one room at a time, whatever the room is made with.
+    pub most_per_room: usize,
     /// Whether the server may undo a mute.
     pub remote_unmute: bool,
     /// For how long a refreshed token is valid.
@@ -117,6 +131,38 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// How many there may be at a time, and what one party may have of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Rooms.
+    pub rooms: usize,
+    /// Participants, in all rooms.
+    pub participants: usize,
+    /// Of both for one party.
+    pub share: Share,
+}
+
+impl Bounds {
+    /// From the settings of the server.
+    pub const fn new(settings: &crate::config::Settings) -> Self {
+        Self {
+            rooms: settings.limits.rooms,
+            participants: settings.limits.participants,
+            share: Share::of(settings),
+        }
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            rooms: 10_000,
+            participants: 10_000,
+            share: Share::default(),
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -125,6 +171,7 @@ impl Default for Settings {
             node_id: "ND_vivavoce".to_owned(),
             region: String::new(),
             addresses: Vec::new(),
+            claim_unowned: true,
             auto_create: true,
             room: RoomSettings {
                 empty_timeout_s: 300,
@@ -132,8 +179,8 @@ impl Default for Settings {
                 max_participants: 0,
                 metadata: String::new(),
             },
-            most_rooms: 10_000,
-            most_participants: 10_000,
+            bounds: Bounds::default(),
+            most_per_room: 2_000,
             remote_unmute: false,
             token_validity: Duration::from_mins(10),
             grace: Duration::from_secs(5),

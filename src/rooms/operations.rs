@@ -11,6 +11,8 @@ use super::peer::Delivery;
 use super::room::{Room, RoomSettings};
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
+use crate::auth::Principal;
+use crate::quotas::{Party, Refused};
 
 /// Why an operation was not done. The kinds are those of the real server's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -30,9 +32,9 @@ pub enum OperationError {
     /// Not as things are, or as they are set.
     #[error("{0}")]
     FailedPrecondition(&'static str),
-    /// A limit is reached.
+    /// A quota is used up.
     #[error("{0}")]
-    ResourceExhausted(&'static str),
+    Quota(Refused),
     /// The thread behind the handle has ended.
     #[error("the room server is not running")]
     Stopped,
@@ -69,22 +71,28 @@ pub struct RoomMessage {
 }
 
 impl World {
-    /// The room of this name, made if there is none. Settings that are given change one that lives.
+    /// The room of this name, made if there is none, for whoever runs the server. Settings that are given change one that
+    /// lives.
     pub fn create_room(
         &mut self,
         request: &proto::CreateRoomRequest,
+        now: Now,
+    ) -> Result<proto::Room, OperationError> {
+        self.create_room_for(request, &Party::Operator, now)
+    }
+
+    fn create_room_for(
+        &mut self,
+        request: &proto::CreateRoomRequest,
+        party: &Party,
         now: Now,
     ) -> Result<proto::Room, OperationError> {
         check_name(&request.name)?;
         if request.metadata.len() > limits::METADATA_BYTES {
             return Err(OperationError::InvalidArgument("the metadata is too large"));
         }
-        if !self.room_names.contains_key(&request.name)
-            && self.rooms.len() >= self.settings.most_rooms
-        {
-            return Err(OperationError::ResourceExhausted(
-                "this server has no place for another room",
-            ));
+        if !self.room_names.contains_key(&request.name) {
+            self.check_room(party).map_err(OperationError::Quota)?;
         }
         let given = |value: u32, before: u32| if value == 0 { before } else { value };
         let change = |settings: &mut RoomSettings| {
@@ -99,28 +107,70 @@ impl World {
         let existed = self.room_names.contains_key(&request.name);
         let mut settings = self.settings.room.clone();
         change(&mut settings);
-        let key = self.room_named(&request.name, settings, now);
+        let key = self.room_named(&request.name, settings, party, now);
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
         if existed {
+            room.on_trial = false;
             let before = room.settings.clone();
             change(&mut room.settings);
-            if before != room.settings {
+            let (told, owned) = (
+                before != room.settings,
+                before.metadata != room.settings.metadata,
+            );
+            if owned {
+                self.enforce_owner(key, now);
+            }
+            if told {
                 self.tell_room_info(key);
+                self.settle(now);
             }
         }
         let room = self.rooms.get(&key).ok_or(OperationError::NoRoom)?;
         Ok(self.room_info(room))
     }
 
-    /// Rooms, all or those named, oldest first.
+    /// Rooms, all or those named, oldest first. What those named cost does not depend on how many others there are.
     pub fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
-        let mut keys: Vec<&RoomKey> = self.rooms.keys().collect();
+        if names.is_empty() {
+            return self.some_rooms(None, usize::MAX).0;
+        }
+        let mut keys: Vec<&RoomKey> = names
+            .iter()
+            .filter_map(|name| self.room_names.get(name))
+            .collect();
         keys.sort();
+        keys.dedup();
         let rooms = keys.into_iter().filter_map(|key| self.rooms.get(key));
-        rooms
-            .filter(|room| names.is_empty() || names.contains(&room.name))
-            .map(|room| self.room_info(room))
-            .collect()
+        rooms.map(|room| self.room_info(room)).collect()
+    }
+
+    /// One room.
+    pub fn get_room(&self, name: &str) -> Result<proto::Room, OperationError> {
+        Ok(self.room_info(self.room(name)?))
+    }
+
+    /// Some of all rooms, the oldest behind one, and the last of them where there may be more: a list of all is made piece
+    /// by piece, so that sound passes in between.
+    pub fn some_rooms(
+        &self,
+        after: Option<RoomKey>,
+        most: usize,
+    ) -> (Vec<proto::Room>, Option<RoomKey>) {
+        let mut keys: Vec<RoomKey> = self
+            .rooms
+            .keys()
+            .filter(|key| after.is_none_or(|after| **key > after))
+            .copied()
+            .collect();
+        let more = keys.len() > most;
+        if more {
+            keys.select_nth_unstable(most);
+            keys.truncate(most);
+        }
+        keys.sort_unstable();
+        let last = keys.last().copied().filter(|_| more);
+        let rooms = keys.iter().filter_map(|key| self.rooms.get(key));
+        (rooms.map(|room| self.room_info(room)).collect(), last)
     }
 
     /// Ends a room.
@@ -131,11 +181,42 @@ impl World {
         Ok(())
     }
 
-    /// Sets a room's metadata and tells everybody in it.
+    /// Ends a room in which nobody is seen but perhaps this one, on whose behalf that is asked.
+    pub fn delete_deserted_room(
+        &mut self,
+        name: &str,
+        identity: &str,
+        principal: &Principal,
+        now: Now,
+    ) -> Result<(), OperationError> {
+        let key = self.room_key(name)?;
+        let is_own = |member: &Participant| {
+            &*member.identity == identity && member.claims.principal() == *principal
+        };
+        let deserted = self
+            .members(key)
+            .all(|member| !member.visible() || is_own(member));
+        if deserted {
+            self.delete_room(name, now)?;
+        }
+        Ok(())
+    }
+
+    /// A caller is where they say: a room that their call has made stays for a while when they leave, as others do.
+    pub fn keep_room(&mut self, name: &str) -> Result<(), OperationError> {
+        let key = self.room_key(name)?;
+        let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
+        room.on_trial = false;
+        Ok(())
+    }
+
+    /// Sets a room's metadata and tells everybody in it, save those who may not be in it by what it says now: they are
+    /// removed.
     pub fn update_room_metadata(
         &mut self,
         name: &str,
         metadata: String,
+        now: Now,
     ) -> Result<proto::Room, OperationError> {
         if metadata.len() > limits::METADATA_BYTES {
             return Err(OperationError::InvalidArgument("the metadata is too large"));
@@ -143,7 +224,9 @@ impl World {
         let key = self.room_key(name)?;
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
         room.settings.metadata = metadata;
+        self.enforce_owner(key, now);
         self.tell_room_info(key);
+        self.settle(now);
         let room = self.rooms.get(&key).ok_or(OperationError::NoRoom)?;
         Ok(self.room_info(room))
     }
@@ -164,17 +247,18 @@ impl World {
         Ok(())
     }
 
-    /// Makes a room unless there is one of this name, which is then the inner error: of several who do it at the same time
-    /// one makes it.
+    /// Makes a room for somebody unless there is one of this name, which is then the inner error: of several who do it at
+    /// the same time one makes it.
     pub fn create_new_room(
         &mut self,
         request: &proto::CreateRoomRequest,
+        party: &Party,
         now: Now,
     ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
         if let Ok(room) = self.room(&request.name) {
             return Ok(Err(self.room_info(room)));
         }
-        self.create_room(request, now).map(Ok)
+        self.create_room_for(request, party, now).map(Ok)
     }
 
     /// Sets a room's metadata if it still is what the caller believes, and says whether it was.
@@ -183,11 +267,12 @@ impl World {
         name: &str,
         expected: &str,
         metadata: String,
+        now: Now,
     ) -> Result<bool, OperationError> {
         if self.room(name)?.settings.metadata != expected {
             return Ok(false);
         }
-        self.update_room_metadata(name, metadata).map(|_| true)
+        self.update_room_metadata(name, metadata, now).map(|_| true)
     }
 
     /// Everybody in a room who is not hidden, in order of joining.
@@ -287,12 +372,13 @@ impl World {
         now: Now,
     ) -> Result<proto::ParticipantInfo, OperationError> {
         let key = self.participant_key(name, identity)?;
+        let room_bytes = self.room_bytes_left(self.room_key(name)?);
         let participant = self
             .participants
             .get_mut(&key)
             .ok_or(OperationError::NoParticipant)?;
         participant
-            .change(change.name, change.metadata, change.attributes)
+            .change(change.name, change.metadata, change.attributes, room_bytes)
             .map_err(OperationError::InvalidArgument)?;
         match change.permission {
             Some(permission) => {
@@ -401,7 +487,7 @@ impl World {
             .ok_or(OperationError::NoRoom)
     }
 
-    fn room(&self, name: &str) -> Result<&Room, OperationError> {
+    pub(super) fn room(&self, name: &str) -> Result<&Room, OperationError> {
         self.rooms
             .get(&self.room_key(name)?)
             .ok_or(OperationError::NoRoom)

@@ -1,7 +1,7 @@
 //! A participant: who it is, what it may do, what it publishes and how it is reached. State only; what happens to it is
 //! decided in `session`, `signalling`, `media` and `data`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use super::data::Outbox;
 use super::limits;
 use super::local::Local;
 use super::negotiation::TrackSid;
+use super::pace::Pace;
 use super::peer::Peer;
 use super::sdp::SectionKind;
 use super::speakers::LevelMeter;
@@ -169,7 +170,7 @@ pub struct Participant {
     pub disabled: Vec<TrackSid>,
     pub publications: Vec<Publication>,
     /// Who may subscribe to its tracks; nobody is excluded without.
-    pub subscription_permission: Option<proto::SubscriptionPermission>,
+    pub subscription_permission: Option<Permission>,
     pub outbox: Outbox,
     /// Whether media was ever up. Not the state of ICE now: that is down in exactly the cases that a resume mends.
     pub was_active: bool,
@@ -179,8 +180,11 @@ pub struct Participant {
     pub remove_at: Option<Instant>,
     /// When a signalling message last came.
     pub signalled: Instant,
-    /// When the next token is due.
+    /// When the next token is due, and when the newest was given.
     pub refresh_at: Instant,
+    pub token_at: Option<Instant>,
+    /// What others are told of it, and when.
+    pub pace: Pace,
     /// Since when an offer that was asked for is missing.
     pub offer_asked: Option<Instant>,
     /// Whether a request for sections is to be repeated after the next offer.
@@ -222,6 +226,11 @@ impl Participant {
         }
     }
 
+    /// What whoever joins is told of what it says of itself.
+    pub fn said_bytes(&self) -> usize {
+        self.metadata.len() + limits::size_of(&self.attributes)
+    }
+
     /// The tracks that others know of.
     pub fn published(&self) -> impl Iterator<Item = &Publication> {
         self.publications
@@ -254,12 +263,13 @@ impl Participant {
     }
 
     /// Changes what it says of itself. Empty texts change nothing, an attribute with an empty value is removed.
-    /// The error says what is too large; then nothing is changed.
+    /// The error says what is too large; then nothing is changed. It may say so much more as the room has left.
     pub fn change(
         &mut self,
         name: Option<String>,
         metadata: Option<String>,
         attributes: HashMap<String, String>,
+        room_bytes: usize,
     ) -> Result<(), &'static str> {
         let name = name.filter(|name| !name.is_empty());
         let metadata = metadata.filter(|metadata| !metadata.is_empty());
@@ -281,6 +291,14 @@ impl Participant {
         if limits::size_of(&changed) > limits::ATTRIBUTES_BYTES {
             return Err("the attributes are too large");
         }
+        if changed.len() > limits::ATTRIBUTES {
+            return Err("there are too many attributes");
+        }
+        let said_now =
+            metadata.as_ref().map_or(self.metadata.len(), String::len) + limits::size_of(&changed);
+        if said_now > self.said_bytes() && said_now - self.said_bytes() > room_bytes {
+            return Err("the participants of this room have said all that it can keep");
+        }
         self.attributes = changed;
         self.name = name.unwrap_or_else(|| std::mem::take(&mut self.name));
         self.metadata = metadata.unwrap_or_else(|| std::mem::take(&mut self.metadata));
@@ -289,36 +307,56 @@ impl Participant {
 
     /// Whether a subscriber may have a track of this participant.
     pub fn allows(&self, track: &str, subscriber_sid: &str, subscriber_identity: &str) -> bool {
-        allows(
-            self.subscription_permission.as_ref(),
-            track,
-            subscriber_sid,
-            subscriber_identity,
-        )
+        let permission = self.subscription_permission.as_ref();
+        permission
+            .is_none_or(|permission| permission.allows(track, subscriber_sid, subscriber_identity))
     }
 }
 
-/// Whether a publisher's permission lets a subscriber have a track; without any, everybody may.
-pub fn allows(
-    permission: Option<&proto::SubscriptionPermission>,
-    track: &str,
-    subscriber_sid: &str,
-    subscriber_identity: &str,
-) -> bool {
-    let Some(permission) = permission else {
-        return true;
-    };
-    let names = |entry: &proto::TrackPermission| {
-        (!entry.participant_sid.is_empty() && entry.participant_sid == subscriber_sid)
-            || (!entry.participant_identity.is_empty()
-                && entry.participant_identity == subscriber_identity)
-    };
-    let grants = |entry: &proto::TrackPermission| {
-        entry.all_tracks || entry.track_sids.iter().any(|sid| sid == track)
-    };
-    permission.all_participants
-        || permission
-            .track_permissions
-            .iter()
-            .any(|entry| names(entry) && grants(entry))
+/// Who may subscribe to a publisher's tracks. Asked for each subscriber and track, however much it says.
+#[derive(Debug)]
+pub struct Permission {
+    everybody: bool,
+    by_sid: HashMap<String, Allowed>,
+    by_identity: HashMap<String, Allowed>,
+}
+
+/// What one subscriber may have.
+#[derive(Debug, Default)]
+struct Allowed {
+    all: bool,
+    tracks: HashSet<String>,
+}
+
+impl Permission {
+    /// What a publisher said.
+    pub fn new(said: proto::SubscriptionPermission) -> Self {
+        let mut permission = Self {
+            everybody: said.all_participants,
+            by_sid: HashMap::new(),
+            by_identity: HashMap::new(),
+        };
+        for entry in said.track_permissions {
+            let named = [
+                (&mut permission.by_sid, entry.participant_sid),
+                (&mut permission.by_identity, entry.participant_identity),
+            ];
+            for (by, name) in named {
+                if !name.is_empty() {
+                    let allowed = by.entry(name).or_default();
+                    allowed.all |= entry.all_tracks;
+                    allowed.tracks.extend(entry.track_sids.iter().cloned());
+                }
+            }
+        }
+        permission
+    }
+
+    /// Whether a subscriber may have a track.
+    pub fn allows(&self, track: &str, sid: &str, identity: &str) -> bool {
+        let has = |allowed: Option<&Allowed>| {
+            allowed.is_some_and(|allowed| allowed.all || allowed.tracks.contains(track))
+        };
+        self.everybody || has(self.by_sid.get(sid)) || has(self.by_identity.get(identity))
+    }
 }

@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::config::DtlsCert;
 use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
 use str0m::net::Transmit;
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, VideoOrientation};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
+
+use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
 use super::codecs::enable_opus;
 use super::forwarding::{Numbers, Rebase};
@@ -127,6 +130,17 @@ impl Passing<'_> {
     }
 }
 
+/// What a server shows to all its clients. Made once: to make one takes as long as to forward a hundred packets.
+pub struct Certificate(Option<DtlsCert>);
+
+impl Certificate {
+    /// A new one, signed by itself.
+    pub fn new() -> Self {
+        let provider = str0m::crypto::from_feature_flags();
+        Self(provider.dtls_provider.generate_certificate())
+    }
+}
+
 /// What [`Peer::poll`] has next.
 pub enum Polled {
     /// To be sent.
@@ -155,6 +169,10 @@ pub struct Peer {
     pending_offer: Option<SdpPendingOffer>,
     /// What media came in under.
     pub ssrcs: Ssrcs,
+    /// What its payload types stand for.
+    payload_types: PayloadTypes,
+    /// The ICE user names that the client was told, the newest first: a restart begins with the former one in force.
+    ufrags: [String; 2],
     broken: bool,
     closed_told: bool,
 }
@@ -176,8 +194,8 @@ impl std::fmt::Debug for Peer {
 }
 
 impl Peer {
-    /// A connection that is reachable at these addresses.
-    pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
+    /// A connection that is reachable at these addresses and shows this certificate.
+    pub fn new(certificate: &Certificate, addresses: &[SocketAddr], now: Instant) -> Self {
         let mut config = RtcConfig::new()
             .set_rtp_mode(true)
             .set_ice_lite(true)
@@ -186,6 +204,9 @@ impl Peer {
             .enable_h264(true)
             .set_stats_interval(Some(STATS_INTERVAL));
         enable_opus(config.codec_config());
+        if let Certificate(Some(certificate)) = certificate {
+            config = config.set_dtls_cert(certificate.clone());
+        }
         let mut rtc = config.build(now);
         for address in addresses {
             match Candidate::host(*address, "udp") {
@@ -210,6 +231,8 @@ impl Peer {
             backlog_bytes: 0,
             pending_offer: None,
             ssrcs: Ssrcs::default(),
+            payload_types: PayloadTypes::default(),
+            ufrags: Default::default(),
             broken: false,
             closed_told: false,
         }
@@ -227,13 +250,28 @@ impl Peer {
         })
     }
 
+    /// Takes over what a description says of payload types and SSRCs, unless it contradicts what was agreed or is too much.
+    pub fn agree(&mut self, described: &Reduced) -> Result<(), DescriptionError> {
+        let mut payload_types = self.payload_types.clone();
+        payload_types.agree(described)?;
+        if !described
+            .ssrcs
+            .iter()
+            .all(|ssrc| self.ssrcs.announce(*ssrc))
+        {
+            return Err(DescriptionError::TooManySsrcs);
+        }
+        self.payload_types = payload_types;
+        Ok(())
+    }
+
     /// The answer to an offer, with its sections naming what the slots carry.
-    pub fn accept_offer(&mut self, offer: &str) -> Result<String, PeerError> {
-        let offer = SdpOffer::from_sdp_string(offer).map_err(description)?;
-        let answer = self
-            .guarded(|peer| peer.rtc.sdp_api().accept_offer(offer))?
-            .map_err(description)?;
-        Ok(self.named(&answer.to_sdp_string()))
+    pub fn accept_offer(&mut self, offer: SdpOffer) -> Result<String, PeerError> {
+        let answer = self.guarded(|peer| {
+            let answer = peer.rtc.sdp_api().accept_offer(offer)?;
+            Ok::<_, RtcError>(answer.to_sdp_string())
+        })?;
+        Ok(self.told(&answer.map_err(description)?))
     }
 
     /// An offer of what the slots carry (two peer connections); `None` when nothing changed or one is unanswered.
@@ -281,7 +319,7 @@ impl Peer {
             return Ok(None);
         };
         self.pending_offer = Some(pending);
-        Ok(Some(self.named(&offer.to_sdp_string())))
+        Ok(Some(self.told(&offer.to_sdp_string())))
     }
 
     /// An offer that restarts ICE and keeps everything else (resume with two peer connections).
@@ -296,7 +334,7 @@ impl Peer {
             return Ok(None);
         };
         self.pending_offer = Some(pending);
-        Ok(Some(self.named(&offer.to_sdp_string())))
+        Ok(Some(self.told(&offer.to_sdp_string())))
     }
 
     /// Whether an offer waits for its answer.
@@ -305,8 +343,7 @@ impl Peer {
     }
 
     /// Takes the answer to the offer that is out; one that nobody asked for is ignored.
-    pub fn accept_answer(&mut self, answer: &str) -> Result<(), PeerError> {
-        let answer = SdpAnswer::from_sdp_string(answer).map_err(description)?;
+    pub fn accept_answer(&mut self, answer: SdpAnswer) -> Result<(), PeerError> {
         let Some(pending) = self.pending_offer.take() else {
             return Ok(());
         };
@@ -334,17 +371,39 @@ impl Peer {
         if !used {
             return;
         }
-        let mut api = self.rtc.direct_api();
-        let (ssrc, rtx) = (api.new_ssrc(), api.new_ssrc());
-        let has_rtx = api
-            .stream_tx_by_mid(mid, None)
-            .is_some_and(|stream| stream.rtx().is_some());
-        api.reset_stream_tx(mid, None, ssrc, has_rtx.then_some(rtx));
+        let _ = self.guarded(|peer| {
+            let mut api = peer.rtc.direct_api();
+            let (ssrc, rtx) = (api.new_ssrc(), api.new_ssrc());
+            let has_rtx = api
+                .stream_tx_by_mid(mid, None)
+                .is_some_and(|stream| stream.rtx().is_some());
+            api.reset_stream_tx(mid, None, ssrc, has_rtx.then_some(rtx));
+        });
+    }
+
+    /// A description for the client.
+    fn told(&mut self, sdp: &str) -> String {
+        let ufrag = sdp
+            .lines()
+            .find_map(|line| line.strip_prefix("a=ice-ufrag:"));
+        if let Some(ufrag) = ufrag.map(str::trim_end)
+            && self.ufrags[0] != ufrag
+        {
+            self.ufrags.rotate_right(1);
+            ufrag.clone_into(&mut self.ufrags[0]);
+        }
+        self.named(sdp)
+    }
+
+    /// Whether a client that was told of this connection would name it so in STUN.
+    pub fn is_called(&self, ufrag: &str) -> bool {
+        !ufrag.is_empty() && self.ufrags.iter().any(|told| told == ufrag)
     }
 
     /// Whether a datagram is for this connection.
     pub fn accepts(&self, input: &Input<'_>) -> bool {
-        !self.broken && self.rtc.accepts(input)
+        let accepts = AssertUnwindSafe(|| self.rtc.accepts(input));
+        !self.broken && catch_unwind(accepts).unwrap_or(false)
     }
 
     /// Gives it a datagram or the time.
@@ -455,9 +514,11 @@ impl Peer {
             Channel::Lossy => self.lossy = Some(id),
             Channel::Other => return false,
         }
-        if let Some(mut open) = self.rtc.channel(id) {
-            open.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
-        }
+        let _ = self.guarded(|peer| {
+            if let Some(mut open) = peer.rtc.channel(id) {
+                open.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
+            }
+        });
         self.flush();
         true
     }
@@ -591,10 +652,12 @@ impl Peer {
     /// Asks the other side for a picture to start from.
     pub fn request_keyframe(&mut self, mid: &str, rid: Option<&str>, kind: KeyframeRequestKind) {
         let rid = rid.map(Rid::from);
-        let mut api = self.rtc.direct_api();
-        if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
-            stream.request_keyframe(kind);
-        }
+        let _ = self.guarded(|peer| {
+            let mut api = peer.rtc.direct_api();
+            if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
+                stream.request_keyframe(kind);
+            }
+        });
     }
 }
 

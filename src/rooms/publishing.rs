@@ -8,12 +8,14 @@ use super::events::Event;
 use super::limits;
 use super::local;
 use super::negotiation::{Pending, TrackSid, published_by};
+use super::offers::{DescriptionError, Offer};
 use super::participant::{Link, Participant, Publication, Side};
 use super::peer::Peer;
 use super::sdp::{self, Section, SectionKind};
 use super::speakers::LevelMeter;
 use super::world::World;
 use super::{Now, ParticipantKey};
+use crate::telemetry::metrics::{self, RoomInput};
 
 impl World {
     /// A client announces a track that its next offer will carry.
@@ -161,15 +163,21 @@ impl World {
     pub(super) fn offered(
         &mut self,
         key: ParticipantKey,
-        offer: &proto::SessionDescription,
+        offer: Result<Offer, DescriptionError>,
         now: Now,
     ) {
-        let sections = match sdp::sections(&offer.sdp) {
+        let offer = match offer {
+            Ok(offer) => offer,
+            Err(error) => return self.refuse_description(key, &error),
+        };
+        let Offer {
+            id,
+            reduced,
+            parsed,
+        } = offer;
+        let sections = match sdp::sections(&reduced.text) {
             Ok(sections) => sections,
-            Err(error) => {
-                tracing::debug!(%error, "an offer cannot be used");
-                return self.renew(key, proto::DisconnectReason::UnknownReason);
-            }
+            Err(error) => return self.refuse_description(key, &error.into()),
         };
         let addresses = self.settings.addresses.clone();
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -181,7 +189,15 @@ impl World {
             ..
         } = &mut participant.link
         {
-            *publisher = Some(Box::new(Peer::new(&addresses, now.instant)));
+            *publisher = Some(Box::new(Peer::new(
+                &self.certificate,
+                &addresses,
+                now.instant,
+            )));
+        }
+        let agreed = participant.link.peer_mut(Side::Publisher);
+        if let Some(Err(error)) = agreed.map(|peer| peer.agree(&reduced)) {
+            return self.refuse_description(key, &error);
         }
         let announced = bind(participant, &sections);
         let one = matches!(participant.link, Link::One(_));
@@ -201,7 +217,7 @@ impl World {
                 given.push((mid, track));
             }
         }
-        let answer = peer.accept_offer(&offer.sdp);
+        let answer = peer.accept_offer(parsed);
         let mid_to_track_id = if one {
             peer.slots.map()
         } else {
@@ -213,7 +229,7 @@ impl World {
                 let answer = proto::SessionDescription {
                     r#type: "answer".to_owned(),
                     sdp,
-                    id: offer.id,
+                    id,
                     mid_to_track_id,
                 };
                 self.tell(key, Message::Answer(answer));
@@ -227,6 +243,14 @@ impl World {
         self.tell_subscribed(key, &carried, now);
         self.published_changed(key, announced, now);
         self.reconcile(key, now);
+    }
+
+    /// A description that is not even tried: the client is asked to start anew.
+    pub(super) fn refuse_description(&mut self, key: ParticipantKey, error: &DescriptionError) {
+        tracing::debug!(%error, "a description is refused");
+        self.counters.refused_descriptions += 1;
+        metrics::room_input_refused(RoomInput::Description);
+        self.renew(key, proto::DisconnectReason::UnknownReason);
     }
 
     /// Tells of publications that began or ended with an offer.

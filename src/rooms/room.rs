@@ -6,6 +6,9 @@ use std::time::Instant;
 use livekit_protocol as proto;
 
 use super::ParticipantKey;
+use super::outbound::Held;
+use super::pace::Pace;
+use crate::quotas::Party;
 
 /// What a room is made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct Room {
     pub members: Vec<ParticipantKey>,
     /// When it ends unless somebody joins.
     pub ends_at: Option<Instant>,
+    /// Whether it was made by a call, and nobody has been in it but callers of whom nothing is known yet: it goes with them.
+    pub on_trial: bool,
     /// Speakers as they were last told: sid and level.
     pub speakers: Vec<(String, f32)>,
     /// Whether the number of participants changed since it was told.
@@ -41,6 +46,12 @@ pub struct Room {
     pub nonces: VecDeque<Vec<u8>>,
     /// How many record it.
     pub recordings: u32,
+    /// Who has made it: it counts for them, and so does whoever is in it.
+    pub party: Party,
+    /// What is told of it, and when.
+    pub pace: Pace,
+    /// The bytes that wait for those in it.
+    pub held: Held,
 }
 
 impl Room {

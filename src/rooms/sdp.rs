@@ -85,7 +85,7 @@ pub fn sections(sdp: &str) -> Result<Vec<Section<'_>>, SdpError> {
 }
 
 /// The session part, then one piece per media section.
-fn split(sdp: &str) -> impl Iterator<Item = &str> {
+pub(super) fn split(sdp: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(sdp);
     std::iter::from_fn(move || {
         let text = rest?;

@@ -8,50 +8,71 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use livekit_protocol as proto;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Refusal};
 use super::events::RoomEvent;
 use super::local::LocalMedia;
 use super::media_thread::MediaThread;
+use super::offers::{DescriptionError, Offer};
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
+use super::outbound::Outbound;
+use super::signalling::Asked;
 use super::sockets::Sockets;
 use super::token::Keys;
 use super::world::{Counters, World};
-use super::{ConnectionId, Now, Settings};
+use super::{ConnectionId, Now, Settings, limits};
+use crate::quotas::Party;
 
-/// Requests that wait for the media thread; whoever brings another waits.
+/// Joins and calls of the server's API that wait for the media thread; whoever brings another waits.
 const MOST_COMMANDS: usize = 1_024;
-/// Signalling messages that wait for a client. One that is further behind is cut off and resumes.
-const MOST_RESPONSES: usize = 1_024;
+/// Rooms that are listed in one go.
+const ROOMS_AT_ONCE: usize = 256;
 /// Events that wait for whoever sends webhooks; more are lost and counted.
 const MOST_EVENTS: usize = 4_096;
+/// A message so short is read at once wherever it is.
+const READ_AT_ONCE_BYTES: usize = 4 << 10;
+/// Most offers are no longer.
+const SHORT_BYTES: usize = 32 << 10;
 
 /// Something that is done on the thread.
 type Call = Box<dyn FnOnce(&mut World, Now) + Send>;
+/// An offer that came with a join, read.
+pub(super) type FirstOffer = Option<Result<Offer, DescriptionError>>;
 
 /// What is asked of the thread.
 pub(super) enum Command {
     Connect {
         connection: ConnectionId,
         admission: Box<Admission>,
+        offer: Box<FirstOffer>,
         lane: Lane,
         /// Of somebody inside the process.
         local: Option<Arc<dyn LocalMedia>>,
     },
-    Signal {
-        connection: ConnectionId,
-        bytes: Bytes,
-    },
     Call(Call),
-    /// The rooms end, and nothing comes after it.
-    Stop,
 }
 
-/// The way to one client.
+/// The way from and to one client.
 pub(super) struct Lane {
-    pub responses: mpsc::Sender<Bytes>,
+    /// Clients of one room have their turns together.
+    pub room: Arc<str>,
+    pub requests: mpsc::Receiver<Waiting>,
+    pub responses: Arc<Outbound>,
     pub gone: Arc<AtomicBool>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.responses.close();
+    }
+}
+
+/// A request that waits for its turn, in the place that its bytes take.
+pub(super) struct Waiting {
+    pub asked: Asked,
+    _place: OwnedSemaphorePermit,
 }
 
 /// What the server counts, with what was lost at its edges.
@@ -80,13 +101,67 @@ pub struct RoomServer {
 #[derive(Debug, Default)]
 pub(super) struct Edge {
     pub cut_connections: AtomicU64,
+    pub replaced_messages: AtomicU64,
     pub lost_events: AtomicU64,
     pub unsent_datagrams: AtomicU64,
-    /// Some connection is gone; which one, its own flag says.
-    pub departures: Notify,
+    /// Connections that have something to say, or are gone: each is here once at most.
+    pub waiting: Mutex<BTreeSet<ConnectionId>>,
+    pub asked: Notify,
+    /// The rooms end, whatever waits.
+    pub stopping: CancellationToken,
+    /// What takes long to read is read by one at a time, in the order of asking: each client asks for one thing at a time.
+    pub reading: Reading,
     /// Participants inside the process that have something to send: each is here once at most.
     pub local: Mutex<BTreeSet<ConnectionId>>,
     pub wakes: Notify,
+}
+
+impl Edge {
+    /// Says that a connection has something to say, or is gone.
+    fn wait(&self, connection: ConnectionId) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.insert(connection);
+        drop(waiting);
+        self.asked.notify_one();
+    }
+}
+
+/// See [`Edge::reading`].
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// For what is as long as most offers are.
+    short: Semaphore,
+    /// For what is longer, so that the rest does not wait for it.
+    long: Semaphore,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self {
+            short: Semaphore::new(1),
+            long: Semaphore::new(1),
+        }
+    }
+}
+
+impl Reading {
+    /// Reads something of so many bytes where it delays neither sound nor sockets. `None` when the reader failed.
+    async fn read<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if bytes <= READ_AT_ONCE_BYTES {
+            return Some(read());
+        }
+        let turns = if bytes <= SHORT_BYTES {
+            &self.short
+        } else {
+            &self.long
+        };
+        let _turn = turns.acquire().await;
+        tokio::task::spawn_blocking(read).await.ok()
+    }
 }
 
 impl RoomServer {
@@ -129,7 +204,7 @@ impl RoomServer {
 
     /// Whether a client may join now; the text of a refusal is for it.
     pub async fn check(&self, admission: &Admission) -> Result<(), Refusal> {
-        let admission = admission.clone();
+        let admission = admission.without_luggage();
         let checked = self.call(move |world, _| world.check(&admission)).await;
         checked.unwrap_or_else(|_| Err(Refusal::new(503, "the room server is not running")))
     }
@@ -164,42 +239,57 @@ impl RoomServer {
 
     async fn enter(
         &self,
-        admission: Admission,
+        mut admission: Admission,
         media: impl FnOnce(ConnectionId) -> Option<Arc<dyn LocalMedia>>,
     ) -> Option<Connection> {
         let connection = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
-        let (responses, queue) = mpsc::channel(MOST_RESPONSES);
-        let gone = Arc::default();
-        let command = Command::Connect {
-            connection,
-            admission: Box::new(admission),
-            lane: Lane {
-                responses,
-                gone: Arc::clone(&gone),
-            },
-            local: media(connection),
+        let offer = match admission.offer.take() {
+            Some(offer) => {
+                let bytes = offer.sdp.len();
+                self.edge
+                    .reading
+                    .read(bytes, move || Offer::read(&offer))
+                    .await
+            }
+            None => None,
+        };
+        let (queue, requests) = mpsc::channel(limits::WAITING_REQUESTS);
+        let (responses, gone) = (Arc::<Outbound>::default(), Arc::default());
+        let lane = Lane {
+            room: admission.room.as_str().into(),
+            requests,
+            responses: Arc::clone(&responses),
+            gone: Arc::clone(&gone),
         };
         let half = || Half {
+            connection,
             gone: Arc::clone(&gone),
             edge: Arc::clone(&self.edge),
         };
         let opened = Connection {
             requests: Requests {
-                connection,
-                commands: self.commands.clone(),
-                _half: half(),
+                queue,
+                places: Arc::new(Semaphore::new(limits::WAITING_REQUEST_BYTES)),
+                half: half(),
             },
             responses: Responses {
-                queue,
+                queue: responses,
                 _half: half(),
             },
+        };
+        let command = Command::Connect {
+            connection,
+            admission: Box::new(admission),
+            offer: Box::new(offer),
+            lane,
+            local: media(connection),
         };
         self.commands.send(command).await.ok()?;
         Some(opened)
     }
 
     /// Does something with the world on its thread.
-    async fn call<T: Send + 'static>(
+    pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut World, Now) -> T + Send + 'static,
     ) -> Result<T, OperationError> {
@@ -227,8 +317,9 @@ impl RoomServer {
     pub async fn create_new_room(
         &self,
         request: proto::CreateRoomRequest,
+        party: Party,
     ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
-        self.call(move |world, now| world.create_new_room(&request, now))
+        self.call(move |world, now| world.create_new_room(&request, &party, now))
             .await?
     }
 
@@ -239,19 +330,36 @@ impl RoomServer {
         expected: String,
         metadata: String,
     ) -> Result<bool, OperationError> {
-        self.call(move |world, _| world.replace_room_metadata(&name, &expected, metadata))
+        self.call(move |world, now| world.replace_room_metadata(&name, &expected, metadata, now))
             .await?
     }
 
-    /// See [`World::list_rooms`].
+    /// See [`World::list_rooms`]; all rooms where none is named.
     pub async fn list_rooms(&self, names: Vec<String>) -> Result<Vec<proto::Room>, OperationError> {
-        self.call(move |world, _| world.list_rooms(&names)).await
+        if !names.is_empty() {
+            return self.call(move |world, _| world.list_rooms(&names)).await;
+        }
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let next = move |world: &mut World, _| world.some_rooms(after, ROOMS_AT_ONCE);
+            let (some, last) = self.call(next).await?;
+            all.extend(some);
+            after = last;
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// See [`World::delete_room`].
     pub async fn delete_room(&self, name: String) -> Result<(), OperationError> {
         self.call(move |world, now| world.delete_room(&name, now))
             .await?
+    }
+
+    /// See [`World::keep_room`].
+    pub async fn keep_room(&self, name: String) -> Result<(), OperationError> {
+        self.call(move |world, _| world.keep_room(&name)).await?
     }
 
     /// See [`World::show_recording`].
@@ -266,7 +374,7 @@ impl RoomServer {
         name: String,
         metadata: String,
     ) -> Result<proto::Room, OperationError> {
-        self.call(move |world, _| world.update_room_metadata(&name, metadata))
+        self.call(move |world, now| world.update_room_metadata(&name, metadata, now))
             .await?
     }
 
@@ -358,7 +466,7 @@ impl RoomServer {
     /// Tells everybody that the server goes, and ends all rooms. When it is done all events were told, and whatever is asked
     /// of any clone of it is [`OperationError::Stopped`].
     pub async fn stop(&self) {
-        let _stopping = self.commands.send(Command::Stop).await;
+        self.edge.stopping.cancel();
         self.commands.closed().await;
     }
 
@@ -387,6 +495,7 @@ pub struct Connection {
 /// What each half of a connection says when it is dropped.
 #[derive(Debug)]
 struct Half {
+    connection: ConnectionId,
     gone: Arc<AtomicBool>,
     edge: Arc<Edge>,
 }
@@ -394,41 +503,63 @@ struct Half {
 impl Drop for Half {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::Release);
-        self.edge.departures.notify_one();
+        self.edge.wait(self.connection);
     }
 }
 
 /// See [`Connection`].
 #[derive(Debug)]
 pub struct Requests {
-    connection: ConnectionId,
-    commands: mpsc::Sender<Command>,
-    _half: Half,
+    queue: mpsc::Sender<Waiting>,
+    /// One for each byte that may wait.
+    places: Arc<Semaphore>,
+    half: Half,
 }
 
 impl Requests {
-    /// Hands over one binary frame, an encoded `SignalRequest`. Waits while the server is busy; `false` when it stopped.
+    /// Hands over one binary frame, an encoded `SignalRequest`. Waits while as much waits as may; `false` when the server
+    /// stopped.
     pub async fn send(&self, frame: Bytes) -> bool {
-        self.commands
-            .send(Command::Signal {
-                connection: self.connection,
-                bytes: frame,
-            })
-            .await
-            .is_ok()
+        let edge = &self.half.edge;
+        let bytes = frame.len().min(limits::WAITING_REQUEST_BYTES);
+        let Ok(bytes) = u32::try_from(bytes) else {
+            return false;
+        };
+        let Ok(place) = Arc::clone(&self.places).acquire_many_owned(bytes).await else {
+            return false;
+        };
+        let read = move || Asked::read(&frame);
+        let Some(asked) = edge.reading.read(bytes as usize, read).await else {
+            return false;
+        };
+        let waiting = Waiting {
+            asked,
+            _place: place,
+        };
+        // A connection that was closed says so by the end of its responses, after what it was told last.
+        if self.queue.send(waiting).await.is_ok() {
+            edge.wait(self.half.connection);
+        }
+        !edge.stopping.is_cancelled()
     }
 }
 
 /// See [`Connection`].
 #[derive(Debug)]
 pub struct Responses {
-    queue: mpsc::Receiver<Bytes>,
+    queue: Arc<Outbound>,
     _half: Half,
 }
 
 impl Responses {
     /// The next binary frame, an encoded `SignalResponse`; `None` when the socket shall be closed.
     pub async fn next(&mut self) -> Option<Bytes> {
-        self.queue.recv().await
+        self.queue.next().await
+    }
+}
+
+impl Drop for Responses {
+    fn drop(&mut self) {
+        self.queue.abandon();
     }
 }

@@ -10,9 +10,12 @@ use proto::signal_response::Message;
 
 use super::admission::Admission;
 use super::events::Event;
+use super::offers::{DescriptionError, Offer};
+use super::outbound::Topic;
 use super::participant::{Link, OnResume, Participant, Side};
 use super::world::World;
-use super::{ConnectionId, Now, ParticipantKey, RoomKey, token};
+use super::{ConnectionId, Now, ParticipantKey, RoomKey, limits, token};
+use crate::auth::Principal;
 
 /// The protocol that is spoken. 18 would make clients number their data channels themselves, without opening them.
 const PROTOCOL: i32 = 17;
@@ -50,10 +53,25 @@ impl World {
     }
 
     /// A signalling connection was opened with this admission.
-    pub fn connect(&mut self, connection: ConnectionId, admission: Admission, now: Now) {
-        match admission.resume.clone() {
+    #[cfg(test)]
+    pub fn connect(&mut self, connection: ConnectionId, mut admission: Admission, now: Now) {
+        let offer = admission.offer.take();
+        let offer = offer.map(|offer| Offer::read(&offer));
+        self.connect_with(connection, admission, offer, now);
+    }
+
+    /// A signalling connection was opened with this admission. Its offer was read before; the one in the admission is not
+    /// looked at.
+    pub fn connect_with(
+        &mut self,
+        connection: ConnectionId,
+        mut admission: Admission,
+        offer: Option<Result<Offer, DescriptionError>>,
+        now: Now,
+    ) {
+        match admission.resume.take() {
             Some(sid) => self.resume(connection, &sid, admission, now),
-            None => self.join(connection, admission, None, now),
+            None => self.join(connection, admission, offer, None, now),
         }
         self.settle(now);
     }
@@ -101,6 +119,16 @@ impl World {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
+        // Each is signed anew, with all that the participant says of itself.
+        let rested = participant
+            .token_at
+            .is_none_or(|at| now.instant.saturating_duration_since(at) >= limits::TOKEN_PAUSE);
+        if !rested {
+            let due = now.instant + limits::TOKEN_PAUSE;
+            participant.refresh_at = participant.refresh_at.min(due);
+            return;
+        }
+        participant.token_at = Some(now.instant);
         participant.refresh_at = now.instant + TOKEN_INTERVAL;
         let mut claims = participant.claims.clone();
         claims.set_permission(&participant.permission);
@@ -109,17 +137,29 @@ impl World {
         claims.attributes.clone_from(&participant.attributes);
         let valid_s = i64::try_from(self.settings.token_validity.as_secs()).unwrap_or(i64::MAX);
         if let Some(token) = token::refresh(&claims, &self.settings.keys, now.unix_s(), valid_s) {
-            self.tell(key, Message::RefreshToken(token));
+            self.tell_newest(key, Message::RefreshToken(token), Some(Topic::Token));
         }
     }
 
     fn resume(&mut self, connection: ConnectionId, sid: &str, admission: Admission, now: Now) {
         let room = self.room_names.get(&admission.room).copied();
+        if room.is_some_and(|room| !self.admits(room, &admission)) {
+            // The token is of an earlier owner's time.
+            self.refuse(
+                connection,
+                Action::Disconnect,
+                DisconnectReason::JoinFailure,
+                now,
+            );
+            return;
+        }
         let key = room.and_then(|room| self.participant_in(room, admission.identity()));
         let participant = key.and_then(|key| self.participants.get_mut(&key));
         // One that was to start anew resumes when its connection was lost before it heard that.
+        let principal = admission.claims.principal();
         let goes_on = |participant: &&mut Participant| {
             (sid.is_empty() || &*participant.sid == sid)
+                && (principal == Principal::Operator || principal == participant.claims.principal())
                 && participant.on_resume != Some(OnResume::StartAnew)
         };
         let Some(participant) = participant.filter(goes_on) else {
@@ -280,12 +320,16 @@ impl World {
         let Some(room) = self.rooms.get_mut(&room_key) else {
             return;
         };
+        self.places.participants.release(&room.party, 1);
         room.members.retain(|member| *member != key);
         room.counts_changed = true;
         room.speakers.retain(|(sid, _)| *sid != *participant.sid);
         if room.members.is_empty() {
             room.ends_at =
                 Some(now.instant + Duration::from_secs(room.settings.departure_timeout_s.into()));
+            if room.on_trial {
+                self.deserted.push(room_key);
+            }
         }
         let unpublished: Vec<proto::TrackInfo> = participant
             .published()
@@ -313,23 +357,23 @@ impl World {
         };
         self.record(left, room_key, Some(info.clone()), None, now);
         if participant.visible() {
-            self.tell_room(
-                room_key,
-                Message::Update(proto::ParticipantUpdate {
-                    participants: vec![info],
-                }),
-                None,
-            );
+            let update = proto::ParticipantUpdate {
+                participants: vec![info],
+            };
+            // In the place of an update that waits it would swallow a visit: whoever has not read that somebody came has
+            // no use for being told that they left.
+            self.tell_room(room_key, Message::Update(update), None, None);
         }
         self.reconcile_room(room_key, now);
     }
 
     /// Ends a room and everybody's session in it.
     pub(super) fn end_room(&mut self, key: RoomKey, reason: DisconnectReason, now: Now) {
+        // Nobody is told of the others: everybody is told to leave.
         let members = self
             .rooms
-            .get(&key)
-            .map(|room| room.members.clone())
+            .get_mut(&key)
+            .map(|room| std::mem::take(&mut room.members))
             .unwrap_or_default();
         for member in members {
             self.remove(member, reason, now);
@@ -337,6 +381,7 @@ impl World {
         self.record(Event::RoomFinished, key, None, None, now);
         if let Some(room) = self.rooms.remove(&key) {
             self.room_names.remove(&room.name);
+            self.places.rooms.release(&room.party, 1);
         }
     }
 
@@ -445,5 +490,9 @@ impl World {
             self.tell_token(key, now);
         }
         self.tell_quality(key, now);
+        let participant = self.participants.get_mut(&key);
+        if participant.is_some_and(|participant| participant.pace.rest()) {
+            self.announce(key);
+        }
     }
 }

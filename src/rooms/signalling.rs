@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use livekit_protocol as proto;
-use prost::Message as _;
 use proto::DisconnectReason;
 use proto::leave_request::Action;
 use proto::request_response::Reason;
@@ -14,40 +12,87 @@ use proto::signal_response::Message;
 use proto::simulate_scenario::Scenario;
 
 use super::limits;
+use super::offers::{Answer, DescriptionError, Offer};
 use super::participant::OnResume;
+use super::shapes::Shaped as _;
+use super::wire::Excess;
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey};
+use crate::telemetry::metrics::{self, RoomInput};
 
 /// The longest time that a client may have itself called a speaker.
 const LONGEST_SIMULATION: Duration = Duration::from_mins(1);
 
+/// A signalling message that was read, which may take long: it is done where nothing waits for it.
+#[derive(Debug)]
+pub enum Asked {
+    /// An offer, or why it is none.
+    Offer(Box<Result<Offer, DescriptionError>>),
+    /// An answer to ours.
+    Answer(Box<Result<Answer, DescriptionError>>),
+    /// Anything else.
+    Other(Box<Request>),
+    /// What nobody asks for: an empty message.
+    Nothing,
+    /// Too much of something, or no message at all.
+    Unreadable(Excess),
+}
+
+impl Asked {
+    /// Reads a `SignalRequest`.
+    pub fn read(bytes: &[u8]) -> Self {
+        if bytes.len() > limits::SIGNAL_BYTES {
+            return Self::Unreadable(Excess::Long("the message", limits::SIGNAL_BYTES));
+        }
+        match proto::SignalRequest::read(bytes).map(|request| request.message) {
+            Ok(Some(Request::Offer(offer))) => Self::Offer(Box::new(Offer::read(&offer))),
+            Ok(Some(Request::Answer(answer))) => Self::Answer(Box::new(Answer::read(&answer))),
+            Ok(Some(request)) => Self::Other(Box::new(request)),
+            Ok(None) => Self::Nothing,
+            Err(excess) => Self::Unreadable(excess),
+        }
+    }
+
+    /// Whether it asks for something that only a client can use that is still there.
+    pub fn wants_an_answer(&self) -> bool {
+        matches!(self, Self::Offer(_) | Self::Answer(_))
+    }
+}
+
 impl World {
-    /// A `SignalRequest` on a connection. One that cannot be read closes the connection, so that the client resumes.
-    pub fn signal(&mut self, connection: ConnectionId, bytes: &Bytes, now: Now) {
+    /// A `SignalRequest` on a connection.
+    #[cfg(test)]
+    pub fn signal(&mut self, connection: ConnectionId, bytes: &bytes::Bytes, now: Now) {
+        self.asked(connection, Asked::read(bytes), now);
+    }
+
+    /// A `SignalRequest` on a connection, read before. One that cannot be read closes the connection, so that the client comes again.
+    pub fn asked(&mut self, connection: ConnectionId, asked: Asked, now: Now) {
         let Some(&key) = self.connections.get(&connection) else {
-            return;
-        };
-        let request = (bytes.len() <= limits::SIGNAL_BYTES)
-            .then(|| proto::SignalRequest::decode(bytes.clone()));
-        let Some(Ok(request)) = request else {
-            tracing::debug!("a signalling message could not be read; its connection is closed");
-            self.outputs.closes.push(connection);
-            self.disconnected(connection, now);
             return;
         };
         if let Some(participant) = self.participants.get_mut(&key) {
             participant.signalled = now.instant;
         }
-        if let Some(request) = request.message {
-            self.requested(key, request, now);
+        match asked {
+            Asked::Offer(offer) => self.offered(key, *offer, now),
+            Asked::Answer(answer) => self.answered(key, *answer, now),
+            Asked::Other(request) => self.requested(key, *request, now),
+            Asked::Nothing => {}
+            Asked::Unreadable(excess) => {
+                tracing::debug!(%excess, "a signalling message is refused; its connection is closed");
+                self.counters.refused_signals += 1;
+                metrics::room_input_refused(RoomInput::Signal);
+                self.renew(key, DisconnectReason::UnknownReason);
+                self.outputs.closes.push(connection);
+                self.disconnected(connection, now);
+            }
         }
         self.settle(now);
     }
 
     fn requested(&mut self, key: ParticipantKey, request: Request, now: Now) {
         match request {
-            Request::Offer(offer) => self.offered(key, &offer, now),
-            Request::Answer(answer) => self.answered(key, &answer, now),
             Request::AddTrack(track) => self.add_track(key, track, now),
             Request::Mute(mute) => self.muted(key, &mute.sid, mute.muted),
             Request::Subscription(subscription) => {
@@ -75,8 +120,9 @@ impl World {
                 self.tell(key, Message::PongResp(pong));
             }
             Request::UpdateMetadata(update) => self.update_own(key, update, now),
-            // Candidates of clients are not needed with ICE-lite: the address that checks come from is the one.
-            // Layers, audio features and data tracks are the client's business or not had here.
+            // Descriptions were told from the rest when they were read. Candidates of clients are not needed with ICE-lite: the
+            // address that checks come from is the one. Layers, audio features and data tracks are the client's business or
+            // not had here.
             _ => {}
         }
     }
@@ -98,6 +144,10 @@ impl World {
         update: proto::UpdateParticipantMetadata,
         now: Now,
     ) {
+        let Some(room) = self.participants.get(&key).map(|found| found.room) else {
+            return;
+        };
+        let room_bytes = self.room_bytes_left(room);
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
@@ -111,7 +161,8 @@ impl World {
             );
             return;
         }
-        match participant.change(Some(update.name), Some(update.metadata), update.attributes) {
+        let (name, metadata) = (Some(update.name), Some(update.metadata));
+        match participant.change(name, metadata, update.attributes, room_bytes) {
             Ok(()) => {
                 self.announce(key);
                 self.respond(key, id, Reason::Ok, "");

@@ -1,23 +1,38 @@
-//! The synchronisation sources that one client sends media under. str0m remembers each of them for as long as the client
-//! is there, so that somebody has to bound them before it sees them.
+//! The synchronisation sources that one client sends media under. str0m remembers, for as long as the client is there, each
+//! that it has accepted a packet of, so that somebody has to bound them before it sees them: it tells of media, and not of
+//! padding or of a packet sent twice, which it remembers as well.
+//!
+//! Whoever can send from the client's address and port can use up those that were met in packets, since before its key is
+//! tried a packet is anybody's. What descriptions announce, which only the client writes, is counted apart.
 
 use std::collections::HashSet;
 
-/// SSRCs that a client sends under in its life: an honest one has a few for each track.
+/// SSRCs of each kind that a client sends under in its life: an honest one has a few for each track.
 const MOST: usize = 4_096;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Ssrcs(HashSet<u32>);
+pub struct Ssrcs {
+    announced: HashSet<u32>,
+    met: HashSet<u32>,
+}
 
 impl Ssrcs {
     /// Whether a datagram may be let in: not one of media under one SSRC too many. Those that are known go on.
     pub fn admit(&mut self, datagram: &[u8]) -> bool {
-        let Some(ssrc) = of_rtp(datagram) else {
-            return true;
-        };
-        self.0.contains(&ssrc) || (self.0.len() < MOST && self.0.insert(ssrc))
+        of_rtp(datagram)
+            .is_none_or(|ssrc| self.announced.contains(&ssrc) || hold(&mut self.met, ssrc))
     }
+
+    /// Whether a description may announce an SSRC.
+    pub fn announce(&mut self, ssrc: u32) -> bool {
+        hold(&mut self.announced, ssrc)
+    }
+}
+
+/// Whether an SSRC is among these, or there is a place for it.
+fn hold(ssrcs: &mut HashSet<u32>, ssrc: u32) -> bool {
+    ssrcs.contains(&ssrc) || (ssrcs.len() < MOST && ssrcs.insert(ssrc))
 }
 
 /// The SSRC of a datagram that holds RTP (RFC 7983, without the packet types of RTCP, RFC 5761 section 4).
@@ -54,5 +69,21 @@ mod tests {
         ] {
             assert!(ssrcs.admit(&other));
         }
+    }
+
+    #[test]
+    fn forged_media_keeps_nothing_out_that_a_description_announces() {
+        let mut ssrcs = Ssrcs::default();
+        assert!(ssrcs.announce(20_000));
+        for forged in 0..10_000 {
+            ssrcs.admit(&packet(111, forged));
+        }
+        assert!(ssrcs.admit(&packet(111, 20_000)));
+        for later in 20_001..20_100 {
+            assert!(ssrcs.announce(later) && ssrcs.admit(&packet(111, later)));
+        }
+        // Nor is what descriptions announce without bound.
+        let announced = (30_000..40_000).filter(|ssrc| ssrcs.announce(*ssrc));
+        assert_eq!(announced.count(), MOST - 100);
     }
 }

@@ -1,17 +1,27 @@
 //! Subscribing: who shall receive what, and the descriptions that bring it about. The slots are `negotiation`'s, the
 //! packets `media`'s.
 
+use std::collections::HashSet;
+
 use livekit_protocol as proto;
 use proto::signal_response::Message;
 use str0m::media::KeyframeRequestKind;
 
 use super::limits;
 use super::negotiation::{TrackSid, Wanted};
-use super::participant::{Link, Participant, Side, allows};
+use super::offers::{Answer, DescriptionError};
+use super::participant::{Link, Participant, Permission, Side};
 use super::peer::PeerError;
 use super::sdp::Section;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
+
+/// In a room of so many a change of what there is concerns everybody at once.
+const RECONCILED_AT_ONCE: usize = 32;
+/// Of a larger one so many are looked at between two rounds of forwarding.
+const RECONCILED_PER_TICK: usize = 4;
+/// Tracks of one request that are refused by name.
+const REFUSED_PER_REQUEST: usize = 256;
 
 impl World {
     /// Everything a subscriber shall receive now.
@@ -82,16 +92,39 @@ impl World {
         self.tell(key, Message::MediaSectionsRequirement(requirement));
     }
 
-    /// The same for everybody in a room.
+    /// The same for everybody in a room: at once in a small one, one after the other in a large one, where each has many
+    /// tracks to be looked through.
     pub(super) fn reconcile_room(&mut self, room: RoomKey, now: Now) {
         let members = self
             .rooms
             .get(&room)
             .map(|room| room.members.clone())
             .unwrap_or_default();
+        if members.len() <= RECONCILED_AT_ONCE {
+            for member in members {
+                self.reconcile(member, now);
+            }
+            return;
+        }
         for member in members {
+            if self.unreconciled.insert(member) {
+                self.reconciling.push_back(member);
+            }
+        }
+        self.reconcile_at.get_or_insert(now.instant);
+    }
+
+    /// Goes on with those who wait.
+    pub(super) fn reconcile_some(&mut self, now: Now) {
+        for _ in 0..RECONCILED_PER_TICK {
+            let Some(member) = self.reconciling.pop_front() else {
+                break;
+            };
+            self.unreconciled.remove(&member);
             self.reconcile(member, now);
         }
+        let more = !self.reconciling.is_empty();
+        self.reconcile_at = more.then_some(now.instant);
     }
 
     /// With two peer connections the server offers what the client receives. One offer is out at a time.
@@ -193,7 +226,7 @@ impl World {
     pub(super) fn answered(
         &mut self,
         key: ParticipantKey,
-        answer: &proto::SessionDescription,
+        answer: Result<Answer, DescriptionError>,
         now: Now,
     ) {
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -203,7 +236,12 @@ impl World {
         let Some(peer) = participant.link.peer_mut(Side::Subscriber) else {
             return;
         };
-        if let Err(error) = peer.accept_answer(&answer.sdp) {
+        let answer = answer.and_then(|answer| peer.agree(&answer.reduced).map(|()| answer));
+        let answer = match answer {
+            Ok(answer) => answer.parsed,
+            Err(error) => return self.refuse_description(key, &error),
+        };
+        if let Err(error) = peer.accept_answer(answer) {
             tracing::debug!(%error, "an answer was refused");
             return self.renew(key, proto::DisconnectReason::UnknownReason);
         }
@@ -252,8 +290,8 @@ impl World {
         let Some(participant) = self.participants.get(&key) else {
             return;
         };
-        if participant.choices.len().max(participant.disabled.len())
-            < limits::CHOICES_PER_PARTICIPANT
+        if participant.choices.len() < limits::CHOICES_PER_PARTICIPANT
+            && participant.disabled.len() < limits::DISABLED_PER_PARTICIPANT
         {
             return;
         }
@@ -303,18 +341,20 @@ impl World {
         if !subscription.subscribe {
             return;
         }
-        for sid in subscription
-            .track_sids
-            .iter()
-            .take(limits::CHOICES_PER_PARTICIPANT)
-        {
-            if self.publisher_of(key, sid).is_none() {
-                let answer = proto::SubscriptionResponse {
-                    track_sid: sid.clone(),
-                    err: proto::SubscriptionError::SeTrackNotfound as i32,
-                };
-                self.tell(key, Message::SubscriptionResponse(answer));
-            }
+        let Some(room) = self.participants.get(&key).map(|found| found.room) else {
+            return;
+        };
+        let published = self.members(room).flat_map(Participant::published);
+        let live: HashSet<&str> = published.map(|track| &*track.sid).collect();
+        let absent = subscription.track_sids.iter();
+        let absent = absent.filter(|sid| !live.contains(sid.as_str()));
+        let absent: Vec<String> = absent.take(REFUSED_PER_REQUEST).cloned().collect();
+        for track_sid in absent {
+            let answer = proto::SubscriptionResponse {
+                track_sid,
+                err: proto::SubscriptionError::SeTrackNotfound as i32,
+            };
+            self.tell(key, Message::SubscriptionResponse(answer));
         }
     }
 
@@ -366,7 +406,7 @@ impl World {
                 .iter()
                 .position(|disabled| **disabled == **sid);
             match (before, setting.disabled) {
-                (None, true) if participant.disabled.len() < limits::CHOICES_PER_PARTICIPANT => {
+                (None, true) if participant.disabled.len() < limits::DISABLED_PER_PARTICIPANT => {
                     participant.disabled.push(sid.as_str().into());
                 }
                 (Some(at), false) => enabled.push(participant.disabled.swap_remove(at)),
@@ -394,6 +434,7 @@ impl World {
             return;
         };
         let room = publisher.room;
+        let permission = Permission::new(permission);
         let before = publisher.subscription_permission.replace(permission);
         let Some(publisher) = self.participants.get(&key) else {
             return;
@@ -402,12 +443,9 @@ impl World {
         for other in self.members(room).filter(|other| other.key != key) {
             for publication in publisher.published() {
                 let allowed = publisher.allows(&publication.sid, &other.sid, &other.identity);
-                let was = allows(
-                    before.as_ref(),
-                    &publication.sid,
-                    &other.sid,
-                    &other.identity,
-                );
+                let was = before.as_ref().is_none_or(|before| {
+                    before.allows(&publication.sid, &other.sid, &other.identity)
+                });
                 if allowed != was {
                     let change = proto::SubscriptionPermissionUpdate {
                         participant_sid: publisher.sid.to_string(),

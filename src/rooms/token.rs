@@ -9,6 +9,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, dang
 use livekit_protocol as proto;
 use serde::{Deserialize, Serialize};
 
+use crate::auth::{Owner, Principal};
+
 /// How far the clocks of two machines may differ, in seconds (the Go server allows as much).
 const LEEWAY_S: i64 = 60;
 /// A token longer than this is not looked at.
@@ -79,6 +81,10 @@ pub struct Claims {
     /// Applied when this token's join makes the room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_config: Option<proto::RoomConfiguration>,
+    /// On whose behalf this server has issued the token. Ours, not LiveKit's, whose servers and clients leave alone what they
+    /// do not know. Absent in tokens of the operator, and in those that others have signed with the key pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vivavoce: Option<Principal>,
 }
 
 /// The `video` claim; the names are those of LiveKit's documentation of tokens.
@@ -153,6 +159,25 @@ impl Claims {
             &self.jti
         } else {
             &self.sub
+        }
+    }
+
+    /// On whose behalf the participant is in the room.
+    pub fn principal(&self) -> Principal {
+        self.vivavoce.clone().unwrap_or(Principal::Operator)
+    }
+
+    /// The metadata of a room that this token's join makes, where the token says something of it: what a tenant makes is the
+    /// tenant's.
+    pub fn metadata_of_new_room(&self) -> Option<String> {
+        let config = self.room_config.as_ref();
+        let given = config.map(|config| config.metadata.as_str());
+        match &self.vivavoce {
+            Some(Principal::Tenant(tenant)) => {
+                let owner = Owner::Tenant(tenant.clone());
+                Some(owner.in_place_of(given.unwrap_or_default()))
+            }
+            _ => given.filter(|text| !text.is_empty()).map(str::to_owned),
         }
     }
 
@@ -362,6 +387,39 @@ mod tests {
             &token[..token.len() - 1],
         ] {
             assert!(verify(broken, &keys(), 1_500).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_refreshed_token_still_says_whose_it_is_and_livekit_reads_it() {
+        let tenant = crate::auth::TenantId::new("a").unwrap();
+        let mut claims = claims();
+        claims.vivavoce = Some(Principal::Tenant(tenant));
+        let refreshed = refresh(&claims, &keys(), 1_900, 600).unwrap();
+        let read = verify(&refreshed, &keys(), 1_950).unwrap();
+        assert_eq!(read.principal(), claims.principal());
+        // LiveKit's own reader; its clock is the system's.
+        claims.exp = i64::from(u32::MAX);
+        let token = mint(&claims, &keys()).unwrap();
+        let secret = "a secret of some length";
+        let verifier = livekit_api::access_token::TokenVerifier::with_api_key("key", secret);
+        assert_eq!(verifier.verify(&token).unwrap().sub, "alice");
+    }
+
+    #[test]
+    fn a_token_that_names_nobody_a_tenant_can_be_is_refused() {
+        let key = EncodingKey::from_secret(b"a secret of some length");
+        for vivavoce in [
+            serde_json::json!({"tenant": ""}),
+            serde_json::json!("somebody"),
+            serde_json::json!(7),
+        ] {
+            let claims = serde_json::json!({
+                "iss": "key", "sub": "alice", "nbf": 1_000, "exp": 2_000, "vivavoce": vivavoce,
+            });
+            let header = Header::new(Algorithm::HS256);
+            let token = jsonwebtoken::encode(&header, &claims, &key).unwrap();
+            assert_eq!(verify(&token, &keys(), 1_500), Err(TokenError::Malformed));
         }
     }
 

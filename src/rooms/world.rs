@@ -2,12 +2,11 @@
 //! waits in [`Outputs`]. This file holds the state, the way of a datagram in and out, and the timers; what a message
 //! means is in `session`, `signalling`, `publishing`, `subscribing`, `media`, `data` and `operations`, each an `impl World`.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use livekit_protocol as proto;
 use prost::Message as _;
 use proto::signal_response::Message;
@@ -15,10 +14,12 @@ use str0m::Input;
 use str0m::net::{Protocol, Receive, Transmit};
 
 use super::events::{Event, RoomEvent};
+use super::outbound::{Held, Told, Topic};
 use super::participant::{Participant, Side};
-use super::peer::{Arrival, Peer, Polled};
+use super::peer::{Arrival, Certificate, Peer, Polled};
 use super::room::Room;
-use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
+use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
+use crate::quotas::Tally;
 
 /// How often timers, speakers and counts are looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
@@ -33,7 +34,7 @@ const MOST_PER_TURN: usize = 1_000;
 #[derive(Default)]
 pub struct Outputs {
     /// Encoded `SignalResponse`s, in order.
-    pub signals: Vec<(ConnectionId, Bytes)>,
+    pub signals: Vec<(ConnectionId, Arc<Told>)>,
     /// Signalling connections to be closed, after what is sent to them.
     pub closes: Vec<ConnectionId>,
     /// Datagrams.
@@ -55,11 +56,22 @@ pub struct Counters {
     pub slow_receivers: u64,
     /// Peer connections given up because of a fault inside them.
     pub broken_connections: u64,
+    /// Descriptions that were refused.
+    pub refused_descriptions: u64,
+    /// Signalling messages that were refused.
+    pub refused_signals: u64,
+}
+
+/// What there may be, and who has how much of it.
+pub(super) struct Places {
+    pub rooms: Tally,
+    pub participants: Tally,
 }
 
 /// See the module.
 pub struct World {
     pub(super) settings: Settings,
+    pub(super) certificate: Certificate,
     pub(super) rng: fastrand::Rng,
     pub(super) rooms: HashMap<RoomKey, Room>,
     pub(super) room_names: HashMap<String, RoomKey>,
@@ -67,11 +79,20 @@ pub struct World {
     pub(super) connections: HashMap<ConnectionId, ParticipantKey>,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
+    pub(super) places: Places,
+    /// The messages of all rooms that have not been taken by whoever sends them.
+    pub(super) held: Held,
     /// Connections that were told to leave, and when they are closed if the client has not done it.
     pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
     pub(super) routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
     pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
+    /// Rooms on trial that somebody was the last to leave.
+    pub(super) deserted: Vec<RoomKey>,
+    /// Members of large rooms whose subscriptions are to be brought in line, and since when some wait.
+    pub(super) reconciling: VecDeque<ParticipantKey>,
+    pub(super) unreconciled: HashSet<ParticipantKey>,
+    pub(super) reconcile_at: Option<Instant>,
     next_key: u64,
     housekeeping_at: Instant,
 }
@@ -79,19 +100,35 @@ pub struct World {
 impl World {
     /// A world without rooms.
     pub fn new(settings: Settings, now: Now) -> Self {
+        let Bounds {
+            rooms,
+            participants,
+            share,
+        } = settings.bounds;
+        let places = Places {
+            rooms: Tally::new(rooms as u64, share),
+            participants: Tally::new(participants as u64, share),
+        };
         Self {
             rng: fastrand::Rng::with_seed(settings.seed),
             settings,
+            certificate: Certificate::new(),
             rooms: HashMap::new(),
             room_names: HashMap::new(),
             participants: HashMap::new(),
             connections: HashMap::new(),
             outputs: Outputs::default(),
             counters: Counters::default(),
+            places,
+            held: Held::default(),
             leaving: VecDeque::new(),
             routes: HashMap::new(),
             deadlines: BTreeSet::new(),
             queue: VecDeque::new(),
+            deserted: Vec::new(),
+            reconciling: VecDeque::new(),
+            unreconciled: HashSet::new(),
+            reconcile_at: None,
             next_key: 0,
             housekeeping_at: now.instant + HOUSEKEEPING,
         }
@@ -107,10 +144,16 @@ impl World {
         self.counters
     }
 
+    /// Whether something was put off so that others have their turn, which [`Self::tick`] goes on with.
+    pub fn has_more_to_do(&self) -> bool {
+        self.reconcile_at.is_some()
+    }
+
     /// When [`Self::tick`] is due.
     pub fn deadline(&self) -> Instant {
         let media = self.deadlines.first().map(|(at, ..)| *at);
-        media.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at))
+        let earliest = media.into_iter().chain(self.reconcile_at).min();
+        earliest.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at))
     }
 
     /// Lets time pass.
@@ -125,6 +168,9 @@ impl World {
                 peer.handle(Input::Timeout(now.instant));
                 self.touch(key, side);
             }
+        }
+        if self.reconcile_at.is_some() {
+            self.reconcile_some(now);
         }
         if self.housekeeping_at <= now.instant {
             self.housekeeping_at = now.instant + HOUSEKEEPING;
@@ -209,13 +255,15 @@ impl World {
         if bytes.first().is_none_or(|first| *first > 3) {
             return None;
         }
+        // Asking a connection costs far more than looking at a name, and whoever knows none may send as much as they like.
+        let ufrag = stun_ufrag(bytes)?;
         let mut found = None;
         'search: for participant in self.participants.values_mut() {
             for side in participant.link.sides() {
                 if participant
                     .link
                     .peer_mut(side)
-                    .is_some_and(|peer| peer.accepts(input))
+                    .is_some_and(|peer| peer.is_called(ufrag) && peer.accepts(input))
                 {
                     found = Some((participant.key, side));
                     break 'search;
@@ -251,6 +299,12 @@ impl World {
 
     /// Polls every peer connection that was changed until none has anything to say.
     pub(super) fn settle(&mut self, now: Now) {
+        for key in std::mem::take(&mut self.deserted) {
+            let room = self.rooms.get(&key);
+            if room.is_some_and(|room| room.on_trial && room.members.is_empty()) {
+                self.end_room(key, proto::DisconnectReason::RoomClosed, now);
+            }
+        }
         while let Some((key, side)) = self.queue.pop_front() {
             if let Some(peer) = self.peer_mut(key, side) {
                 peer.queued = false;
@@ -345,64 +399,86 @@ impl World {
 
     /// Sends a message to a participant, if it is reachable.
     pub(super) fn tell(&mut self, key: ParticipantKey, message: Message) {
-        if let Some(connection) = self
-            .participants
-            .get(&key)
-            .and_then(|participant| participant.connection)
-        {
-            self.tell_connection(connection, message);
+        self.tell_newest(key, message, None);
+    }
+
+    /// The same, of what only the newest counts with a topic.
+    pub(super) fn tell_newest(
+        &mut self,
+        key: ParticipantKey,
+        message: Message,
+        topic: Option<Topic>,
+    ) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        if let Some(connection) = participant.connection {
+            let told = self.encoded(Some(participant.room), message, topic);
+            self.outputs.signals.push((connection, told));
         }
     }
 
     pub(super) fn tell_connection(&mut self, connection: ConnectionId, message: Message) {
+        let told = self.encoded(None, message, None);
+        self.outputs.signals.push((connection, told));
+    }
+
+    /// A message, encoded once for all who are told it.
+    fn encoded(&self, room: Option<RoomKey>, message: Message, topic: Option<Topic>) -> Arc<Told> {
         let response = proto::SignalResponse {
             message: Some(message),
         };
-        self.outputs
-            .signals
-            .push((connection, response.encode_to_vec().into()));
+        let room = room.and_then(|room| self.rooms.get(&room));
+        let of_room = room.map(|room| room.held.clone()).unwrap_or_default();
+        let held = [of_room, self.held.clone()];
+        Told::new(response.encode_to_vec().into(), topic, held)
     }
 
-    /// Sends a message to everybody in a room but one.
+    /// Sends a message to everybody in a room but one. Returns what that comes to: its bytes, once for each.
     pub(super) fn tell_room(
         &mut self,
-        room: RoomKey,
+        key: RoomKey,
         message: Message,
+        topic: Option<Topic>,
         except: Option<ParticipantKey>,
-    ) {
-        let Some(room) = self.rooms.get(&room) else {
-            return;
+    ) -> u64 {
+        let told = self.encoded(Some(key), message, topic);
+        let Some(room) = self.rooms.get(&key) else {
+            return 0;
         };
-        let bytes: Bytes = proto::SignalResponse {
-            message: Some(message),
-        }
-        .encode_to_vec()
-        .into();
-        for key in &room.members {
-            let connection = self
-                .participants
-                .get(key)
-                .and_then(|participant| participant.connection);
-            if let Some(connection) = connection.filter(|_| Some(*key) != except) {
-                self.outputs.signals.push((connection, bytes.clone()));
+        let before = self.outputs.signals.len();
+        for key in room.members.iter().filter(|key| Some(**key) != except) {
+            let participant = self.participants.get(key);
+            if let Some(connection) = participant.and_then(|participant| participant.connection) {
+                let told = Arc::clone(&told);
+                self.outputs.signals.push((connection, told));
             }
         }
+        (told.bytes.len() * (self.outputs.signals.len() - before)) as u64
     }
 
-    /// Tells everybody, itself included, how a participant is now. A hidden one is told alone.
+    /// Tells everybody, itself included, how a participant is now. A hidden one is told alone. Whoever makes others be told
+    /// too much is told of a little later, see [`super::pace`].
     pub(super) fn announce(&mut self, key: ParticipantKey) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
         participant.version += 1;
+        if !participant.pace.admit() {
+            return;
+        }
         let (room, visible) = (participant.room, participant.visible());
         let update = Message::Update(proto::ParticipantUpdate {
             participants: vec![participant.info()],
         });
+        let topic = Some(Topic::Participant(key));
         if visible {
-            self.tell_room(room, update, None);
+            let cost = self.tell_room(room, update, topic, None);
+            if let Some(participant) = self.participants.get_mut(&key) {
+                participant.pace.spend(cost);
+            }
         } else {
-            self.tell(key, update);
+            self.tell_newest(key, update, topic);
         }
     }
 
@@ -435,10 +511,12 @@ impl World {
         let Some(room) = self.rooms.get(&room) else {
             return;
         };
+        let of = room.party.clone();
         let room = self.room_info(room);
         self.outputs.events.push(RoomEvent {
             event,
             room,
+            of,
             participant,
             track,
             at_ms: now.unix_ms,
@@ -449,21 +527,72 @@ impl World {
         let Some(room) = self.rooms.get_mut(&key) else {
             return;
         };
-        if std::mem::take(&mut room.counts_changed) {
+        if room.pace.rest() || std::mem::take(&mut room.counts_changed) {
             self.tell_room_info(key);
         }
     }
 
-    /// Tells everybody how a room is now.
+    /// Tells everybody how a room is now, or a little later when it was told often.
     pub(super) fn tell_room_info(&mut self, key: RoomKey) {
+        let Some(room) = self.rooms.get_mut(&key) else {
+            return;
+        };
+        if !room.pace.admit() {
+            return;
+        }
         let Some(room) = self.rooms.get(&key) else {
             return;
         };
         let info = self.room_info(room);
-        self.tell_room(
-            key,
-            Message::RoomUpdate(proto::RoomUpdate { room: Some(info) }),
-            None,
-        );
+        let update = Message::RoomUpdate(proto::RoomUpdate { room: Some(info) });
+        let cost = self.tell_room(key, update, Some(Topic::Room), None);
+        if let Some(room) = self.rooms.get_mut(&key) {
+            room.pace.spend(cost);
+        }
+    }
+}
+
+/// Who is meant by a STUN request: what stands before the colon of its user name (RFC 8445, section 7.2.2).
+fn stun_ufrag(datagram: &[u8]) -> Option<&str> {
+    const HEADER: usize = 20;
+    const USERNAME: u16 = 6;
+    let mut rest = datagram.get(HEADER..)?;
+    loop {
+        let (head, after) = rest.split_first_chunk::<4>()?;
+        let [kind_high, kind_low, high, low] = *head;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let value = after.get(..length)?;
+        if u16::from_be_bytes([kind_high, kind_low]) == USERNAME {
+            return std::str::from_utf8(value).ok()?.split(':').next();
+        }
+        rest = after.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stun_ufrag;
+
+    fn request(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; 20];
+        for (kind, value) in attributes {
+            bytes.extend(kind.to_be_bytes());
+            bytes.extend((value.len() as u16).to_be_bytes());
+            bytes.extend(*value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn who_is_meant_is_found_behind_other_attributes_and_nobody_in_what_is_broken() {
+        let meant = request(&[(0x24, &[1, 2, 3, 4]), (0x8022, b"abc"), (6, b"here:there")]);
+        assert_eq!(stun_ufrag(&meant), Some("here"));
+        let without_padding = meant.len() - 2;
+        for length in 0..without_padding {
+            assert_eq!(stun_ufrag(&meant[..length]), None, "{length}");
+        }
+        assert_eq!(stun_ufrag(&request(&[(6, b"\xff:x")])), None);
+        assert_eq!(stun_ufrag(&request(&[(0x24, &[0; 4])])), None);
     }
 }

@@ -14,6 +14,7 @@ use crate::actors::registry::calls::{CallRegistry, CallRules, Calls, Ledger, New
 use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
+use crate::hooks::CallOwners;
 use crate::http::tls;
 use crate::outgoing::Authorities;
 use crate::providers::RoomProvider;
@@ -21,7 +22,8 @@ use crate::providers::embedded;
 use crate::providers::embedded::telephone::EmbeddedTelephone;
 use crate::providers::livekit::{self, LiveKit};
 use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
-use crate::rooms::{RoomEvent, RoomServer};
+use crate::quotas::Quota;
+use crate::rooms::{Bounds, RoomEvent, RoomServer};
 use crate::telephony::agent::TlsSettings;
 use crate::telephony::trunks::Trunks;
 use crate::webhooks::{RoomEvents, Webhooks};
@@ -52,12 +54,14 @@ struct Telling {
 }
 
 impl OpenRooms {
-    /// Opens them; `hooks` are told when a telephone joins one. Must be called in an actor system.
+    /// Opens them; `hooks` are told when a telephone joins one, and `owners` say whose its call is. Must be called in an actor system.
     pub(super) async fn open(
         settings: &Settings,
         authorities: &Authorities,
         webhooks: &Webhooks,
         hooks: &Recipient<CallJoined>,
+        owners: Option<CallOwners>,
+        calls: &Quota,
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         match livekit::mode(rtc) {
@@ -73,23 +77,25 @@ impl OpenRooms {
                     provisioning.map(|task| AbortOnDropHandle::new(actix_web::rt::spawn(task)));
                 Ok(Self {
                     provisioning,
-                    ..Self::of(settings, Arc::new(deployment), news, webhooks, hooks)
+                    ..Self::of(settings, Arc::new(deployment), news, webhooks, hooks, calls)
                 })
             }
             RtcMode::Embedded => {
                 let data_dir = &settings.storage.data_dir;
                 let (sender, news) = mpsc::channel(WAITING_NEWS);
-                let started = embedded::start(rtc, data_dir)?;
+                let claim_unowned = settings.auth.claim_unowned_rooms;
+                let bounds = Bounds::new(settings);
+                let started = embedded::start(rtc, data_dir, claim_unowned, bounds)?;
                 let rooms = (started.server.clone(), started.key.key.clone());
                 let tls = telephone_tls(settings)?;
                 let telephone =
-                    EmbeddedTelephone::start(&settings.sip, rtc, tls, rooms, sender).await;
+                    EmbeddedTelephone::start(&settings.sip, rtc, tls, rooms, owners, sender).await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
-                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks);
+                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks, calls);
                 Ok(Self {
                     telling: Some(Telling::begin(
                         started.events,
@@ -129,17 +135,20 @@ impl OpenRooms {
         news: mpsc::Receiver<CallNews>,
         webhooks: &Webhooks,
         hooks: &Recipient<CallJoined>,
+        quota: &Quota,
     ) -> Self {
         let rooms = Rooms {
             provider,
             token_lifetime: settings.rtc.token_ttl_seconds,
             claim_unowned: settings.auth.claim_unowned_rooms,
+            guarded: settings.auth.required,
         };
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(Ledger::counting(quota.clone()));
         let news = News::follow(news, rooms.clone(), Arc::clone(&ledger), webhooks.clone());
         let calls = Calls {
             rooms: rooms.clone(),
             rules: CallRules::new(&settings.sip),
+            quota: quota.clone(),
             ledger,
             webhooks: Some(webhooks.clone()),
         };
@@ -213,8 +222,9 @@ impl Telling {
         let outwards = webhooks.clone();
         let task = actix_web::rt::spawn(async move {
             while let Some(event) = events.recv().await {
+                let of = event.of.clone();
                 let event = Arc::new(embedded::told(event));
-                outwards.tell(&event);
+                outwards.tell(&event, of).await;
                 // Waits while the registry has much to do; what comes meanwhile waits in the channel, which is bounded.
                 if let Err(error) = registry.send(RoomHappening(event)).await {
                     tracing::warn!(%error, "an event of a room was not heard of");

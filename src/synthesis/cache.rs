@@ -15,6 +15,7 @@ use quick_cache::{Weighter, sync::Cache as LruCache};
 use sha2::{Digest, Sha256};
 
 use super::request::CacheKey;
+use crate::quotas::{Party, Share, Tally};
 
 /// First bytes of an entry's file: what it is, and the version of its shape.
 const MAGIC: &[u8; 8] = b"VVSPEEC2";
@@ -79,9 +80,9 @@ impl Cache {
         self.is_fresh(&entry, now).then_some(entry.sound)
     }
 
-    /// From disk. What is damaged or too old is removed.
-    pub fn on_disk(&self, key: &CacheKey, now: SystemTime) -> Option<Bytes> {
-        let entry = self.disk.read(key, now)?;
+    /// From disk, for somebody, for whom it counts from now on. What is damaged or too old is removed.
+    pub fn on_disk(&self, key: &CacheKey, party: &Party, now: SystemTime) -> Option<Bytes> {
+        let entry = self.disk.read(key, party, now)?;
         if !self.is_fresh(&entry, now) {
             self.disk.remove(key);
             return None;
@@ -110,14 +111,15 @@ impl Cache {
         );
     }
 
-    /// Keeps a complete piece of sound on disk, and makes room for it.
+    /// Keeps a complete piece of somebody's sound on disk, and makes room for it.
     pub fn keep_on_disk(
         &self,
         key: &CacheKey,
+        party: &Party,
         chunks: &[Bytes],
         now: SystemTime,
     ) -> io::Result<()> {
-        self.disk.write(key, chunks, now)
+        self.disk.write(key, party, chunks, now)
     }
 
     /// Counts what the folder holds from earlier runs and removes what was left half-written.
@@ -138,23 +140,36 @@ struct Disk {
     index: Mutex<Index>,
 }
 
-/// What is on disk, by the order of its last use.
-#[derive(Default)]
+/// What is on disk, by whose it is and the order of its last use. What an earlier process has left counts together until
+/// it is used: of whom it was stands nowhere.
 struct Index {
     entries: HashMap<CacheKey, Place>,
-    by_use: BTreeMap<u64, CacheKey>,
-    bytes: u64,
+    by_use: HashMap<Party, BTreeMap<u64, CacheKey>>,
+    held: Tally,
     uses: u64,
 }
 
-#[derive(Clone, Copy)]
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            by_use: HashMap::new(),
+            // Nothing is refused: the rule is who gives something up.
+            held: Tally::new(u64::MAX, Share::NONE),
+            uses: 0,
+        }
+    }
+}
+
+#[derive(Clone)]
 struct Place {
     bytes: u64,
     last_use: u64,
+    party: Party,
 }
 
 impl Index {
-    fn used(&mut self, key: CacheKey, bytes: u64) {
+    fn used(&mut self, key: CacheKey, party: &Party, bytes: u64) {
         self.forget(&key);
         self.uses += 1;
         self.entries.insert(
@@ -162,28 +177,35 @@ impl Index {
             Place {
                 bytes,
                 last_use: self.uses,
+                party: party.clone(),
             },
         );
-        self.by_use.insert(self.uses, key);
-        self.bytes += bytes;
+        let theirs = self.by_use.entry(party.clone()).or_default();
+        theirs.insert(self.uses, key);
+        self.held.hold(party, bytes);
     }
 
     fn forget(&mut self, key: &CacheKey) {
         if let Some(place) = self.entries.remove(key) {
-            self.by_use.remove(&place.last_use);
-            self.bytes -= place.bytes;
+            self.held.release(&place.party, place.bytes);
+            if let Some(theirs) = self.by_use.get_mut(&place.party) {
+                theirs.remove(&place.last_use);
+                if theirs.is_empty() {
+                    self.by_use.remove(&place.party);
+                }
+            }
         }
     }
 
-    /// Forgets the entries used longest ago until the rest fits.
+    /// Forgets what whoever has most has used longest ago, until the rest fits.
     fn shrink_to(&mut self, max_bytes: u64) -> Vec<CacheKey> {
         let mut evicted = Vec::new();
-        while self.bytes > max_bytes
-            && let Some((_, key)) = self.by_use.pop_first()
+        while self.held.total() > max_bytes
+            && let Some((largest, _)) = self.held.largest()
+            && let Some(key) = self.by_use.get(largest).and_then(|all| all.values().next())
         {
-            if let Some(place) = self.entries.remove(&key) {
-                self.bytes -= place.bytes;
-            }
+            let key = *key;
+            self.forget(&key);
             evicted.push(key);
         }
         evicted
@@ -211,13 +233,14 @@ impl Disk {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, key: &CacheKey, now: SystemTime) -> Option<Entry> {
+    fn read(&self, key: &CacheKey, party: &Party, now: SystemTime) -> Option<Entry> {
         let mut file = File::open(self.file(key)).ok()?;
         let entry = read_entry(&mut file, self.max_bytes);
         if let Some(entry) = &entry {
             // Its time of change is its time of last use, so that the order survives a restart.
             let _ = file.set_modified(now);
-            self.index().used(*key, entry.sound.len() as u64 + OVERHEAD);
+            let bytes = entry.sound.len() as u64 + OVERHEAD;
+            self.index().used(*key, party, bytes);
         } else {
             tracing::warn!("a damaged cache entry was removed");
             self.remove(key);
@@ -225,7 +248,13 @@ impl Disk {
         entry
     }
 
-    fn write(&self, key: &CacheKey, chunks: &[Bytes], now: SystemTime) -> io::Result<()> {
+    fn write(
+        &self,
+        key: &CacheKey,
+        party: &Party,
+        chunks: &[Bytes],
+        now: SystemTime,
+    ) -> io::Result<()> {
         let length: usize = chunks.iter().map(Bytes::len).sum();
         let bytes = length as u64 + OVERHEAD;
         if bytes > self.max_bytes {
@@ -250,7 +279,7 @@ impl Disk {
         written.persist(&file)?;
         let evicted = {
             let mut index = self.index();
-            index.used(*key, bytes);
+            index.used(*key, party, bytes);
             index.shrink_to(self.max_bytes)
         };
         for key in evicted {
@@ -287,16 +316,17 @@ impl Disk {
         let evicted = {
             let mut index = self.index();
             // What was used since the start is newer than anything that was found.
-            let in_use: Vec<_> = index
-                .by_use
-                .values()
-                .map(|key| (*key, index.entries[key].bytes))
+            let mut in_use: Vec<_> = index
+                .entries
+                .iter()
+                .map(|(key, place)| (*key, place.clone()))
                 .collect();
+            in_use.sort_by_key(|(_, place)| place.last_use);
             for (_, key, length) in found {
-                index.used(key, length + OVERHEAD);
+                index.used(key, &Party::Operator, length + OVERHEAD);
             }
-            for (key, bytes) in in_use {
-                index.used(key, bytes);
+            for (key, place) in in_use {
+                index.used(key, &place.party, place.bytes);
             }
             index.shrink_to(self.max_bytes)
         };
@@ -360,6 +390,7 @@ fn read_entry(file: &mut File, max_bytes: u64) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::TenantId;
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -385,11 +416,19 @@ mod tests {
     fn what_was_kept_is_found_after_a_restart_until_it_is_too_old() {
         let folder = tempfile::tempdir().unwrap();
         cache(folder.path(), 10_000)
-            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
+            .keep_on_disk(
+                &key(1),
+                &Party::Operator,
+                &[Bytes::from_static(b"sound")],
+                NOW,
+            )
             .unwrap();
         let cache = cache(folder.path(), 10_000);
         assert!(cache.in_memory(&key(1), NOW).is_none());
-        assert_eq!(cache.on_disk(&key(1), NOW).unwrap(), "sound");
+        assert_eq!(
+            cache.on_disk(&key(1), &Party::Operator, NOW).unwrap(),
+            "sound"
+        );
         assert_eq!(
             cache
                 .in_memory(&key(1), NOW + Duration::from_secs(100))
@@ -398,7 +437,7 @@ mod tests {
         );
         let later = NOW + Duration::from_secs(101);
         assert!(cache.in_memory(&key(1), later).is_none());
-        assert!(cache.on_disk(&key(1), later).is_none());
+        assert!(cache.on_disk(&key(1), &Party::Operator, later).is_none());
         assert!(!cache.disk.file(&key(1)).exists());
     }
 
@@ -407,19 +446,30 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), 10_000);
         cache
-            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
+            .keep_on_disk(
+                &key(1),
+                &Party::Operator,
+                &[Bytes::from_static(b"sound")],
+                NOW,
+            )
             .unwrap();
         let file = cache.disk.file(&key(1));
         let whole = fs::read(&file).unwrap();
         for length in 0..whole.len() {
             fs::write(&file, &whole[..length]).unwrap();
-            assert!(cache.on_disk(&key(1), NOW).is_none(), "cut at {length}");
+            assert!(
+                cache.on_disk(&key(1), &Party::Operator, NOW).is_none(),
+                "cut at {length}"
+            );
         }
         for place in (0..8).chain(16..whole.len()) {
             let mut damaged = whole.clone();
             damaged[place] ^= 1;
             fs::write(&file, damaged).unwrap();
-            assert!(cache.on_disk(&key(1), NOW).is_none(), "damaged at {place}");
+            assert!(
+                cache.on_disk(&key(1), &Party::Operator, NOW).is_none(),
+                "damaged at {place}"
+            );
         }
     }
 
@@ -432,6 +482,7 @@ mod tests {
             first
                 .keep_on_disk(
                     &key(number),
+                    &Party::Operator,
                     &[vec![number; 1_000].into()],
                     NOW + Duration::from_secs(number.into()),
                 )
@@ -439,7 +490,7 @@ mod tests {
         }
         assert!(
             first
-                .on_disk(&key(1), NOW + Duration::from_secs(50))
+                .on_disk(&key(1), &Party::Operator, NOW + Duration::from_secs(50))
                 .is_some()
         );
         let again = cache(folder.path(), max_bytes);
@@ -447,15 +498,46 @@ mod tests {
         again
             .keep_on_disk(
                 &key(4),
+                &Party::Operator,
                 &[vec![4; 1_000].into()],
                 NOW + Duration::from_secs(51),
             )
             .unwrap();
         let now = NOW + Duration::from_secs(52);
         let kept: Vec<_> = (1..=4)
-            .filter(|&number| again.on_disk(&key(number), now).is_some())
+            .filter(|&number| again.on_disk(&key(number), &Party::Operator, now).is_some())
             .collect();
         assert_eq!(kept, [1, 3, 4]);
+    }
+
+    #[test]
+    fn what_one_tenant_has_said_a_thousand_times_pushes_out_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(folder.path(), 10 * (1_000 + OVERHEAD));
+        let [greedy, innocent] =
+            ["greedy", "innocent"].map(|id| Party::Tenant(TenantId::new(id).unwrap()));
+        let keep = |number: u8, party: &Party| {
+            let sound = [Bytes::from(vec![number; 1_000])];
+            cache
+                .keep_on_disk(&key(number), party, &sound, NOW)
+                .unwrap();
+        };
+        (0..3).for_each(|number| keep(number, &innocent));
+        (10..250).for_each(|number| keep(number, &greedy));
+        let kept = |number: u8| cache.disk.file(&key(number)).exists();
+        assert!((0..3).all(kept));
+        assert_eq!((10..250).filter(|number| kept(*number)).count(), 7);
+        // What nobody has used since a restart goes first, whoever used it before.
+        let again = self::cache(folder.path(), 10 * (1_000 + OVERHEAD));
+        again.scan().unwrap();
+        assert!(again.on_disk(&key(0), &innocent, NOW).is_some());
+        let sound = [Bytes::from(vec![1; 1_000])];
+        (10..200).for_each(|number| {
+            again
+                .keep_on_disk(&key(number), &greedy, &sound, NOW)
+                .unwrap();
+        });
+        assert!(kept(0));
     }
 
     #[test]
@@ -463,7 +545,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), 10_000);
         cache
-            .keep_on_disk(&key(1), &[Bytes::from_static(b"sound")], NOW)
+            .keep_on_disk(
+                &key(1),
+                &Party::Operator,
+                &[Bytes::from_static(b"sound")],
+                NOW,
+            )
             .unwrap();
         let file = cache.disk.file(&key(1));
         assert_eq!(
@@ -494,13 +581,13 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let cache = cache(folder.path(), 10_000);
             for (number, size) in sizes {
-                cache.keep_on_disk(&key(number), &[vec![0; size].into()], NOW).unwrap();
+                cache.keep_on_disk(&key(number), &Party::Operator, &[vec![0; size].into()], NOW).unwrap();
                 let on_disk: u64 = (0..20)
                     .filter_map(|number| fs::metadata(cache.disk.file(&key(number))).ok())
                     .map(|meta| meta.len())
                     .sum();
                 prop_assert!(on_disk <= 10_000);
-                prop_assert!(cache.disk.index().bytes <= 10_000);
+                prop_assert!(cache.disk.index().held.total() <= 10_000);
             }
         }
     }

@@ -2,31 +2,92 @@
 //! from the first on. When the last reader has gone the producer is told, so nobody pays for speech that nobody
 //! waits for. Which requests share a flight is decided in the parent module.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::SynthesisError;
+use crate::quotas::{Kind, Party, Refused, Share, Tally, Why};
 
 /// The most encoded sound of one request: half an hour of uncompressed speech at 16 kHz.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// The most encoded sound of all requests that are under way at once.
+/// The most encoded sound of all requests that are under way, or whose answers are not read yet.
 const MAX_BYTES_OF_ALL: usize = 512 * 1024 * 1024;
 
-/// What all flights of a server may hold together.
-#[derive(Debug, Default)]
+/// Memory is counted in blocks of so many bytes, more than a second of sound, so that it is seldom counted.
+const BLOCK: usize = 64 * 1024;
+
+/// What all sound of a server may hold together, and that of one party: flights, and what waits to be read of those that
+/// are over or came from the cache.
+#[derive(Debug)]
 pub(super) struct Budget {
-    held: AtomicUsize,
+    blocks: Mutex<Tally>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new(Share::default())
+    }
 }
 
 impl Budget {
-    fn take(&self, bytes: usize) -> bool {
-        let grown = |held: usize| Some(held + bytes).filter(|held| *held <= MAX_BYTES_OF_ALL);
-        self.held.fetch_update(Relaxed, Relaxed, grown).is_ok()
+    /// Of which nobody has more than this share.
+    pub(super) fn new(share: Share) -> Self {
+        let blocks = Tally::new((MAX_BYTES_OF_ALL / BLOCK) as u64, share);
+        Self {
+            blocks: Mutex::new(blocks),
+        }
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, Tally> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of the budget, as long as it is kept.
+#[derive(Debug)]
+pub(super) struct Held {
+    budget: Arc<Budget>,
+    /// For whom it counts, and how many blocks that is.
+    party: Party,
+    blocks: u64,
+}
+
+impl Held {
+    /// Nothing yet, on this account.
+    pub(super) fn of(budget: &Arc<Budget>, party: &Party) -> Self {
+        Self {
+            budget: Arc::clone(budget),
+            party: party.clone(),
+            blocks: 0,
+        }
+    }
+
+    /// Sees to it that there is memory for so many bytes.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), SynthesisError> {
+        let wanted = bytes.div_ceil(BLOCK) as u64;
+        let more = wanted.saturating_sub(self.blocks);
+        if more > 0 {
+            let taken = self.budget.blocks().take(&self.party, more);
+            taken.map_err(|why| match why {
+                Why::Full => SynthesisError::NoMemory,
+                why => SynthesisError::Quota(Refused {
+                    kind: Kind::Syntheses,
+                    why,
+                }),
+            })?;
+            self.blocks = wanted;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.blocks().release(&self.party, self.blocks);
     }
 }
 
@@ -48,13 +109,10 @@ struct State {
     words: Vec<SpokenWord>,
     bytes: usize,
     end: Option<Result<(), SynthesisError>>,
-    budget: Arc<Budget>,
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.bytes, Relaxed);
-    }
+    /// Who began it, while it waits for its turn.
+    waits_for: Option<Party>,
+    /// Its memory, which counts as long as anybody has a reader.
+    held: Held,
 }
 
 /// The producer's side. Dropping it unfinished fails the readers.
@@ -64,13 +122,15 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+    /// One that waits for the turn of whoever has begun it.
+    pub(super) fn new(budget: &Arc<Budget>, party: &Party) -> Self {
         let state = State {
             chunks: Vec::new(),
             words: Vec::new(),
             bytes: 0,
             end: None,
-            budget: Arc::clone(budget),
+            waits_for: Some(party.clone()),
+            held: Held::of(budget, party),
         };
         Self {
             state: watch::Sender::new(state),
@@ -80,6 +140,20 @@ impl Flight {
     /// Whether both are the same flight.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.state.same_channel(&other.state)
+    }
+
+    /// Its turn has come.
+    pub(super) fn takes_off(&self) {
+        self.state.send_if_modified(|state| {
+            state.waits_for = None;
+            false
+        });
+    }
+
+    /// Whether somebody who follows it waits for no other's turn.
+    pub(super) fn leads(&self, party: &Party) -> bool {
+        let state = self.state.borrow();
+        state.waits_for.as_ref().is_none_or(|first| first == party)
     }
 
     /// A reader from the first chunk on.
@@ -107,12 +181,14 @@ impl Flight {
         }
         let mut pushed = Ok(());
         self.state.send_modify(|state| {
-            if state.bytes + chunk.len() > MAX_BYTES {
-                pushed = Err(SynthesisError::TooLong { limit: MAX_BYTES });
-            } else if !state.budget.take(chunk.len()) {
-                pushed = Err(SynthesisError::NoMemory);
+            let bytes = state.bytes + chunk.len();
+            pushed = if bytes > MAX_BYTES {
+                Err(SynthesisError::TooLong { limit: MAX_BYTES })
             } else {
-                state.bytes += chunk.len();
+                state.held.grow_to(bytes)
+            };
+            if pushed.is_ok() {
+                state.bytes = bytes;
                 state.chunks.push(chunk);
             }
         });
@@ -195,8 +271,8 @@ impl FlightReader {
         state.words.get(known..).unwrap_or_default().to_vec()
     }
 
-    /// All chunks of a complete synthesis.
-    pub async fn whole(mut self) -> Result<Vec<Bytes>, SynthesisError> {
+    /// All chunks of a complete synthesis. Their memory is counted as long as the reader is kept.
+    pub async fn whole(&mut self) -> Result<Vec<Bytes>, SynthesisError> {
         let Ok(state) = self.state.wait_for(|state| state.end.is_some()).await else {
             return Err(SynthesisError::Abandoned);
         };
@@ -213,11 +289,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_who_comes_late_hears_everything() {
-        let flight = Flight::new(&Arc::default());
+        let flight = Flight::new(&Arc::default(), &Party::Operator);
         let mut early = flight.join();
         flight.push("one".into()).unwrap();
         assert_eq!(early.next().await.unwrap().unwrap(), "one");
-        let late = flight.join();
+        let mut late = flight.join();
         flight.push("two".into()).unwrap();
         flight.end(Ok(()));
         assert_eq!(early.next().await.unwrap().unwrap(), "two");
@@ -227,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_producer_learns_that_nobody_waits() {
-        let flight = Flight::new(&Arc::default());
+        let flight = Flight::new(&Arc::default(), &Party::Operator);
         let reader = flight.join();
         assert!(flight.is_wanted());
         drop(reader);
@@ -237,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_producer_that_dies_fails_its_readers() {
-        let flight = Flight::new(&Arc::default());
+        let flight = Flight::new(&Arc::default(), &Party::Operator);
         let mut reader = flight.join();
         flight.push("one".into()).unwrap();
         drop(flight);
@@ -254,12 +330,12 @@ mod tests {
         let chunk = Bytes::from(vec![0; MAX_BYTES]);
         let flights: Vec<_> = (0..MAX_BYTES_OF_ALL / MAX_BYTES)
             .map(|_| {
-                let flight = Flight::new(&budget);
+                let flight = Flight::new(&budget, &Party::Operator);
                 flight.push(chunk.clone()).unwrap();
                 flight
             })
             .collect();
-        let next = Flight::new(&budget);
+        let next = Flight::new(&budget, &Party::Operator);
         assert!(matches!(
             next.push("x".into()),
             Err(SynthesisError::NoMemory)
@@ -269,8 +345,46 @@ mod tests {
     }
 
     #[test]
+    fn the_sound_of_one_tenant_leaves_memory_for_anothers() {
+        let budget = Arc::default();
+        let tenant = |id| Party::Tenant(crate::auth::TenantId::new(id).unwrap());
+        let chunk = Bytes::from(vec![0; MAX_BYTES / 2]);
+        let push = |id| {
+            let flight = Flight::new(&budget, &tenant(id));
+            flight.push(chunk.clone()).map(|()| flight)
+        };
+        let mut held = Vec::new();
+        let refused = loop {
+            match push("greedy") {
+                Ok(flight) => held.push(flight),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(held.len(), 12);
+        assert!(matches!(refused, SynthesisError::Quota(_)), "{refused}");
+        assert!(push("innocent").is_ok());
+        drop(held);
+        assert!(push("greedy").is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_was_said_is_counted_until_its_reader_has_gone() {
+        let budget = Arc::<Budget>::default();
+        let flight = Flight::new(&budget, &Party::Operator);
+        let mut reader = flight.join();
+        flight.push(Bytes::from(vec![0; MAX_BYTES])).unwrap();
+        flight.end(Ok(()));
+        drop(flight);
+        let unread = reader.whole().await.unwrap();
+        let blocks = || budget.blocks().total();
+        assert_eq!(blocks(), (MAX_BYTES / BLOCK) as u64);
+        drop((unread, reader));
+        assert_eq!(blocks(), 0);
+    }
+
+    #[test]
     fn a_flight_is_bounded() {
-        let flight = Flight::new(&Arc::default());
+        let flight = Flight::new(&Arc::default(), &Party::Operator);
         let chunk = Bytes::from(vec![0; MAX_BYTES / 2]);
         assert!(flight.push(chunk.clone()).is_ok());
         assert!(flight.push(chunk.clone()).is_ok());

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use futures_util::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument;
 
@@ -29,11 +28,12 @@ use crate::providers::{
     TtsStream,
 };
 
+use crate::quotas::{FairQueue, Party, Permit, Place, Quota, Refused, Share};
 use crate::telemetry::metrics::{self, Task};
 
 use cache::Cache;
 pub use cache::CacheSettings;
-use flight::{Budget, Flight};
+use flight::{Budget, Flight, Held};
 pub use flight::{FlightReader, SpokenWord};
 pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
 pub use spoken::SpokenText;
@@ -71,6 +71,9 @@ pub enum SynthesisError {
         /// The most that is kept.
         limit: usize,
     },
+    /// A quota is used up.
+    #[error(transparent)]
+    Quota(#[from] Refused),
     /// All syntheses under way hold as much sound as they may.
     #[error("too much speech is under way at once; try again later")]
     NoMemory,
@@ -95,13 +98,19 @@ pub struct SynthesisSettings {
     pub cache: Option<CacheSettings>,
     /// Syntheses at once per provider.
     pub per_provider: usize,
+    /// Syntheses in all, those that wait for a place included.
+    pub quota: Quota,
+    /// What one party may have of the places, and of the cache.
+    pub share: Share,
 }
 
 /// The maker of one-shot speech.
 pub struct Synthesizer {
     providers: Arc<ProviderTable>,
-    permits: DashMap<&'static str, Arc<Semaphore>>,
+    permits: DashMap<&'static str, FairQueue>,
     per_provider: usize,
+    quota: Quota,
+    share: Share,
     cache: Option<Cache>,
     flights: DashMap<CacheKey, Flight>,
     budget: Arc<Budget>,
@@ -110,7 +119,7 @@ pub struct Synthesizer {
 /// Who speaks, and with which credential of the caller's.
 type Provider = (Arc<dyn TextToSpeech>, Option<Credential>);
 
-/// Speech that was asked for.
+/// Speech that was asked for. What its sound holds in memory is counted as long as this is kept.
 #[derive(Debug)]
 pub struct Speech {
     /// Whether it comes from the cache.
@@ -120,15 +129,20 @@ pub struct Speech {
 
 #[derive(Debug)]
 enum Sound {
-    Kept(Vec<SpokenWord>, Bytes),
+    /// From the cache. What it holds in memory is counted until this goes.
+    Kept {
+        words: Vec<SpokenWord>,
+        sound: Bytes,
+        _held: Held,
+    },
     Coming(FlightReader),
 }
 
 impl Speech {
     /// All of it, in pieces; waits for the end of the synthesis.
-    pub async fn whole(self) -> Result<Vec<Bytes>, SynthesisError> {
-        match self.sound {
-            Sound::Kept(_, sound) => Ok(vec![sound]),
+    pub async fn whole(&mut self) -> Result<Vec<Bytes>, SynthesisError> {
+        match &mut self.sound {
+            Sound::Kept { sound, .. } => Ok(vec![std::mem::take(sound)]),
             Sound::Coming(reader) => reader.whole().await,
         }
     }
@@ -136,7 +150,7 @@ impl Speech {
     /// The words whose places are known by now, behind the first so many.
     pub fn words(&self, known: usize) -> Vec<SpokenWord> {
         match &self.sound {
-            Sound::Kept(words, _) => words.get(known..).unwrap_or_default().to_vec(),
+            Sound::Kept { words, .. } => words.get(known..).unwrap_or_default().to_vec(),
             Sound::Coming(reader) => reader.words(known),
         }
     }
@@ -144,8 +158,8 @@ impl Speech {
     /// The next piece as soon as it is there; `None` at the end of complete speech.
     pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
         match &mut self.sound {
-            Sound::Kept(_, sound) if sound.is_empty() => None,
-            Sound::Kept(_, sound) => Some(Ok(std::mem::take(sound))),
+            Sound::Kept { sound, .. } if sound.is_empty() => None,
+            Sound::Kept { sound, .. } => Some(Ok(std::mem::take(sound))),
             Sound::Coming(reader) => reader.next().await,
         }
     }
@@ -161,9 +175,11 @@ impl Synthesizer {
             providers,
             permits: DashMap::new(),
             per_provider: settings.per_provider,
+            quota: settings.quota.clone(),
+            share: settings.share,
             cache: settings.cache.as_ref().map(Cache::open).transpose()?,
             flights: DashMap::new(),
-            budget: Arc::default(),
+            budget: Arc::new(Budget::new(settings.share)),
         }))
     }
 
@@ -178,7 +194,7 @@ impl Synthesizer {
         self: &Arc<Self>,
         config: SpeechConfig,
         text: &str,
-        tenant: Option<&TenantId>,
+        party: &Party,
     ) -> Result<Speech, SynthesisError> {
         let (provider, credential) = self.provider(&config)?;
         let fingerprint = match &credential {
@@ -191,23 +207,35 @@ impl Synthesizer {
             &Owner {
                 endpoint,
                 credential: fingerprint,
-                tenant: tenant.map(TenantId::as_str),
+                tenant: party.tenant().map(TenantId::as_str),
             },
         );
-        let kept = self.kept(key).await.and_then(kept::unpack);
+        let kept = self.kept(key, party).await.and_then(kept::unpack);
         if self.cache.is_some() {
             metrics::cache_asked(kept.is_some());
         }
         if let Some((words, sound)) = kept {
+            let mut held = Held::of(&self.budget, party);
+            held.grow_to(sound.len())?;
             return Ok(Speech {
                 cached: true,
-                sound: Sound::Kept(words, sound),
+                sound: Sound::Kept {
+                    words,
+                    sound,
+                    _held: held,
+                },
             });
         }
         let spoken = config.spoken(text)?.text;
         Ok(Speech {
             cached: false,
-            sound: Sound::Coming(self.join_or_start(key, (provider, credential), config, spoken)),
+            sound: Sound::Coming(self.join_or_start(
+                key,
+                (provider, credential),
+                config,
+                spoken,
+                party,
+            )?),
         })
     }
 
@@ -234,7 +262,7 @@ impl Synthesizer {
         Ok((provider, credential))
     }
 
-    async fn kept(self: &Arc<Self>, key: CacheKey) -> Option<Bytes> {
+    async fn kept(self: &Arc<Self>, key: CacheKey, party: &Party) -> Option<Bytes> {
         let cache = self.cache.as_ref()?;
         if let Some(sound) = cache.in_memory(&key, SystemTime::now()) {
             return Some(sound);
@@ -243,7 +271,11 @@ impl Synthesizer {
             return None;
         }
         let this = Arc::clone(self);
-        let on_disk = move || this.cache.as_ref()?.on_disk(&key, SystemTime::now());
+        let party = party.clone();
+        let on_disk = move || {
+            let cache = this.cache.as_ref()?;
+            cache.on_disk(&key, &party, SystemTime::now())
+        };
         tokio::task::spawn_blocking(on_disk).await.ok()?
     }
 
@@ -254,22 +286,28 @@ impl Synthesizer {
         provider: Provider,
         config: SpeechConfig,
         text: String,
-    ) -> FlightReader {
+        party: &Party,
+    ) -> Result<FlightReader, SynthesisError> {
+        let begin = || {
+            let permit = self.quota.take(party)?;
+            let flight = Flight::new(&self.budget, party);
+            let reader = flight.join();
+            Ok::<_, SynthesisError>((flight, reader, (party.clone(), permit)))
+        };
         if self.cache.is_none() {
             // Nothing is kept, so nothing is shared: each request is said anew.
-            let flight = Flight::new(&self.budget);
-            let reader = flight.join();
-            self.start(None, flight, provider, config, text);
-            return reader;
+            let (flight, reader, counted) = begin()?;
+            self.start(None, flight, provider, config, text, counted);
+            return Ok(reader);
         }
         match self.flights.entry(key) {
-            Entry::Occupied(flight) => flight.get().join(),
-            Entry::Vacant(place) => {
-                let flight = Flight::new(&self.budget);
-                let reader = flight.join();
+            // One that waits for its turn is followed by its own party only: others have turns of their own.
+            Entry::Occupied(flight) if flight.get().leads(party) => Ok(flight.get().join()),
+            place => {
+                let (flight, reader, counted) = begin()?;
                 place.insert(flight.clone());
-                self.start(Some(key), flight, provider, config, text);
-                reader
+                self.start(Some(key), flight, provider, config, text, counted);
+                Ok(reader)
             }
         }
     }
@@ -281,15 +319,17 @@ impl Synthesizer {
         provider: Provider,
         config: SpeechConfig,
         text: String,
+        (party, permit): (Party, Permit),
     ) {
         let this = Arc::clone(self);
         let run = async move {
+            let _counted = permit;
             let under_way = UnderWay {
                 synthesizer: this,
                 key,
                 flight,
             };
-            under_way.run(provider, config, text).await;
+            under_way.run(provider, config, text, party).await;
         };
         tokio::spawn(run.in_current_span());
     }
@@ -297,18 +337,19 @@ impl Synthesizer {
     async fn permit(
         &self,
         slug: &'static str,
+        party: &Party,
         patience: Duration,
-    ) -> Result<OwnedSemaphorePermit, ProviderError> {
-        let permits = Arc::clone(
-            self.permits
-                .entry(slug)
-                .or_insert_with(|| Arc::new(Semaphore::new(self.per_provider)))
-                .value(),
-        );
+    ) -> Result<Place, ProviderError> {
+        let permits = self
+            .permits
+            .entry(slug)
+            .or_insert_with(|| FairQueue::new(self.per_provider, self.share))
+            .value()
+            .clone();
         let _waits = metrics::synthesis_waits();
-        match timeout(patience, permits.acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(ProviderError::new(
+        match timeout(patience, permits.acquire(party)).await {
+            Ok(permit) => Ok(permit),
+            Err(_) => Err(ProviderError::new(
                 slug,
                 ErrorKind::Overloaded,
                 format!(
@@ -340,9 +381,9 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    async fn run(&self, provider: Provider, config: SpeechConfig, text: String) {
+    async fn run(&self, provider: Provider, config: SpeechConfig, text: String, party: Party) {
         let own_credential = !config.auth.is_empty();
-        let made = self.make(provider, &config, text);
+        let made = self.make(provider, &config, text, party.clone());
         let result = tokio::select! {
             result = made => result,
             () = self.unwanted() => return,
@@ -355,7 +396,7 @@ impl UnderWay {
             other => other,
         });
         match &result {
-            Ok(()) => self.finish(&config),
+            Ok(()) => self.finish(&config, &party),
             Err(SynthesisError::Provider { error, .. }) => metrics::provider_failed(error),
             Err(_) => {}
         }
@@ -383,6 +424,7 @@ impl UnderWay {
         (provider, credential): Provider,
         config: &SpeechConfig,
         text: String,
+        party: Party,
     ) -> Result<(), SynthesisError> {
         let slug = provider.slug();
         let failed = |error| SynthesisError::Provider {
@@ -392,13 +434,15 @@ impl UnderWay {
         let deadline = Instant::now() + config.request_timeout;
         let _permit = self
             .synthesizer
-            .permit(slug, config.connection_timeout)
+            .permit(slug, &party, config.connection_timeout)
             .await
             .map_err(failed)?;
+        self.flight.takes_off();
         let speaks = provider.speaks_as(config.voice_id.as_deref(), &config.model);
         let rates = speaks.speaking_rates;
         let native_rate = config.speaking_rate.clamp(*rates.start(), *rates.end());
         let request = TtsRequest {
+            party,
             voice_id: config.voice_id.clone(),
             model: config.model.clone(),
             speaking_rate: native_rate,
@@ -467,7 +511,7 @@ impl UnderWay {
     }
 
     /// Completes what could not be known at the beginning and keeps the whole.
-    fn finish(&self, config: &SpeechConfig) {
+    fn finish(&self, config: &SpeechConfig, party: &Party) {
         if config.format.encoding == Encoding::Wav {
             let length: usize = self.flight.chunks().iter().map(Bytes::len).sum();
             self.flight.replace_first(|head| {
@@ -483,13 +527,13 @@ impl UnderWay {
         chunks.insert(0, kept::pack(&self.flight.words()));
         let now = SystemTime::now();
         cache.keep_in_memory(key, &chunks, now);
-        let synthesizer = Arc::clone(&self.synthesizer);
+        let (synthesizer, party) = (Arc::clone(&self.synthesizer), party.clone());
         // The listeners do not wait for the disk.
         tokio::task::spawn_blocking(move || {
             let Some(cache) = &synthesizer.cache else {
                 return;
             };
-            if let Err(error) = cache.keep_on_disk(&key, &chunks, now) {
+            if let Err(error) = cache.keep_on_disk(&key, &party, &chunks, now) {
                 tracing::warn!(%error, "speech could not be kept in the cache folder");
             }
         });
@@ -499,12 +543,214 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quotas::Quotas;
+
+    /// Says so many pieces of so many bytes, all after a while.
+    struct Fake {
+        after: Duration,
+        pieces: usize,
+        bytes: usize,
+    }
+
+    /// Ten seconds for a short sound.
+    const SLOW: Fake = Fake {
+        after: Duration::from_secs(10),
+        pieces: 1,
+        bytes: 480,
+    };
+
+    /// Half as much as one answer may hold, at once.
+    const LARGE: Fake = Fake {
+        after: Duration::ZERO,
+        pieces: 32,
+        bytes: 1 << 20,
+    };
+
+    #[async_trait::async_trait]
+    impl TextToSpeech for Fake {
+        fn slug(&self) -> &'static str {
+            "fake"
+        }
+
+        fn speaks(&self) -> crate::providers::Speaks {
+            crate::providers::Speaks {
+                speaking_rates: 1.0..=1.0,
+            }
+        }
+
+        async fn synthesize(
+            &self,
+            request: TtsRequest,
+            _: crate::providers::TextStream,
+        ) -> Result<TtsStream, ProviderError> {
+            tokio::time::sleep(self.after).await;
+            let bytes = self.bytes;
+            let piece = move || Ok(TtsEvent::Audio(Bytes::from(vec![0; bytes])));
+            let said = std::iter::repeat_with(piece).take(self.pieces);
+            let said = said.chain([Ok(TtsEvent::Done)]);
+            Ok(TtsStream {
+                format: request.preferred,
+                events: futures_util::stream::iter(said).boxed(),
+            })
+        }
+
+        async fn voices(&self) -> Result<Vec<crate::providers::Voice>, ProviderError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn slow(per_provider: usize, cache: Option<CacheSettings>) -> Arc<Synthesizer> {
+        let mut providers = ProviderTable::default();
+        providers.add_text_to_speech(Arc::new(SLOW));
+        let settings = SynthesisSettings {
+            cache,
+            per_provider,
+            quota: Quota::new(crate::quotas::Kind::Syntheses, 1_000, Share::default()),
+            share: Share::default(),
+        };
+        Synthesizer::open(Arc::new(providers), &settings).unwrap()
+    }
+
+    fn config() -> SpeechConfig {
+        let config = serde_json::json!({"provider": "fake", "model": "", "connection_timeout": 600, "request_timeout": 600});
+        let config: TtsConfig = serde_json::from_value(config).unwrap();
+        config.check().unwrap()
+    }
+
+    fn tenant(id: &str) -> Party {
+        Party::Tenant(TenantId::new(id).unwrap())
+    }
+
+    /// How long somebody waits for what they ask for.
+    async fn waits(synthesizer: &Arc<Synthesizer>, text: &str, party: &Party) -> Duration {
+        let asked = Instant::now();
+        let mut speech = synthesizer.speak(config(), text, party).await.unwrap();
+        speech.whole().await.unwrap();
+        asked.elapsed()
+    }
+
+    async fn ask(synthesizer: &Arc<Synthesizer>, text: &str, party: &Party) -> Speech {
+        let speech = synthesizer.speak(config(), text, party).await.unwrap();
+        // It takes its place, or waits.
+        tokio::task::yield_now().await;
+        speech
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn seventy_long_texts_of_one_tenant_do_not_delay_anothers_first_sound() {
+        let synthesizer = slow(64, None);
+        let greedy = tenant("greedy");
+        let mut held = Vec::new();
+        for number in 0..200 {
+            held.push(ask(&synthesizer, &format!("long text {number}"), &greedy).await);
+        }
+        let waited = waits(&synthesizer, "hello", &tenant("innocent")).await;
+        assert!(waited < Duration::from_secs(11), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_places_are_taken_another_waits_for_one_round() {
+        let synthesizer = slow(2, None);
+        let greedy = tenant("greedy");
+        let mut held = Vec::new();
+        for number in 0..100 {
+            held.push(ask(&synthesizer, &format!("text {number}"), &greedy).await);
+        }
+        let waited = waits(&synthesizer, "hello", &tenant("innocent")).await;
+        assert!(waited <= Duration::from_secs(20), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_asks_for_the_same_waits_for_no_other_partys_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CacheSettings {
+            path: folder.path().to_owned(),
+            ttl: Duration::from_secs(100),
+            max_bytes: 100_000,
+            memory_bytes: 100_000,
+        };
+        let synthesizer = slow(2, Some(cache));
+        // Both without a tenant, and so with one key for the same text.
+        let stranger = Party::Address([192, 0, 2, 1].into());
+        let mut held = Vec::new();
+        for number in 0..50 {
+            held.push(ask(&synthesizer, &format!("text {number}"), &stranger).await);
+        }
+        held.push(ask(&synthesizer, "hello", &stranger).await);
+        let waited = waits(&synthesizer, "hello", &Party::Operator).await;
+        assert!(waited <= Duration::from_secs(20), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_too_much_at_once_is_told_the_quota() {
+        let synthesizer = slow(2, None);
+        let greedy = tenant("greedy");
+        let mut held = Vec::new();
+        let refused = loop {
+            let text = format!("text {}", held.len());
+            match synthesizer.speak(config(), &text, &greedy).await {
+                Ok(speech) => held.push(speech),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(held.len(), 750);
+        assert!(refused.to_string().contains("quota syntheses"), "{refused}");
+        let innocent = tenant("innocent");
+        let said = synthesizer.speak(config(), "hello", &innocent).await;
+        assert!(said.is_ok());
+        drop(held);
+        // Nobody waits for them any more.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let again = synthesizer.speak(config(), "again", &greedy).await;
+        assert!(again.is_ok());
+    }
+
+    #[tokio::test]
+    async fn answers_from_the_cache_that_nobody_reads_leave_memory_for_anothers() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut providers = ProviderTable::default();
+        providers.add_text_to_speech(Arc::new(LARGE));
+        let settings = SynthesisSettings {
+            cache: Some(CacheSettings {
+                path: folder.path().to_owned(),
+                ttl: Duration::from_secs(100),
+                max_bytes: 1 << 30,
+                memory_bytes: 1 << 34,
+            }),
+            per_provider: 64,
+            quota: Quotas::unlimited().syntheses,
+            share: Share::default(),
+        };
+        let synthesizer = Synthesizer::open(Arc::new(providers), &settings).unwrap();
+        let (greedy, innocent) = (tenant("greedy"), tenant("innocent"));
+        let first = synthesizer.speak(config(), "long", &greedy).await;
+        first.unwrap().whole().await.unwrap();
+        let mut unread = Vec::new();
+        let refused = loop {
+            match synthesizer.speak(config(), "long", &greedy).await {
+                Ok(mut speech) => {
+                    assert!(speech.cached);
+                    unread.push((speech.whole().await.unwrap(), speech));
+                }
+                Err(refused) => break refused,
+            }
+            assert!(unread.len() < 100, "as many as are asked for");
+        };
+        assert!(matches!(refused, SynthesisError::Quota(_)), "{refused}");
+        let speech = synthesizer.speak(config(), "long", &innocent).await;
+        assert!(speech.unwrap().whole().await.is_ok());
+        // Read, or given up.
+        unread.clear();
+        assert!(synthesizer.speak(config(), "long", &greedy).await.is_ok());
+    }
 
     #[tokio::test]
     async fn a_flight_that_ends_late_leaves_its_successor_in_place() {
         let settings = SynthesisSettings {
             cache: None,
             per_provider: 1,
+            quota: Quotas::unlimited().syntheses,
+            share: Share::default(),
         };
         let synthesizer = Synthesizer::open(Arc::default(), &settings).unwrap();
         let key = CacheKey([7; 32]);
@@ -513,8 +759,8 @@ mod tests {
             key: Some(key),
             flight,
         };
-        let first = Flight::new(&synthesizer.budget);
-        let second = Flight::new(&synthesizer.budget);
+        let first = Flight::new(&synthesizer.budget, &Party::Operator);
+        let second = Flight::new(&synthesizer.budget, &Party::Operator);
         let reader = second.join();
         synthesizer.flights.insert(key, second.clone());
         // The first gave up its place to the second before it was dropped.

@@ -21,8 +21,9 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::providers::{ErrorKind, ProviderError};
+use crate::quotas::Kind;
 use calls::Calls;
-pub use calls::{call_answered, call_began, call_ended, call_sounded};
+pub use calls::{SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused};
 
 /// The media type of [`page`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -99,9 +100,64 @@ pub fn event_coalesced() {
     METRICS.events_coalesced.inc();
 }
 
+/// A session's socket was closed, because too much waited for a client that did not read.
+pub fn socket_fell_behind() {
+    METRICS.sockets_fell_behind.inc();
+}
+
+/// A message of a room was dropped, because the client of a session read too slowly.
+pub fn room_message_dropped() {
+    METRICS.room_messages_dropped.inc();
+}
+
 /// A client's message was cut off, because it took too long or too much memory.
 pub fn message_cut_off() {
     METRICS.messages_cut_off.inc();
+}
+
+/// The body of a request was cut off, because it took too long or too much memory.
+pub fn body_cut_off() {
+    METRICS.bodies_cut_off.inc();
+}
+
+/// Why a connection was cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConnectionCut {
+    /// Its address had as many as one may have.
+    Address,
+    /// It gave way to another.
+    Evicted,
+    /// It had sent more than may wait to be answered.
+    Bytes,
+    /// It did not ask for anything in time.
+    Overdue,
+    /// It did not read its answer in time.
+    Unread,
+}
+
+impl EncodeLabelValue for ConnectionCut {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Address => "address",
+            Self::Evicted => "evicted",
+            Self::Bytes => "bytes",
+            Self::Overdue => "overdue",
+            Self::Unread => "unread",
+        })
+    }
+}
+
+/// A connection was cut.
+pub fn connection_cut(cause: ConnectionCut) {
+    METRICS.connections_cut.get_or_create(&Cut { cause }).inc();
+}
+
+/// Somebody was refused because a limit, named by its setting, is reached.
+pub fn limit_reached(limit: &'static str) {
+    METRICS
+        .limits_reached
+        .get_or_create(&LimitLabel { limit })
+        .inc();
 }
 
 /// What a provider does.
@@ -208,6 +264,11 @@ pub fn recording_stored() {
     METRICS.recordings_stored.inc();
 }
 
+/// Sound of a recording was not on the disk in time.
+pub fn recording_late() {
+    METRICS.recordings_late.inc();
+}
+
 /// An attempt to store a recording has failed.
 pub fn recording_upload_failed() {
     METRICS.recording_upload_failures.inc();
@@ -229,6 +290,15 @@ impl EncodeLabelValue for WebhookLoss {
             Self::Receiver => "receiver",
         })
     }
+}
+
+/// Somebody was refused because a quota is used up.
+pub fn quota_refused(kind: Kind) {
+    let quota = kind.name();
+    METRICS
+        .quota_refusals
+        .get_or_create(&OfQuota { quota })
+        .inc();
 }
 
 /// What became of a telephone that joined a room, as far as hooks go.
@@ -284,6 +354,11 @@ pub fn webhook_tried(delivered: bool) {
     counter.inc();
 }
 
+/// Somebody was removed from a room because it became somebody else's.
+pub fn removed_by_owner() {
+    METRICS.removed_by_owner.inc();
+}
+
 /// Something has happened in a room. Names that LiveKit may add are counted together.
 pub fn room_event(name: &str) {
     const KNOWN: [&str; 7] = [
@@ -301,6 +376,41 @@ pub fn room_event(name: &str) {
         .room_events
         .get_or_create(&RoomEventLabel { event })
         .inc();
+}
+
+/// What came in of a participant of embedded rooms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RoomInput {
+    /// A session description.
+    Description,
+    /// A signalling message.
+    Signal,
+    /// A message on a data channel.
+    Message,
+    /// A call of the rooms' API.
+    Call,
+}
+
+impl EncodeLabelValue for RoomInput {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Description => "description",
+            Self::Signal => "signal",
+            Self::Message => "message",
+            Self::Call => "call",
+        })
+    }
+}
+
+/// Something held more than it may and was not read.
+pub fn room_input_refused(input: RoomInput) {
+    let label = RoomInputLabel { input };
+    METRICS.room_inputs_refused.get_or_create(&label).inc();
+}
+
+/// A participant was cut off from signalling because it did not read.
+pub fn room_client_cut_off() {
+    METRICS.room_clients_cut_off.inc();
 }
 
 /// So many webhooks wait for their receivers.
@@ -346,8 +456,28 @@ struct RoomEventLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RoomInputLabel {
+    input: RoomInput,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Cut {
+    cause: ConnectionCut,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Loss {
     cause: WebhookLoss,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfQuota {
+    quota: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -393,7 +523,12 @@ struct Metrics {
     audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
     stt_restarts: Counter,
     events_coalesced: Counter,
+    room_messages_dropped: Counter,
     messages_cut_off: Counter,
+    sockets_fell_behind: Counter,
+    bodies_cut_off: Counter,
+    connections_cut: Family<Cut, Counter>,
+    limits_reached: Family<LimitLabel, Counter>,
     first_bytes: Family<By, Durations>,
     finals: Family<By, Durations>,
     provider_errors: Family<Failure, Counter>,
@@ -404,13 +539,18 @@ struct Metrics {
     recordings_waiting: Gauge,
     recordings_oldest: Gauge,
     recordings_stored: Counter,
+    recordings_late: Counter,
     recording_upload_failures: Counter,
     webhooks_delivered: Counter,
     webhook_failures: Counter,
     webhooks_lost: Family<Loss, Counter>,
     webhooks_waiting: Gauge,
+    quota_refusals: Family<OfQuota, Counter>,
     calls_told: Family<Telling, Counter>,
     room_events: Family<RoomEventLabel, Counter>,
+    removed_by_owner: Counter,
+    room_inputs_refused: Family<RoomInputLabel, Counter>,
+    room_clients_cut_off: Counter,
     http_requests: Family<Answered, Counter>,
     http_request_durations: Family<Route, Durations>,
     calls: Calls,
@@ -428,7 +568,12 @@ impl Metrics {
             audio_dropped: Family::default(),
             stt_restarts: Counter::default(),
             events_coalesced: Counter::default(),
+            room_messages_dropped: Counter::default(),
             messages_cut_off: Counter::default(),
+            sockets_fell_behind: Counter::default(),
+            bodies_cut_off: Counter::default(),
+            connections_cut: Family::default(),
+            limits_reached: Family::default(),
             first_bytes: Family::new_with_constructor(durations),
             finals: Family::new_with_constructor(durations),
             provider_errors: Family::default(),
@@ -439,13 +584,18 @@ impl Metrics {
             recordings_waiting: Gauge::default(),
             recordings_oldest: Gauge::default(),
             recordings_stored: Counter::default(),
+            recordings_late: Counter::default(),
             recording_upload_failures: Counter::default(),
             webhooks_delivered: Counter::default(),
             webhook_failures: Counter::default(),
             webhooks_lost: Family::default(),
             webhooks_waiting: Gauge::default(),
+            quota_refusals: Family::default(),
             calls_told: Family::default(),
             room_events: Family::default(),
+            removed_by_owner: Counter::default(),
+            room_inputs_refused: Family::default(),
+            room_clients_cut_off: Counter::default(),
             http_requests: Family::default(),
             http_request_durations: Family::new_with_constructor(durations),
             calls: Calls::new(),
@@ -500,6 +650,16 @@ impl Metrics {
             "events_coalesced",
             "Events replaced by later ones before a slow client had read them",
             self.events_coalesced.clone(),
+        );
+        registry.register(
+            "room_messages_dropped",
+            "Messages of rooms dropped because the client of a session read too slowly",
+            self.room_messages_dropped.clone(),
+        );
+        registry.register(
+            "sockets_fell_behind",
+            "Sockets of sessions closed because too much waited for clients that did not read",
+            self.sockets_fell_behind.clone(),
         );
         registry.register(
             "messages_cut_off",
@@ -568,6 +728,11 @@ impl Metrics {
             self.recordings_stored.clone(),
         );
         registry.register(
+            "recordings_late",
+            "Times that a recording was more than half a second behind on its way to the disk",
+            self.recordings_late.clone(),
+        );
+        registry.register(
             "recording_upload_failures",
             "Attempts to store a recording that failed",
             self.recording_upload_failures.clone(),
@@ -592,6 +757,11 @@ impl Metrics {
             self.webhooks_lost.clone(),
         );
         registry.register(
+            "quota_refusals",
+            "Wishes that were refused because a quota was used up",
+            self.quota_refusals.clone(),
+        );
+        registry.register(
             "webhooks_waiting",
             "Webhooks that wait for their receivers",
             self.webhooks_waiting.clone(),
@@ -606,10 +776,40 @@ impl Metrics {
             "What happened in rooms",
             self.room_events.clone(),
         );
+        registry.register(
+            "room_removals",
+            "Participants who were removed because their room became somebody else's",
+            self.removed_by_owner.clone(),
+        );
+        registry.register(
+            "room_inputs_refused",
+            "What participants of embedded rooms sent that held more than it may",
+            self.room_inputs_refused.clone(),
+        );
+        registry.register(
+            "room_clients_cut_off",
+            "Signalling connections of embedded rooms cut off because nobody read",
+            self.room_clients_cut_off.clone(),
+        );
     }
 
     fn register_http(&mut self) {
         let registry = &mut self.registry;
+        registry.register(
+            "bodies_cut_off",
+            "Bodies of requests that took too long or too much memory to be complete",
+            self.bodies_cut_off.clone(),
+        );
+        registry.register(
+            "connections_cut",
+            "Connections cut, by what they had too much of",
+            self.connections_cut.clone(),
+        );
+        registry.register(
+            "limits_reached",
+            "Refusals because a limit was reached, by its setting",
+            self.limits_reached.clone(),
+        );
         registry.register(
             "http_requests",
             "Requests that were answered",

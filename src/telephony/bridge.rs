@@ -14,19 +14,22 @@ use tokio::time::timeout;
 
 use super::agent::digest::Credentials;
 use super::agent::{
-    Agent, Invitation, Leg, Listen, Outbound, Protocol, Reached, TlsSettings, header, resolve,
+    Agent, Invitation, Leg, Listen, Outbound, Protocol, Reached, TlsSettings, Unacknowledged,
+    header, resolve,
 };
 use super::call::attributes::{self, Ends};
 use super::call::task::{Command, Line, Place, Task, Wish};
 use super::call::{Call, Limits};
 use super::media::{CallMedia, Media, MediaSettings};
-use crate::config::SipTransport;
+use crate::auth::{Owner, Principal};
+use crate::config::{RoomMode, SipTransport};
 use crate::outgoing::reach::is_public;
 use crate::providers::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
 use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, CallReport, Direction, HangupCause, NewCall, NewTransfer, NewsSender,
-    PlacedCall, TransferTarget, Trunk,
+    CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, NewCall, NewTransfer,
+    NewsSender, PlacedCall, TransferTarget, Trunk,
 };
+use crate::telemetry::metrics::{self, SipRefusal};
 
 /// How long calls that have ended are still told of, and how many.
 const REMEMBERED: Duration = Duration::from_mins(1);
@@ -39,9 +42,16 @@ const STOP_PATIENCE: Duration = Duration::from_secs(4);
 /// Joins rooms.
 #[async_trait]
 pub trait Rooms: Send + Sync + 'static {
-    /// A place in a room; an error for people.
+    /// A place in a room; an error for people. A room that this makes ends when nobody is left in it.
     async fn join(&self, join: Join) -> Result<RoomLink, String>;
+
+    /// From now on a room stays for a while when nobody is left in it: who is on the telephone there is where they say.
+    /// Whoever forges calls leaves no rooms behind.
+    async fn keep(&self, room: &str);
 }
+
+/// Tells whose a call is that has come in, by what its participant tells of the INVITE and the number that was called.
+pub type Owners = Arc<dyn Fn(&[(String, String)], &str) -> Owner + Send + Sync>;
 
 /// What the bridge is started with.
 pub struct BridgeSettings {
@@ -55,8 +65,16 @@ pub struct BridgeSettings {
     pub tls: TlsSettings,
     /// First part of the rooms of calls that came.
     pub room_prefix: String,
+    /// Which of them share a room.
+    pub room_mode: RoomMode,
+    /// Whose they are; `None` where nobody asks.
+    pub owners: Option<Owners>,
     /// Calls at a time.
     pub most_calls: usize,
+    /// Calls at a time in one room.
+    pub most_calls_per_room: usize,
+    /// Calls that came and are on trial.
+    pub unacknowledged: Unacknowledged,
     /// How long a call that came may last.
     pub max_duration: Duration,
     /// The sound.
@@ -86,7 +104,10 @@ struct Inner {
 /// Of the settings what is needed later.
 struct Kept {
     room_prefix: String,
+    room_mode: RoomMode,
+    owners: Option<Owners>,
     most_calls: usize,
+    most_calls_per_room: usize,
     max_duration: Duration,
 }
 
@@ -95,6 +116,8 @@ struct Lines {
     live: HashMap<String, Arc<Line>>,
     /// Calls that are being placed and have no line yet.
     placing: usize,
+    /// The rooms of those.
+    placing_into: Vec<String>,
     ended: VecDeque<Arc<Line>>,
     stopping: bool,
     /// Whether no call is begun any more.
@@ -104,11 +127,39 @@ struct Lines {
 /// Room for one call; given back when dropped without becoming one.
 struct Slot {
     inner: Arc<Inner>,
+    room: Option<String>,
+}
+
+impl Slot {
+    /// Whether there is a place in a room for this call; it is taken then.
+    fn enter(&mut self, room: &str) -> bool {
+        let mut lines = self.inner.lines();
+        let live = lines.live.values().filter(|line| line.room == room);
+        let placing = lines.placing_into.iter().filter(|one| *one == room);
+        if live.count() + placing.count() >= self.inner.settings.most_calls_per_room {
+            metrics::sip_refused(SipRefusal::Room);
+            tracing::warn!("a telephone call was refused: sip.max_calls_per_room is reached");
+            return false;
+        }
+        lines.placing_into.push(room.to_owned());
+        drop(lines);
+        self.room = Some(room.to_owned());
+        true
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.inner.lines().placing -= 1;
+        let mut lines = self.inner.lines();
+        lines.placing -= 1;
+        let place = lines
+            .placing_into
+            .iter()
+            .position(|one| Some(one) == self.room.as_ref());
+        if let Some(place) = place {
+            lines.placing_into.swap_remove(place);
+        }
+        drop(lines);
         self.inner.fewer.notify_waiters();
     }
 }
@@ -130,6 +181,7 @@ impl Inner {
         drop(lines);
         Some(Slot {
             inner: Arc::clone(self),
+            room: None,
         })
     }
 
@@ -198,8 +250,12 @@ impl Bridge {
     ) -> Result<Self, String> {
         let media =
             Media::start(settings.media).map_err(|error| format!("sip.rtp_ports: {error}"))?;
-        let (agent, invitations) =
-            Agent::start(settings.allowed, settings.tls, settings.advertised);
+        let (agent, invitations) = Agent::start(
+            settings.allowed,
+            settings.unacknowledged,
+            settings.tls,
+            settings.advertised,
+        );
         let mut addresses = Vec::new();
         for listen in &settings.listen {
             let Listen { protocol, address } = listen;
@@ -217,7 +273,10 @@ impl Bridge {
             news,
             settings: Kept {
                 room_prefix: settings.room_prefix,
+                room_mode: settings.room_mode,
+                owners: settings.owners,
                 most_calls: settings.most_calls,
+                most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
             },
             lines: Mutex::default(),
@@ -282,7 +341,7 @@ impl Bridge {
         transfer: NewTransfer,
         accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError> {
-        let line = self.line(&transfer.room, &transfer.identity)?;
+        let line = self.line(&transfer.call)?;
         let (done, outcome) = oneshot::channel();
         let wish = Wish {
             refer_to: refer_to(&transfer.to, &line.hostname),
@@ -298,14 +357,18 @@ impl Bridge {
     }
 
     /// Ends a call.
-    pub async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
-        let line = self.line(room, identity)?;
+    pub async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
+        let line = self.line(call)?;
         let hang_up = Command::HangUp(HangupCause::Local);
         line.commands.send(hang_up).await.map_err(|_| gone())
     }
 
-    fn line(&self, room: &str, identity: &str) -> Result<Arc<Line>, CallError> {
-        self.inner.line_of(room, identity).ok_or_else(gone)
+    /// What a participant says of its call is a text: the call with that id is its own only in the same room under the same
+    /// name.
+    fn line(&self, call: &CallOf) -> Result<Arc<Line>, CallError> {
+        let line = self.inner.lines().live.get(&call.sip_call_id).cloned();
+        let line = line.filter(|line| line.room == call.room && line.identity == call.identity);
+        line.ok_or_else(gone)
     }
 
     /// The calls that there are, and those that ended a moment ago.
@@ -321,7 +384,10 @@ impl Bridge {
 impl Inner {
     async fn place(self: Arc<Self>, call: NewCall) -> Result<PlacedCall, CallError> {
         let inner = &self;
-        let slot = inner.slot().ok_or_else(full)?;
+        let mut slot = inner.slot().ok_or_else(full)?;
+        if !slot.enter(&call.room) {
+            return Err(full_room());
+        }
         let (reached, remote) = inner.reach(&call.trunk).await?;
         let mut media = inner.open(reached.local_address().ip(), remote.ip())?;
         if !call.trunk.private {
@@ -344,10 +410,13 @@ impl Inner {
         let mut link = inner
             .join(Join {
                 metadata: call.metadata.clone(),
+                principal: call.principal.clone(),
                 ..join(&call.room, &call.identity, &call.name, told)
             })
             .await?;
         let participant_sid = connected(&mut link).await?;
+        // It is we who call.
+        inner.rooms.keep(&call.room).await;
         let leg = inner.dial(&call, reached, remote, offer)?;
         link.control
             .attributes(attributes::of_dialog(leg.call_id(), None));
@@ -361,6 +430,7 @@ impl Inner {
             Direction::Outbound,
             call.room,
             call.identity,
+            None,
             gateway,
         );
         let task = Task {
@@ -372,6 +442,7 @@ impl Inner {
             dtmf: call.dtmf,
             line,
             commands,
+            rooms: Arc::clone(&inner.rooms),
             news: inner.news.clone(),
         };
         inner.run(task, slot);
@@ -462,7 +533,7 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     let Some(called) = invitation.called() else {
         return invitation.refuse(404);
     };
-    let Some(slot) = inner.slot() else {
+    let Some(mut slot) = inner.slot() else {
         tracing::warn!("a telephone call was refused: sip.max_calls is reached");
         return invitation.refuse(503);
     };
@@ -474,6 +545,7 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
             return invitation.refuse(503);
         }
     };
+    media.await_acknowledgement();
     let answer = match invitation.offer().map(|offer| media.answer(&offer)) {
         None => None,
         Some(Ok(answer)) => Some(answer),
@@ -482,8 +554,15 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     let headers = invitation.headers();
     let ours = attributes::number(&called);
     let (outside, display) = attributes::caller(&headers);
-    let room = format!("{}{ours}", inner.settings.room_prefix);
+    let of_headers = attributes::of_headers(&headers);
+    // Known before anybody hears of the call.
+    let owners = inner.settings.owners.as_ref();
+    let owner = owners.map(|owners| owners(&of_headers, &ours));
     let sip_call_id = call_id();
+    let room = inner.room_of(&ours, &sip_call_id, owner.as_ref());
+    if !slot.enter(&room) {
+        return invitation.refuse(486);
+    }
     let identity = inner.identity_of(&room, &outside, &sip_call_id);
     let source = invitation.source();
     let leg = invitation.take();
@@ -498,11 +577,22 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         leg.call_id(),
         leg.remote_tag().as_deref(),
     ));
-    told.extend(attributes::of_headers(&headers));
+    told.extend(of_headers);
     let name = display.unwrap_or_else(|| format!("Phone {}", ends.outside).trim().to_owned());
-    let joining = inner.begin_joining(join(&room, &identity, &name, told));
+    let joining = inner.begin_joining(Join {
+        principal: principal(owner.as_ref()),
+        owner: owner.clone(),
+        ..join(&room, &identity, &name, told)
+    });
     let hostname = leg.remote_address().to_string();
-    let (line, commands) = Line::new(sip_call_id, Direction::Inbound, room, identity, hostname);
+    let (line, commands) = Line::new(
+        sip_call_id,
+        Direction::Inbound,
+        room,
+        identity,
+        owner,
+        hostname,
+    );
     let limits = Limits {
         ringing: Duration::MAX,
         duration: inner.settings.max_duration,
@@ -516,12 +606,29 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         dtmf: String::new(),
         line,
         commands,
+        rooms: Arc::clone(&inner.rooms),
         news: inner.news.clone(),
     };
     inner.run(task, slot);
 }
 
 impl Inner {
+    /// The room of a call that came. One that is another owner's while a call lasts there is not given away: the later call
+    /// has a room of its own then, whatever the mode.
+    fn room_of(&self, ours: &str, sip_call_id: &str, owner: Option<&Owner>) -> String {
+        let room = format!("{}{ours}", self.settings.room_prefix);
+        let apart = |line: &Arc<Line>| {
+            line.direction == Direction::Inbound
+                && line.room == room
+                && (self.settings.room_mode == RoomMode::Call || line.owner.as_ref() != owner)
+        };
+        if self.lines().live.values().any(apart) {
+            format!("{room}_{sip_call_id}")
+        } else {
+            room
+        }
+    }
+
     /// As LiveKit names callers; a second one of the same number in the same room is not to put the first one out.
     fn identity_of(&self, room: &str, outside: &str, sip_call_id: &str) -> String {
         let who = if outside.is_empty() {
@@ -554,10 +661,20 @@ fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)
         identity: identity.to_owned(),
         name: name.to_owned(),
         kind: JoinKind::Telephone,
+        principal: Principal::Operator,
+        owner: None,
         metadata: String::new(),
         attributes,
         listen: Hear::All,
         audio: true,
+    }
+}
+
+/// On whose behalf a caller is in a room of this owner.
+fn principal(owner: Option<&Owner>) -> Principal {
+    match owner {
+        Some(Owner::Tenant(tenant)) => Principal::Tenant(tenant.clone()),
+        _ => Principal::Operator,
     }
 }
 
@@ -591,6 +708,13 @@ fn full() -> CallError {
     CallError::new(
         CallErrorKind::Full,
         "there are as many calls as sip.max_calls allows",
+    )
+}
+
+fn full_room() -> CallError {
+    CallError::new(
+        CallErrorKind::Full,
+        "there are as many calls in the room as sip.max_calls_per_room allows",
     )
 }
 

@@ -2,6 +2,7 @@
 //! same for its rooms, is spoken to by `providers/livekit`.
 
 pub mod agent;
+pub(crate) mod allowance;
 pub mod bridge;
 pub mod call;
 pub mod media;

@@ -8,22 +8,23 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::agent::{Listen, Protocol, TlsSettings};
-use super::bridge::{Bridge, BridgeSettings, Rooms};
+use super::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
+use super::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use super::media::{Codec, Encryption, MediaSettings};
-use crate::config::SipTransport;
+use crate::auth::{Owner, Principal, TenantId};
+use crate::config::{RoomMode, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 use crate::providers::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
 use crate::providers::rooms::telephone::{
-    CallErrorKind, CallNews, CallStatus, HangupCause, NewCall, NewTransfer, TransferTarget, Trunk,
-    WAITING_NEWS,
+    CallErrorKind, CallNews, CallOf, CallStatus, HangupCause, NewCall, NewTransfer, TransferTarget,
+    Trunk, WAITING_NEWS,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Rooms that take everybody.
+/// Rooms that take everybody, and those that are to be kept.
 #[derive(Default)]
-struct Hall(Mutex<Vec<(Join, LinkEnd)>>);
+struct Hall(Mutex<Vec<(Join, LinkEnd)>>, Mutex<Vec<String>>);
 
 #[async_trait]
 impl Rooms for Hall {
@@ -37,11 +38,19 @@ impl Rooms for Hall {
         self.0.lock().unwrap().push((join, end));
         Ok(link)
     }
+
+    async fn keep(&self, room: &str) {
+        self.1.lock().unwrap().push(room.to_owned());
+    }
 }
 
 impl Hall {
     fn joined(&self) -> Join {
         self.0.lock().unwrap().last().unwrap().0.clone()
+    }
+
+    fn kept(&self) -> Vec<String> {
+        self.1.lock().unwrap().clone()
     }
 
     fn tell(&self, event: LinkEvent) {
@@ -75,6 +84,10 @@ impl Rooms for Slow {
         self.open.notified().await;
         self.hall.join(join).await
     }
+
+    async fn keep(&self, room: &str) {
+        self.hall.keep(room).await;
+    }
 }
 
 async fn house(protocol: Protocol, most_calls: usize) -> House {
@@ -88,6 +101,17 @@ async fn bridge(
     protocol: Protocol,
     most_calls: usize,
     rooms: Arc<dyn Rooms>,
+) -> (Bridge, mpsc::Receiver<CallNews>) {
+    bridge_with(protocol, most_calls, rooms, RoomMode::Number, None).await
+}
+
+/// The same with calls that have owners.
+async fn bridge_with(
+    protocol: Protocol,
+    most_calls: usize,
+    rooms: Arc<dyn Rooms>,
+    room_mode: RoomMode,
+    owners: Option<Owners>,
 ) -> (Bridge, mpsc::Receiver<CallNews>) {
     use std::sync::atomic::{AtomicU16, Ordering};
     static PORTS: AtomicU16 = AtomicU16::new(0);
@@ -103,7 +127,11 @@ async fn bridge(
         advertised: None,
         tls: TlsSettings::default(),
         room_prefix: "call-".to_owned(),
+        room_mode,
+        owners,
         most_calls,
+        most_calls_per_room: 2,
+        unacknowledged: Unacknowledged::default(),
         max_duration: Duration::from_mins(10),
         media: MediaSettings {
             ports: first..=first + 7,
@@ -112,6 +140,7 @@ async fn bridge(
             encryption: Encryption::Off,
             codecs: vec![Codec::Pcmu],
             advertised: Vec::new(),
+            sources: [].into(),
             complexity: 0,
         },
     };
@@ -126,6 +155,7 @@ impl House {
         NewCall {
             room: "room".to_owned(),
             identity: "phone".to_owned(),
+            principal: Principal::Operator,
             name: "Phone".to_owned(),
             metadata: String::new(),
             from: PhoneNumber::parse("+14155550100").unwrap(),
@@ -146,6 +176,16 @@ impl House {
             ringing_timeout: Duration::from_secs(30),
             max_duration: Duration::from_mins(10),
             dtmf: String::new(),
+        }
+    }
+
+    /// The call that there is.
+    fn call(&self) -> CallOf {
+        let report = self.bridge.calls().remove(0);
+        CallOf {
+            room: report.room,
+            identity: report.identity,
+            sip_call_id: report.sip_call_id,
         }
     }
 
@@ -192,12 +232,49 @@ async fn a_call_goes_from_one_room_into_another() {
         assert_eq!(attribute("sip.trunkPhoneNumber"), Some("+14155550199"));
         assert_eq!(attribute("sip.callStatus"), Some("ringing"));
         assert!(attribute("sip.callIDFull").is_some() && attribute("sip.callTag").is_some());
-        ann.bridge.hang_up("room", "phone").await.unwrap();
+        let call = ann.call();
+        // What was seen of a call is good for that call and not for another that has its place.
+        let others = CallOf {
+            sip_call_id: "SCL_other".to_owned(),
+            ..call.clone()
+        };
+        let elsewhere = CallOf {
+            room: "another".to_owned(),
+            ..call.clone()
+        };
+        let nobodys = CallOf {
+            identity: "nobody".to_owned(),
+            ..call.clone()
+        };
+        for other in [others, elsewhere, nobodys] {
+            let gone = ann.bridge.hang_up(&other).await.unwrap_err();
+            assert_eq!(gone.kind, CallErrorKind::NotFound, "{other:?}");
+        }
+        ann.bridge.hang_up(&call).await.unwrap();
         ann.becomes(CallStatus::Hangup(HangupCause::Local)).await;
         bob.becomes(CallStatus::Hangup(HangupCause::Remote)).await;
-        let gone = ann.bridge.hang_up("room", "nobody").await.unwrap_err();
-        assert_eq!(gone.kind, CallErrorKind::NotFound);
     }
+}
+
+#[tokio::test]
+async fn the_room_of_a_call_is_kept_only_once_its_answer_was_acknowledged() {
+    let (ann, mut bob) = tokio::join!(house(Protocol::Udp, 4), house(Protocol::Udp, 4));
+    let call = House::new_call(&bob, Protocol::Udp);
+    ann.bridge.call(call).await.unwrap();
+    assert_eq!(ann.hall.kept(), ["room"], "it was we who called");
+    bob.becomes(CallStatus::Ringing).await;
+    ann.bridge.hang_up(&ann.call()).await.unwrap();
+    bob.becomes(CallStatus::Hangup(HangupCause::Cancelled))
+        .await;
+    assert_eq!(bob.hall.kept(), [""; 0], "it was taken back");
+    let (_ann, bob) = connected(Protocol::Udp).await;
+    let acknowledged = async {
+        while bob.hall.kept().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, acknowledged).await.unwrap();
+    assert_eq!(bob.hall.kept(), ["call-+14155550199"]);
 }
 
 #[tokio::test]
@@ -212,8 +289,7 @@ async fn whoever_is_removed_from_the_room_hangs_up() {
 async fn a_transfer_that_is_refused_leaves_the_call() {
     let (mut ann, mut bob) = connected(Protocol::Udp).await;
     let transfer = NewTransfer {
-        room: "room".to_owned(),
-        identity: "phone".to_owned(),
+        call: ann.call(),
         to: TransferTarget::Number(PhoneNumber::parse("1000").unwrap()),
         ringing_timeout: Duration::from_secs(30),
     };
@@ -271,6 +347,42 @@ async fn there_are_no_more_calls_than_there_may_be() {
     }
 }
 
+/// Each of those in a room hears all the others: that is the square of them.
+#[tokio::test]
+async fn there_are_no_more_calls_in_a_room_than_there_may_be() {
+    let (mut ann, mut bob) = tokio::join!(house(Protocol::Udp, 4), house(Protocol::Udp, 4));
+    let call = |room: &str, identity: &str, to: &str| NewCall {
+        room: room.to_owned(),
+        identity: identity.to_owned(),
+        to: PhoneNumber::parse(to).unwrap(),
+        ..House::new_call(&bob, Protocol::Udp)
+    };
+    let calls = [
+        call("room", "first", "+14155550199"),
+        call("room", "second", "+14155550199"),
+        call("room", "third", "+14155550199"),
+        call("elsewhere", "third", "+14155550199"),
+        call("elsewhere", "fourth", "+14155550198"),
+    ];
+    let mut placed = Vec::new();
+    for call in calls {
+        let error = ann.bridge.call(call).await.err();
+        placed.push(error.map(|error| error.kind));
+    }
+    assert_eq!(placed, [None, None, Some(CallErrorKind::Full), None, None]);
+    // The third that comes into one room there is told that it is busy; one into another is not.
+    let busy = loop {
+        let news = timeout(PATIENCE, ann.news.recv()).await.unwrap().unwrap();
+        if let CallStatus::Hangup(cause) = news.status {
+            break (news.identity, cause);
+        }
+    };
+    assert_eq!(busy, ("third".to_owned(), HangupCause::Busy));
+    for _ in 0..3 {
+        bob.becomes(CallStatus::Ringing).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
     let (mut ann, mut bob) = connected(Protocol::Udp).await;
@@ -291,5 +403,91 @@ async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
     for house in [&mut ann, &mut bob] {
         let ended = timeout(PATIENCE, house.news.recv()).await.unwrap().unwrap();
         assert!(ended.status.cause().is_some(), "{ended:?}");
+    }
+}
+
+/// Rooms and owners of calls to one number, which are begun one after the other and last.
+async fn rooms_of_calls(mode: RoomMode, owners: Option<&'static [&str]>) -> Vec<(Join, CallNews)> {
+    let hall = Arc::new(Hall::default());
+    let asked = Arc::new(Mutex::new(0));
+    let of_call = owners.map(|owners| -> Owners {
+        Arc::new(move |headers: &[(String, String)], number: &str| {
+            assert_eq!(number, "+14155550199");
+            assert!(headers.iter().any(|(name, _)| name == "sip.h.to"));
+            let mut asked = asked.lock().unwrap();
+            *asked += 1;
+            match owners[*asked - 1] {
+                "" => Owner::Operator,
+                id => Owner::Tenant(TenantId::new(id).unwrap()),
+            }
+        })
+    });
+    let (bridge, news) = bridge_with(Protocol::Udp, 4, hall.clone(), mode, of_call).await;
+    let mut bob = House { bridge, hall, news };
+    let ann = house(Protocol::Udp, 4).await;
+    let mut seen = Vec::new();
+    for index in 0..owners.map_or(2, <[&str]>::len) {
+        let call = NewCall {
+            identity: format!("phone-{index}"),
+            room: format!("out-{index}"),
+            ..House::new_call(&bob, Protocol::Udp)
+        };
+        ann.bridge.call(call).await.unwrap();
+        let news = loop {
+            let news = timeout(PATIENCE, bob.news.recv()).await.unwrap().unwrap();
+            if news.status == CallStatus::Ringing {
+                break news;
+            }
+        };
+        while bob.hall.0.lock().unwrap().len() <= index {
+            tokio::task::yield_now().await;
+        }
+        bob.hall.tell(LinkEvent::Listened);
+        bob.becomes(CallStatus::Active).await;
+        seen.push((bob.hall.joined(), news));
+    }
+    seen
+}
+
+#[tokio::test]
+async fn calls_share_a_room_or_have_one_each_as_the_mode_says() {
+    for (mode, shared) in [(RoomMode::Number, true), (RoomMode::Call, false)] {
+        let calls = rooms_of_calls(mode, None).await;
+        let [(first, _), (further, news)] = calls.as_slice() else {
+            panic!("{calls:?}")
+        };
+        assert_eq!(first.room, "call-+14155550199");
+        let own = format!("call-+14155550199_{}", news.sip_call_id);
+        let expected = if shared { &first.room } else { &own };
+        assert_eq!((&further.room, &news.room), (expected, expected));
+        // Nobody asks whose they are.
+        assert_eq!(
+            (&further.principal, &further.owner),
+            (&Principal::Operator, &None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_joins_for_its_owner_and_never_where_another_owners_call_lasts() {
+    const OWNERS: [&str; 4] = ["a", "a", "b", ""];
+    let calls = rooms_of_calls(RoomMode::Number, Some(&OWNERS)).await;
+    for ((join, news), id) in calls.iter().zip(OWNERS) {
+        let (owner, principal) = match id {
+            "" => (Owner::Operator, Principal::Operator),
+            id => {
+                let tenant = TenantId::new(id).unwrap();
+                (Owner::Tenant(tenant.clone()), Principal::Tenant(tenant))
+            }
+        };
+        assert_eq!(
+            (&join.owner, &join.principal),
+            (&Some(owner.clone()), &principal)
+        );
+        assert_eq!(news.owner, Some(owner));
+        assert_eq!(join.room, news.room);
+        let own = format!("call-+14155550199_{}", news.sip_call_id);
+        let expected = if id == "a" { "call-+14155550199" } else { &own };
+        assert_eq!(join.room, expected);
     }
 }

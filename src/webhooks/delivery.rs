@@ -104,7 +104,7 @@ impl Postman {
         Ok(Self {
             spool,
             round: Arc::new(round),
-            queue: Queue::new(settings.patience),
+            queue: Queue::new(settings.patience, settings.share),
         })
     }
 
@@ -118,7 +118,9 @@ impl Postman {
         let mut under_way = JoinSet::<Delivered>::new();
         for slip in found {
             let lane = slip.to.lane();
-            self.queue.add(lane, (String::new(), slip), Instant::now());
+            let of = slip.of.clone();
+            self.queue
+                .add(lane, of, (String::new(), slip), Instant::now());
         }
         loop {
             while let Some(due) = self.queue.next(Instant::now()) {
@@ -133,7 +135,10 @@ impl Postman {
             tokio::select! {
                 () = closing.cancelled() => return,
                 slip = slips.recv() => match slip {
-                    Some(slip) => self.queue.add(slip.1.to.lane(), slip, Instant::now()),
+                    Some(slip) => {
+                        let (lane, of) = (slip.1.to.lane(), slip.1.of.clone());
+                        self.queue.add(lane, of, slip, Instant::now());
+                    }
                     None => return,
                 },
                 Some(ended) = under_way.join_next() => {

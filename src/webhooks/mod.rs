@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{HttpUrl, Secret, Settings};
 use crate::outgoing::Authorities;
 use crate::outgoing::reach::Reach;
+use crate::quotas::{FairQueue, Kind, Party, Share};
 use crate::telemetry::metrics;
 use delivery::Postman;
 pub use notice::{Notice, NoticeEvent, RecordingFile, TransferOutcome};
@@ -36,11 +37,19 @@ use spool::{Bounds, Slip, Spool, Webhook};
 pub const MIN_SECRET_BYTES: usize = 16;
 /// Where they wait, below the data folder.
 const FOLDER: &str = "webhooks";
-const BOUNDS: Bounds = Bounds {
-    count: 10_000,
-    count_of_one: 8_000,
-    bytes: 64 << 20,
-};
+const COUNT: usize = 10_000;
+const COUNT_OF_ONE: usize = 8_000;
+const BYTES: u64 = 64 << 20;
+/// Written at once: whoever brings more waits for their turn.
+const WRITTEN_AT_ONCE: usize = 8;
+
+/// For whom a webhook counts while it waits, and whether it is one of those about recordings, which have places of their
+/// own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Source {
+    party: Party,
+    recording: bool,
+}
 
 /// Who gets a webhook: where, with whose signature, and how far away that may be.
 #[derive(Clone, PartialEq, Eq)]
@@ -139,6 +148,8 @@ pub struct WebhookSettings {
     pub hooks: HookKeys,
     /// How long each is tried, counted anew when the server starts.
     pub patience: Duration,
+    /// What one party may have of the places.
+    pub share: Share,
 }
 
 impl WebhookSettings {
@@ -155,6 +166,7 @@ impl WebhookSettings {
             }),
             hooks,
             patience: own.retry_seconds,
+            share: Share::of(settings),
         }
     }
 }
@@ -198,6 +210,7 @@ pub struct Webhooks {
     slips: mpsc::Sender<(String, Slip)>,
     /// Webhooks on their way to the disk.
     writing: TaskTracker,
+    writers: FairQueue,
     /// Where they are written: sessions, and the threads that they live on, end before it does.
     runtime: Handle,
     closing: CancellationToken,
@@ -207,9 +220,15 @@ impl Webhooks {
     /// Opens the spool and begins to deliver what an earlier process has left in it. Blocks for as long as that takes to
     /// read; must be called in a runtime.
     pub fn open(settings: &WebhookSettings, authorities: &Authorities) -> io::Result<Self> {
-        let (spool, found) = Spool::open(settings.folder.clone(), BOUNDS)?;
+        let bounds = Bounds {
+            count: COUNT,
+            count_of_one: COUNT_OF_ONE,
+            bytes: BYTES,
+            share: settings.share,
+        };
+        let (spool, found) = Spool::open(settings.folder.clone(), bounds)?;
         let spool = Arc::new(spool);
-        let (slips, receiver) = mpsc::channel(BOUNDS.count);
+        let (slips, receiver) = mpsc::channel(2 * COUNT);
         let closing = CancellationToken::new();
         let postman = Postman::new(Arc::clone(&spool), settings, authorities)?;
         tokio::spawn(postman.run(found, receiver, closing.clone()));
@@ -218,6 +237,7 @@ impl Webhooks {
             told: settings.receiver.is_some(),
             slips,
             writing: TaskTracker::new(),
+            writers: FairQueue::new(WRITTEN_AT_ONCE, settings.share),
             runtime: Handle::current(),
             closing,
         })
@@ -231,8 +251,13 @@ impl Webhooks {
         }
         match serde_json::to_string(notice) {
             Ok(body) => drop(
-                self.post(notice.event_id(), Addressee::Settings, body)
-                    .await,
+                self.post(
+                    notice.event_id(),
+                    Addressee::Settings,
+                    notice.source(),
+                    body,
+                )
+                .await,
             ),
             Err(error) => tracing::error!(%error, "a webhook cannot be written"),
         }
@@ -247,22 +272,35 @@ impl Webhooks {
         }
     }
 
-    /// Sends `body` (JSON) to a receiver of its own under this id. When this returns it will be told, whatever happens to
-    /// the process.
+    /// Sends `body` (JSON) to a receiver of somebody's own under this id. When this returns it will be told, whatever happens
+    /// to the process.
     pub async fn send(
         &self,
         id: uuid::Uuid,
         to: HookAddress,
+        of: Party,
         body: String,
     ) -> Result<(), SpoolError> {
-        self.post(id, Addressee::Hook(to), body).await
+        let source = Source {
+            party: of,
+            recording: false,
+        };
+        self.post(id, Addressee::Hook(to), source, body).await
     }
 
-    async fn post(&self, id: uuid::Uuid, to: Addressee, body: String) -> Result<(), SpoolError> {
+    async fn post(
+        &self,
+        id: uuid::Uuid,
+        to: Addressee,
+        of: Source,
+        body: String,
+    ) -> Result<(), SpoolError> {
+        let _turn = self.writers.acquire(&of.party).await;
         let id = id.to_string();
         let webhook = Webhook {
             id: id.clone(),
             to,
+            of,
             body,
         };
         let spool = Arc::clone(&self.spool);
@@ -278,6 +316,9 @@ impl Webhooks {
             }
             Err(error) => {
                 metrics::webhook_lost(metrics::WebhookLoss::Spool);
+                if matches!(error, SpoolError::Quota(_)) {
+                    metrics::quota_refused(Kind::Webhooks);
+                }
                 tracing::error!(%error, "a webhook cannot be kept and is lost");
                 Err(error)
             }

@@ -6,6 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::Source;
+use crate::auth::TenantId;
+use crate::quotas::Party;
+
 /// The body of a webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Notice {
@@ -20,6 +24,9 @@ pub struct Notice {
     /// What happened.
     #[serde(flatten)]
     pub event: NoticeEvent,
+    /// For whom it counts while it waits.
+    #[serde(skip)]
+    pub party: Party,
 }
 
 /// What happened, by its name in `event`.
@@ -156,6 +163,28 @@ impl Notice {
             tenant: tenant.map(str::to_owned),
             timestamp: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             event,
+            party: tenant
+                .and_then(|tenant| TenantId::new(tenant).ok())
+                .map_or(Party::Operator, Party::Tenant),
+        }
+    }
+
+    /// The same, counted for somebody of whom the notice does not tell.
+    #[must_use]
+    pub fn counted_for(self, party: Party) -> Self {
+        Self { party, ..self }
+    }
+
+    /// For whom it counts, and among what.
+    pub(super) fn source(&self) -> Source {
+        Source {
+            party: self.party.clone(),
+            recording: match self.event {
+                NoticeEvent::RecordingStored(_) | NoticeEvent::RecordingFailed { .. } => true,
+                NoticeEvent::SessionEnded { .. }
+                | NoticeEvent::CallStatus { .. }
+                | NoticeEvent::TransferStatus { .. } => false,
+            },
         }
     }
 }

@@ -1,11 +1,15 @@
 //! Which webhook is delivered when: each receiver has a lane of its own, so that a slow one delays nobody else, and
-//! within a lane one that is refused delays none that are not. Knows neither disk nor network.
+//! within a lane those for whom it counts take turns, and one that is refused delays none that are not. Knows neither disk
+//! nor network.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use super::Source;
+use crate::quotas::{Share, Tally};
 
 /// Deliveries under way at once, in all and to one receiver.
 const AT_ONCE: usize = 256;
@@ -43,14 +47,18 @@ struct Waiting<T> {
 #[derive(Debug)]
 pub(super) struct Due<K, T> {
     pub(super) lane: K,
+    of: Source,
     pub(super) item: T,
     attempts: u32,
     until: Instant,
 }
 
+type InTime<T> = BTreeMap<(Instant, u64), Waiting<T>>;
+
 #[derive(Debug)]
 struct Lane<T> {
-    waiting: BTreeMap<(Instant, u64), Waiting<T>>,
+    /// Whoever had a turn comes last.
+    waiting: VecDeque<(Source, InTime<T>)>,
     under_way: usize,
     /// The last thing that was heard of the receiver was nothing: one at a time asks whether it is back.
     away: bool,
@@ -60,63 +68,70 @@ struct Lane<T> {
 #[derive(Debug)]
 pub(super) struct Queue<K, T> {
     lanes: HashMap<K, Lane<T>>,
-    under_way: usize,
+    /// Those under way.
+    tally: Tally,
     serial: u64,
     patience: Duration,
 }
 
 impl<K: Clone + Eq + Hash, T> Queue<K, T> {
     /// Lanes in which nothing is tried again once it has waited for `patience`.
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(super) fn new(patience: Duration, share: Share) -> Self {
         Self {
             lanes: HashMap::new(),
-            under_way: 0,
+            tally: Tally::new(AT_ONCE as u64, share),
             serial: 0,
             patience,
         }
     }
 
-    /// Something new for a receiver.
-    pub(super) fn add(&mut self, lane: K, item: T, now: Instant) {
+    /// Something new for a receiver, which counts for somebody.
+    pub(super) fn add(&mut self, lane: K, of: Source, item: T, now: Instant) {
         let waiting = Waiting {
             item,
             attempts: 0,
             until: now + self.patience,
         };
-        self.wait(lane, waiting, now);
+        self.wait(lane, of, waiting, now);
     }
 
-    fn wait(&mut self, lane: K, waiting: Waiting<T>, due: Instant) {
+    fn wait(&mut self, lane: K, of: Source, waiting: Waiting<T>, due: Instant) {
         self.serial += 1;
         let lane = self.lanes.entry(lane).or_insert_with(|| Lane {
-            waiting: BTreeMap::new(),
+            waiting: VecDeque::new(),
             under_way: 0,
             away: false,
         });
-        lane.waiting.insert((due, self.serial), waiting);
+        let key = (due, self.serial);
+        match lane.waiting.iter_mut().find(|(other, _)| *other == of) {
+            Some((_, known)) => drop(known.insert(key, waiting)),
+            None => lane
+                .waiting
+                .push_back((of, BTreeMap::from([(key, waiting)]))),
+        }
     }
 
     /// How many wait or are under way.
     pub(super) fn len(&self) -> usize {
-        self.under_way
-            + self
-                .lanes
-                .values()
-                .map(|lane| lane.waiting.len())
-                .sum::<usize>()
+        let waiting = self.lanes.values().flat_map(|lane| &lane.waiting);
+        let waiting: usize = waiting.map(|(_, items)| items.len()).sum();
+        usize::try_from(self.tally.total()).unwrap_or(usize::MAX) + waiting
     }
 
-    /// Takes what may be delivered now: of all receivers that have something due, the one that has waited longest.
+    /// Takes what may be delivered now: of all receivers that have something due, of whoever's turn it is, the one that has
+    /// waited longest.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due<K, T>> {
-        if self.under_way >= AT_ONCE {
+        if self.tally.free() == 0 {
             return None;
         }
+        let tally = &self.tally;
         let free = self.lanes.iter_mut().filter(|(_, lane)| lane.has_place());
         let first = free.filter_map(|(key, lane)| {
-            let (&due, _) = lane.waiting.first_key_value()?;
-            (due.0 <= now).then_some((due, key, lane))
+            let (at, due) = lane.first(now, tally)?;
+            Some((due, key, lane, at))
         });
-        let (_, key, lane) = first.min_by_key(|(due, ..)| *due)?;
+        let (_, key, lane, at) = first.min_by_key(|(due, ..)| *due)?;
+        let (of, mut items) = lane.waiting.remove(at)?;
         let (
             _,
             Waiting {
@@ -124,11 +139,15 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
                 attempts,
                 until,
             },
-        ) = lane.waiting.pop_first()?;
+        ) = items.pop_first()?;
+        if !items.is_empty() {
+            lane.waiting.push_back((of.clone(), items));
+        }
         lane.under_way += 1;
-        self.under_way += 1;
+        self.tally.hold(&of.party, 1);
         Some(Due {
             lane: key.clone(),
+            of,
             item,
             attempts,
             until,
@@ -137,11 +156,11 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
 
     /// When [`Self::next`] has something that it does not have now, if nothing else happens.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        if self.under_way >= AT_ONCE {
-            return None;
-        }
         let free = self.lanes.values().filter(|lane| lane.has_place());
-        free.filter_map(|lane| Some(lane.waiting.first_key_value()?.0.0))
+        let waiting = free.flat_map(|lane| &lane.waiting);
+        // Those who have too many under way wait for one of these to end.
+        let may = waiting.filter(|(of, _)| self.tally.check(&of.party, 1).is_ok());
+        may.filter_map(|(_, items)| Some(items.first_key_value()?.0.0))
             .min()
     }
 
@@ -156,11 +175,12 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
     ) -> Vec<(T, bool)> {
         let Due {
             lane: key,
+            of,
             item,
             attempts,
             until,
         } = due;
-        self.under_way = self.under_way.saturating_sub(1);
+        self.tally.release(&of.party, 1);
         let mut over = Vec::new();
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.under_way = lane.under_way.saturating_sub(1);
@@ -181,7 +201,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
                     attempts: attempts.saturating_add(1),
                     until,
                 };
-                self.wait(key.clone(), waiting, now + pause);
+                self.wait(key.clone(), of, waiting, now + pause);
             }
         }
         if self.lanes.get(&key).is_some_and(Lane::is_over) {
@@ -200,20 +220,34 @@ impl<T> Lane<T> {
         self.under_way == 0 && self.waiting.is_empty()
     }
 
+    /// Whose turn it is of those who have something due and may have more under way, and since when it is due.
+    fn first(&self, now: Instant, tally: &Tally) -> Option<(usize, (Instant, u64))> {
+        let mut waiting = self.waiting.iter().enumerate();
+        waiting.find_map(|(at, (of, items))| {
+            let (&due, _) = items.first_key_value()?;
+            (due.0 <= now && tally.check(&of.party, 1).is_ok()).then_some((at, due))
+        })
+    }
+
     /// What one delivery says about the receiver counts for everything that waits for it.
     fn heard(&mut self, outcome: Outcome, now: Instant, over: &mut Vec<(T, bool)>) {
         let was_away = std::mem::replace(&mut self.away, outcome == Outcome::Away);
         if self.away {
-            let (late, rest) = std::mem::take(&mut self.waiting)
-                .into_iter()
-                .partition::<BTreeMap<_, _>, _>(|(_, waiting)| now >= waiting.until);
-            self.waiting = rest;
-            over.extend(late.into_values().map(|waiting| (waiting.item, false)));
+            for (_, items) in &mut self.waiting {
+                let (late, rest) = std::mem::take(items)
+                    .into_iter()
+                    .partition::<InTime<T>, _>(|(_, waiting)| now >= waiting.until);
+                *items = rest;
+                over.extend(late.into_values().map(|waiting| (waiting.item, false)));
+            }
+            self.waiting.retain(|(_, items)| !items.is_empty());
         } else if was_away {
-            let all = std::mem::take(&mut self.waiting).into_iter();
-            self.waiting = all
-                .map(|((due, serial), one)| ((due.min(now), serial), one))
-                .collect();
+            for (_, items) in &mut self.waiting {
+                let all = std::mem::take(items).into_iter();
+                *items = all
+                    .map(|((due, serial), one)| ((due.min(now), serial), one))
+                    .collect();
+            }
         }
     }
 }
@@ -239,22 +273,58 @@ mod tests {
     #[test]
     fn a_receiver_that_does_not_answer_delays_nobody_else() {
         let now = Instant::now();
-        let mut queue = Queue::new(PATIENCE);
+        let mut queue = Queue::new(PATIENCE, Share::default());
         for item in 0..100 {
-            queue.add("slow", item, now);
+            queue.add("slow", Source::default(), item, now);
         }
         let slow: Vec<_> = std::iter::from_fn(|| queue.next(now)).collect();
         assert_eq!(slow.len(), AT_ONCE_TO_ONE);
-        queue.add("quick", 100, now);
+        queue.add("quick", Source::default(), 100, now);
         assert_eq!(queue.next(now).unwrap().item, 100);
+    }
+
+    fn of(tenant: &str, recording: bool) -> Source {
+        let tenant = crate::auth::TenantId::new(tenant).unwrap();
+        Source {
+            party: crate::quotas::Party::Tenant(tenant),
+            recording,
+        }
+    }
+
+    #[test]
+    fn thousands_of_one_tenant_delay_anothers_by_one_round() {
+        let now = Instant::now();
+        let mut queue = Queue::new(PATIENCE, Share::default());
+        for item in 0..5_000 {
+            queue.add("settings", of("greedy", false), item, now);
+        }
+        queue.add("settings", of("greedy", true), 7_000, now);
+        queue.add("settings", of("innocent", true), 9_000, now);
+        let first: Vec<_> = std::iter::from_fn(|| queue.next(now)).collect();
+        let first: Vec<_> = first.into_iter().map(|due| due.item).collect();
+        assert_eq!(first, [0, 7_000, 9_000, 1]);
+    }
+
+    #[test]
+    fn a_tenant_with_many_slow_receivers_leaves_deliveries_to_others() {
+        let now = Instant::now();
+        let mut queue = Queue::new(PATIENCE, Share::default());
+        for lane in 0..1_000 {
+            queue.add(lane, of("greedy", false), lane, now);
+        }
+        while queue.next(now).is_some() {}
+        assert_eq!(queue.next_due(), None);
+        queue.add(2_000, of("innocent", false), 2_000, now);
+        assert_eq!(queue.next_due(), Some(now));
+        assert_eq!(queue.next(now).unwrap().item, 2_000);
     }
 
     #[test]
     fn one_that_is_refused_delays_none_that_are_not() {
         let now = Instant::now();
-        let mut queue = Queue::new(PATIENCE);
-        queue.add("a", 1, now);
-        queue.add("a", 2, now);
+        let mut queue = Queue::new(PATIENCE, Share::default());
+        queue.add("a", Source::default(), 1, now);
+        queue.add("a", Source::default(), 2, now);
         let first = queue.next(now).unwrap();
         assert!(queue.finished(first, REFUSED, now, 0.0).is_empty());
         let second = queue.next(now).unwrap();
@@ -271,9 +341,9 @@ mod tests {
     #[test]
     fn one_asks_whether_a_receiver_is_back_and_the_others_follow_at_once() {
         let now = Instant::now();
-        let mut queue = Queue::new(PATIENCE);
+        let mut queue = Queue::new(PATIENCE, Share::default());
         for item in 0..10 {
-            queue.add("a", item, now);
+            queue.add("a", Source::default(), item, now);
         }
         let tried: Vec<_> = std::iter::from_fn(|| queue.next(now)).collect();
         for due in tried {
@@ -294,8 +364,8 @@ mod tests {
     fn attempts_go_on_for_the_whole_patience_and_no_longer() {
         let mut now = Instant::now();
         let begin = now;
-        let mut queue = Queue::new(PATIENCE);
-        queue.add("a", 1, now);
+        let mut queue = Queue::new(PATIENCE, Share::default());
+        queue.add("a", Source::default(), 1, now);
         let mut attempts = 0;
         loop {
             let due = queue.next(now).unwrap();
@@ -315,8 +385,8 @@ mod tests {
     fn a_receiver_may_say_when_it_wants_to_be_asked_again_within_bounds() {
         let now = Instant::now();
         for (asked, pause) in [(second(7), second(7)), (second(100_000), LONGEST_PAUSE)] {
-            let mut queue = Queue::new(PATIENCE);
-            queue.add("a", 1, now);
+            let mut queue = Queue::new(PATIENCE, Share::default());
+            queue.add("a", Source::default(), 1, now);
             let due = queue.next(now).unwrap();
             let refused = Outcome::Refused {
                 retry_after: Some(asked),

@@ -1,6 +1,6 @@
 //! Events of embedded rooms, posted as a LiveKit server posts them: signed with the key pair of the rooms, those of one
-//! room one behind the other, tried for half a minute and then given up. They are kept in memory only: whoever relies on
-//! them asks the room service what is, as with LiveKit.
+//! room one behind the other, tried for half a minute and then given up. The owners of rooms take turns, and share the places.
+//! Events are kept in memory only: whoever relies on them asks the room service what is, as with LiveKit.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -22,6 +22,7 @@ use crate::config::{HttpUrl, Settings};
 use crate::outgoing::Authorities;
 use crate::outgoing::reach::Reach;
 use crate::providers::ApiKey;
+use crate::quotas::{InTurn, Party, Share, Tally};
 use crate::telemetry::metrics::{self, WebhookLoss};
 
 /// Of LiveKit's webhooks.
@@ -43,10 +44,13 @@ const PAUSES: [Duration; 4] = [
     Duration::from_secs(8),
 ];
 
+/// An event, and for whom its room counts.
+type Happened = (Arc<WebhookEvent>, Party);
+
 /// Posts events to every address of `rtc.webhook_urls`. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct RoomEvents {
-    addresses: Vec<mpsc::Sender<Arc<WebhookEvent>>>,
+    addresses: Vec<mpsc::Sender<Happened>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -65,7 +69,8 @@ impl RoomEvents {
                 reach: reach(settings),
                 clients: Clients::new(authorities)?,
             };
-            tasks.spawn(run(Arc::new(post), receiver, closing.clone()));
+            let lanes = Lanes::new(Share::of(settings));
+            tasks.spawn(run(Arc::new(post), lanes, receiver, closing.clone()));
             addresses.push(sender);
         }
         Ok(Self {
@@ -75,10 +80,13 @@ impl RoomEvents {
         })
     }
 
-    /// Hands an event in. Where too many wait already it is lost and counted.
-    pub fn tell(&self, event: &Arc<WebhookEvent>) {
+    /// Hands in an event of a room that counts for somebody. Where too many of the room or of theirs wait already it is lost
+    /// and counted.
+    pub async fn tell(&self, event: &Arc<WebhookEvent>, of: Party) {
         for address in &self.addresses {
-            if address.try_send(Arc::clone(event)).is_err() {
+            // Waits for the task to put away what came before, never for a receiver. Fails when it has given up.
+            let happened = (Arc::clone(event), of.clone());
+            if address.send(happened).await.is_err() {
                 metrics::webhook_lost(WebhookLoss::Receiver);
             }
         }
@@ -113,10 +121,10 @@ pub(super) fn problems(settings: &Settings) -> Vec<String> {
 /// Posts what comes until nothing can come any more and all of it is out.
 async fn run(
     post: Arc<Post>,
-    mut events: mpsc::Receiver<Arc<WebhookEvent>>,
+    mut lanes: Lanes,
+    mut events: mpsc::Receiver<Happened>,
     closing: CancellationToken,
 ) {
-    let mut lanes = Lanes::default();
     let mut under_way = JoinSet::new();
     let mut open = true;
     loop {
@@ -124,7 +132,7 @@ async fn run(
             let post = Arc::clone(&post);
             under_way.spawn(async move {
                 post.deliver(&waiting).await;
-                room
+                (room, waiting.of)
             });
         }
         if !open && under_way.is_empty() {
@@ -133,13 +141,13 @@ async fn run(
         tokio::select! {
             () = closing.cancelled() => return,
             event = events.recv(), if open => match event {
-                Some(event) => lanes.add(event, Instant::now()),
+                Some((event, of)) => lanes.add(event, of, Instant::now()),
                 None => open = false,
             },
             Some(ended) = under_way.join_next() => {
                 // A delivery does not panic.
-                if let Ok(room) = ended {
-                    lanes.ended(&room);
+                if let Ok((room, of)) = ended {
+                    lanes.ended(&room, &of);
                 }
             }
         }
@@ -150,62 +158,71 @@ async fn run(
 #[derive(Debug)]
 struct Waiting {
     event: Arc<WebhookEvent>,
+    /// For whom its room counted.
+    of: Party,
     until: Instant,
 }
 
-/// What waits, by room. A room is in `order` once for as long as something of it waits and nothing is under way.
-#[derive(Debug, Default)]
+/// What waits, by room. A room is in `order` once for as long as something of it waits and nothing is under way; it has the
+/// turn of whoever it counted for when the first that waits has happened.
+#[derive(Debug)]
 struct Lanes {
     rooms: HashMap<String, VecDeque<Waiting>>,
-    order: VecDeque<String>,
-    waiting: usize,
-    under_way: usize,
+    order: InTurn<Party, String>,
+    waiting: Tally,
+    under_way: Tally,
 }
 
 impl Lanes {
-    fn add(&mut self, event: Arc<WebhookEvent>, now: Instant) {
-        let room = event
-            .room
-            .as_ref()
-            .map(|room| room.name.clone())
-            .unwrap_or_default();
-        let known = self.rooms.contains_key(&room);
-        let lane = self.rooms.entry(room.clone()).or_default();
-        if lane.len() >= MOST_OF_A_ROOM || self.waiting >= MOST_WAITING {
-            metrics::webhook_lost(WebhookLoss::Receiver);
-            if !known {
-                self.rooms.remove(&room);
-            }
-            return;
-        }
-        self.waiting += 1;
-        lane.push_back(Waiting {
-            event,
-            until: now + PATIENCE,
-        });
-        if !known {
-            self.order.push_back(room);
+    /// Of whose places nobody has more than this share.
+    fn new(share: Share) -> Self {
+        Self {
+            rooms: HashMap::new(),
+            order: InTurn::default(),
+            waiting: Tally::new(MOST_WAITING as u64, share),
+            under_way: Tally::new(MOST_AT_ONCE as u64, share),
         }
     }
 
-    /// The next event that may be posted, of the room that has waited longest.
+    fn add(&mut self, event: Arc<WebhookEvent>, of: Party, now: Instant) {
+        let room = event.room.as_ref();
+        let room = room.map(|room| room.name.clone()).unwrap_or_default();
+        let known = self.rooms.get(&room);
+        let full = known.is_some_and(|lane| lane.len() >= MOST_OF_A_ROOM);
+        if full || self.waiting.take(&of, 1).is_err() {
+            metrics::webhook_lost(WebhookLoss::Receiver);
+            return;
+        }
+        if known.is_none() {
+            self.order.push(of.clone(), room.clone());
+        }
+        self.rooms.entry(room).or_default().push_back(Waiting {
+            event,
+            of,
+            until: now + PATIENCE,
+        });
+    }
+
+    /// The next event that may be posted, of whoever's turn it is, of the room of theirs that has waited longest.
     fn next(&mut self) -> Option<(String, Waiting)> {
-        if self.under_way >= MOST_AT_ONCE {
+        let under_way = &self.under_way;
+        if under_way.free() == 0 {
             return None;
         }
-        let room = self.order.pop_front()?;
+        let may = |of: &Party| under_way.check(of, 1).is_ok();
+        let (_, room) = self.order.pop(may)?;
         let waiting = self.rooms.get_mut(&room)?.pop_front()?;
-        self.waiting = self.waiting.saturating_sub(1);
-        self.under_way += 1;
+        self.waiting.release(&waiting.of, 1);
+        self.under_way.hold(&waiting.of, 1);
         Some((room, waiting))
     }
 
-    /// What was under way of this room is out.
-    fn ended(&mut self, room: &str) {
-        self.under_way = self.under_way.saturating_sub(1);
-        match self.rooms.get(room) {
-            Some(lane) if !lane.is_empty() => self.order.push_back(room.to_owned()),
-            _ => drop(self.rooms.remove(room)),
+    /// What was under way of this room, for whom it counts, is out.
+    fn ended(&mut self, room: &str, of: &Party) {
+        self.under_way.release(of, 1);
+        match self.rooms.get(room).and_then(VecDeque::front) {
+            Some(next) => self.order.push(next.of.clone(), room.to_owned()),
+            None => drop(self.rooms.remove(room)),
         }
     }
 }
@@ -304,6 +321,14 @@ mod tests {
         })
     }
 
+    fn tenant(id: &str) -> Party {
+        Party::Tenant(crate::auth::TenantId::new(id).unwrap())
+    }
+
+    fn lanes() -> Lanes {
+        Lanes::new(Share::default())
+    }
+
     fn next(lanes: &mut Lanes) -> Option<(String, String)> {
         let (room, waiting) = lanes.next()?;
         Some((room, waiting.event.id.clone()))
@@ -312,41 +337,70 @@ mod tests {
     #[test]
     fn events_of_a_room_are_posted_one_behind_the_other_and_delay_no_other_room() {
         let now = Instant::now();
-        let mut lanes = Lanes::default();
+        let mut lanes = lanes();
+        let nobody = Party::Operator;
         for id in 0..3 {
-            lanes.add(event("a", id), now);
+            lanes.add(event("a", id), nobody.clone(), now);
         }
-        lanes.add(event("b", 9), now);
+        lanes.add(event("b", 9), nobody.clone(), now);
         let own = |room: &str, id: &str| Some((room.to_owned(), id.to_owned()));
         assert_eq!(next(&mut lanes), own("a", "0"));
         assert_eq!(next(&mut lanes), own("b", "9"));
         assert_eq!(next(&mut lanes), None);
-        lanes.ended("a");
+        lanes.ended("a", &nobody);
         assert_eq!(next(&mut lanes), own("a", "1"));
-        lanes.add(event("a", 3), now);
+        lanes.add(event("a", 3), nobody.clone(), now);
         assert_eq!(next(&mut lanes), None);
         for id in ["2", "3"] {
-            lanes.ended("a");
+            lanes.ended("a", &nobody);
             assert_eq!(next(&mut lanes), own("a", id));
         }
-        lanes.ended("a");
-        lanes.ended("b");
+        lanes.ended("a", &nobody);
+        lanes.ended("b", &nobody);
         assert!(lanes.rooms.is_empty() && lanes.order.is_empty());
-        assert_eq!((lanes.waiting, lanes.under_way), (0, 0));
+        assert!(lanes.waiting.is_empty() && lanes.under_way.is_empty());
     }
 
     #[test]
     fn what_waits_is_bounded_by_room_and_in_all() {
-        let now = Instant::now();
-        let mut lanes = Lanes::default();
+        let (now, nobody) = (Instant::now(), Party::Operator);
+        let mut lanes = lanes();
         for id in 0..2 * MOST_OF_A_ROOM {
-            lanes.add(event("a", id), now);
+            lanes.add(event("a", id), nobody.clone(), now);
         }
-        assert_eq!(lanes.waiting, MOST_OF_A_ROOM);
+        assert_eq!(lanes.waiting.total(), MOST_OF_A_ROOM as u64);
         for room in 0..2 * MOST_WAITING {
-            lanes.add(event(&room.to_string(), 0), now);
+            lanes.add(event(&room.to_string(), 0), nobody.clone(), now);
         }
-        assert_eq!(lanes.waiting, MOST_WAITING);
+        assert_eq!(lanes.waiting.total(), MOST_WAITING as u64);
         assert!(lanes.rooms.len() <= MOST_WAITING);
+    }
+
+    #[test]
+    fn thousands_of_rooms_of_one_tenant_neither_delay_nor_lose_anothers_event() {
+        let now = Instant::now();
+        let mut lanes = lanes();
+        for room in 0..2 * MOST_WAITING {
+            lanes.add(event(&room.to_string(), room), tenant("greedy"), now);
+        }
+        while lanes.next().is_some() {}
+        lanes.add(event("small", 1), tenant("innocent"), now);
+        // Although nothing of the other's is out, and before whatever of theirs waits.
+        assert_eq!(next(&mut lanes).unwrap().0, "small");
+    }
+
+    #[test]
+    fn a_room_that_becomes_anothers_keeps_its_order_and_counts_for_each_in_turn() {
+        let now = Instant::now();
+        let mut lanes = lanes();
+        lanes.add(event("room", 1), tenant("a"), now);
+        lanes.add(event("room", 2), tenant("b"), now);
+        let (room, first) = lanes.next().unwrap();
+        assert!(lanes.next().is_none());
+        lanes.ended(&room, &first.of);
+        let (room, second) = lanes.next().unwrap();
+        assert_eq!([&first.of, &second.of], [&tenant("a"), &tenant("b")]);
+        lanes.ended(&room, &second.of);
+        assert!(lanes.rooms.is_empty() && lanes.under_way.is_empty());
     }
 }

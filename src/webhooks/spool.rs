@@ -1,10 +1,12 @@
 //! Webhooks on disk, from the moment when somebody relies on them until their receiver has them: one file each, written
-//! entirely or not at all, bounded in number and bytes. Everything here blocks; when to deliver what is not decided here.
+//! entirely or not at all, bounded in number and bytes, of each [`Party`] too. What is told of recordings has places of its
+//! own, which nothing else takes. Everything here blocks; when to deliver what is not decided here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -12,27 +14,31 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Addressee, HookAddress, Lane};
+use super::{Addressee, HookAddress, Lane, Source};
+use crate::auth::TenantId;
+use crate::quotas::{Kind, Party, Refused, Share, Tally, Why};
 
 /// How a file's name ends, and how it ends when the file cannot be read and is left for somebody to look at.
 const ENDING: &str = "json";
 const UNREADABLE: &str = "unreadable";
 
-/// How much may wait.
+/// How much may wait: of what is told of recordings, and as much again of everything else.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) count: usize,
     /// Of these, for one receiver, so that one that is gone leaves room for the others.
     pub(super) count_of_one: usize,
     pub(super) bytes: u64,
+    /// Of all of it, for one party.
+    pub(super) share: Share,
 }
 
 /// Why a webhook was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// As many wait as may. Those were promised earlier, so the new one is refused.
-    #[error("too many webhooks wait for their receivers")]
-    Full,
+    #[error("{0}")]
+    Quota(Refused),
     /// The disk.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -44,6 +50,7 @@ pub(super) struct Webhook {
     /// The same at each attempt.
     pub(super) id: String,
     pub(super) to: Addressee,
+    pub(super) of: Source,
     /// JSON, sent byte by byte as it is.
     pub(super) body: String,
 }
@@ -52,6 +59,7 @@ pub(super) struct Webhook {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slip {
     pub(super) to: Addressee,
+    pub(super) of: Source,
     file: String,
     bytes: u64,
 }
@@ -62,6 +70,14 @@ struct Stored {
     /// Absent where it goes to the receiver of the settings, as they are when it is delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     to: Option<StoredAddress>,
+    /// For whom it counts; absent where it is whoever runs the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<IpAddr>,
+    /// Whether it is about a recording.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    recording: bool,
     body: String,
 }
 
@@ -80,20 +96,72 @@ pub(super) struct Spool {
     held: Mutex<Held>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
-    count: usize,
-    count_of: HashMap<Lane, usize>,
-    bytes: u64,
+    recordings: Places,
+    others: Places,
     /// Makes names of one millisecond differ, in order.
     serial: u64,
 }
 
 impl Held {
-    fn take(&mut self, lane: Lane, bytes: u64) {
-        self.count += 1;
+    fn new(bounds: Bounds) -> Self {
+        Self {
+            recordings: Places::new(bounds),
+            others: Places::new(bounds),
+            serial: 0,
+        }
+    }
+
+    const fn of(&mut self, source: &Source) -> &mut Places {
+        if source.recording {
+            &mut self.recordings
+        } else {
+            &mut self.others
+        }
+    }
+}
+
+/// What waits of one kind.
+#[derive(Debug)]
+struct Places {
+    count: Tally,
+    count_of: HashMap<Lane, usize>,
+    bytes: Tally,
+}
+
+impl Places {
+    fn new(bounds: Bounds) -> Self {
+        Self {
+            count: Tally::new(bounds.count as u64, bounds.share),
+            count_of: HashMap::new(),
+            bytes: Tally::new(bounds.bytes, bounds.share),
+        }
+    }
+
+    /// Whether one more may wait for a receiver that has room for so many.
+    fn check(&self, lane: &Lane, party: &Party, bytes: u64, of_one: usize) -> Result<(), Why> {
+        let waiting = self.count_of.get(lane).copied().unwrap_or_default();
+        let free = of_one.saturating_sub(waiting) as u64;
+        self.count.check_within(party, 1, free)?;
+        self.bytes.check(party, bytes)
+    }
+
+    fn take(&mut self, lane: Lane, party: &Party, bytes: u64) {
+        self.count.hold(party, 1);
         *self.count_of.entry(lane).or_default() += 1;
-        self.bytes += bytes;
+        self.bytes.hold(party, bytes);
+    }
+
+    fn release(&mut self, lane: Lane, party: &Party, bytes: u64) {
+        self.count.release(party, 1);
+        self.bytes.release(party, bytes);
+        if let Entry::Occupied(mut of_one) = self.count_of.entry(lane) {
+            *of_one.get_mut() -= 1;
+            if *of_one.get() == 0 {
+                of_one.remove();
+            }
+        }
     }
 }
 
@@ -119,15 +187,17 @@ impl Spool {
             }
         }
         names.sort_unstable();
-        let mut held = Held::default();
+        let mut held = Held::new(bounds);
         let mut slips = Vec::new();
         for file in names {
             let path = folder.join(&file);
             match load(&path) {
                 Ok((webhook, bytes)) => {
-                    held.take(webhook.to.lane(), bytes);
+                    let places = held.of(&webhook.of);
+                    places.take(webhook.to.lane(), &webhook.of.party, bytes);
                     slips.push(Slip {
                         to: webhook.to,
+                        of: webhook.of,
                         file,
                         bytes,
                     });
@@ -158,19 +228,26 @@ impl Spool {
         let stored = Stored {
             id: webhook.id.clone(),
             to,
+            tenant: webhook.of.party.tenant().map(|id| id.as_str().to_owned()),
+            address: match webhook.of.party {
+                Party::Address(address) => Some(address),
+                Party::Operator | Party::Tenant(_) => None,
+            },
+            recording: webhook.of.recording,
             body: webhook.body.clone(),
         };
         let text = serde_json::to_vec(&stored).map_err(io::Error::other)?;
         let bytes = text.len() as u64;
-        let file = self.reserve(webhook.to.lane(), bytes, now)?;
+        let file = self.reserve(webhook, bytes, now)?;
         match self.write(&file, &text) {
             Ok(()) => Ok(Slip {
                 to: webhook.to.clone(),
+                of: webhook.of.clone(),
                 file,
                 bytes,
             }),
             Err(error) => {
-                self.release(webhook.to.lane(), bytes);
+                self.release(webhook.to.lane(), &webhook.of, bytes);
                 Err(error.into())
             }
         }
@@ -184,36 +261,32 @@ impl Spool {
     /// Forgets a webhook.
     pub(super) fn remove(&self, slip: &Slip) -> io::Result<()> {
         fs::remove_file(self.folder.join(&slip.file))?;
-        self.release(slip.to.lane(), slip.bytes);
+        self.release(slip.to.lane(), &slip.of, slip.bytes);
         Ok(())
     }
 
-    fn reserve(&self, lane: Lane, bytes: u64, now: SystemTime) -> Result<String, SpoolError> {
+    fn reserve(
+        &self,
+        webhook: &Webhook,
+        bytes: u64,
+        now: SystemTime,
+    ) -> Result<String, SpoolError> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_one = held.count_of.get(&lane).copied().unwrap_or_default();
-        let full = held.count >= self.bounds.count
-            || of_one >= self.bounds.count_of_one
-            || held.bytes + bytes > self.bounds.bytes;
-        if full {
-            return Err(SpoolError::Full);
-        }
-        held.take(lane, bytes);
+        let (lane, party) = (webhook.to.lane(), &webhook.of.party);
+        let places = held.of(&webhook.of);
+        let checked = places.check(&lane, party, bytes, self.bounds.count_of_one);
+        let kind = Kind::Webhooks;
+        checked.map_err(|why| SpoolError::Quota(Refused { kind, why }))?;
+        places.take(lane, party, bytes);
         held.serial += 1;
         let at = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let (at, serial, chance) = (at.as_millis(), held.serial, fastrand::u32(..));
         Ok(format!("{at:014}-{serial:010}-{chance:08x}.{ENDING}"))
     }
 
-    fn release(&self, lane: Lane, bytes: u64) {
+    fn release(&self, lane: Lane, source: &Source, bytes: u64) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.count = held.count.saturating_sub(1);
-        held.bytes = held.bytes.saturating_sub(bytes);
-        if let Entry::Occupied(mut of_one) = held.count_of.entry(lane) {
-            *of_one.get_mut() -= 1;
-            if *of_one.get() == 0 {
-                of_one.remove();
-            }
-        }
+        held.of(source).release(lane, &source.party, bytes);
     }
 
     /// The name appears when everything is on the disk. Such files are readable by this user only.
@@ -242,6 +315,16 @@ fn load(path: &Path) -> io::Result<(Webhook, u64)> {
     let webhook = Webhook {
         id: stored.id,
         to,
+        of: Source {
+            party: match (stored.tenant, stored.address) {
+                (Some(tenant), _) => {
+                    Party::Tenant(TenantId::new(&tenant).map_err(io::Error::other)?)
+                }
+                (None, Some(address)) => Party::Address(address),
+                (None, None) => Party::Operator,
+            },
+            recording: stored.recording,
+        },
         body: stored.body,
     };
     Ok((webhook, text.len() as u64))
@@ -257,12 +340,14 @@ mod tests {
         count: 4,
         count_of_one: 3,
         bytes: 10_000,
+        share: Share::percent(75),
     };
 
     fn webhook(id: &str) -> Webhook {
         Webhook {
             id: id.to_owned(),
             to: Addressee::Settings,
+            of: Source::default(),
             body: format!("{{\"n\":\"{id}\"}}"),
         }
     }
@@ -316,11 +401,11 @@ mod tests {
             body: "x".repeat(10_000),
             ..webhook("c")
         };
-        assert!(matches!(spool.put(&large, now), Err(SpoolError::Full)));
+        assert!(matches!(spool.put(&large, now), Err(SpoolError::Quota(_))));
         spool.put(&webhook("c"), now).unwrap();
         assert!(matches!(
             spool.put(&webhook("d"), now),
-            Err(SpoolError::Full)
+            Err(SpoolError::Quota(_))
         ));
         // Another receiver has room of its own.
         let other = Webhook {
@@ -328,9 +413,77 @@ mod tests {
             ..webhook("e")
         };
         spool.put(&other, now).unwrap();
-        assert!(matches!(spool.put(&other, now), Err(SpoolError::Full)));
+        assert!(matches!(spool.put(&other, now), Err(SpoolError::Quota(_))));
         spool.remove(&first).unwrap();
         spool.put(&webhook("d"), now).unwrap();
+    }
+
+    /// As many as are taken.
+    fn all_of(spool: &Spool, of: &Source) -> usize {
+        let take = |n: usize| {
+            let webhook = Webhook {
+                of: of.clone(),
+                ..webhook(&n.to_string())
+            };
+            spool.put(&webhook, SystemTime::now()).ok()
+        };
+        (0..1_000).map_while(take).count()
+    }
+
+    fn of(party: Party, recording: bool) -> Source {
+        Source { party, recording }
+    }
+
+    fn tenant(id: &str) -> Party {
+        Party::Tenant(TenantId::new(id).unwrap())
+    }
+
+    const WIDE: Bounds = Bounds {
+        count: 40,
+        count_of_one: 32,
+        bytes: 1 << 20,
+        share: Share::percent(75),
+    };
+
+    #[test]
+    fn however_many_sessions_of_strangers_end_a_tenants_webhooks_and_all_recordings_have_places() {
+        let folder = tempfile::tempdir().unwrap();
+        let bounds = Bounds {
+            share: WIDE.share.with_strangers_as_one(),
+            ..WIDE
+        };
+        let (spool, _) = Spool::open(folder.path().to_owned(), bounds).unwrap();
+        let strangers: usize = (0..50)
+            .map(|n| all_of(&spool, &of(Party::Address([192, 0, 2, n].into()), false)))
+            .sum();
+        assert!((10..=24).contains(&strangers), "{strangers}");
+        assert!(all_of(&spool, &of(tenant("a"), false)) >= 4);
+        assert!(all_of(&spool, &of(tenant("a"), true)) >= 24);
+        assert!(all_of(&spool, &of(tenant("b"), true)) >= 4);
+    }
+
+    #[test]
+    fn whose_a_webhook_is_outlives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = [
+            of(tenant("a"), true),
+            of(Party::Address([192, 0, 2, 1].into()), false),
+            of(Party::Operator, false),
+        ];
+        let (spool, _) = Spool::open(folder.path().to_owned(), WIDE).unwrap();
+        for source in &sources {
+            let webhook = Webhook {
+                of: source.clone(),
+                ..webhook("x")
+            };
+            spool.put(&webhook, SystemTime::now()).unwrap();
+        }
+        all_of(&spool, &of(tenant("greedy"), false));
+        let (spool, found) = Spool::open(folder.path().to_owned(), WIDE).unwrap();
+        let kept: Vec<_> = found.iter().take(3).map(|slip| slip.of.clone()).collect();
+        assert_eq!(kept, sources);
+        assert_eq!(all_of(&spool, &of(tenant("greedy"), false)), 0);
+        assert!(all_of(&spool, &of(tenant("b"), false)) > 0);
     }
 
     #[test]

@@ -61,7 +61,7 @@ async fn end(server: &Server, token: &str, stream_id: &str) -> Response {
 
 #[actix_web::test]
 async fn a_session_belongs_to_the_tenant_that_opened_it() {
-    let server = with_secrets(&[]);
+    let server = with_secrets(&[("AUTH_SOCKET", "public")]);
     let _a = session(&server, Some(OF_A), "of-a").await;
     let _b = session(&server, Some(OF_B), "of-b").await;
     let _nobody = session(&server, None, "of-nobody").await;
@@ -81,7 +81,10 @@ async fn a_session_belongs_to_the_tenant_that_opened_it() {
 
 #[actix_web::test]
 async fn a_tenant_has_so_many_sessions_at_once() {
-    let server = with_secrets(&[("LIMITS_SESSIONS_PER_TENANT", "2")]);
+    let server = with_secrets(&[
+        ("AUTH_SOCKET", "public"),
+        ("LIMITS_SESSIONS_PER_TENANT", "2"),
+    ]);
     let bearer = |token| Some(format!("Bearer {token}"));
     let first = session(&server, Some(OF_A), "first").await;
     let _second = session(&server, Some(OF_A), "second").await;
@@ -133,9 +136,9 @@ async fn a_tenant_is_counted_wherever_it_asks_from() {
 #[actix_web::test]
 async fn a_public_socket_takes_no_bad_token_and_a_locked_one_needs_a_good_one() {
     let bad = ["Bearer wrong", "Basic dTpw", "Bearer"].map(Some);
-    let public = with_secrets(&[]);
+    let public = with_secrets(&[("AUTH_SOCKET", "public")]);
     assert!(connect(&public, None).await.is_ok());
-    let locked = with_secrets(&[("AUTH_SOCKET", "required")]);
+    let locked = with_secrets(&[]);
     assert_eq!(connect(&locked, None).await.err(), Some(401));
     for server in [&public, &locked] {
         for authorization in bad {
@@ -219,7 +222,12 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
     ("GET", "/schemas/socket.json", "asked", OPEN),
     ("GET", "/docs", "asked", OPEN),
     ("GET", "/console", "asked", OPEN),
-    ("GET", "/metrics", "asked", locked("200")),
+    (
+        "GET",
+        "/metrics",
+        "asked",
+        behind_the_door(["403 OPERATOR_ONLY", "403 OPERATOR_ONLY", "200"]),
+    ),
     ("GET", "/voices", "of-one-provider", locked("200")),
     ("POST", "/speak", "local-voice", locked("200")),
     // No handshake; whoever is let in is told so. Without a token it is public.
@@ -341,13 +349,20 @@ async fn every_operation_of_the_document_is_in_the_table() {
 
 #[actix_web::test]
 async fn every_endpoint_lets_in_whom_it_should() {
-    let server = with_secrets(&[("LOG_LEVEL", "warn")]);
+    let server = with_secrets(&[("AUTH_SOCKET", "public"), ("LOG_LEVEL", "warn")]);
     let api = openapi::described(&server, "/openapi.json").await;
     let mut table = Table::new(&server);
     for (method, path, example, cells) in OPERATIONS {
         let item = &api["paths"][path];
         let operation = &item[method.to_lowercase()];
-        let url = openapi::example_url(&server, path, operation);
+        let mut url = openapi::example_url(&server, path, operation);
+        if url
+            .query()
+            .is_some_and(|query| query.starts_with("tenant="))
+        {
+            // Whose the session is that is asked for.
+            url.set_query(Some("tenant=a"));
+        }
         let body = operation.pointer("/requestBody/content/application~1json");
         let body = body.map(|content| &content["examples"][example]["value"]);
         assert!(operation["x-examples"].get(example).is_some(), "{path}");

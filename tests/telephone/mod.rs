@@ -4,7 +4,7 @@
 mod doors;
 mod elsewhere;
 mod hooks;
-mod hostile;
+pub mod hostile;
 mod inbound;
 mod outbound;
 pub mod rig;
@@ -43,7 +43,7 @@ impl Exchange {
     }
 
     /// The same with further settings.
-    fn with(settings: &[(&str, &str)]) -> Self {
+    pub fn with(settings: &[(&str, &str)]) -> Self {
         let port = rig::ports(2);
         let media = rig::ports(160);
         let ports = format!("{media}-{}", media + 159);
@@ -66,7 +66,7 @@ impl Exchange {
     }
 
     /// Where telephones call it.
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
@@ -97,7 +97,7 @@ impl Exchange {
     }
 
     /// The first call for which this holds.
-    async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut calls = self.calls().await;

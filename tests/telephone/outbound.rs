@@ -20,8 +20,9 @@ pub fn trunk(gateway: &str, password: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_call_rings_is_answered_and_ended_by_us() {
-    // A telephone that rang for a few milliseconds may not be told as ringing.
+    // Of what changes within a few milliseconds only the last may be told: the telephone takes its time to ring, and to answer.
     let scenario = Scenario::called()
+        .pause(300)
         .reply("180 Ringing")
         .pause(500)
         .answer()
@@ -115,7 +116,12 @@ async fn a_call_that_nobody_takes_is_given_up() {
 
 #[tokio::test]
 async fn a_call_is_cancelled_while_it_rings() {
-    let mut telephone = Sipp::start(Scenario::called().reply("180 Ringing").cancelled()).await;
+    // Of what becomes of a participant within a moment the newest is told.
+    let scenario = Scenario::called()
+        .pause(300)
+        .reply("180 Ringing")
+        .cancelled();
+    let mut telephone = Sipp::start(scenario).await;
     let exchange = Exchange::start();
     let mut session = exchange.session(ROOM).await;
     let id = exchange.call(&telephone.address()).await;

@@ -123,6 +123,7 @@ pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[
 /// A request for linear16 at this rate, with everything else at its usual value.
 pub fn stt_request(rate: SampleRate) -> SttRequest {
     SttRequest {
+        party: vivavoce::quotas::Party::Operator,
         language: "en-US".to_owned(),
         model: String::new(),
         punctuation: true,

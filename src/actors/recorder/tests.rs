@@ -13,6 +13,7 @@ use crate::audio::ogg::{OggItem, OggOpusReader};
 use crate::audio::timeline::bad_way::{arrivals, bad_way, is_paused};
 use crate::recordings::AUDIO;
 use crate::recordings::journal::Journals;
+use crate::recordings::writing::Writers;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const CHUNK: usize = 320;
@@ -21,6 +22,7 @@ fn metadata() -> Metadata {
     Metadata {
         stream_id: "one".to_owned(),
         tenant: None,
+        public: false,
         started_at: 0,
         duration_ms: 0,
         size: 0,
@@ -37,7 +39,8 @@ async fn recorded<F: Future<Output = ()>>(
     channels: Channels,
     session: impl FnOnce(Tap, Instant) -> F,
 ) -> std::path::PathBuf {
-    let journals = Journals::open(folder.to_owned()).unwrap();
+    // In its own time, not the machine's.
+    let journals = Journals::open_with(folder.to_owned(), Writers::none()).unwrap();
     let recording = Recording {
         journal: journals.begin(&metadata()).unwrap(),
         settings: RecordingSettings {

@@ -8,10 +8,14 @@ use actix::prelude::*;
 use livekit_protocol::WebhookEvent;
 use uuid::Uuid;
 
-use super::rooms::{Rooms, RoomsError};
-use crate::auth::Access;
-use crate::hooks::announcement::{Announcement, Told, announcement, event_id, is_call};
-use crate::hooks::{Found, Hook, HookError, Hooks, Wish};
+use super::rooms::{Rooms, RoomsError, Taken};
+use crate::auth::{Access, Owner};
+use crate::hooks::announcement::{
+    Announcement, Told, announcement, event_id, has_come_in, is_call,
+};
+use crate::hooks::{CallOwners, Found, Hook, HookError, Hooks, Wish};
+use crate::providers::rooms::telephone::attribute;
+use crate::quotas::Party;
 use crate::telemetry::metrics::{self, CallTold};
 use crate::webhooks::{HookAddress, Webhooks};
 
@@ -67,16 +71,25 @@ struct Teller {
     hooks: Hooks,
     webhooks: Webhooks,
     room_prefix: Option<String>,
+    /// Whose calls are; `None` where nobody asks.
+    owners: Option<CallOwners>,
     told: Mutex<Told>,
 }
 
 impl HookRegistry {
     /// A registry of these hooks, which are told through these webhooks. `room_prefix` is how rooms of inbound calls begin.
-    pub fn new(hooks: Hooks, webhooks: Webhooks, room_prefix: Option<String>) -> Self {
+    /// `owners` says whose calls are, where that is asked.
+    pub fn new(
+        hooks: Hooks,
+        webhooks: Webhooks,
+        room_prefix: Option<String>,
+        owners: Option<CallOwners>,
+    ) -> Self {
         let teller = Teller {
             hooks: hooks.clone(),
             webhooks,
             room_prefix,
+            owners,
             told: Mutex::new(Told::new(MOST_REMEMBERED)),
         };
         Self {
@@ -161,12 +174,18 @@ impl Teller {
         event: &WebhookEvent,
         rooms: &Rooms,
     ) -> Result<CallTold, RoomsError> {
+        if self.settle_owner(event, rooms).await? == Taken::Occupied {
+            return Ok(CallTold::NotTheirs);
+        }
         let Some(call) = announcement(event, self.room_prefix.as_deref()) else {
             tracing::debug!(event = event.id, "a call names no host");
             return Ok(CallTold::NoHost);
         };
         let host = call.sip_host.as_str();
-        let Some(Found { hook, configured }) = self.hooks.find(&call.sip_host) else {
+        let number = call.to_phone_number.as_deref().unwrap_or_default();
+        let owners = self.owners.as_ref();
+        let number_of = owners.and_then(|owners| owners.tenant_of(number));
+        let Some(Found { hook, configured }) = self.hooks.find(&call.sip_host, number_of) else {
             tracing::debug!(host, event = event.id, "no hook is for the host of a call");
             return Ok(CallTold::NoHook);
         };
@@ -198,9 +217,48 @@ impl Teller {
             signer: signer.map(|host| host.as_str().to_owned()),
         };
         let body = body(&call).map_err(untold)?;
-        let sent = self.webhooks.send(id, address, body).await;
+        let of = Party::of_tenant(hook.owner.as_ref());
+        let sent = self.webhooks.send(id, address, of, body).await;
         sent.map_err(untold)?;
         Ok(CallTold::Told)
+    }
+
+    /// Gives the room to the owner of the call that has joined it, while authentication is on. Whoever called into a room
+    /// where another owner's call lasts is sent out.
+    async fn settle_owner(&self, event: &WebhookEvent, rooms: &Rooms) -> Result<Taken, RoomsError> {
+        let (Some(owners), Some(room), Some(caller)) =
+            (&self.owners, &event.room, &event.participant)
+        else {
+            return Ok(Taken::Owned);
+        };
+        let known = |name: &str| {
+            let value = caller.attributes.get(name).map(String::as_str);
+            value.filter(|value| !value.is_empty())
+        };
+        let comes_in = has_come_in(caller);
+        let owner = if comes_in {
+            owners.owner(
+                known,
+                known(attribute::TRUNK_PHONE_NUMBER).unwrap_or_default(),
+            )
+        } else {
+            // Whoever has it called by us owns the room already; only others' calls find it without an owner.
+            Owner::Operator
+        };
+        let taken = rooms.take(&room.name, &owner, &caller.identity, comes_in);
+        match taken.await {
+            // It has ended meanwhile.
+            Err(RoomsError::NoRoom) => Ok(Taken::Owned),
+            Ok(Taken::Occupied) => {
+                tracing::warn!(
+                    event = event.id,
+                    "a caller is sent out: another owner's call is in the room"
+                );
+                rooms.send_away(&room.name, &caller.identity).await?;
+                Ok(Taken::Occupied)
+            }
+            taken => taken,
+        }
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, Told> {

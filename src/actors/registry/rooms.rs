@@ -1,23 +1,30 @@
 //! Rooms, for the doors: whose they are, and what a caller may do in them. The registry holds no copy of what the room
 //! provider knows; it asks, decides, and lets the provider act (protocol, sections 4 and 5).
 //!
-//! A room's owner is `auth_id` of its metadata. A room of somebody else looks as if it were not there, save where a token
-//! for it is asked for.
+//! A room's owner stands in its metadata. A room of somebody else looks as if it were not there, save where a token for it
+//! is asked for. When a room becomes somebody's, whoever may not be in it then is removed: by the rooms themselves where they
+//! keep owners, from here where they do not.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use livekit_protocol::participant_info::Kind;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
-use serde_json::{Map, Value};
 
 use super::hooks::CallJoined;
+pub use crate::auth::Owner;
 use crate::auth::{Access, TenantId};
-use crate::hooks::announcement::is_call;
+use crate::hooks::announcement::{has_come_in, is_call};
+use crate::providers::rooms::key;
 use crate::providers::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
+use crate::quotas::Party;
 use crate::telemetry::metrics;
+
+#[cfg(test)]
+mod tests;
 
 /// How often a room is claimed anew because others change it meanwhile.
 const MOST_ATTEMPTS: usize = 5;
@@ -31,6 +38,9 @@ pub enum RoomsError {
     /// The room is another's.
     #[error("room_name: this room belongs to somebody else")]
     AccessDenied,
+    /// Somebody in the room has the name that a session wants.
+    #[error("service_participant_identity: somebody in this room is called so")]
+    IdentityTaken,
     /// No such room, or another's.
     #[error("room_name: there is no such room")]
     NoRoom,
@@ -88,6 +98,8 @@ pub struct EnterRoom {
     pub access: Access,
     /// The room.
     pub room: String,
+    /// What the session is to be called there.
+    pub identity: String,
 }
 
 /// A room that a session may join.
@@ -145,6 +157,11 @@ pub struct MuteTrack {
     pub muted: bool,
 }
 
+/// Whether the rooms have signed what somebody is about to post: the value of its `Authorization`.
+#[derive(Message)]
+#[rtype(result = "Result<(), RoomsError>")]
+pub struct CheckSignature(pub String);
+
 /// Takes an event that somebody has posted, if the rooms have signed it.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), RoomsError>")]
@@ -170,6 +187,17 @@ pub struct Rooms {
     pub token_lifetime: Duration,
     /// Whether a room without an owner becomes that of the first tenant who asks for a token.
     pub claim_unowned: bool,
+    /// Whether authentication is on: the rooms of calls have an owner then.
+    pub guarded: bool,
+}
+
+/// What became of the wish that a room be its call's owner's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is.
+    Owned,
+    /// There is a call of another owner's: the later one must go.
+    Occupied,
 }
 
 impl RoomRegistry {
@@ -192,75 +220,28 @@ impl RoomRegistry {
     }
 }
 
-/// Whose a room is, by its metadata.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Owner {
-    /// Nobody's.
-    Nobody,
-    /// A tenant's.
-    Tenant(TenantId),
-    /// What nobody can read counts as another's.
-    Unknown,
-}
-
-impl Owner {
-    /// Reads a room's metadata.
-    pub fn of(metadata: &str) -> Self {
-        if metadata.is_empty() {
-            return Self::Nobody;
-        }
-        let Ok(fields) = serde_json::from_str::<Map<String, Value>>(metadata) else {
-            return Self::Unknown;
-        };
-        match fields.get("auth_id") {
-            None | Some(Value::Null) => Self::Nobody,
-            Some(Value::String(id)) => TenantId::new(id).map_or(Self::Unknown, Self::Tenant),
-            Some(_) => Self::Unknown,
-        }
-    }
-
-    /// The tenant, if it is one's.
-    pub fn tenant(&self) -> Option<&str> {
-        match self {
-            Self::Tenant(tenant) => Some(tenant.as_str()),
-            Self::Nobody | Self::Unknown => None,
-        }
-    }
-
-    /// Whether this caller may see the room.
-    pub fn lets(&self, access: &Access) -> bool {
-        match self {
-            Self::Nobody => access.may_see(None),
-            Self::Tenant(owner) => access.may_see(Some(owner)),
-            Self::Unknown => *access == Access::anonymous(),
-        }
-    }
-}
-
-/// The same metadata with an owner; all other keys stay.
-fn owned(metadata: &str, tenant: &TenantId) -> String {
-    let mut fields: Map<String, Value> = serde_json::from_str(metadata).unwrap_or_default();
-    fields.insert("auth_id".to_owned(), tenant.as_str().into());
-    Value::Object(fields).to_string()
-}
-
 impl Rooms {
-    /// The room, if this caller may see it.
-    async fn visible(&self, access: &Access, name: &str) -> Result<Room, RoomsError> {
-        let room = self.provider.room(name).await?.ok_or(RoomsError::NoRoom)?;
-        if Owner::of(&room.metadata).lets(access) {
-            Ok(room)
-        } else {
-            Err(RoomsError::NoRoom)
-        }
+    /// The room and who is in it, if this caller may see it.
+    async fn look_into(
+        &self,
+        access: &Access,
+        name: &str,
+    ) -> Result<(Room, Vec<ParticipantInfo>), RoomsError> {
+        let seen = self.provider.look_into(name, access).await?;
+        seen.ok_or(RoomsError::NoRoom)
     }
 
     /// The room, made with this metadata if it was not there; `None` says that it was made.
-    async fn found_or_made(&self, name: &str, metadata: &str) -> Result<Option<Room>, RoomsError> {
+    async fn found_or_made(
+        &self,
+        name: &str,
+        metadata: &str,
+        by: &Party,
+    ) -> Result<Option<Room>, RoomsError> {
         if let Some(room) = self.provider.room(name).await? {
             return Ok(Some(room));
         }
-        Ok(match self.provider.create(name, metadata).await? {
+        Ok(match self.provider.create(name, metadata, by).await? {
             Creation::Created => None,
             Creation::Exists(room) => Some(*room),
         })
@@ -268,22 +249,21 @@ impl Rooms {
 
     /// Sees to it that the room is there and the tenant's; whether it was made.
     async fn claim(&self, name: &str, tenant: &TenantId) -> Result<bool, RoomsError> {
+        let tenants = Owner::Tenant(tenant.clone());
+        let (party, metadata) = (tenants.party(), tenants.in_place_of(""));
         for _ in 0..MOST_ATTEMPTS {
-            let Some(room) = self.found_or_made(name, &owned("", tenant)).await? else {
+            let made = self.found_or_made(name, &metadata, &party);
+            let Some(room) = made.await? else {
                 return Ok(true);
             };
             match Owner::of(&room.metadata) {
                 Owner::Tenant(owner) if owner == *tenant => return Ok(false),
-                Owner::Nobody if self.claim_unowned => {
-                    let metadata = owned(&room.metadata, tenant);
-                    let replaced = self
-                        .provider
-                        .replace_metadata(name, &room.metadata, &metadata);
-                    if replaced.await? {
+                Owner::Nobody if self.claim_unowned && !self.has_call(name).await? => {
+                    if self.give_to(&room, &tenants, None).await? {
                         return Ok(false);
                     }
                 }
-                Owner::Nobody | Owner::Tenant(_) | Owner::Unknown => {
+                Owner::Nobody | Owner::Operator | Owner::Tenant(_) | Owner::Unknown => {
                     return Err(RoomsError::AccessDenied);
                 }
             }
@@ -298,18 +278,131 @@ impl Rooms {
             match Owner::of(&room.metadata) {
                 Owner::Tenant(owner) if owner == *tenant => return Ok(()),
                 Owner::Nobody => {
-                    let metadata = owned(&room.metadata, tenant);
-                    let replaced = self
-                        .provider
-                        .replace_metadata(name, &room.metadata, &metadata);
-                    if replaced.await? {
+                    let tenants = Owner::Tenant(tenant.clone());
+                    if self.give_to(&room, &tenants, None).await? {
                         return Ok(());
                     }
                 }
-                Owner::Tenant(_) | Owner::Unknown => return Err(RoomsError::AccessDenied),
+                Owner::Operator | Owner::Tenant(_) | Owner::Unknown => {
+                    return Err(RoomsError::AccessDenied);
+                }
             }
         }
         Err(self.restless())
+    }
+
+    /// Sees to it that a room where a telephone has joined belongs to the owner of its call. `comes_in` says that somebody
+    /// has called: then the owner takes the room from whoever has it, unless another call lasts there.
+    pub(super) async fn take(
+        &self,
+        name: &str,
+        owner: &Owner,
+        caller: &str,
+        comes_in: bool,
+    ) -> Result<Taken, RoomsError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let room = self.provider.room(name).await?.ok_or(RoomsError::NoRoom)?;
+            let before = Owner::of(&room.metadata);
+            let free = match &before {
+                Owner::Nobody => true,
+                // What nobody can read is the operator's.
+                Owner::Unknown if *owner == Owner::Operator => return Ok(Taken::Owned),
+                before if before == owner => return Ok(Taken::Owned),
+                // The rooms of this process gave it to its call before the caller was in it.
+                _ if !comes_in || self.provider.keeps_owners() => return Ok(Taken::Owned),
+                Owner::Operator | Owner::Tenant(_) | Owner::Unknown => false,
+            };
+            if !free && self.has_call_beside(name, caller).await? {
+                return Ok(Taken::Occupied);
+            }
+            if self.give_to(&room, owner, Some(caller)).await? {
+                return Ok(Taken::Owned);
+            }
+        }
+        Err(self.restless())
+    }
+
+    /// Gives a room away, if it still is as it was, and sends those out who may not be there then; whether it did.
+    async fn give_to(
+        &self,
+        room: &Room,
+        owner: &Owner,
+        caller: Option<&str>,
+    ) -> Result<bool, RoomsError> {
+        let metadata = owner.in_place_of(&room.metadata);
+        let replaced = self
+            .provider
+            .replace_metadata(&room.name, &room.metadata, &metadata);
+        if !replaced.await? {
+            return Ok(false);
+        }
+        if !self.provider.keeps_owners() {
+            let before = Owner::of(&room.metadata);
+            self.send_out(&room.name, &before, caller).await?;
+        }
+        Ok(true)
+    }
+
+    /// Sends out who may not be in a room that has just become somebody's. A deployment does not say on whose behalf its
+    /// participants are there: of a room that was a tenant's nobody stays but the caller, of every other everybody but
+    /// sessions without a token.
+    async fn send_out(
+        &self,
+        name: &str,
+        before: &Owner,
+        caller: Option<&str>,
+    ) -> Result<(), RoomsError> {
+        let others = self.provider.participants(name).await?;
+        let may_not_stay = |other: &&ParticipantInfo| {
+            Some(other.identity.as_str()) != caller
+                && (matches!(before, Owner::Tenant(_)) || is_public(other))
+        };
+        let mut failed = Ok(());
+        for other in others.iter().filter(may_not_stay) {
+            let sent = self.send_away(name, &other.identity).await;
+            failed = failed.and(sent);
+        }
+        failed
+    }
+
+    /// Sends somebody away who may not be in a room. It is tried again: nothing else would see to it.
+    pub(super) async fn send_away(&self, name: &str, identity: &str) -> Result<(), RoomsError> {
+        metrics::removed_by_owner();
+        tracing::info!(
+            provider = self.provider.slug(),
+            "somebody is removed from a room that is somebody else's now"
+        );
+        let mut removed = Ok(());
+        for _ in 0..MOST_ATTEMPTS {
+            let everything = Access::anonymous();
+            removed = match self.provider.remove(name, identity, &everything).await {
+                // They have left meanwhile.
+                Err(RoomError {
+                    kind: RoomErrorKind::NoRoom | RoomErrorKind::NotFound,
+                    ..
+                }) => return Ok(()),
+                removed => removed,
+            };
+            if removed.is_ok() {
+                break;
+            }
+        }
+        removed.map_err(RoomsError::Removal)
+    }
+
+    /// Whether somebody is on the telephone in a room.
+    async fn has_call(&self, name: &str) -> Result<bool, RoomsError> {
+        let everybody = self.provider.participants(name).await?;
+        Ok(everybody.iter().any(|one| one.kind() == Kind::Sip))
+    }
+
+    /// Whether somebody else has called into a room, and is still there.
+    async fn has_call_beside(&self, name: &str, caller: &str) -> Result<bool, RoomsError> {
+        let everybody = self.provider.participants(name).await?;
+        let is_other = |one: &ParticipantInfo| {
+            one.kind() == Kind::Sip && one.identity != caller && has_come_in(one)
+        };
+        Ok(everybody.iter().any(is_other))
     }
 
     fn restless(&self) -> RoomsError {
@@ -321,24 +414,35 @@ impl Rooms {
     }
 
     /// Sees to it that there is a room for a call: one that is made is the caller's, one that is there must be (or the
-    /// caller has no tenant).
+    /// caller has no tenant). One of nobody is the operator's from then on, while authentication is on.
     pub(super) async fn open_for_call(
         &self,
         access: &Access,
         name: &str,
     ) -> Result<Owner, RoomsError> {
-        let metadata = access
-            .tenant()
-            .map_or_else(String::new, |tenant| owned("", tenant));
-        let Some(room) = self.found_or_made(name, &metadata).await? else {
-            return Ok(Owner::of(&metadata));
+        let callers = match access.tenant() {
+            Some(tenant) => Owner::Tenant(tenant.clone()),
+            None if self.guarded => Owner::Operator,
+            None => Owner::Nobody,
         };
-        let owner = Owner::of(&room.metadata);
-        if owner.lets(access) {
-            Ok(owner)
-        } else {
-            Err(RoomsError::NoRoom)
+        for _ in 0..MOST_ATTEMPTS {
+            let metadata = callers.in_place_of("");
+            let party = access.party();
+            let made = self.found_or_made(name, &metadata, &party);
+            let Some(room) = made.await? else {
+                return Ok(callers);
+            };
+            match Owner::of(&room.metadata) {
+                Owner::Nobody if callers == Owner::Operator => {
+                    if self.give_to(&room, &callers, None).await? {
+                        return Ok(callers);
+                    }
+                }
+                owner if owner.lets(access) => return Ok(owner),
+                _ => return Err(RoomsError::NoRoom),
+            }
         }
+        Err(self.restless())
     }
 
     /// Somebody in a room that this caller may see, and whose room it is.
@@ -348,25 +452,48 @@ impl Rooms {
         room: &str,
         identity: &str,
     ) -> Result<(Owner, ParticipantInfo), RoomsError> {
-        let visible = self.visible(access, room).await?;
-        let participant = self.participant(room, identity).await?;
-        Ok((Owner::of(&visible.metadata), participant))
+        if access.is_public() {
+            return Err(RoomsError::NoParticipant);
+        }
+        let (room, everybody) = self.look_into(access, room).await?;
+        Ok((Owner::of(&room.metadata), find(everybody, identity)?))
     }
 
     async fn enter(&self, wish: EnterRoom) -> Result<OpenRoom, RoomsError> {
         let created = if let Some(tenant) = wish.access.tenant() {
             self.claim(&wish.room, tenant).await?
         } else {
-            match self.found_or_made(&wish.room, "").await? {
+            let party = wish.access.party();
+            match self.found_or_made(&wish.room, "", &party).await? {
                 None => true,
-                Some(room) if Owner::of(&room.metadata).lets(&wish.access) => false,
-                Some(_) => return Err(RoomsError::AccessDenied),
+                Some(room) => {
+                    if !Owner::of(&room.metadata).lets(&wish.access) {
+                        return Err(RoomsError::AccessDenied);
+                    }
+                    if wish.access.is_public() {
+                        self.check_stranger(&wish).await?;
+                    }
+                    false
+                }
             }
         };
         Ok(OpenRoom {
             provider: Arc::clone(&self.provider),
             created,
         })
+    }
+
+    /// Whoever nobody knows is in no room of a call, and puts nobody out. The rooms of this process look again when the
+    /// session joins.
+    async fn check_stranger(&self, wish: &EnterRoom) -> Result<(), RoomsError> {
+        let everybody = self.provider.participants(&wish.room).await?;
+        if everybody.iter().any(|one| one.kind() == Kind::Sip) {
+            return Err(RoomsError::AccessDenied);
+        }
+        if everybody.iter().any(|one| one.identity == wish.identity) {
+            return Err(RoomsError::IdentityTaken);
+        }
+        Ok(())
     }
 
     async fn admit(&self, wish: Admit) -> Result<Admission, RoomsError> {
@@ -378,6 +505,7 @@ impl Rooms {
             identity: &wish.identity,
             name: &wish.name,
             lifetime: self.token_lifetime,
+            tenant: wish.access.tenant(),
         };
         Ok(Admission {
             token: self.provider.token(&pass)?,
@@ -385,19 +513,18 @@ impl Rooms {
         })
     }
 
-    async fn participant(&self, room: &str, identity: &str) -> Result<ParticipantInfo, RoomsError> {
-        let everybody = self.provider.participants(room).await?;
-        let somebody = everybody
-            .into_iter()
-            .find(|somebody| somebody.identity == identity);
-        somebody.ok_or(RoomsError::NoParticipant)
-    }
-
     async fn remove(&self, wish: RemoveParticipant) -> Result<(), RoomsError> {
-        self.visible(&wish.access, &wish.room).await?;
-        self.participant(&wish.room, &wish.identity).await?;
-        let removed = self.provider.remove(&wish.room, &wish.identity).await;
+        let (_, everybody) = self.look_into(&wish.access, &wish.room).await?;
+        find(everybody, &wish.identity)?;
+        let RemoveParticipant {
+            access,
+            room,
+            identity,
+        } = &wish;
+        let removed = self.provider.remove(room, identity, access).await;
         removed.map_err(|error| match error.kind {
+            // It has become another's meanwhile.
+            RoomErrorKind::NoRoom => RoomsError::NoRoom,
             // They have left meanwhile.
             RoomErrorKind::NotFound => RoomsError::NoParticipant,
             _ => RoomsError::Removal(error),
@@ -405,8 +532,8 @@ impl Rooms {
     }
 
     async fn mute(&self, wish: MuteTrack) -> Result<TrackInfo, RoomsError> {
-        self.visible(&wish.access, &wish.room).await?;
-        let somebody = self.participant(&wish.room, &wish.identity).await?;
+        let (_, everybody) = self.look_into(&wish.access, &wish.room).await?;
+        let somebody = find(everybody, &wish.identity)?;
         if !somebody.tracks.iter().any(|track| track.sid == wish.track) {
             return Err(RoomsError::NoTrack);
         }
@@ -415,12 +542,26 @@ impl Rooms {
             identity: &wish.identity,
             sid: &wish.track,
         };
-        let muted = self.provider.mute(&track, wish.muted).await;
+        let muted = self.provider.mute(&track, wish.muted, &wish.access).await;
         muted.map_err(|error| match error.kind {
+            RoomErrorKind::NoRoom => RoomsError::NoRoom,
             RoomErrorKind::NotFound => RoomsError::NoTrack,
             _ => RoomsError::Mute(error),
         })
     }
+}
+
+/// The one of this identity.
+fn find(everybody: Vec<ParticipantInfo>, identity: &str) -> Result<ParticipantInfo, RoomsError> {
+    let mut everybody = everybody.into_iter();
+    let somebody = everybody.find(|somebody| somebody.identity == identity);
+    somebody.ok_or(RoomsError::NoParticipant)
+}
+
+/// Whether this is a session without a token in a room of a deployment. It cannot change what its attributes say.
+fn is_public(participant: &ParticipantInfo) -> bool {
+    let access = participant.attributes.get(key::ACCESS);
+    access.is_some_and(|access| access == key::PUBLIC)
 }
 
 impl Actor for RoomRegistry {
@@ -467,12 +608,7 @@ impl Handler<ShowRoom> for RoomRegistry {
 
     fn handle(&mut self, wish: ShowRoom, _: &mut Context<Self>) -> Self::Result {
         let rooms = self.rooms();
-        Box::pin(async move {
-            let rooms = rooms?;
-            let room = rooms.visible(&wish.access, &wish.room).await?;
-            let participants = rooms.provider.participants(&wish.room).await?;
-            Ok((room, participants))
-        })
+        Box::pin(async move { rooms?.look_into(&wish.access, &wish.room).await })
     }
 }
 
@@ -491,6 +627,18 @@ impl Handler<MuteTrack> for RoomRegistry {
     fn handle(&mut self, wish: MuteTrack, _: &mut Context<Self>) -> Self::Result {
         let rooms = self.rooms();
         Box::pin(async move { rooms?.mute(wish).await })
+    }
+}
+
+impl Handler<CheckSignature> for RoomRegistry {
+    type Result = Result<(), RoomsError>;
+
+    fn handle(
+        &mut self,
+        CheckSignature(authorization): CheckSignature,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        Ok(self.rooms()?.provider.check_signature(&authorization)?)
     }
 }
 
@@ -539,44 +687,5 @@ impl RoomRegistry {
             told.await
                 .unwrap_or_else(|error| Err(RoomsError::Untold(error.to_string())))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tenant(id: &str) -> TenantId {
-        TenantId::new(id).unwrap()
-    }
-
-    #[test]
-    fn a_room_belongs_to_whom_its_metadata_names() {
-        for (metadata, owner) in [
-            ("", Owner::Nobody),
-            ("{}", Owner::Nobody),
-            (r#"{"auth_id":null}"#, Owner::Nobody),
-            (r#"{"auth_id":"a","topic":"b"}"#, Owner::Tenant(tenant("a"))),
-            (r#"{"auth_id":""}"#, Owner::Unknown),
-            (r#"{"auth_id":7}"#, Owner::Unknown),
-            ("[]", Owner::Unknown),
-            ("null", Owner::Unknown),
-            ("free text", Owner::Unknown),
-        ] {
-            assert_eq!(Owner::of(metadata), owner, "{metadata}");
-        }
-    }
-
-    #[test]
-    fn a_new_owner_leaves_other_keys_as_they_are() {
-        let metadata = owned(r#"{"topic":"tea","auth_id":null}"#, &tenant("a"));
-        let fields: Value = serde_json::from_str(&metadata).unwrap();
-        assert_eq!(fields, serde_json::json!({"topic": "tea", "auth_id": "a"}));
-    }
-
-    #[test]
-    fn what_nobody_can_read_is_shown_to_those_alone_who_may_see_everything() {
-        assert!(Owner::Unknown.lets(&Access::anonymous()));
-        assert!(!Owner::of("free text").lets(&Access::of_tenant("a")));
     }
 }

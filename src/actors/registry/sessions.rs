@@ -1,5 +1,5 @@
-//! The sessions that are configured, by name: who has a name keeps it until it ends, and whoever is asked to end one
-//! finds it here. The registry knows how to reach a session, never what it does.
+//! The sessions that are configured, by tenant and name: who has a name keeps it until it ends, beside the same names of
+//! other tenants, and whoever is asked to end one finds it here. The registry knows how to reach a session, never what it does.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,18 +10,21 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::session::{EndSession, StreamId};
-use crate::auth::{Access, TenantId};
+use crate::auth::{Access, TenantId, Whose};
 
 /// A session, as `GET /sessions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SessionInfo {
     /// Its name.
     pub stream_id: StreamId,
+    /// Whose it is; absent where it has no tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// When its first config arrived, Unix time in milliseconds.
     pub started_at: u64,
 }
 
-/// Asks for a name. `Err` means that a live session has it.
+/// Asks for a name. `Err` means that a live session of the same tenant has it.
 #[derive(Message)]
 #[rtype(result = "Result<Registration, NameTaken>")]
 pub struct Register {
@@ -45,24 +48,37 @@ pub struct ListSessions {
     pub access: Access,
 }
 
-/// Ends a session. `None` means that whoever asks may see none of this name; what comes back is cancelled when the
-/// session has gone.
+/// Ends a session. What comes back is cancelled when the session has gone.
 #[derive(Message)]
-#[rtype(result = "Option<CancellationToken>")]
+#[rtype(result = "Result<CancellationToken, NotEnded>")]
 pub struct EndByName {
     /// Which.
     pub stream_id: StreamId,
+    /// Whose; not said where one of this name is there for them at most.
+    pub whose: Option<Whose>,
     /// Who asks.
     pub access: Access,
 }
 
+/// Why none was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotEnded {
+    /// Whoever asks may see none of this name.
+    Unknown,
+    /// They may see several.
+    Several,
+}
+
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Unregister(StreamId);
+struct Unregister(Name);
+
+/// A name, and whose it is.
+type Name = (Option<TenantId>, StreamId);
 
 /// A name, held. Dropping it gives the name back.
 pub struct Registration {
-    stream_id: StreamId,
+    name: Name,
     registry: Addr<SessionRegistry>,
     gone: CancellationToken,
 }
@@ -70,14 +86,13 @@ pub struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // One message per session at most, and it must arrive: the mailbox's bound does not apply.
-        self.registry.do_send(Unregister(self.stream_id.clone()));
+        self.registry.do_send(Unregister(self.name.clone()));
         self.gone.cancel();
     }
 }
 
 struct Entry {
     info: SessionInfo,
-    owner: Option<TenantId>,
     session: Recipient<EndSession>,
     gone: CancellationToken,
 }
@@ -85,7 +100,7 @@ struct Entry {
 /// The actor.
 #[derive(Default)]
 pub struct SessionRegistry {
-    sessions: HashMap<StreamId, Entry>,
+    sessions: HashMap<Name, Entry>,
 }
 
 impl Actor for SessionRegistry {
@@ -105,24 +120,25 @@ impl Handler<Register> for SessionRegistry {
             access,
             session,
         } = message;
-        if self.sessions.contains_key(&stream_id) {
+        let name = (access.tenant().cloned(), stream_id.clone());
+        if self.sessions.contains_key(&name) {
             return MessageResult(Err(NameTaken));
         }
         let gone = CancellationToken::new();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let info = SessionInfo {
-            stream_id: stream_id.clone(),
+            stream_id,
+            tenant: access.tenant().map(|tenant| tenant.as_str().to_owned()),
             started_at: now.map_or(0, |now| now.as_millis() as u64),
         };
         let entry = Entry {
             info,
-            owner: access.tenant().cloned(),
             session,
             gone: gone.clone(),
         };
-        self.sessions.insert(stream_id.clone(), entry);
+        self.sessions.insert(name.clone(), entry);
         MessageResult(Ok(Registration {
-            stream_id,
+            name,
             registry: context.address(),
             gone,
         }))
@@ -132,8 +148,8 @@ impl Handler<Register> for SessionRegistry {
 impl Handler<Unregister> for SessionRegistry {
     type Result = ();
 
-    fn handle(&mut self, Unregister(stream_id): Unregister, _: &mut Context<Self>) {
-        self.sessions.remove(&stream_id);
+    fn handle(&mut self, Unregister(name): Unregister, _: &mut Context<Self>) {
+        self.sessions.remove(&name);
     }
 }
 
@@ -143,12 +159,15 @@ impl Handler<ListSessions> for SessionRegistry {
     fn handle(&mut self, message: ListSessions, _: &mut Context<Self>) -> Self::Result {
         let mut list: Vec<_> = self
             .sessions
-            .values()
-            .filter(|entry| message.access.may_see(entry.owner.as_ref()))
-            .map(|entry| entry.info.clone())
+            .iter()
+            .filter(|((owner, _), _)| message.access.may_see(owner.as_ref()))
+            .map(|(_, entry)| entry.info.clone())
             .collect();
         list.sort_by(|a, b| {
-            (a.started_at, a.stream_id.as_str()).cmp(&(b.started_at, b.stream_id.as_str()))
+            let order = |info: &SessionInfo| (info.started_at, info.stream_id.as_str().to_owned());
+            order(a)
+                .cmp(&order(b))
+                .then_with(|| a.tenant.cmp(&b.tenant))
         });
         MessageResult(list)
     }
@@ -158,16 +177,88 @@ impl Handler<EndByName> for SessionRegistry {
     type Result = MessageResult<EndByName>;
 
     fn handle(&mut self, message: EndByName, _: &mut Context<Self>) -> Self::Result {
-        let entry = self.sessions.get(&message.stream_id);
-        let entry = entry.filter(|entry| message.access.may_see(entry.owner.as_ref()));
-        MessageResult(entry.map(|entry| {
-            let order = EndSession {
-                code: 1000,
-                reason: "ended by request",
-            };
-            // A session whose mailbox is full ends all the same: the order is not one of the client's messages.
-            entry.session.do_send(order);
-            entry.gone.clone()
-        }))
+        let EndByName {
+            stream_id,
+            whose,
+            access,
+        } = message;
+        let mut found = self.sessions.iter().filter(|((owner, name), _)| {
+            let wanted = whose
+                .as_ref()
+                .is_none_or(|whose| whose.tenant() == owner.as_ref());
+            *name == stream_id && wanted && access.may_see(owner.as_ref())
+        });
+        let entry = match (found.next(), found.next()) {
+            (None, _) => return MessageResult(Err(NotEnded::Unknown)),
+            (Some((_, entry)), None) => entry,
+            (Some(_), Some(_)) => return MessageResult(Err(NotEnded::Several)),
+        };
+        let order = EndSession {
+            code: 1000,
+            reason: "ended by request",
+        };
+        // A session whose mailbox is full ends all the same: the order is not one of the client's messages. Whoever gives it
+        // waits for the end, and the first that the session reads is its end.
+        entry.session.do_send(order);
+        MessageResult(Ok(entry.gone.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that hears nothing.
+    struct Deaf;
+
+    impl Actor for Deaf {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<EndSession> for Deaf {
+        type Result = ();
+
+        fn handle(&mut self, _: EndSession, _: &mut Context<Self>) {}
+    }
+
+    #[actix_web::test]
+    async fn a_name_is_a_tenants_own_and_who_sees_several_says_whose() {
+        let registry = SessionRegistry::default().start();
+        let stream_id = StreamId::parse("call").unwrap();
+        let register = |access| {
+            registry.send(Register {
+                stream_id: stream_id.clone(),
+                access,
+                session: Deaf.start().recipient(),
+            })
+        };
+        let end = |access, whose: Option<&str>| {
+            registry.send(EndByName {
+                stream_id: stream_id.clone(),
+                whose: whose.and_then(Whose::parse),
+                access,
+            })
+        };
+        let ended = async |access, whose| end(access, whose).await.unwrap().map(drop);
+        let [a, b] = ["a", "b"].map(Access::of_tenant);
+        let _of_a = register(a.clone()).await.unwrap().ok().unwrap();
+        assert_eq!(register(a.clone()).await.unwrap().err(), Some(NameTaken));
+        // Whoever else uses it is told nothing of that.
+        assert_eq!(ended(b.clone(), None).await, Err(NotEnded::Unknown));
+        let of_b = register(b.clone()).await.unwrap().ok().unwrap();
+        assert_eq!(ended(b.clone(), Some("a")).await, Err(NotEnded::Unknown));
+        assert_eq!(ended(b.clone(), None).await, Ok(()));
+        assert_eq!(
+            ended(Access::anonymous(), None).await,
+            Err(NotEnded::Several)
+        );
+        assert_eq!(ended(Access::anonymous(), Some("b")).await, Ok(()));
+        assert_eq!(
+            ended(Access::anonymous(), Some("")).await,
+            Err(NotEnded::Unknown)
+        );
+        drop(of_b);
+        assert_eq!(ended(Access::anonymous(), None).await, Ok(()));
+        assert!(register(b).await.unwrap().is_ok());
     }
 }

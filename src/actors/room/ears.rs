@@ -16,8 +16,6 @@ use crate::providers::rooms::link::TrackAudio;
 const FRAME: Duration = crate::audio::opus::FRAME;
 /// Silence that is still heard when the last voice has gone, so that whoever listens notices the end of a sentence.
 const TRAILING_SILENCE: Duration = Duration::from_secs(3);
-/// Tracks that are heard at once; further ones are not.
-const MOST_TRACKS: usize = 64;
 
 /// Hears a room, 20 ms after 20 ms, mono at 48 kHz.
 pub trait Listener {
@@ -77,11 +75,13 @@ impl Ears {
         };
         self.close(&sid);
         let state = &mut *self.0.state.borrow_mut();
-        if state.voices.len() >= MOST_TRACKS {
+        let Some(key) = state.mixer.join(&identity) else {
             tracing::warn!("more tracks than can be heard at once: one is not heard");
             return;
-        }
-        let key = state.mixer.join();
+        };
+        // One may have made way for it.
+        let State { voices, mixer } = state;
+        voices.retain(|voice| mixer.has(voice.key));
         state.voices.push(Voice {
             identity,
             sid,

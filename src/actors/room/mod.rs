@@ -19,7 +19,7 @@ use tracing::Instrument;
 
 pub use ears::{Ears, Listener};
 pub use mouth::{LEAD, Mouth};
-pub use stay::{EnterError, Entered, enter};
+pub use stay::{EnterError, Entered, Turn, enter};
 
 use crate::actors::session::messages::RoomConfig;
 use crate::providers::rooms::link::{

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
@@ -52,6 +53,10 @@ pub struct Entered {
     publish: Option<PublishSink>,
 }
 
+/// A session's stays in rooms, one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Turn(Arc<Mutex<()>>);
+
 /// Enters the room of a config.
 pub async fn enter(
     registry: Addr<RoomRegistry>,
@@ -59,10 +64,15 @@ pub async fn enter(
     config: RoomConfig,
     audio: bool,
     work: TaskTrackerToken,
+    turn: Turn,
 ) -> Result<Entered, EnterError> {
+    // What an attempt that failed leaves behind goes first: its end of the room would be the end of this one's.
+    let turn = timeout(LEAVE_PATIENCE, turn.0.lock_owned()).await.ok();
+    let principal = access.principal();
     let wish = EnterRoom {
-        access,
+        access: access.clone(),
         room: config.room_name.clone(),
+        identity: config.identity.clone(),
     };
     let asked = registry.send(wish).await;
     let OpenRoom { provider, created } = asked.map_err(|_| EnterError::Registry)??;
@@ -70,12 +80,14 @@ pub async fn enter(
         provider: Arc::clone(&provider),
         leaving: Some(Leaving {
             provider: Arc::clone(&provider),
+            access,
             room: config.room_name.clone(),
             identity: config.identity.clone(),
             created,
             delete: config.delete_room,
             recorded: false,
             control: None,
+            _turn: turn,
             _work: work,
         }),
         events: None,
@@ -86,6 +98,8 @@ pub async fn enter(
         identity: config.identity.clone(),
         name: config.name.clone(),
         kind: JoinKind::Agent,
+        principal,
+        owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
         listen: listen(&config),
@@ -186,12 +200,15 @@ impl Drop for Entered {
 /// What is left to do in a room.
 struct Leaving {
     provider: Arc<dyn RoomProvider>,
+    access: Access,
     room: String,
     identity: String,
     created: bool,
     delete: DeleteRoom,
     recorded: bool,
     control: Option<LinkControl>,
+    /// Whoever comes next waits for it.
+    _turn: Option<OwnedMutexGuard<()>>,
     /// The server waits for it when it stops.
     _work: TaskTrackerToken,
 }
@@ -206,18 +223,19 @@ impl Leaving {
             if self.recorded {
                 provider.show_recording(room, false).await?;
             }
-            let due = match self.delete {
-                DeleteRoom::Always => true,
-                DeleteRoom::Auto if self.created => {
-                    let others = provider.participants(room).await?;
-                    others.iter().all(|other| other.identity == self.identity)
+            // Unless it is somebody else's by now, who may be on the telephone there.
+            match self.delete {
+                // Whoever nobody knows sends nobody out.
+                DeleteRoom::Always if !self.access.is_public() => {
+                    provider.delete(room, &self.access).await
                 }
-                DeleteRoom::Auto | DeleteRoom::Never => false,
-            };
-            if due {
-                provider.delete(room).await?;
+                DeleteRoom::Auto if !self.created => Ok(()),
+                DeleteRoom::Always | DeleteRoom::Auto => {
+                    let identity = &self.identity;
+                    provider.delete_deserted(room, identity, &self.access).await
+                }
+                DeleteRoom::Never => Ok(()),
             }
-            Ok::<_, RoomError>(())
         };
         match timeout(LEAVE_PATIENCE, rest).await {
             Ok(Ok(())) => {}

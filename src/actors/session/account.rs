@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::auth::{Access, TenantId};
+use crate::quotas::Party;
 use crate::webhooks::{Notice, NoticeEvent, Webhooks};
 
 use super::messages::StreamId;
@@ -14,6 +15,7 @@ use super::messages::StreamId;
 pub(super) struct Account {
     webhooks: Option<Webhooks>,
     tenant: Option<TenantId>,
+    party: Party,
     /// Of the config that is being carried out, or of the session.
     stream_id: Option<StreamId>,
     /// When its first config was carried out.
@@ -28,6 +30,7 @@ impl Account {
         Self {
             webhooks,
             tenant: access.tenant().cloned(),
+            party: access.party(),
             stream_id: None,
             began: None,
             reason: "the client has gone",
@@ -69,6 +72,7 @@ impl Account {
             tts_characters: self.characters,
         };
         let tenant = self.tenant.as_ref().map(TenantId::as_str);
-        webhooks.tell_later(Notice::now(stream_id.as_str(), tenant, ended));
+        let notice = Notice::now(stream_id.as_str(), tenant, ended);
+        webhooks.tell_later(notice.counted_for(self.party.clone()));
     }
 }

@@ -41,7 +41,7 @@ pub fn of_synthesis(error: &SynthesisError) -> Refusal {
         SynthesisError::Provider { error, .. } => return of_provider(error, ErrorCode::TtsFailed),
         SynthesisError::Invalid(_) => ErrorCode::InvalidMessage,
         SynthesisError::UnsupportedProvider { .. } => ErrorCode::UnsupportedProvider,
-        SynthesisError::NoMemory => ErrorCode::Overloaded,
+        SynthesisError::NoMemory | SynthesisError::Quota(_) => ErrorCode::Overloaded,
         SynthesisError::TooLong { .. }
         | SynthesisError::Conversion(_)
         | SynthesisError::Abandoned => ErrorCode::TtsFailed,

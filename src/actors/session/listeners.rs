@@ -3,7 +3,7 @@
 //! told with who it is about; who speaks over playback interrupts it as ever.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use tracing::Instrument;
 use super::door;
 use super::hearing::{EarNews, Hearing};
 use super::messages::{
-    ClientMessage, ListenConfig, RoomConfig, ServerMessage, SessionConfig, StreamId, VadConfig,
+    ClientMessage, ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionConfig, StreamId,
+    VadConfig,
 };
 use super::player::Player;
 use super::state::{Command, Effect, Prepared, Session};
@@ -27,15 +28,20 @@ use crate::actors::stt::feed::Feed;
 use crate::actors::stt::{Stop, SttActor, SttNews, SttReport};
 use crate::audio::{Layout, Pcm, SampleRate};
 use crate::http::socket::SocketWriter;
+use crate::quotas::{Party, Permit, Refused};
 
 /// Participants that are heard at once; further ones are not.
 const MOST_LISTENERS: usize = 32;
+/// Participants that are remembered because there was no recogniser for them.
+const MOST_UNHEARD: usize = 1_024;
 const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
 
 /// What all listeners of a session share.
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) services: Arc<SessionServices>,
+    /// For whom their recognisers count.
+    pub(super) party: Party,
     pub(super) writer: SocketWriter,
     /// What is being said, if anything can be.
     pub(super) player: Rc<RefCell<Option<Player>>>,
@@ -49,6 +55,8 @@ pub(super) struct Common {
 pub(super) struct Each {
     common: Common,
     listeners: RefCell<HashMap<String, (Hearing, Addr<ListenerActor>)>>,
+    /// Participants for whom there was no recogniser: they are not heard until they come again.
+    unheard: RefCell<HashSet<String>>,
 }
 
 impl Each {
@@ -56,7 +64,30 @@ impl Each {
         Self {
             common,
             listeners: RefCell::default(),
+            unheard: RefCell::default(),
         }
+    }
+
+    /// One more recogniser, if there may be one; if not, the client is told once of each participant.
+    fn count(&self, identity: &str) -> Option<Permit> {
+        let mut unheard = self.unheard.borrow_mut();
+        if unheard.contains(identity) {
+            return None;
+        }
+        let taken = self
+            .common
+            .services
+            .quotas
+            .recognisers
+            .take(&self.common.party);
+        let told = |refused: &Refused| {
+            let refusal = ServerMessage::refusal(ErrorCode::Overloaded, refused.to_string());
+            self.common.writer.error(refusal.to_json());
+            if unheard.len() < MOST_UNHEARD {
+                unheard.insert(identity.to_owned());
+            }
+        };
+        taken.inspect_err(told).ok()
     }
 
     /// How to listen from now on.
@@ -97,7 +128,10 @@ impl Listener for Each {
             if listeners.len() >= MOST_LISTENERS {
                 return;
             }
-            let started = ListenerActor::start_for(identity, &self.common);
+            let Some(permit) = self.count(identity) else {
+                return;
+            };
+            let started = ListenerActor::start_for(identity, &self.common, permit);
             listeners.insert(identity.to_owned(), started);
         }
         if let Some((hearing, _)) = listeners.get(identity) {
@@ -106,6 +140,7 @@ impl Listener for Each {
     }
 
     fn lost(&self, identity: &str) {
+        self.unheard.borrow_mut().remove(identity);
         if let Some((_, listener)) = self.listeners.borrow_mut().remove(identity) {
             // One for each life.
             listener.do_send(Finish);
@@ -140,10 +175,11 @@ struct ListenerActor {
     recognisers: Vec<(u32, Addr<SttActor>, Feed)>,
     configs: u64,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
+    _counted: Permit,
 }
 
 impl ListenerActor {
-    fn start_for(identity: &str, common: &Common) -> (Hearing, Addr<Self>) {
+    fn start_for(identity: &str, common: &Common, permit: Permit) -> (Hearing, Addr<Self>) {
         let (hearing, news) = Hearing::new();
         let (identity, common) = (identity.to_owned(), common.clone());
         let heard = hearing.clone();
@@ -158,6 +194,7 @@ impl ListenerActor {
                 recognisers: Vec::new(),
                 configs: 0,
                 alarm: None,
+                _counted: permit,
             }
         };
         (hearing, start_in_span(begin))
@@ -307,7 +344,8 @@ impl ListenerActor {
         };
         let report = context.address().recipient();
         let providers = &self.common.services.providers;
-        let Some(actor) = recogniser::actor(providers, listen, &feed, report, life) else {
+        let party = self.common.party.clone();
+        let Some(actor) = recogniser::actor(providers, listen, &feed, party, report, life) else {
             return;
         };
         let actor = start_in_span(|_| actor);

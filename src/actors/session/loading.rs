@@ -217,6 +217,45 @@ mod tests {
 
     const RATE: SampleRate = SampleRate::HZ_24000;
 
+    /// Seeded; 100,000 in the long run.
+    #[test]
+    fn whatever_comes_as_a_loading_sound_is_a_clip_or_an_error_and_never_a_panic() {
+        let rounds = std::env::var_os("VIVAVOCE_LONG").map_or(500, |_| 100_000);
+        let mut random = fastrand::Rng::with_seed(5);
+        let header = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\0\0\0\0";
+        for _ in 0..rounds {
+            let mut bytes = header.to_vec();
+            bytes.resize(random.usize(0..20_000), 0);
+            for _ in 0..random.usize(0..8) {
+                let end = bytes.len().min(60);
+                if let Some(byte) = bytes.get_mut(random.usize(0..=end)) {
+                    *byte = random.u8(..);
+                }
+            }
+            let mut data = BASE64.encode(bytes);
+            if random.u8(0..8) == 0 {
+                data.truncate(random.usize(0..=data.len()));
+            }
+            let audio = LoadingAudio {
+                data,
+                format: random
+                    .choice([None, Some("wav"), Some("pcm"), Some("x")])
+                    .flatten()
+                    .map(str::to_owned),
+                sample_rate: random
+                    .choice([None, Some(0), Some(16_000), Some(u64::MAX)])
+                    .flatten(),
+                channels: random
+                    .choice([None, Some(0), Some(1), Some(2), Some(u64::MAX)])
+                    .flatten(),
+                volume: random
+                    .choice([None, Some(f64::NAN), Some(-1.0), Some(f64::MAX)])
+                    .flatten(),
+            };
+            let _ = Clip::decode(&audio, RATE);
+        }
+    }
+
     fn tone(rate: SampleRate, frames: usize) -> Vec<i16> {
         let step = std::f64::consts::TAU * 400.0 / f64::from(rate.hz());
         (0..frames)

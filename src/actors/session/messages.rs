@@ -579,7 +579,7 @@ struct Bare {}
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of what a client may send, by `type`.
-pub(super) const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
+pub(crate) const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
     ("config", WireConfig::json_schema),
     ("update_config", ConfigUpdate::json_schema),
     ("speak", WireSpeak::json_schema),

@@ -31,7 +31,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -42,7 +41,7 @@ use account::Account;
 pub use door::Door;
 use failure::Refusal;
 use hearing::{EarNews, Hearing};
-use loading::Clip;
+pub(crate) use loading::Clip;
 pub use messages::StreamId;
 use messages::{ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionConfig};
 use place::Place;
@@ -64,11 +63,12 @@ use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use crate::audio::Encoding;
 use crate::auth::{Access, Pass};
 use crate::http::socket::SocketWriter;
-use crate::http::{AddressPlace, TenantPlace};
 use crate::providers::{Credential, ProviderTable, SpeechToText, parameters};
+use crate::quotas::{Permit, Quotas, Refused};
 use crate::recordings::Recordings;
 use crate::recordings::egress::{Egress, Egresses};
 use crate::recordings::journal::Journal;
+use crate::shared_limit;
 use crate::synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use crate::telemetry::metrics::{self, OpenSession};
 use crate::telemetry::traces::SessionTrace;
@@ -95,6 +95,8 @@ pub struct SessionSettings {
     pub lead: Duration,
     /// Of the encoder of what is said in a room, 0 (cheap) to 10.
     pub room_complexity: u8,
+    /// Whether a session without a token may record while authentication is on.
+    pub public_recordings: bool,
 }
 
 /// What all sessions share.
@@ -115,6 +117,8 @@ pub struct SessionServices {
     pub recordings: Option<Arc<Recordings>>,
     /// Recordings that whoever keeps the rooms makes; `None` where nobody does.
     pub egresses: Option<Arc<Egresses>>,
+    /// What each may take from the others.
+    pub quotas: Quotas,
     /// Cancelled when sessions have to end because the server does.
     pub closing: CancellationToken,
     /// See there.
@@ -136,11 +140,9 @@ pub struct Caller {
 /// What a session holds as long as it lives, so that others know.
 pub struct Places {
     /// One of the sessions that there may be.
-    pub session: OwnedSemaphorePermit,
-    /// One of the sockets that may be without config, of all and of those of its address; given back with the first.
-    pub unconfigured: (OwnedSemaphorePermit, Option<AddressPlace>),
-    /// One of those of its tenant, where they are counted.
-    pub of_tenant: Option<TenantPlace>,
+    pub session: Permit,
+    /// One of the sockets that may be without config; given back with the first.
+    pub unconfigured: shared_limit::Permit,
     /// The server waits for it when it stops.
     pub work: TaskTrackerToken,
 }
@@ -184,6 +186,8 @@ pub struct SessionActor {
     hearing: Hearing,
     /// The one in force, the one that is being opened, and those that finish.
     recognisers: Vec<Recogniser>,
+    /// They count as one.
+    recogniser_permit: Option<Permit>,
     /// Of the config in force, and which that is.
     feed: Option<Feed>,
     in_force: u64,
@@ -207,8 +211,9 @@ pub struct SessionActor {
     place: Option<Place>,
     /// Of the config that is being carried out.
     entered_for: Option<(Entered, RoomConfig)>,
+    room_turn: room::Turn,
     own_url: String,
-    unconfigured: Option<(OwnedSemaphorePermit, Option<AddressPlace>)>,
+    unconfigured: Option<shared_limit::Permit>,
     /// Messages that were looked at.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
@@ -217,8 +222,7 @@ pub struct SessionActor {
     /// Of which config and provider it was said what is ignored.
     ignored_told: Option<(u64, &'static str)>,
     account: Account,
-    _session: OwnedSemaphorePermit,
-    _of_tenant: Option<TenantPlace>,
+    _session: Permit,
     work: TaskTrackerToken,
     _open: OpenSession,
     trace: SessionTrace,
@@ -249,6 +253,7 @@ pub fn open(
             writer,
             hearing,
             recognisers: Vec::new(),
+            recogniser_permit: None,
             feed: None,
             in_force: 0,
             former_feeds: Vec::new(),
@@ -263,6 +268,7 @@ pub fn open(
             egress_asked_for: None,
             place: None,
             entered_for: None,
+            room_turn: room::Turn::default(),
             own_url: caller.own_url,
             unconfigured: Some(places.unconfigured),
             messages: 0,
@@ -270,7 +276,6 @@ pub fn open(
             wishes: 0,
             ignored_told: None,
             _session: places.session,
-            _of_tenant: places.of_tenant,
             work: places.work,
             _open: metrics::session_opened(),
             trace,
@@ -480,6 +485,14 @@ impl SessionActor {
                 self.writer.latest(event.event.name(), text);
             }
             ServerMessage::Error { .. } => self.writer.error(text),
+            // Others decide how many there are: what a slow client loses is theirs.
+            ServerMessage::Message { .. } => {
+                if !self.writer.message(text) {
+                    let lost = "messages of the room were dropped: the client reads too slowly";
+                    let told = ServerMessage::refusal(ErrorCode::Overloaded, lost);
+                    self.writer.latest("messages_dropped", told.to_json());
+                }
+            }
             _ => self.writer.event(text),
         }
     }
@@ -499,6 +512,7 @@ impl SessionActor {
     ) {
         let checked = self
             .check(&wanted)
+            .and_then(|()| self.count_recogniser(&wanted))
             .and_then(|()| self.find_sound(config, &wanted, sound, context));
         let is_heard = match checked {
             Ok(is_heard) => is_heard,
@@ -588,6 +602,12 @@ impl SessionActor {
 
     /// What can be said of a config at once.
     fn check(&self, wanted: &SessionConfig) -> Result<(), Refusal> {
+        let records = wanted.records() || wanted.room_for_egress().is_some();
+        if records && self.access.is_public() && !self.services.settings.public_recordings {
+            let problem =
+                "recording: a session without a token records only with auth.public_recordings";
+            return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
+        }
         let providers = &self.services.providers;
         let alone = listeners::listens_alone(wanted.rtc.as_ref());
         if let Some(listen) = wanted.stt.as_ref().or(alone) {
@@ -602,6 +622,16 @@ impl SessionActor {
                 .synthesizer
                 .check(speech)
                 .map_err(|error| cannot_speak(&error))?;
+        }
+        Ok(())
+    }
+
+    /// A session that hears is counted once, however often its recogniser is replaced.
+    fn count_recogniser(&mut self, wanted: &SessionConfig) -> Result<(), Refusal> {
+        if wanted.stt.is_some() && self.recogniser_permit.is_none() {
+            let taken = self.services.quotas.recognisers.take(&self.access.party());
+            let refused = |error: Refused| Refusal::new(ErrorCode::Overloaded, error.to_string());
+            self.recogniser_permit = Some(taken.map_err(refused)?);
         }
         Ok(())
     }
@@ -682,7 +712,9 @@ impl SessionActor {
         self.tell_ignored(config, provider.as_ref(), &listen);
         let report = context.address().recipient();
         let providers = &self.services.providers;
-        let Some(actor) = recogniser::actor(providers, listen, &feed, report, life) else {
+        let Some(actor) =
+            recogniser::actor(providers, listen, &feed, self.access.party(), report, life)
+        else {
             return;
         };
         let actor = start_in_span(|_| actor);
@@ -760,9 +792,9 @@ impl SessionActor {
             return;
         };
         let synthesizer = Arc::clone(&self.services.synthesizer);
-        let tenant = self.access.tenant().cloned();
+        let party = self.access.party();
         let report = (life, context.address().recipient());
-        let actor = TtsActor::new(synthesizer, speech, tenant, player, report);
+        let actor = TtsActor::new(synthesizer, speech, party, player, report);
         let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
     }

@@ -27,6 +27,7 @@ use crate::actors::room::{
 };
 use crate::actors::start_in_span;
 use crate::audio::linear16;
+use crate::providers::RoomErrorKind;
 use crate::providers::rooms::link::{Message as RoomMessage, Outgoing, SendError};
 use crate::providers::rooms::telephone::HangupCause;
 
@@ -71,6 +72,7 @@ impl SessionActor {
         let audio = wanted.tts.is_some();
         let rooms = self.services.rooms.clone();
         let (access, work) = (self.access.clone(), self.work.clone());
+        let turn = self.room_turn.clone();
         async move {
             let Some(config) = config else {
                 return Ok(None);
@@ -79,7 +81,7 @@ impl SessionActor {
                 let problem = "rtc: this server has no rooms";
                 return Err(Refusal::new(ErrorCode::RtcNotConfigured, problem));
             };
-            let entered = room::enter(rooms, access, config.clone(), audio, work).await;
+            let entered = room::enter(rooms, access, config.clone(), audio, work, turn).await;
             entered
                 .map(|entered| Some((entered, config)))
                 .map_err(|error| refusal(&error))
@@ -125,6 +127,7 @@ impl SessionActor {
             Some(listen) => {
                 let each = Rc::new(Each::new(Common {
                     services: Arc::clone(&self.services),
+                    party: self.access.party(),
                     writer: self.writer.clone(),
                     player: Rc::clone(&self.output_of_room),
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
@@ -292,7 +295,14 @@ impl Handler<RoomReport> for SessionActor {
 fn refusal(error: &EnterError) -> Refusal {
     let code = match error {
         EnterError::Rooms(RoomsError::NotConfigured) => ErrorCode::RtcNotConfigured,
-        EnterError::Rooms(RoomsError::AccessDenied) => ErrorCode::RoomAccessDenied,
+        EnterError::Rooms(RoomsError::AccessDenied | RoomsError::IdentityTaken) => {
+            ErrorCode::RoomAccessDenied
+        }
+        EnterError::Rooms(RoomsError::Provider(cause)) | EnterError::Provider(cause)
+            if matches!(cause.kind, RoomErrorKind::Quota(_)) =>
+        {
+            ErrorCode::Overloaded
+        }
         _ => ErrorCode::RtcFailed,
     };
     Refusal::new(code, format!("rtc: {error}"))

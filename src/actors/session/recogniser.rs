@@ -9,12 +9,14 @@ use crate::actors::stt::feed::Feed;
 use crate::actors::stt::{SttActor, SttReport};
 use crate::audio::{AudioFormat, Encoding};
 use crate::providers::{Credential, FinalDelay, ProviderTable, SttRequest};
+use crate::quotas::Party;
 
 /// The recogniser of a config, over the sound that it is to hear; `None` where its provider has gone.
 pub(super) fn actor(
     providers: &ProviderTable,
     listen: ListenConfig,
     feed: &Feed,
+    party: Party,
     report: Recipient<SttReport>,
     life: u32,
 ) -> Option<SttActor> {
@@ -32,6 +34,7 @@ pub(super) fn actor(
     let heard = AudioFormat { encoding, layout };
     let credential = Credential::of_caller(&listen.auth, provider.credential_fields());
     let request = SttRequest {
+        party,
         language: listen.language,
         model: listen.model,
         punctuation: listen.punctuation,

@@ -11,6 +11,7 @@ use super::{Player, SessionActor};
 use crate::actors::recorder::{RecorderActor, StopRecording, Tap};
 use crate::actors::start_in_span;
 use crate::audio::SampleRate;
+use crate::quotas::Refused;
 use crate::recordings::egress::{self, Egress};
 use crate::recordings::journal::Journal;
 use crate::recordings::{self, BeginError, Metadata, Participant};
@@ -36,6 +37,7 @@ impl SessionActor {
     ) -> impl Future<Output = Result<Option<Journal>, Refusal>> + use<> {
         let begins = wanted.records() && self.recording.is_none();
         let recordings = self.services.recordings.clone();
+        let (quota, party) = (self.services.quotas.recordings.clone(), self.access.party());
         let metadata = begins.then(|| self.metadata(stream_id, wanted));
         async move {
             let Some(metadata) = metadata else {
@@ -45,14 +47,18 @@ impl SessionActor {
                 let problem = "recording: this server does not record";
                 return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
             };
+            let refused = |error: Refused| Refusal::new(ErrorCode::Overloaded, error.to_string());
+            let permit = quota.take(&party).map_err(refused)?;
             let begun = recordings.begin(metadata).await;
-            begun.map(Some).map_err(|error| {
-                let code = match &error {
-                    BeginError::Exists => ErrorCode::StreamIdInUse,
-                    BeginError::Journal(_) => ErrorCode::RecordingUnavailable,
-                };
-                Refusal::new(code, error.to_string())
-            })
+            begun
+                .map(|journal| Some(journal.counted(permit)))
+                .map_err(|error| {
+                    let code = match &error {
+                        BeginError::Exists => ErrorCode::StreamIdInUse,
+                        BeginError::Journal(_) => ErrorCode::RecordingUnavailable,
+                    };
+                    Refusal::new(code, error.to_string())
+                })
         }
     }
 
@@ -124,6 +130,7 @@ impl SessionActor {
                 .access
                 .tenant()
                 .map(|tenant| tenant.as_str().to_owned()),
+            public: self.access.is_public(),
             started_at: now.map_or(0, |now| now.as_millis() as u64),
             duration_ms: 0,
             size: 0,

@@ -543,9 +543,13 @@ impl Session {
         let (code, reason) = match ending {
             RoomEnding::Left => (1000, "the room was left"),
             RoomEnding::Removed => (1000, "the session was removed from its room"),
+            RoomEnding::Disowned => (1000, "the room belongs to somebody else now"),
             RoomEnding::Duplicate => (1000, "another participant took the session's identity"),
             RoomEnding::RoomDeleted => (1000, "the room was deleted"),
-            RoomEnding::Refused(_) | RoomEnding::Network(_) | RoomEnding::Overrun => {
+            RoomEnding::Refused(_)
+            | RoomEnding::Quota(_)
+            | RoomEnding::Network(_)
+            | RoomEnding::Overrun => {
                 self.tell(ServerMessage::Error {
                     message: ending.to_string(),
                     code: ErrorCode::RtcFailed,

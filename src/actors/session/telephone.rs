@@ -30,6 +30,10 @@ struct Line {
 impl SessionActor {
     pub(super) fn telephone(&mut self, wish: TelephoneWish, context: &mut Context<Self>) {
         let Some(place) = &self.place else { return };
+        if self.access.is_public() {
+            // It is in no room of a call, or for a moment only.
+            return self.has_no_telephone(&wish);
+        }
         let Some(calls) = self.services.calls.clone() else {
             return self.refuse(ErrorCode::RtcFailed, "these rooms have no telephone");
         };
@@ -68,6 +72,18 @@ impl SessionActor {
             }
             session.carry_out(context);
         }));
+    }
+
+    fn has_no_telephone(&mut self, wish: &TelephoneWish) {
+        match wish {
+            TelephoneWish::Transfer(_) => self.tell(&ServerMessage::SipTransferError {
+                message: NOBODY.to_owned(),
+                code: TransferErrorCode::ParticipantNotFound,
+            }),
+            TelephoneWish::HangUp { .. } | TelephoneWish::Press { .. } => {
+                self.refuse(ErrorCode::ParticipantNotFound, NOBODY);
+            }
+        }
     }
 
     /// In the order of the client's messages: the session looks at the next one when these keys were taken.

@@ -199,6 +199,7 @@ impl Session {
     fn live(&mut self) -> Addr<SttActor> {
         self.lives += 1;
         let request = SttRequest {
+            party: crate::quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::{CAPTURE, CRC_AT, END, HEADER, OggError, OggOpusWriter, OpusHead, crc};
-use crate::audio::format::{Channels, SampleRate};
-use crate::audio::opus::FRAME;
+use crate::format::{Channels, SampleRate};
+use crate::opus::FRAME;
 
 /// A packet of 20 ms of silence (RFC 6716, section 3.1: CELT, full band, one frame), which any decoder takes.
 const SILENCE: [u8; 3] = [0xF8, 0xFF, 0xFE];

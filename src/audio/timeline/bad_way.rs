@@ -3,7 +3,7 @@
 /// Delays of up to 60 ms, single losses and bursts of them, and in every minute pauses of 3.5 and 8 s and a stall of
 /// 350 ms behind which everything comes at once. What comes of a chunk, in milliseconds after it was said, or that it
 /// never comes; the first six of each second come all unless there is a pause.
-pub(crate) fn bad_way(seed: u64) -> impl FnMut(u64) -> Option<u64> {
+pub fn bad_way(seed: u64) -> impl FnMut(u64) -> Option<u64> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut burst = 0;
     move |chunk| {
@@ -24,12 +24,12 @@ pub(crate) fn bad_way(seed: u64) -> impl FnMut(u64) -> Option<u64> {
 }
 
 /// Whether the client sends nothing at this chunk.
-pub(crate) fn is_paused(chunk: u64) -> bool {
+pub fn is_paused(chunk: u64) -> bool {
     matches!(chunk % 3_000, 1_000..1_175 | 1_800..2_200)
 }
 
 /// When which chunk comes, in milliseconds: nothing overtakes in a stream.
-pub(crate) fn arrivals(chunks: u64, fate: &mut impl FnMut(u64) -> Option<u64>) -> Vec<(u64, u64)> {
+pub fn arrivals(chunks: u64, fate: &mut impl FnMut(u64) -> Option<u64>) -> Vec<(u64, u64)> {
     let mut latest = 0;
     let come = (0..chunks).filter_map(|chunk| {
         latest = latest.max((chunk + 1) * 20 + fate(chunk)?);

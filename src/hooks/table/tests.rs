@@ -20,6 +20,7 @@ fn hook(name: &str, owner: Option<&str>) -> Hook {
         host: host(name),
         url: format!("https://hooks.example/{name}"),
         owner: owner.map(|id| TenantId::new(id).unwrap()),
+        by_operator: false,
     }
 }
 
@@ -311,6 +312,26 @@ fn what_one_tenant_has_added_is_never_in_the_place_of_what_the_settings_give_to_
         assert_eq!(found.hook().url, holds, "{added:?}");
         let remove = table.remove(&Access::anonymous(), &["a.example".to_owned()]);
         assert_eq!(remove.unwrap().removed.len(), 1);
+    }
+}
+
+#[test]
+fn where_a_tenants_hook_is_not_for_a_call_that_of_the_settings_is() {
+    let entry = serde_json::json!({"host": "a.example", "url": "https://fixed.example/"});
+    let configured = configured(serde_json::json!([entry]), None);
+    let added = [hook("a.example", Some("a"))].into_iter().collect();
+    let table = Table {
+        configured: &configured,
+        added: &added,
+    };
+    for (number_of, holds) in [
+        (None, "https://hooks.example/a.example"),
+        (Some("a"), "https://hooks.example/a.example"),
+        (Some("b"), "https://fixed.example/"),
+    ] {
+        let number_of = number_of.map(|id| TenantId::new(id).unwrap());
+        let found = table.find_for(&host("a.example"), number_of.as_ref());
+        assert_eq!(found.unwrap().hook().url, holds, "{number_of:?}");
     }
 }
 

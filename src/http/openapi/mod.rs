@@ -183,6 +183,7 @@ fn add<T: JsonSchema>(generator: &mut SchemaGenerator) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Entry;
 
     fn assert_same(file: &str, rendered: &str) {
         let file = format!("{}/docs/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -249,8 +250,8 @@ mod tests {
             .collect();
         let routes = crate::http::endpoints().into_iter().flat_map(|endpoint| {
             let path = endpoint.path.replace(":.*}", "}");
-            let named = move |method| format!("{method} {path}");
-            endpoint.methods.into_iter().map(named)
+            let named = |entry: Entry| format!("{} {path}", entry.method);
+            endpoint.entries().map(named).collect::<Vec<_>>()
         });
         assert_eq!(described, routes.collect());
     }

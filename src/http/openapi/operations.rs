@@ -84,9 +84,10 @@ fn server() -> Vec<Operation> {
             .never_limited(),
         get("/metrics", "getMetrics", "Server")
             .summary("What the server counts about itself")
-            .says("Where `METRICS_ADDRESS` is set it is there, without a token, and not here.")
+            .says("For callers without a tenant. Where `METRICS_ADDRESS` is set it is there, without a token, and not here.")
             .protected()
             .answers(200, media("OpenMetrics text.", &[metrics::MEDIA_TYPE]))
+            .refuses(403, &[Code::OperatorOnly])
             .refuses(404, &[Code::NotFound])
             .refuses(500, &[Code::Internal])
             .example("asked", Value::Null, 200),
@@ -166,8 +167,8 @@ fn sessions() -> Vec<Operation> {
         get("/ws", "openSession", "Sessions")
             .summary("Opens a session")
             .says(
-                "The handshake of a WebSocket. The token is optional unless `AUTH_SOCKET=required`; one that is sent must \
-                 be good.",
+                "The handshake of a WebSocket. While authentication is on it needs a token, unless `AUTH_SOCKET=public`; one \
+                 that is sent must be good all the same.",
             )
             .without_head()
             .protected()
@@ -187,8 +188,11 @@ fn sessions() -> Vec<Operation> {
             .says("Answers when the session has gone.")
             .protected()
             .parameter(in_path("stream_id", string(), "Its name.", "my-session"))
+            .parameter(whose())
             .answers(200, json_of::<sessions::Ended>("It has gone."))
+            .refuses(400, &[Code::InvalidRequest])
             .refuses(404, &[Code::NotFound])
+            .refuses(409, &[Code::AmbiguousStreamId])
             .refuses(500, &[Code::Internal])
             .example("unknown", Value::Null, 404),
     ]
@@ -271,6 +275,16 @@ fn rooms() -> Vec<Operation> {
     ]
 }
 
+/// Whose thing of a `stream_id` is meant.
+fn whose() -> Parameter {
+    let says = "For callers without a tenant, where several tenants have one of this name: whose, empty for nobody's.";
+    // 256 bytes, which so many characters of any kind have at most.
+    let id = string()
+        .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"))
+        .max_length(Some(64));
+    query("tenant", id, says, "acme")
+}
+
 fn recordings() -> Vec<Operation> {
     let stream_id = || {
         let any_but = ObjectBuilder::new()
@@ -283,7 +297,7 @@ fn recordings() -> Vec<Operation> {
         get("/recordings", "listRecordings", "Recordings")
             .summary("The caller's recordings")
             .protected()
-            .says("In the order of their names. A page may be short and still have others behind it: `next` says so.")
+            .says("Those of tenants first, each in the order of their names. A page may be short and still have others behind it: `next` says so.")
             .parameter(query("limit", integer().minimum(Some(1)).maximum(Some(500)), "How many at most, 1 to 500; 50 when absent.", 50))
             .parameter(query("after", string(), "The `next` of the page before.", "my-session"))
             .answers(200, json_of::<Page>("The recordings."))
@@ -296,6 +310,7 @@ fn recordings() -> Vec<Operation> {
             .says("A recording that is not finished is not found yet; `Retry-After` says when to ask again.")
             .protected()
             .parameter(stream_id())
+            .parameter(whose())
             .answers(200, sound_of_recording("The recording."))
             .answers(206, sound_of_recording("The part of it that `Range` names."))
             .refuses(400, &[Code::InvalidRequest])
@@ -303,6 +318,7 @@ fn recordings() -> Vec<Operation> {
             .answers(412, plain("It is not the one of `If-Match`."))
             .answers(416, plain("There is nothing where `Range` points; `Content-Range` says how long it is."))
             .refuses(404, &[Code::RecordingNotFound])
+            .refuses(409, &[Code::AmbiguousStreamId])
             .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
             .example("asked", Value::Null, 404),
@@ -311,9 +327,11 @@ fn recordings() -> Vec<Operation> {
             .says("A JSON object a line: `heard` (a final result), `begins` and `said` (an utterance), each with `at_ms`.")
             .protected()
             .parameter(stream_id())
+            .parameter(whose())
             .answers(200, media("The lines.", &["application/x-ndjson"]))
             .refuses(400, &[Code::InvalidRequest])
             .refuses(404, &[Code::RecordingNotFound])
+            .refuses(409, &[Code::AmbiguousStreamId])
             .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
             .example("asked", Value::Null, 404),
@@ -321,9 +339,11 @@ fn recordings() -> Vec<Operation> {
             .summary("Deletes a recording")
             .protected()
             .parameter(stream_id())
+            .parameter(whose())
             .answers(200, json_of::<recording::Deleted>("It is gone."))
             .refuses(400, &[Code::InvalidRequest])
             .refuses(404, &[Code::RecordingNotFound])
+            .refuses(409, &[Code::AmbiguousStreamId])
             .refuses(500, &[Code::StorageError])
             .refuses(503, &[Code::RecordingUnavailable])
             .example("asked", Value::Null, 404),
@@ -543,6 +563,7 @@ impl Operation {
         if self.limited {
             self = self.refuses(429, &[Code::RateLimited]);
         }
+        self = self.refuses(421, &[Code::MisdirectedRequest]);
         // The authentication service is told of every body, needed or not, save of those of GET and HEAD.
         let told = self.protected && self.method != HttpMethod::Get;
         if told || self.body.is_some() {

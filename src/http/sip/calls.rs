@@ -197,6 +197,7 @@ fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
     let message = error.to_string();
     let code = match error {
         CallsError::Rooms(error) => return error.into(),
+        CallsError::Quota(refused) => return refused.into(),
         CallsError::NoAddress => Code::OutboundAddressNotConfigured,
         CallsError::NotAllowed { .. } => Code::DestinationNotAllowed,
         CallsError::Call(error) => {

@@ -2,70 +2,48 @@
 //! little of its own beside that, so that whoever sends short messages does not depend on what others leave unfinished.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::quotas::Party;
+use crate::shared_limit::{Exceeded, Permit, SharedLimit, Size};
 
 /// What a socket may hold without asking: some frames of sound, on a connection that brings them in pieces.
 const OWN_BYTES: usize = 32 << 10;
 
 /// The memory that all sockets of a server share.
 #[derive(Debug)]
-pub struct MessageBudget {
-    limit: usize,
-    held: AtomicUsize,
-}
+pub struct MessageBudget(Arc<SharedLimit>);
 
 impl MessageBudget {
-    /// One of so many bytes.
-    pub const fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            held: AtomicUsize::new(0),
-        }
+    /// One of so many bytes, for whoever comes first.
+    pub fn new(limit: usize) -> Self {
+        Self(SharedLimit::new(Size::undivided(limit)))
+    }
+
+    /// One of this size, with its shares.
+    pub fn shared(size: Size) -> Arc<Self> {
+        Arc::new(Self(SharedLimit::new(size)))
     }
 }
-
-/// All of it is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Exhausted;
 
 /// What one socket holds of the budget; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
-    budget: Arc<MessageBudget>,
-    bytes: usize,
-}
+pub(super) struct Held(Permit);
 
 impl Held {
-    pub(super) const fn of(budget: Arc<MessageBudget>) -> Self {
-        Self { budget, bytes: 0 }
+    /// Nothing yet, on this account.
+    pub(super) fn of(budget: &MessageBudget, key: Party) -> Self {
+        Self(budget.0.empty(key))
     }
 
     /// The socket holds so many bytes from now on, instead of what it held before. After a refusal it has what it had.
-    pub(super) fn set(&mut self, unfinished: usize) -> Result<(), Exhausted> {
-        let bytes = unfinished.saturating_sub(OWN_BYTES);
-        if bytes > self.bytes {
-            let more = bytes - self.bytes;
-            let limit = self.budget.limit;
-            let with_more = |held: usize| held.checked_add(more).filter(|held| *held <= limit);
-            let taken = self.budget.held.fetch_update(Relaxed, Relaxed, with_more);
-            taken.map_err(|_| Exhausted)?;
-        } else {
-            self.budget.held.fetch_sub(self.bytes - bytes, Relaxed);
-        }
-        self.bytes = bytes;
-        Ok(())
+    pub(super) fn set(&mut self, unfinished: usize) -> Result<(), Exceeded> {
+        self.0.resize(unfinished.saturating_sub(OWN_BYTES))
     }
 
     /// The socket holds nothing from now on.
     pub(super) fn give_back(&mut self) {
-        self.budget.held.fetch_sub(self.bytes, Relaxed);
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.give_back();
+        // Less is never refused.
+        let _ = self.0.resize(0);
     }
 }
 
@@ -75,17 +53,17 @@ mod tests {
 
     #[test]
     fn all_sockets_together_hold_no_more_than_there_is_and_a_little_each() {
-        let budget = Arc::new(MessageBudget::new(100_000));
-        let socket = || Held::of(Arc::clone(&budget));
+        let budget = MessageBudget::new(100_000);
+        let socket = || Held::of(&budget, Party::Operator);
         let (mut first, mut second, mut third) = (socket(), socket(), socket());
         assert_eq!(first.set(OWN_BYTES + 60_000), Ok(()));
-        assert_eq!(second.set(OWN_BYTES + 40_001), Err(Exhausted));
+        assert_eq!(second.set(OWN_BYTES + 40_001), Err(Exceeded::Total));
         assert_eq!(second.set(OWN_BYTES + 40_000), Ok(()));
         assert_eq!(third.set(OWN_BYTES), Ok(()));
-        assert_eq!(third.set(OWN_BYTES + 1), Err(Exhausted));
+        assert_eq!(third.set(OWN_BYTES + 1), Err(Exceeded::Total));
         first.give_back();
         assert_eq!(third.set(OWN_BYTES + 60_000), Ok(()));
         drop((first, second, third));
-        assert_eq!(budget.held.load(Relaxed), 0);
+        assert_eq!(budget.0.available(), 100_000);
     }
 }

@@ -7,7 +7,6 @@ use std::net::Shutdown;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::HttpRequest;
 use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
@@ -38,22 +37,22 @@ impl Accepted {
     }
 }
 
-/// For `HttpServer::on_connect`: sets the connection up and keeps a handle to it for a socket.
+/// For `HttpServer::on_connect`, without TLS: the same as [`prepare`].
 pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
-    if let Some(socket) = tcp(io).and_then(|io| prepare(io).ok()) {
-        let secured = !io.is::<TcpStream>();
+    if let Some(io) = io.downcast_ref() {
+        prepare(io, false, extensions);
+    }
+}
+
+/// Sets a connection up and keeps a handle to it for a socket.
+pub(crate) fn prepare(io: &TcpStream, secured: bool, extensions: &mut Extensions) {
+    if let Ok(socket) = set_up(io) {
         let connection = Connection { socket, secured };
         extensions.insert(Accepted(Mutex::new(Some(connection))));
     }
 }
 
-/// The connection that `HttpServer::on_connect` is shown, with TLS or without.
-pub(crate) fn tcp(io: &dyn Any) -> Option<&TcpStream> {
-    let secured = || Some(io.downcast_ref::<TlsStream<TcpStream>>()?.get_ref().0);
-    io.downcast_ref().or_else(secured)
-}
-
-fn prepare(io: &TcpStream) -> io::Result<Socket> {
+fn set_up(io: &TcpStream) -> io::Result<Socket> {
     let socket = SockRef::from(io);
     socket.set_tcp_nodelay(true)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]

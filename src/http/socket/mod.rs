@@ -11,6 +11,7 @@
 //! response body  <── Outbox <── SocketWriter::event, latest, audio, cut_audio, close
 //! ```
 
+mod backlog;
 mod budget;
 mod connection;
 mod echo;
@@ -23,11 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::http::header;
-use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
 use actix_web_actors::ws::HandshakeError;
 
+pub use backlog::{Backlog, MAX_WAITING_BYTES};
 pub use budget::MessageBudget;
-pub(crate) use connection::tcp;
+pub(crate) use connection::prepare;
 pub use connection::{WRITE_BUFFER_BYTES, accepted};
 pub use echo::echo;
 pub(crate) use frames::{FrameError, Frames, Input};
@@ -41,6 +43,7 @@ use self::reader::Reader;
 use self::writer::{Body, Shared};
 use super::cors::Origins;
 use super::error::{ApiError, Code};
+use crate::quotas::Party;
 
 /// What differs from server to server.
 #[derive(Debug, Clone)]
@@ -53,6 +56,8 @@ pub struct SocketSettings {
     pub message_timeout: Duration,
     /// What messages that are not complete may hold, together with those of all other sockets of the server.
     pub unfinished: Arc<MessageBudget>,
+    /// What events that its client does not read may hold, together with those of all other sockets of the server.
+    pub backlog: Arc<Backlog>,
     /// Audio that may wait for a client that reads slowly.
     pub max_buffered_audio: Duration,
 }
@@ -104,13 +109,17 @@ pub fn open<H: SocketHandler>(
     let mut response = actix_web_actors::ws::handshake(request)?;
     let connection = Arc::new(Connection::take(request).ok_or(OpenError::Connection)?);
 
-    let shared = Arc::new(Shared::new(settings.max_buffered_audio));
+    // On whose account unfinished messages are held, and what it does not read, was found out before.
+    let key: Option<Party> = request.extensions().get().cloned();
+    let key = key.unwrap_or_default();
+    let shared = Shared::new(settings, key.clone());
     let handler = handler(SocketWriter(Arc::clone(&shared)));
     let reader = Reader::new(
         handler,
         Arc::clone(&shared),
         Arc::clone(&connection),
         settings,
+        key,
     );
     actix_web::rt::spawn(reader.run(payload));
     Ok(response.streaming(Body::new(shared, connection)))
@@ -127,13 +136,14 @@ pub(crate) fn open_in_memory<H: SocketHandler>(
 ) -> futures_util::stream::LocalBoxStream<'static, Result<bytes::Bytes, actix_web::Error>> {
     let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
     let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
-    let shared = Arc::new(Shared::new(settings.max_buffered_audio));
+    let shared = Shared::new(settings, Party::Operator);
     let handler = handler(SocketWriter(Arc::clone(&shared)));
     let reader = Reader::new(
         handler,
         Arc::clone(&shared),
         Arc::clone(&connection),
         settings,
+        Party::Operator,
     );
     actix_web::rt::spawn(reader.run(payload));
     Box::pin(Body::new(shared, connection))

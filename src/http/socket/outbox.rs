@@ -12,10 +12,13 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tokio::time::Instant;
 
+use super::backlog::OWN_BYTES;
 use crate::telemetry::metrics;
 
 /// Events that wait at most; coalesced ones are not counted (protocol, section 1).
 pub const MAX_EVENTS: usize = 256;
+/// The bytes of those that wait, however few they are; one alone may have more.
+pub const MAX_EVENT_BYTES: usize = 4 << 20;
 /// How long flushing may take, and then how long the peer's close frame.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// Pongs that wait at most; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
@@ -115,6 +118,11 @@ pub struct Outbox {
     max_audio: Duration,
     waiting: VecDeque<Item>,
     events: usize,
+    event_bytes: usize,
+    /// Of those of which the latest matters.
+    latest_bytes: usize,
+    /// What was told last by [`Self::settle`].
+    settled: usize,
     audio: Duration,
     pongs: VecDeque<Bytes>,
     ping: bool,
@@ -129,6 +137,9 @@ impl Outbox {
             max_audio,
             waiting: VecDeque::new(),
             events: 0,
+            event_bytes: 0,
+            latest_bytes: 0,
+            settled: 0,
             audio: Duration::ZERO,
             pongs: VecDeque::new(),
             ping: false,
@@ -142,13 +153,43 @@ impl Outbox {
         if self.closing.is_some() {
             return;
         }
-        if self.events == MAX_EVENTS {
-            self.drop_waiting();
-            self.end(Closed::by_edge(1013, "the client reads too slowly"), now);
+        let too_large = self.event_bytes + text.len() > MAX_EVENT_BYTES && self.events > 0;
+        if self.events == MAX_EVENTS || too_large {
+            self.fall_behind(now);
             return;
         }
         self.events += 1;
+        self.event_bytes += text.len();
         self.waiting.push_back(Item::Event(text));
+    }
+
+    /// Too much waits for its client, or for others while it is the furthest behind: what waits is dropped.
+    pub fn fall_behind(&mut self, now: Instant) {
+        metrics::socket_fell_behind();
+        self.drop_waiting();
+        self.end(Closed::by_edge(1013, "the client reads too slowly"), now);
+    }
+
+    /// How many bytes of events more than the last time, or fewer, wait beyond what a socket may have of its own.
+    pub fn settle(&mut self) -> isize {
+        let waiting = (self.event_bytes + self.latest_bytes).saturating_sub(OWN_BYTES);
+        let before = std::mem::replace(&mut self.settled, waiting);
+        waiting.cast_signed() - before.cast_signed()
+    }
+
+    /// A message of somebody else. Those never close the socket: where half of what may wait waits already it is dropped, and
+    /// `false` is returned.
+    pub fn message(&mut self, text: ByteString, now: Instant) -> bool {
+        if self.closing.is_some() {
+            return true;
+        }
+        let fits = self.event_bytes + text.len() <= MAX_EVENT_BYTES / 2 || self.events == 0;
+        if self.events >= MAX_EVENTS / 2 || !fits {
+            metrics::room_message_dropped();
+            return false;
+        }
+        self.event(text, now);
+        true
     }
 
     /// Whether few enough events wait that more may be caused.
@@ -162,11 +203,18 @@ impl Outbox {
             return;
         }
         let waiting = self.waiting.len();
-        self.waiting
-            .retain(|item| !matches!(item, Item::Latest(other, _) if *other == kind));
+        let bytes = &mut self.latest_bytes;
+        self.waiting.retain(|item| match item {
+            Item::Latest(other, text) if *other == kind => {
+                *bytes -= text.len();
+                false
+            }
+            _ => true,
+        });
         if self.waiting.len() < waiting {
             metrics::event_coalesced();
         }
+        self.latest_bytes += text.len();
         self.waiting.push_back(Item::Latest(kind, text));
     }
 
@@ -267,6 +315,8 @@ impl Outbox {
     fn drop_waiting(&mut self) {
         self.waiting = VecDeque::new();
         self.events = 0;
+        self.event_bytes = 0;
+        self.latest_bytes = 0;
         self.audio = Duration::ZERO;
     }
 
@@ -306,9 +356,13 @@ impl Outbox {
             return match item {
                 Item::Event(text) => {
                     self.events -= 1;
+                    self.event_bytes -= text.len();
                     encode(text.as_bytes(), OpCode::Text)
                 }
-                Item::Latest(_, text) => encode(text.as_bytes(), OpCode::Text),
+                Item::Latest(_, text) => {
+                    self.latest_bytes -= text.len();
+                    encode(text.as_bytes(), OpCode::Text)
+                }
                 Item::Audio(audio) => {
                     self.audio = self.audio.saturating_sub(audio.duration);
                     encode(&audio.bytes, OpCode::Binary)
@@ -377,6 +431,11 @@ mod tests {
     }
 
     /// Everything that leaves now: first byte and payload of each frame.
+    /// How many frames of whatever length are sent.
+    fn frames(outbox: &mut Outbox, now: Instant) -> usize {
+        std::iter::from_fn(|| matches!(outbox.next(now), Next::Frame(_)).then_some(())).count()
+    }
+
     fn sent(outbox: &mut Outbox, now: Instant) -> Vec<(u8, Bytes)> {
         std::iter::from_fn(|| match outbox.next(now) {
             Next::Frame(frame) => {
@@ -436,6 +495,39 @@ mod tests {
             (8, &1013_u16.to_be_bytes()[..])
         );
         assert_eq!(outbox.next(now), Next::End);
+    }
+
+    #[tokio::test]
+    async fn messages_of_others_are_dropped_before_they_close_anything() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        let large = ByteString::from("x".repeat(MAX_EVENT_BYTES / 4));
+        let taken = (0..1_000)
+            .filter(|_| outbox.message(large.clone(), now))
+            .count();
+        assert_eq!(taken, 2);
+        assert_eq!(outbox.closed(), None);
+        assert_eq!(frames(&mut outbox, now), 2);
+        let taken = (0..1_000)
+            .filter(|_| outbox.message("x".into(), now))
+            .count();
+        assert_eq!(taken, MAX_EVENTS / 2);
+        outbox.event("our own".into(), now);
+        assert_eq!(outbox.closed(), None);
+    }
+
+    #[tokio::test]
+    async fn few_events_that_are_large_close_as_many_do() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        let large = ByteString::from("x".repeat(MAX_EVENT_BYTES));
+        // One alone is sent whatever its size.
+        outbox.event(large.clone(), now);
+        assert_eq!(outbox.closed(), None);
+        assert_eq!(frames(&mut outbox, now), 1);
+        outbox.event("x".into(), now);
+        outbox.event(large, now);
+        assert_eq!(outbox.closed().map(|closed| closed.code), Some(1013));
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use super::connection::Connection;
 use super::frames::{Frames, Input};
 use super::outbox::{Closed, ClosedBy, Outbox};
 use super::writer::Shared;
+use crate::quotas::Party;
 use crate::telemetry::metrics;
 
 /// How long the reading task works before others on its thread have their turn.
@@ -62,6 +63,7 @@ impl<H: SocketHandler> Reader<H> {
         shared: Arc<Shared>,
         connection: Arc<Connection>,
         settings: &SocketSettings,
+        key: Party,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -71,7 +73,7 @@ impl<H: SocketHandler> Reader<H> {
             connection,
             idle_timeout: settings.idle_timeout,
             message_timeout: settings.message_timeout,
-            held: Held::of(Arc::clone(&settings.unfinished)),
+            held: Held::of(&settings.unfinished, key),
             begun: None,
             heard: now,
             next_ping: now + PING_INTERVAL,
@@ -289,8 +291,9 @@ fn by_client(reason: Option<CloseReason>) -> Closed {
 mod tests {
     use super::*;
     use crate::http::Origins;
-    use crate::http::socket::MessageBudget;
     use crate::http::socket::outbox::Next;
+    use crate::http::socket::{Backlog, MessageBudget};
+    use crate::quotas::Share;
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
     use std::os::unix::net::UnixStream;
@@ -318,7 +321,6 @@ mod tests {
     fn bench(idle_timeout: Duration) -> Bench {
         let (near, far) = UnixStream::pair().unwrap();
         let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
-        let shared = Arc::new(Shared::new(Duration::from_secs(2)));
         let (client, payload) = mpsc::unbounded_channel();
         let (sender, closed) = mpsc::unbounded_channel();
         let settings = SocketSettings {
@@ -326,9 +328,17 @@ mod tests {
             idle_timeout,
             message_timeout: Duration::from_secs(30),
             unfinished: Arc::new(MessageBudget::new(1 << 20)),
+            backlog: Backlog::new(Share::NONE),
             max_buffered_audio: Duration::from_secs(2),
         };
-        let reader = Reader::new(Record(sender), Arc::clone(&shared), connection, &settings);
+        let shared = Shared::new(&settings, Party::Operator);
+        let reader = Reader::new(
+            Record(sender),
+            Arc::clone(&shared),
+            connection,
+            &settings,
+            Party::Operator,
+        );
         Bench {
             client,
             shared,

@@ -2,7 +2,7 @@
 //! time from the same queue whenever the kernel has taken the one before.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,8 +13,11 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::SocketSettings;
+use super::backlog::Place;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox};
+use crate::quotas::Party;
 
 /// What writer, reader and body share.
 pub(super) struct Shared {
@@ -23,16 +26,20 @@ pub(super) struct Shared {
     /// Tells the reader that the socket is closing.
     pub(super) closing: Notify,
     room: Notify,
+    /// Where it is counted what waits.
+    backlog: Place,
 }
 
 impl Shared {
-    pub(super) fn new(max_audio: Duration) -> Self {
-        Self {
-            outbox: Mutex::new(Outbox::new(max_audio)),
+    /// That of a socket which counts for somebody.
+    pub(super) fn new(settings: &SocketSettings, party: Party) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            outbox: Mutex::new(Outbox::new(settings.max_buffered_audio)),
             body: AtomicWaker::new(),
             closing: Notify::new(),
             room: Notify::new(),
-        }
+            backlog: Place::of(&settings.backlog, party, Weak::clone(this)),
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Outbox> {
@@ -41,18 +48,45 @@ impl Shared {
 
     /// Changes the queue and wakes whom it concerns.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Outbox) -> T) -> T {
-        let (result, closes) = {
+        let (result, closes, waiting) = {
             let mut outbox = self.lock();
             let was_open = outbox.closed().is_none();
             let result = change(&mut outbox);
-            (result, was_open && outbox.closed().is_some())
+            let closes = was_open && outbox.closed().is_some();
+            (result, closes, outbox.settle())
         };
         self.body.wake();
         if closes {
             self.closing.notify_one();
             self.room.notify_waiters();
         }
+        self.count(waiting);
         result
+    }
+
+    /// What to send now.
+    pub(super) fn next(&self) -> Next {
+        let (next, waiting) = {
+            let mut outbox = self.lock();
+            let next = outbox.next(Instant::now());
+            (next, outbox.settle())
+        };
+        if matches!(next, Next::Frame(_)) {
+            self.room.notify_waiters();
+        }
+        self.count(waiting);
+        next
+    }
+
+    /// So many bytes more wait, or fewer. Where that is too much for all sockets together, those are closed that are
+    /// furthest behind.
+    fn count(&self, bytes: isize) {
+        if bytes == 0 {
+            return;
+        }
+        for furthest in self.backlog.change(bytes) {
+            furthest.change(|outbox| outbox.fall_behind(Instant::now()));
+        }
     }
 }
 
@@ -66,6 +100,12 @@ impl SocketWriter {
     pub fn event(&self, text: impl Into<ByteString>) {
         let text = text.into();
         self.0.change(|outbox| outbox.event(text, Instant::now()));
+    }
+
+    /// Sends a message of somebody else; `false` where it was dropped, because much waits already.
+    pub fn message(&self, text: impl Into<ByteString>) -> bool {
+        let text = text.into();
+        self.0.change(|outbox| outbox.message(text, Instant::now()))
     }
 
     /// Sends an event of which only the latest of its `kind` matters: one that still waits is replaced, and it is not
@@ -157,12 +197,8 @@ impl Stream for Body {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.shared.body.register(context.waker());
-        let next = self.shared.lock().next(Instant::now());
-        match next {
-            Next::Frame(frame) => {
-                self.shared.room.notify_waiters();
-                Poll::Ready(Some(Ok(frame)))
-            }
+        match self.shared.next() {
+            Next::Frame(frame) => Poll::Ready(Some(Ok(frame))),
             Next::Wait => Poll::Pending,
             Next::End => {
                 self.connection.finish();

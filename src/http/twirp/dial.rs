@@ -13,7 +13,7 @@ use proto::{SipHeaderOptions, SipMediaConfig, SipOutboundConfig, SipOutboundTrun
 use super::Failure;
 use super::sip::invalid;
 use crate::actors::registry::calls::{DialTrunk, TransferCall, Until};
-use crate::auth::Access;
+use crate::auth::{Access, Principal};
 use crate::config::{Secret, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 use crate::providers::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
@@ -321,6 +321,7 @@ pub(super) fn call(
             .unwrap_or_else(|| identity.clone()),
         identity,
         room: said.room_name,
+        principal: Principal::Operator,
         metadata: said.participant_metadata,
         from: caller(&said.sip_number, &line.numbers)?,
         display_name: said.display_name.filter(given),

@@ -18,10 +18,15 @@ use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::body::{self, BodyError};
+use super::limits;
 use super::state::AppState;
 use crate::actors::registry::calls::CallRegistry;
+use crate::rooms::shapes::Shaped;
 use crate::rooms::token::{self, Claims};
+use crate::rooms::wire::{self, Excess};
 use crate::rooms::{Now, RoomServer};
+use crate::telemetry::metrics::{self, RoomInput};
 use crate::telephony::trunks::Trunks;
 
 const ROOM_SERVICE: &str = "livekit.RoomService";
@@ -52,6 +57,11 @@ impl Failure {
         Self::new("unauthenticated", message)
     }
 
+    /// The code of the real server, although it knows who asks.
+    fn not_permitted() -> Self {
+        Self::unauthenticated("permissions denied")
+    }
+
     fn status(&self) -> StatusCode {
         match self.code {
             "invalid_argument" | "malformed" => StatusCode::BAD_REQUEST,
@@ -69,6 +79,10 @@ impl Failure {
     }
 
     fn answer(&self) -> HttpResponse {
+        self.answer_as(self.status())
+    }
+
+    fn answer_as(&self, status: StatusCode) -> HttpResponse {
         #[derive(Serialize)]
         struct Body<'a> {
             code: &'a str,
@@ -81,9 +95,21 @@ impl Failure {
             msg: &self.message,
             meta: &self.meta,
         };
-        HttpResponse::build(self.status())
+        HttpResponse::build(status)
             .insert_header((header::CONTENT_TYPE, JSON))
             .body(serde_json::to_vec(&body).unwrap_or_default())
+    }
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        let code = match error {
+            BodyError::TooLarge { .. } | BodyError::Broken => "malformed",
+            BodyError::Late | BodyError::Slow => "deadline_exceeded",
+            BodyError::NoMemory(_) => "resource_exhausted",
+            BodyError::Undeclared => "internal",
+        };
+        Self::new(code, error.to_string())
     }
 }
 
@@ -108,11 +134,17 @@ impl Wire {
         }
     }
 
-    fn read<T: Message + Default + DeserializeOwned>(self, body: &[u8]) -> Result<T, Failure> {
+    /// What a body says, if it holds no more than it may.
+    fn read<T: Shaped + DeserializeOwned>(self, body: &[u8]) -> Result<T, Failure> {
         let malformed = |error: String| Failure::new("malformed", error);
+        let refused = |excess: Excess| {
+            metrics::room_input_refused(RoomInput::Call);
+            malformed(excess.to_string())
+        };
         match self {
-            Self::Protobuf => T::decode(body).map_err(|error| malformed(error.to_string())),
+            Self::Protobuf => T::read(body).map_err(refused),
             Self::Json => {
+                wire::check_json(body).map_err(refused)?;
                 serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))
             }
         }
@@ -140,7 +172,7 @@ pub async fn call(
     state: web::Data<AppState>,
     path: web::Path<(String, String)>,
     request: HttpRequest,
-    body: web::Bytes,
+    payload: web::Payload,
 ) -> HttpResponse {
     let (service, method) = path.into_inner();
     let answer = async {
@@ -152,6 +184,17 @@ pub async fn call(
         };
         let wire = Wire::of(&request)?;
         let claims = claims(&request, rooms.keys())?;
+        // Everything that the head says is judged before a byte of the body is read.
+        permit(&service, &method, &claims)?;
+        limits::authenticated(&request, None)
+            .map_err(|refused| Failure::new("resource_exhausted", refused.to_string()))?;
+        let body = match body::read(&request, &mut payload.into_inner()).await {
+            Err(error @ BodyError::TooLarge { .. }) => {
+                // Twirp has no code for it, and its clients go by the code.
+                return Ok(Failure::from(error).answer_as(StatusCode::PAYLOAD_TOO_LARGE));
+            }
+            body => body?,
+        };
         let call = Call {
             rooms,
             calls: &state.calls,
@@ -183,6 +226,21 @@ fn claims(request: &HttpRequest, keys: &token::Keys) -> Result<Claims, Failure> 
         .map_err(|error| Failure::unauthenticated(error.to_string()))
 }
 
+/// Whether a token may be for this method at all; for which room it is, the body says.
+fn permit(service: &str, method: &str, claims: &Claims) -> Result<(), Failure> {
+    let allowed = match service {
+        ROOM_SERVICE => rooms::may_allow(method, &claims.video)?,
+        SIP_SERVICE => sip::may_allow(method, claims),
+        other => {
+            return Err(Failure::new(
+                "unimplemented",
+                format!("embedded rooms have no {other}"),
+            ));
+        }
+    };
+    allowed.then_some(()).ok_or_else(Failure::not_permitted)
+}
+
 struct Call<'a> {
     rooms: &'a RoomServer,
     calls: &'a Addr<CallRegistry>,
@@ -194,7 +252,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// What the call says, if its token allows it.
-    fn read<T: Message + Default + DeserializeOwned>(
+    fn read<T: Shaped + DeserializeOwned>(
         &self,
         allowed: impl FnOnce(&T, &Claims) -> bool,
     ) -> Result<T, Failure> {
@@ -202,13 +260,12 @@ impl Call<'_> {
         if allowed(&said, &self.claims) {
             Ok(said)
         } else {
-            // The code of the real server, although it knows who asks.
-            Err(Failure::unauthenticated("permissions denied"))
+            Err(Failure::not_permitted())
         }
     }
 
     /// The same for a call that concerns one room.
-    fn of_room<T: Message + Default + DeserializeOwned>(
+    fn of_room<T: Shaped + DeserializeOwned>(
         &self,
         room: impl FnOnce(&T) -> &str,
     ) -> Result<T, Failure> {

@@ -4,6 +4,7 @@ use actix_web::HttpResponse;
 use livekit_protocol as proto;
 
 use super::{Call, Failure};
+use crate::rooms::token::VideoGrant;
 use crate::rooms::{OperationError, ParticipantChange, RoomMessage};
 
 impl From<OperationError> for Failure {
@@ -14,10 +15,34 @@ impl From<OperationError> for Failure {
             }
             OperationError::InvalidArgument(_) => "invalid_argument",
             OperationError::FailedPrecondition(_) => "failed_precondition",
-            OperationError::ResourceExhausted(_) => "resource_exhausted",
+            OperationError::Quota(_) => "resource_exhausted",
             OperationError::Stopped => "unavailable",
         };
         Self::new(code, error.to_string())
+    }
+}
+
+/// Whether grants may allow a method; whether they are for the room in question, its body says.
+pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> Result<bool, Failure> {
+    match method {
+        "CreateRoom" | "DeleteRoom" => Ok(grants.room_create),
+        "ListRooms" => Ok(grants.room_list),
+        "ListParticipants"
+        | "GetParticipant"
+        | "RemoveParticipant"
+        | "MutePublishedTrack"
+        | "UpdateParticipant"
+        | "UpdateSubscriptions"
+        | "SendData"
+        | "UpdateRoomMetadata" => Ok(grants.room_admin),
+        "ForwardParticipant" | "MoveParticipant" | "PerformRpc" => Err(Failure::new(
+            "unimplemented",
+            format!("embedded rooms have no {method}"),
+        )),
+        _ => Err(Failure::new(
+            "bad_route",
+            format!("livekit.RoomService has no {method}"),
+        )),
     }
 }
 
@@ -81,10 +106,7 @@ impl Call<'_> {
                 let said = self.of_room(|said: &proto::UpdateRoomMetadataRequest| &said.room)?;
                 wire.answer(&rooms.update_room_metadata(said.room, said.metadata).await?)
             }
-            "ForwardParticipant" | "MoveParticipant" | "PerformRpc" => Err(Failure::new(
-                "unimplemented",
-                format!("embedded rooms have no {method}"),
-            )),
+            // Whatever is left was refused before its body was read.
             _ => Err(Failure::new(
                 "bad_route",
                 format!("livekit.RoomService has no {method}"),

@@ -10,6 +10,7 @@ use super::{Call, Failure, dial};
 use crate::actors::registry::calls::CallsError;
 use crate::actors::registry::rooms::RoomsError;
 use crate::providers::rooms::telephone::{CallError, CallErrorKind, HangupCause};
+use crate::rooms::token::Claims;
 use crate::telephony::trunks::{Filter, TrunkError, Trunks};
 
 pub(super) fn invalid(problem: impl Into<String>) -> Failure {
@@ -42,6 +43,7 @@ impl From<CallsError> for Failure {
             CallsError::NoAddress | CallsError::NotAllowed { .. } | CallsError::Unencrypted => {
                 Self::new("invalid_argument", message)
             }
+            CallsError::Quota(_) => Self::new("resource_exhausted", message),
             CallsError::Call(error) => error.into(),
             CallsError::Unanswered(cause) => unanswered(cause),
         }
@@ -105,13 +107,21 @@ fn rejected(status: u16) -> Failure {
     failure
 }
 
+/// Whether a token may allow a method; whether it is for the room in question, its body says.
+pub(super) fn may_allow(method: &str, claims: &Claims) -> bool {
+    match method {
+        "CreateSIPParticipant" => claims.sip.call,
+        "TransferSIPParticipant" => claims.sip.call && claims.video.room_admin,
+        _ => claims.sip.admin,
+    }
+}
+
 impl Call<'_> {
     /// Carries out one of its methods.
     pub(super) async fn sip_service(&self, method: &str) -> Result<HttpResponse, Failure> {
         match method {
             "CreateSIPParticipant" => self.create_participant().await,
             "TransferSIPParticipant" => self.transfer_participant().await,
-            _ if !self.claims.sip.admin => Err(Failure::unauthenticated("permissions denied")),
             "CreateSIPInboundTrunk" => {
                 let said: proto::CreateSipInboundTrunkRequest = self.wire.read(self.body)?;
                 let trunk = said.trunk.ok_or_else(|| invalid("trunk: is required"))?;

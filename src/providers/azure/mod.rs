@@ -83,7 +83,7 @@ impl Azure {
             stt_url: settings.azure_stt_url.clone(),
             tts_url: settings.azure_tts_url.clone(),
             endpoint,
-            stt_permits: Permits::new(SLUG, settings.azure_stt_streams),
+            stt_permits: transport.permits(SLUG, settings.azure_stt_streams),
             line: Arc::new(tts::line(transport, settings.azure_tts_streams)),
         }
     }

@@ -92,7 +92,10 @@ impl SpeechToText for Azure {
         query(&mut url, &request);
         let handshake = super::handshake(url, &credential, &origin);
         let fingerprint = credential.fingerprint();
-        let permit = self.stt_permits.acquire(fingerprint, CONNECTING).await?;
+        let permit = self
+            .stt_permits
+            .acquire(fingerprint, &request.party, CONNECTING)
+            .await?;
         let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
         let socket = dialled.map_err(|error| error.read(errors::refused))?;
         hearing::open(socket, Recognition::new(&request, origin), permit).await

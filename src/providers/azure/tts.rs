@@ -13,9 +13,9 @@ use super::usp::{self, Incoming, Origin, TICKS_PER_SECOND};
 use super::{Azure, SLUG, errors};
 use crate::audio::format::{AudioFormat, Encoding, SampleRate};
 use crate::providers::parameters::{Parameter, converted, own};
+use crate::providers::transport::Transport;
 use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::providers::transport::websocket::Received;
-use crate::providers::transport::{Permits, Transport};
 use crate::providers::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
@@ -70,7 +70,7 @@ pub(super) fn line(transport: &Transport, streams: Option<NonZeroU32>) -> Line {
         transport: transport.clone(),
         pool: Pool::default(),
         idle: Some(IDLE),
-        permits: Permits::new(SLUG, streams),
+        permits: transport.permits(SLUG, streams),
         refused: errors::refused,
     }
 }

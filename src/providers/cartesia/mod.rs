@@ -16,8 +16,8 @@ use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use crate::audio::format::Encoding;
 use crate::config;
 use crate::config::value::{Secret, SettingValue, VendorUrl};
+use crate::providers::transport::Transport;
 use crate::providers::transport::websocket::Handshake;
-use crate::providers::transport::{Permits, Transport};
 use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
@@ -44,11 +44,11 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
         })
     };
     if let Some(door) = door(&settings.cartesia_stt_url) {
-        let permits = Permits::new(SLUG, settings.cartesia_stt_streams);
+        let permits = transport.permits(SLUG, settings.cartesia_stt_streams);
         table.add_speech_to_text(Arc::new(stt::Ink::new(door, permits)));
     }
     if let Some(door) = door(&settings.cartesia_tts_url) {
-        let permits = Permits::new(SLUG, settings.cartesia_tts_streams);
+        let permits = transport.permits(SLUG, settings.cartesia_tts_streams);
         table.add_text_to_speech(Arc::new(tts::Sonic::new(door, permits)));
     }
 }

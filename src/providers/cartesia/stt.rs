@@ -97,7 +97,7 @@ impl SpeechToText for Ink {
         let credential = self.door.credential(request.credential.as_ref())?;
         let permit = self
             .permits
-            .acquire(credential.fingerprint(), PATIENCE)
+            .acquire(credential.fingerprint(), &request.party, PATIENCE)
             .await?;
         let mut url = self.door.base.at(asked.path().iter().copied());
         asked.put_into(&mut url);
@@ -192,6 +192,7 @@ mod tests {
 
     fn request(language: &str, model: &str) -> SttRequest {
         SttRequest {
+            party: crate::quotas::Party::Operator,
             language: language.to_owned(),
             model: model.to_owned(),
             punctuation: true,

@@ -389,6 +389,7 @@ mod tests {
 
     fn request(model: &str, rate: f64) -> TtsRequest {
         TtsRequest {
+            party: crate::quotas::Party::Operator,
             voice_id: None,
             model: model.to_owned(),
             speaking_rate: rate,

@@ -190,7 +190,8 @@ fn warned(warning: &Warning) -> Result<(), ProviderError> {
         let kind = ErrorKind::RateLimited { retry_after: None };
         return Err(ProviderError::new(SLUG, kind, words));
     }
-    tracing::debug!(provider = SLUG, warning = words, "warned");
+    // Its words may repeat what was sent.
+    tracing::debug!(provider = SLUG, code = shortened(&warning.code), "warned");
     Ok(())
 }
 

@@ -80,7 +80,7 @@ impl SpeechToText for DeepgramStt {
         };
         let permits = &self.permits;
         let permit = permits
-            .acquire(credential.fingerprint(), CONNECTING)
+            .acquire(credential.fingerprint(), &request.party, CONNECTING)
             .await?;
         let handshake = handshake(url, &credential);
         let socket = entrance.transport.dial(SLUG, handshake, CONNECTING).await;

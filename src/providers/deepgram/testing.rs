@@ -11,6 +11,7 @@ use crate::providers::{ErrorKind, SttEvent, SttRequest, Transcript};
 /// Linear16 at 16 kHz, everything else as usual.
 pub(super) fn request() -> SttRequest {
     SttRequest {
+        party: crate::quotas::Party::Operator,
         language: "en-US".into(),
         model: String::new(),
         punctuation: true,

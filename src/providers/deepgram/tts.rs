@@ -182,6 +182,7 @@ mod tests {
 
     fn request(preferred: AudioFormat) -> TtsRequest {
         TtsRequest {
+            party: crate::quotas::Party::Operator,
             voice_id: None,
             model: String::new(),
             speaking_rate: 1.0,

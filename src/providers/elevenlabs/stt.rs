@@ -60,7 +60,7 @@ impl Stt {
         Self {
             account,
             url,
-            permits: Permits::new(SLUG, streams),
+            permits: transport.permits(SLUG, streams),
             transport,
         }
     }
@@ -137,7 +137,7 @@ impl SpeechToText for Stt {
         let credential = self.account.credential(request.credential.as_ref())?;
         let permit = self
             .permits
-            .acquire(credential.fingerprint(), CONNECTING)
+            .acquire(credential.fingerprint(), &request.party, CONNECTING)
             .await?;
         let handshake = self.handshake(&request, credential.get(KEY));
         let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
@@ -164,6 +164,7 @@ mod tests {
 
     fn request() -> SttRequest {
         SttRequest {
+            party: crate::quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

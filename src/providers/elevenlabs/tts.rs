@@ -21,7 +21,7 @@ use crate::config::value::VendorUrl;
 use crate::providers::parameters::{Parameter, converted, own};
 use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::providers::transport::websocket::{Handshake, Received};
-use crate::providers::transport::{Permits, Transport, shortened};
+use crate::providers::transport::{Transport, shortened};
 use crate::providers::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
@@ -85,10 +85,10 @@ impl Tts {
     ) -> Self {
         let line = Line {
             provider: SLUG,
+            permits: transport.permits(SLUG, streams),
             transport,
             pool: Pool::default(),
             idle: Some(IDLE),
-            permits: Permits::new(SLUG, streams),
             refused: errors::refused,
         };
         Self {
@@ -371,6 +371,7 @@ mod tests {
 
     fn request(voice: Option<&str>, model: &str) -> TtsRequest {
         TtsRequest {
+            party: crate::quotas::Party::Operator,
             voice_id: voice.map(str::to_owned),
             model: model.to_owned(),
             speaking_rate: 1.0,

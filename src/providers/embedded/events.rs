@@ -13,6 +13,7 @@ pub fn told(event: RoomEvent) -> WebhookEvent {
         participant,
         track,
         at_ms,
+        of: _,
     } = event;
     let of_track = matches!(event, Event::TrackPublished | Event::TrackUnpublished);
     let room = if of_track {

@@ -14,11 +14,13 @@ use proto::signal_request::Message as Ask;
 use proto::signal_response::Message as Told;
 use tokio::sync::{Notify, mpsc};
 
+use crate::auth::Principal;
 use crate::providers::rooms::link::{
     Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
 };
 use crate::providers::rooms::packets::{Inbox, Outbox};
 use crate::providers::rooms::view::{self, RoomView};
+use crate::rooms::admission::NOT_ADMITTED;
 use crate::rooms::token::Claims;
 use crate::rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalFrame, LocalMedia, LocalPacket, RoomServer,
@@ -31,8 +33,15 @@ const WAITING_MESSAGES: usize = 1_024;
 /// Joins a room. To be called on a runtime.
 pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<RoomLink, Ending> {
     let admission = admission(api_key, &join);
-    let refused = |refusal: crate::rooms::Refusal| Ending::Refused(refusal.text);
-    server.check(&admission).await.map_err(refused)?;
+    let refused = |refusal: crate::rooms::Refusal| {
+        refusal
+            .quota
+            .map_or(Ending::Refused(refusal.text), Ending::Quota)
+    };
+    // Whoever makes way for a call is counted only when they have gone.
+    if admission.owner.is_none() {
+        server.check(&admission).await.map_err(refused)?;
+    }
     let woken = Arc::new(Notify::new());
     let number = Arc::new(AtomicU64::new(0));
     let (wake, rooms, current) = (Arc::clone(&woken), server.clone(), Arc::clone(&number));
@@ -70,6 +79,10 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         kind: join.kind.claim().to_owned(),
         metadata: join.metadata.clone(),
         attributes: join.attributes.iter().cloned().collect(),
+        vivavoce: match &join.principal {
+            Principal::Operator => None,
+            principal => Some(principal.clone()),
+        },
         ..Claims::default()
     };
     claims.video.room_join = true;
@@ -87,6 +100,8 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         offer: None,
         resume: None,
         sync_state: None,
+        owner: join.owner.clone(),
+        party: join.principal.party(None),
     }
 }
 
@@ -142,10 +157,24 @@ impl Agent {
         Some((connection, messages))
     }
 
+    /// Whoever was removed and would not be let in again is told why.
+    async fn explained(&self, ending: Ending) -> Ending {
+        if ending != Ending::Removed || self.admission.owner.is_some() {
+            return ending;
+        }
+        match self.server.check(&self.admission).await {
+            Err(refusal) if refusal.text == NOT_ADMITTED => Ending::Disowned,
+            _ => ending,
+        }
+    }
+
     async fn run(mut self, mut connection: Connection, mut messages: Messages) {
         loop {
             match self.follow(connection, messages).await {
-                Over::Ended(ending) => return self.end.end(ending),
+                Over::Ended(ending) => {
+                    let ending = self.explained(ending).await;
+                    return self.end.end(ending);
+                }
                 Over::Again => {}
             }
             let again = match self.tell(vec![LinkEvent::Reconnecting]) {

@@ -18,8 +18,10 @@ use super::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
 };
+use crate::auth::Access;
 use crate::config::{Rtc, VendorUrl};
-use crate::rooms::{self, Keys, OperationError, RoomEvent, RoomServer, Sockets};
+use crate::quotas::Party;
+use crate::rooms::{self, Bounds, Keys, OperationError, RoomEvent, RoomServer, Sockets};
 
 pub use events::told;
 
@@ -36,8 +38,13 @@ pub enum EmbeddedError {
     Media(#[source] io::Error),
 }
 
-/// Opens the rooms that the settings ask for.
-pub fn start(settings: &Rtc, data_dir: &Path) -> Result<Started, EmbeddedError> {
+/// Opens the rooms that the settings ask for; `claim_unowned` says whether a tenant who joins a room of nobody owns it.
+pub fn start(
+    settings: &Rtc,
+    data_dir: &Path,
+    claim_unowned: bool,
+    bounds: Bounds,
+) -> Result<Started, EmbeddedError> {
     let key = match ApiKey::from_settings(settings) {
         Some(key) => key,
         None => ApiKey::kept(data_dir).map_err(EmbeddedError::Key)?,
@@ -49,6 +56,9 @@ pub fn start(settings: &Rtc, data_dir: &Path) -> Result<Started, EmbeddedError> 
     let settings_of_rooms = rooms::Settings {
         keys,
         remote_unmute: true,
+        claim_unowned,
+        bounds,
+        most_per_room: settings.participants_per_room,
         ..rooms::Settings::default()
     };
     let started = sockets.and_then(|sockets| RoomServer::start(settings_of_rooms, sockets));
@@ -134,6 +144,17 @@ impl RoomProvider for Embedded {
         Ok(rooms.map_err(failure)?.pop())
     }
 
+    async fn look_into(
+        &self,
+        name: &str,
+        by: &Access,
+    ) -> Result<Option<(Room, Vec<ParticipantInfo>)>, RoomError> {
+        match self.server.on_behalf_of(by).look_into(name).await {
+            Err(OperationError::NoRoom) => Ok(None),
+            seen => seen.map(Some).map_err(failure),
+        }
+    }
+
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
         match self.server.list_participants(room.to_owned()).await {
             Err(OperationError::NoRoom) => Ok(Vec::new()),
@@ -141,17 +162,21 @@ impl RoomProvider for Embedded {
         }
     }
 
-    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
+    async fn create(&self, name: &str, metadata: &str, by: &Party) -> Result<Creation, RoomError> {
         let request = CreateRoomRequest {
             name: name.to_owned(),
             metadata: metadata.to_owned(),
             ..CreateRoomRequest::default()
         };
-        let created = self.server.create_new_room(request).await;
+        let created = self.server.create_new_room(request, by.clone()).await;
         Ok(match created.map_err(failure)? {
             Ok(_) => Creation::Created,
             Err(existing) => Creation::Exists(Box::new(existing)),
         })
+    }
+
+    fn keeps_owners(&self) -> bool {
+        true
     }
 
     async fn replace_metadata(
@@ -172,8 +197,22 @@ impl RoomProvider for Embedded {
         }
     }
 
-    async fn delete(&self, room: &str) -> Result<(), RoomError> {
-        match self.server.delete_room(room.to_owned()).await {
+    async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError> {
+        match self.server.on_behalf_of(by).delete_room(room).await {
+            Err(OperationError::NoRoom) => Ok(()),
+            deleted => deleted.map_err(failure),
+        }
+    }
+
+    async fn delete_deserted(
+        &self,
+        room: &str,
+        identity: &str,
+        by: &Access,
+    ) -> Result<(), RoomError> {
+        let rooms = self.server.on_behalf_of(by);
+        let deleted = rooms.delete_deserted_room(room, identity.to_owned());
+        match deleted.await {
             Err(OperationError::NoRoom) => Ok(()),
             deleted => deleted.map_err(failure),
         }
@@ -186,16 +225,21 @@ impl RoomProvider for Embedded {
         }
     }
 
-    async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError> {
-        let removed = self
-            .server
-            .remove_participant(room.to_owned(), identity.to_owned());
+    async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError> {
+        let rooms = self.server.on_behalf_of(by);
+        let removed = rooms.remove_participant(room, identity.to_owned());
         removed.await.map_err(failure)
     }
 
-    async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError> {
-        let [room, identity, sid] = [track.room, track.identity, track.sid].map(str::to_owned);
-        let answer = self.server.mute_track(room, identity, sid, muted).await;
+    async fn mute(
+        &self,
+        track: &TrackOf<'_>,
+        muted: bool,
+        by: &Access,
+    ) -> Result<TrackInfo, RoomError> {
+        let [identity, sid] = [track.identity, track.sid].map(str::to_owned);
+        let rooms = self.server.on_behalf_of(by);
+        let answer = rooms.mute_track(track.room, identity, sid, muted).await;
         answer.map_err(failure)
     }
 
@@ -212,6 +256,10 @@ impl RoomProvider for Embedded {
         self.key.token(SLUG, pass)
     }
 
+    fn check_signature(&self, authorization: &str) -> Result<(), EventError> {
+        self.key.check_signature(authorization)
+    }
+
     fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
         self.key.read_event(event)
     }
@@ -219,13 +267,13 @@ impl RoomProvider for Embedded {
 
 fn failure(error: OperationError) -> RoomError {
     let kind = match error {
-        OperationError::NoRoom | OperationError::NoParticipant | OperationError::NoTrack => {
-            RoomErrorKind::NotFound
-        }
+        OperationError::NoRoom => RoomErrorKind::NoRoom,
+        OperationError::NoParticipant | OperationError::NoTrack => RoomErrorKind::NotFound,
         OperationError::Stopped => RoomErrorKind::Unavailable,
-        OperationError::InvalidArgument(_)
-        | OperationError::FailedPrecondition(_)
-        | OperationError::ResourceExhausted(_) => RoomErrorKind::Refused,
+        OperationError::Quota(refused) => RoomErrorKind::Quota(refused),
+        OperationError::InvalidArgument(_) | OperationError::FailedPrecondition(_) => {
+            RoomErrorKind::Refused
+        }
     };
     RoomError {
         provider: SLUG,

@@ -9,14 +9,15 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::link;
-use crate::config::{MediaEncryption, Rtc, Sip};
+use crate::config::{MediaEncryption, RoomMode, Rtc, Sip};
+use crate::hooks::CallOwners;
 use crate::providers::rooms::link::{Join, RoomLink};
 use crate::providers::rooms::telephone::{
-    CallError, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
+    CallError, CallOf, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
 };
 use crate::rooms::RoomServer;
-use crate::telephony::agent::{Listen, Protocol, TlsSettings};
-use crate::telephony::bridge::{Bridge, BridgeSettings, Rooms};
+use crate::telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
+use crate::telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use crate::telephony::media::{Codec, Encryption, MediaSettings};
 
 /// Media threads; sound is little work.
@@ -36,10 +37,11 @@ impl EmbeddedTelephone {
         rtc: &Rtc,
         tls: TlsSettings,
         rooms: (RoomServer, String),
+        owners: Option<CallOwners>,
         news: NewsSender,
     ) -> Result<Self, io::Error> {
         let (server, api_key) = rooms;
-        let settings = settings(sip, rtc, tls)?;
+        let settings = settings(sip, rtc, tls, owners)?;
         let rooms = Arc::new(Local { server, api_key });
         let bridge = Bridge::start(settings, rooms, news).await;
         let bridge = bridge.map_err(io::Error::other)?;
@@ -92,8 +94,8 @@ impl Telephone for EmbeddedTelephone {
         self.bridge.transfer(transfer, accepted).await
     }
 
-    async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
-        self.bridge.hang_up(room, identity).await
+    async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
+        self.bridge.hang_up(call).await
     }
 
     fn calls(&self) -> Vec<CallReport> {
@@ -113,9 +115,31 @@ impl Rooms for Local {
         let joined = link::connect(&self.server, &self.api_key, join).await;
         joined.map_err(|ending| ending.to_string())
     }
+
+    async fn keep(&self, room: &str) {
+        // One that has ended cannot be kept.
+        let _kept = self.server.keep_room(room.to_owned()).await;
+    }
 }
 
-fn settings(sip: &Sip, rtc: &Rtc, tls: TlsSettings) -> Result<BridgeSettings, io::Error> {
+/// What the bridge asks about a call that came.
+fn owners(owners: CallOwners) -> Owners {
+    Arc::new(move |headers, number| {
+        let header = |name: &str| {
+            let mut headers = headers.iter();
+            let found = headers.find(|(known, _)| known == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        owners.owner(header, number)
+    })
+}
+
+fn settings(
+    sip: &Sip,
+    rtc: &Rtc,
+    tls: TlsSettings,
+    call_owners: Option<CallOwners>,
+) -> Result<BridgeSettings, io::Error> {
     let listen = sip.listen.0.iter().map(|one| listen(one));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let timeout = sip.media_timeout_seconds;
@@ -125,7 +149,20 @@ fn settings(sip: &Sip, rtc: &Rtc, tls: TlsSettings) -> Result<BridgeSettings, io
         advertised: sip.advertised_address,
         tls,
         room_prefix: sip.room_prefix.clone().unwrap_or_default(),
+        // With owners every call has a room of its own, unless the settings say otherwise.
+        room_mode: sip.room_mode.unwrap_or(if call_owners.is_some() {
+            RoomMode::Call
+        } else {
+            RoomMode::Number
+        }),
+        owners: call_owners.map(owners),
         most_calls: sip.max_calls,
+        most_calls_per_room: sip.max_calls_per_room,
+        unacknowledged: Unacknowledged {
+            most: sip.max_unacknowledged_calls,
+            most_of_address: sip.max_unacknowledged_calls_per_address,
+            patience: sip.ack_timeout_seconds,
+        },
         max_duration: sip.max_call_seconds,
         media: MediaSettings {
             ports: sip.rtp_ports.first..=sip.rtp_ports.last,
@@ -139,6 +176,15 @@ fn settings(sip: &Sip, rtc: &Rtc, tls: TlsSettings) -> Result<BridgeSettings, io
             // What every telephone has is preferred over what sounds better between few.
             codecs: vec![Codec::Opus, Codec::G722, Codec::Pcmu, Codec::Pcma],
             advertised: sip.advertised_address.into_iter().collect(),
+            sources: {
+                let also = sip.media_addresses.0.iter();
+                sip.allowed_addresses
+                    .0
+                    .iter()
+                    .chain(also)
+                    .copied()
+                    .collect()
+            },
             complexity: rtc.complexity,
         },
     })

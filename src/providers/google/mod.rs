@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::config;
 use crate::config::value::{SettingValue, VendorUrl};
-use crate::providers::transport::{Permits, Transport};
+use crate::providers::transport::Transport;
 use crate::providers::{Credential, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
@@ -64,14 +64,14 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
             Arc::clone(&cloud),
             url.url().clone(),
             location.clone(),
-            Permits::new(SLUG, settings.google_stt_streams),
+            transport.permits(SLUG, settings.google_stt_streams),
         )));
     }
     if let Some(url) = url(&settings.google_tts_url, "texttospeech") {
         table.add_text_to_speech(Arc::new(tts::GoogleTts::new(
             cloud,
             url.url().clone(),
-            Permits::new(SLUG, settings.google_tts_streams),
+            transport.permits(SLUG, settings.google_tts_streams),
         )));
     }
 }

@@ -155,7 +155,10 @@ impl SpeechToText for GoogleStt {
         let access = self.cloud.access(request.credential.as_ref())?;
         let config = config(&request, &access, &self.location)?;
         let fingerprint = access.credential.fingerprint();
-        let permit = self.permits.acquire(fingerprint, CONNECTING).await?;
+        let permit = self
+            .permits
+            .acquire(fingerprint, &request.party, CONNECTING)
+            .await?;
         // The first call is begun with the first sound; that there can be one is known now.
         self.cloud.door(&self.url, &access, CONNECTING).await?;
         let (sink, input) = AudioSink::channel(CHUNKS_HELD);
@@ -794,6 +797,7 @@ mod tests {
 
     fn request() -> SttRequest {
         SttRequest {
+            party: crate::quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

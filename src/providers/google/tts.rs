@@ -189,7 +189,10 @@ impl Utterance {
     async fn say(&self, text: TextStream) -> Result<(), Ended> {
         let fingerprint = self.access.credential.fingerprint();
         let patience = self.request.connection_timeout;
-        let _permit = self.permits.acquire(fingerprint, patience).await?;
+        let _permit = self
+            .permits
+            .acquire(fingerprint, &self.request.party, patience)
+            .await?;
         if self.voice.streams {
             self.say_as_it_comes(text).await
         } else {

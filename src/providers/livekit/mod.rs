@@ -18,7 +18,9 @@ use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::config::{Rtc, RtcMode, Sip, VendorUrl};
+use crate::auth::{Access, Owner};
+use crate::config::{RoomMode, Rtc, RtcMode, Sip, VendorUrl};
+use crate::quotas::Party;
 
 use super::rooms::link::{Join, RoomLink};
 use super::rooms::telephone::{NewsSender, Telephone};
@@ -122,6 +124,23 @@ impl LiveKit {
         Ok(self.links.get_or_init(|| started))
     }
 
+    /// Asks whose a room is just before something is done in it. A deployment does nothing on a condition: what remains is
+    /// the time of one request.
+    async fn check(&self, name: &str, by: &Access) -> Result<(), RoomError> {
+        // Whoever may do everything need not be asked about.
+        if *by == Access::anonymous() {
+            return Ok(());
+        }
+        match self.room(name).await? {
+            Some(room) if Owner::of(&room.metadata).lets(by) => Ok(()),
+            _ => Err(RoomError {
+                provider: SLUG,
+                kind: RoomErrorKind::NoRoom,
+                message: "there is no such room".to_owned(),
+            }),
+        }
+    }
+
     /// Until what is returned is dropped, nobody else of this process changes the room's metadata.
     async fn lock(&self, room: &str) -> OwnedMutexGuard<()> {
         // Whoever finds a lock that nobody holds or waits for may remove it.
@@ -142,10 +161,14 @@ pub fn mode(settings: &Rtc) -> RtcMode {
 }
 
 /// What does not fit, each with its key.
-pub fn problems(settings: &Rtc) -> Vec<String> {
+pub fn problems(settings: &Rtc, sip: &Sip) -> Vec<String> {
     if mode(settings) != RtcMode::Livekit {
         return Vec::new();
     }
+    let apart = (sip.room_mode == Some(RoomMode::Call)).then(|| {
+        "sip.room_mode: call needs embedded rooms: a LiveKit deployment names the rooms of its calls itself"
+            .to_owned()
+    });
     let missing = [
         ("rtc.url", settings.url.is_none()),
         ("rtc.api_key", settings.api_key.is_none()),
@@ -154,6 +177,7 @@ pub fn problems(settings: &Rtc) -> Vec<String> {
     let missing = missing.into_iter().filter(|(_, missing)| *missing);
     missing
         .map(|(key, _)| format!("{key}: rooms of a LiveKit deployment need it"))
+        .chain(apart)
         .collect()
 }
 
@@ -184,7 +208,7 @@ impl RoomProvider for LiveKit {
         }
     }
 
-    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
+    async fn create(&self, name: &str, metadata: &str, _: &Party) -> Result<Creation, RoomError> {
         let _changing = self.lock(name).await;
         if let Some(room) = self.room(name).await? {
             return Ok(Creation::Exists(Box::new(room)));
@@ -219,9 +243,16 @@ impl RoomProvider for LiveKit {
         Ok(after.metadata == metadata)
     }
 
-    async fn delete(&self, room: &str) -> Result<(), RoomError> {
-        match self.client.delete_room(room).await.map_err(failure) {
-            Err(error) if error.kind == RoomErrorKind::NotFound => Ok(()),
+    async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError> {
+        let deleted = match self.check(room, by).await {
+            Ok(()) => self.client.delete_room(room).await.map_err(failure),
+            refused => refused,
+        };
+        match deleted {
+            Err(RoomError {
+                kind: RoomErrorKind::NoRoom | RoomErrorKind::NotFound,
+                ..
+            }) => Ok(()),
             deleted => deleted,
         }
     }
@@ -231,17 +262,24 @@ impl RoomProvider for LiveKit {
         Ok(())
     }
 
-    async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError> {
+    async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError> {
+        self.check(room, by).await?;
         let removed = self.client.remove_participant(room, identity).await;
         removed.map_err(failure)
     }
 
-    async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError> {
+    async fn mute(
+        &self,
+        track: &TrackOf<'_>,
+        muted: bool,
+        by: &Access,
+    ) -> Result<TrackInfo, RoomError> {
         let TrackOf {
             room,
             identity,
             sid,
         } = track;
+        self.check(room, by).await?;
         let answer = self
             .client
             .mute_published_track(room, identity, sid, muted)
@@ -276,6 +314,10 @@ impl RoomProvider for LiveKit {
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
         self.key.token(SLUG, pass)
+    }
+
+    fn check_signature(&self, authorization: &str) -> Result<(), EventError> {
+        self.key.check_signature(authorization)
     }
 
     fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crate::config;
 use crate::process::ProgramError;
 use crate::providers::{ErrorKind, ProviderError, ProviderTable};
+use crate::quotas::Share;
 use pocketsphinx::Pocketsphinx;
 use pocketsphinx::pool::PoolSettings;
 use tts::{EngineState, LocalTts, LocalTtsSettings};
@@ -74,7 +75,11 @@ pub fn engines(settings: &config::Providers) -> Vec<Engine> {
 }
 
 /// Adds what the settings name. Must be called in a runtime.
-pub fn add_to(table: &mut ProviderTable, settings: &config::Providers) -> io::Result<()> {
+pub fn add_to(
+    table: &mut ProviderTable,
+    settings: &config::Providers,
+    share: Share,
+) -> io::Result<()> {
     match &settings.local_tts_url {
         Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
         None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default()))),
@@ -85,6 +90,7 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers) -> io::Re
         return Ok(());
     }
     let mut pool = PoolSettings::new(std::env::current_exe()?);
+    pool.share = share;
     pool.model.clone_from(&settings.local_model_path);
     if settings.local_stt_workers > 0 {
         pool.size = settings.local_stt_workers;

@@ -20,6 +20,7 @@ use crate::providers::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
+use crate::quotas::{FairQueue, Party, Place, Share};
 use crate::sentences::spoken_lines;
 
 use super::espeak::ESPEAK;
@@ -122,7 +123,7 @@ pub fn probe(search_path: &OsStr) -> Vec<(&'static str, EngineState)> {
 /// The synthesiser `local`.
 pub struct LocalTts {
     search_path: OsString,
-    permits: Arc<Semaphore>,
+    permits: FairQueue,
     lists: [VoiceList; ENGINES.len()],
 }
 
@@ -170,7 +171,8 @@ impl LocalTts {
     pub fn new(settings: LocalTtsSettings) -> Self {
         Self {
             search_path: settings.search_path,
-            permits: Arc::new(Semaphore::new(settings.concurrency.max(1))),
+            // A sentence is said soon: that they take turns is enough.
+            permits: FairQueue::new(settings.concurrency.max(1), Share::NONE),
             lists: ENGINES.map(|engine| VoiceList {
                 engine,
                 listed: Mutex::default(),
@@ -265,6 +267,7 @@ impl TextToSpeech for LocalTts {
             voice,
             speaking_rate: request.speaking_rate,
             permits: self.permits.clone(),
+            party: request.party,
             patience: request.connection_timeout,
             time_left: request.request_timeout,
             held: Arc::new(Semaphore::new(SENTENCES_HELD)),
@@ -333,7 +336,8 @@ struct Speaker {
     file: PathBuf,
     voice: LocalVoice,
     speaking_rate: f64,
-    permits: Arc<Semaphore>,
+    permits: FairQueue,
+    party: Party,
     /// How long to wait for a permit.
     patience: Duration,
     /// How long the programs may still work, all sentences together.
@@ -381,10 +385,10 @@ impl Speaker {
         Ok(())
     }
 
-    async fn permit(&self) -> Result<OwnedSemaphorePermit, Unsaid> {
-        match timeout(self.patience, self.permits.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(Unsaid::Failed(failure(
+    async fn permit(&self) -> Result<Place, Unsaid> {
+        match timeout(self.patience, self.permits.acquire(&self.party)).await {
+            Ok(permit) => Ok(permit),
+            Err(_) => Err(Unsaid::Failed(failure(
                 ErrorKind::Overloaded,
                 "all speech programs are busy",
             ))),

@@ -174,6 +174,7 @@ mod tests {
 
     async fn open() -> (AudioSink, Events) {
         let request = SttRequest {
+            party: crate::quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

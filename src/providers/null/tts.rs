@@ -102,6 +102,7 @@ mod tests {
         let rate = SampleRate::new(hz).unwrap();
         let pieces: Vec<String> = pieces.iter().map(|&piece| piece.to_owned()).collect();
         let request = TtsRequest {
+            party: crate::quotas::Party::Operator,
             voice_id: None,
             model: String::new(),
             speaking_rate: 1.0,

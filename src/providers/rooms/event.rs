@@ -55,14 +55,18 @@ impl ApiKey {
         })
     }
 
+    /// Whether this key pair has signed, for now, what `Authorization` says; of which body is not known yet.
+    pub fn check_signature(&self, authorization: &str) -> Result<(), EventError> {
+        let verifier = TokenVerifier::with_api_key(&self.key, &self.secret);
+        let claims = verifier.verify(token(authorization));
+        let signed = claims.is_ok_and(|claims| !claims.sha256.is_empty());
+        signed.then_some(()).ok_or(EventError::Signature)
+    }
+
     /// Reads an event that was signed with this key pair.
     pub fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
         let verifier = TokenVerifier::with_api_key(&self.key, &self.secret);
-        let authorization = &event.authorization;
-        // LiveKit sends the token bare; some gateways put what is usual before it.
-        let token = authorization
-            .strip_prefix("Bearer ")
-            .unwrap_or(authorization);
+        let token = token(&event.authorization);
         let read = WebhookReceiver::new(verifier).receive(&event.body, token);
         read.map_err(|error| match error {
             WebhookError::InvalidData(_) => EventError::Body,
@@ -71,6 +75,13 @@ impl ApiKey {
             | WebhookError::InvalidAuth(_) => EventError::Signature,
         })
     }
+}
+
+/// LiveKit sends the token bare; some gateways put what is usual before it.
+fn token(authorization: &str) -> &str {
+    authorization
+        .strip_prefix("Bearer ")
+        .unwrap_or(authorization)
 }
 
 #[cfg(test)]
@@ -133,6 +144,13 @@ mod tests {
                 body,
             })
         };
+        let check = |authorization: &str| key("a").check_signature(authorization);
+        assert_eq!(check(&token(LIFETIME, &digest)), Ok(()));
+        for bad in [token(LIFETIME, ""), stale(&digest), String::new()] {
+            assert_eq!(check(&bad), Err(EventError::Signature));
+        }
+        let other = key("b").check_signature(&token(LIFETIME, &digest));
+        assert_eq!(other, Err(EventError::Signature));
         assert_eq!(read(token(LIFETIME, &digest)), Ok(event()));
         assert_eq!(read(token(LIFETIME, "")), Err(EventError::Signature));
         assert_eq!(

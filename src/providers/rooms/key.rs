@@ -13,12 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Join;
 use super::{RoomError, RoomErrorKind, RoomPass};
+use crate::auth::Principal;
 use crate::config::Rtc;
+use crate::rooms::Now;
+use crate::rooms::token::{self, Claims, Keys, VideoGrant};
 
 /// Where a key pair that nobody has set is kept, below the data folder.
 const FILE: &str = "rtc-key.json";
 /// Bytes of a key file at most.
 const MOST_BYTES: u64 = 4_096;
+/// The attribute of sessions without a token in rooms of a deployment, by which they are known when the room becomes
+/// somebody's.
+pub const ACCESS: &str = "vivavoce.access";
+/// What it says.
+pub const PUBLIC: &str = "public";
 /// How long the token of an agent is good without being refreshed: longer than any loss of the server is waited for.
 const AGENT_TOKEN: Duration = Duration::from_mins(10);
 
@@ -88,23 +96,49 @@ impl ApiKey {
 
     /// Makes a LiveKit token. `provider` is named where that fails.
     pub fn token(&self, provider: &'static str, pass: &RoomPass<'_>) -> Result<String, RoomError> {
-        let token = AccessToken::with_api_key(&self.key, &self.secret)
-            .with_identity(pass.identity)
-            .with_name(pass.name)
-            .with_ttl(pass.lifetime)
-            .with_grants(grants(pass.room));
-        signed(provider, token)
+        let now_s = Now::read().unix_s();
+        let lifetime_s = i64::try_from(pass.lifetime.as_secs()).unwrap_or(i64::MAX);
+        let claims = Claims {
+            iss: self.key.clone(),
+            sub: pass.identity.to_owned(),
+            name: pass.name.to_owned(),
+            nbf: now_s,
+            exp: now_s.saturating_add(lifetime_s),
+            video: VideoGrant {
+                room_join: true,
+                room: pass.room.to_owned(),
+                can_publish: Some(true),
+                can_subscribe: Some(true),
+                can_publish_data: Some(true),
+                can_update_own_metadata: Some(true),
+                ..VideoGrant::default()
+            },
+            vivavoce: pass.tenant.cloned().map(Principal::Tenant),
+            ..Claims::default()
+        };
+        let keys = Keys::new([(self.key.clone(), self.secret.clone())]);
+        token::mint(&claims, &keys).ok_or_else(|| RoomError {
+            provider,
+            kind: RoomErrorKind::Refused,
+            message: "the token could not be signed".to_owned(),
+        })
     }
 
     /// Makes the token of a participant that is ours. A server refreshes it for as long as it is in the room.
     pub fn agent_token(&self, provider: &'static str, join: &Join) -> Result<String, RoomError> {
+        // The deployment tells nothing of its participants' tokens but what stands in their attributes.
+        let public = (join.principal == Principal::Public).then_some((ACCESS, PUBLIC));
         let attributes = join.attributes.iter();
         let token = AccessToken::with_api_key(&self.key, &self.secret)
             .with_identity(&join.identity)
             .with_name(&join.name)
             .with_kind(join.kind.claim())
             .with_metadata(&join.metadata)
-            .with_attributes(attributes.map(|(key, value)| (key.as_str(), value.as_str())))
+            .with_attributes(
+                attributes
+                    .map(|(key, value)| (key.as_str(), value.as_str()))
+                    .chain(public),
+            )
             .with_ttl(AGENT_TOKEN)
             .with_grants(grants(&join.room));
         signed(provider, token)
@@ -165,8 +199,10 @@ mod tests {
             identity: "ann",
             name: "Ann",
             lifetime: Duration::from_mins(5),
+            tenant: Some(&crate::auth::TenantId::new("a").unwrap()),
         };
         let token = key().token("test", &pass).unwrap();
+        // What a deployment does not know it leaves alone; what it knows is as ever.
         let verified = |secret| TokenVerifier::with_api_key("key", secret).verify(&token);
         let claims = verified(SECRET).unwrap();
         assert_eq!((claims.sub.as_str(), claims.name.as_str()), ("ann", "Ann"));

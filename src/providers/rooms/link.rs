@@ -15,6 +15,8 @@ use end::Shared;
 pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 use ring::Ring;
 
+use crate::auth::{Owner, Principal};
+
 /// Frames that wait to be sent: whoever paces them is never so far ahead, and what is older than 200 ms is of no use.
 const WAITING_FRAMES: usize = 10;
 /// Packets of one track that wait to be read: a second of sound.
@@ -33,12 +35,16 @@ pub const CLOCK_HZ: u32 = 48_000;
 pub struct Join {
     /// The room. It is made where it does not exist and the provider makes rooms on joining.
     pub room: String,
-    /// Who joins. Somebody of the same identity who is there is put out.
+    /// Who joins. Somebody of the same identity who is there is put out, save by a session without a token.
     pub identity: String,
     /// What others read.
     pub name: String,
     /// As what.
     pub kind: JoinKind,
+    /// On whose behalf. Only the rooms of this process compare it with their owner.
+    pub principal: Principal,
+    /// Whose the room becomes before anybody joins, whoever owned it: a call has come in. Only the rooms of this process know it.
+    pub owner: Option<Owner>,
     /// What others and the server read about them, from the beginning.
     pub metadata: String,
     /// Attributes that others read, from the beginning.
@@ -185,12 +191,18 @@ pub enum Ending {
     /// Put out of the room.
     #[error("removed from the room")]
     Removed,
+    /// The room became somebody else's.
+    #[error("the room belongs to somebody else now")]
+    Disowned,
     /// The room was deleted or closed.
     #[error("the room was deleted")]
     RoomDeleted,
     /// The server stops, or refuses to have it back.
     #[error("the server ended it: {0}")]
     Refused(String),
+    /// A quota of our own is used up.
+    #[error("{0}")]
+    Quota(crate::quotas::Refused),
     /// The way to the server was lost, and not found again in time.
     #[error("the connection was lost: {0}")]
     Network(String),

@@ -1,10 +1,11 @@
 //! The seam to whoever keeps rooms: the server in this process or a LiveKit deployment. Rooms and participants are
-//! described in LiveKit's own messages, which both speak. Whose rooms they are is not this seam's matter, but both ways
-//! of changing a room's metadata are such that of two who race one finds out that it has lost.
+//! described in LiveKit's own messages, which both speak. Whose rooms they are stands in their metadata: both ways of changing
+//! it are such that of two who race one finds out that it has lost, and whoever does something in a room says on whose behalf
+//! ([`Access`]), so that it is not done in one that has become somebody else's meanwhile.
 
 pub mod egress;
 mod event;
-mod key;
+pub mod key;
 pub mod link;
 pub mod packets;
 pub mod telephone;
@@ -17,6 +18,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 
+use crate::auth::{Access, Owner, TenantId};
+use crate::quotas::{Party, Refused};
 pub use event::{EventError, SignedEvent};
 pub use key::ApiKey;
 
@@ -35,11 +38,34 @@ pub trait RoomProvider: Send + Sync {
     /// One of them.
     async fn room(&self, name: &str) -> Result<Option<Room>, RoomError>;
 
+    /// A room and who is in it, if there is one of this name for this caller; as one step where the rooms know whose they are.
+    /// Where they do not, the room is the caller's before and after it is looked into.
+    async fn look_into(
+        &self,
+        name: &str,
+        by: &Access,
+    ) -> Result<Option<(Room, Vec<ParticipantInfo>)>, RoomError> {
+        let before = self.room(name).await?;
+        if before.is_none_or(|room| !Owner::of(&room.metadata).lets(by)) {
+            return Ok(None);
+        }
+        let participants = self.participants(name).await?;
+        let after = self.room(name).await?;
+        let after = after.filter(|room| Owner::of(&room.metadata).lets(by));
+        Ok(after.map(|room| (room, participants)))
+    }
+
     /// Who is in a room; nobody in one that there is not.
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError>;
 
-    /// Makes a room with this metadata unless there is one of its name.
-    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError>;
+    /// Makes a room with this metadata unless there is one of its name. It counts for whoever makes it.
+    async fn create(&self, name: &str, metadata: &str, by: &Party) -> Result<Creation, RoomError>;
+
+    /// Whether the rooms themselves remove whoever may not be in one by the owner in its metadata, and let nobody in who may
+    /// not. Where they do not, it is done from outside, a moment later.
+    fn keeps_owners(&self) -> bool {
+        false
+    }
 
     /// Changes a room's metadata if it still is `expected`, and says whether it did.
     async fn replace_metadata(
@@ -49,17 +75,36 @@ pub trait RoomProvider: Send + Sync {
         metadata: &str,
     ) -> Result<bool, RoomError>;
 
-    /// Ends a room and sends everybody out; one that there is not is ended.
-    async fn delete(&self, room: &str) -> Result<(), RoomError>;
+    /// Ends a room and sends everybody out; one that there is not for this caller is ended.
+    async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError>;
+
+    /// The same for a room in which nobody is left but perhaps this caller under this identity; any other stays.
+    async fn delete_deserted(
+        &self,
+        room: &str,
+        identity: &str,
+        by: &Access,
+    ) -> Result<(), RoomError> {
+        let others = self.participants(room).await?;
+        if others.iter().all(|other| other.identity == identity) {
+            self.delete(room, by).await?;
+        }
+        Ok(())
+    }
 
     /// Shows whether a room is being recorded, where that can be shown.
     async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError>;
 
     /// Sends somebody out of a room.
-    async fn remove(&self, room: &str, identity: &str) -> Result<(), RoomError>;
+    async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError>;
 
     /// Mutes or unmutes a track for everybody.
-    async fn mute(&self, track: &TrackOf<'_>, muted: bool) -> Result<TrackInfo, RoomError>;
+    async fn mute(
+        &self,
+        track: &TrackOf<'_>,
+        muted: bool,
+        by: &Access,
+    ) -> Result<TrackInfo, RoomError>;
 
     /// Joins a room as an agent. The answer comes when the room was joined; its media may still be on its way.
     async fn connect(&self, join: link::Join) -> Result<link::RoomLink, RoomError>;
@@ -71,6 +116,9 @@ pub trait RoomProvider: Send + Sync {
 
     /// A token that opens one room.
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError>;
+
+    /// Whether the rooms have signed, for now, the event that this `Authorization` comes before.
+    fn check_signature(&self, authorization: &str) -> Result<(), EventError>;
 
     /// Reads an event that the rooms have posted to us.
     fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError>;
@@ -107,12 +155,16 @@ pub struct RoomPass<'a> {
     pub name: &'a str,
     /// How long it can be used.
     pub lifetime: Duration,
+    /// The tenant who asked for it; the operator's otherwise. Rooms of this process let nobody in with another tenant's.
+    pub tenant: Option<&'a TenantId>,
 }
 
 /// What went wrong, in the distinctions that a caller acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoomErrorKind {
-    /// No such room, participant or track.
+    /// No such room, or none for whoever asks.
+    NoRoom,
+    /// No such participant or track; of a deployment also no such room.
     NotFound,
     /// The provider refuses it.
     Refused,
@@ -120,6 +172,8 @@ pub enum RoomErrorKind {
     Unavailable,
     /// It answered something else than it should.
     Protocol,
+    /// A quota of our own is used up.
+    Quota(Refused),
 }
 
 impl RoomError {
@@ -127,6 +181,7 @@ impl RoomError {
     pub fn joining(provider: &'static str, ending: &link::Ending) -> Self {
         let kind = match ending {
             link::Ending::Network(_) => RoomErrorKind::Unavailable,
+            link::Ending::Quota(refused) => RoomErrorKind::Quota(*refused),
             _ => RoomErrorKind::Refused,
         };
         Self {

@@ -10,6 +10,7 @@ use prost::Message as _;
 use proto::data_packet::{Kind, Value};
 
 use super::link::{LinkEvent, Message, Outgoing};
+use crate::rooms::shapes::Shaped as _;
 
 /// For how long, and up to how much, reliable packets are kept for a resume.
 const KEPT_FOR: Duration = Duration::from_secs(20);
@@ -97,7 +98,7 @@ pub struct Inbox {
 impl Inbox {
     /// What a packet says; nothing if it came before, cannot be read, or is of a kind that means nothing here.
     pub fn read(&mut self, bytes: &[u8], reliable: bool) -> Option<LinkEvent> {
-        let packet = proto::DataPacket::decode(bytes).ok()?;
+        let packet = proto::DataPacket::read(bytes).ok()?;
         if reliable && packet.sequence > 0 {
             let known = self.last.get(&packet.participant_sid);
             if known.is_some_and(|last| packet.sequence <= *last) {

@@ -9,6 +9,7 @@ use livekit_protocol::participant_info::Kind;
 use livekit_protocol::{DisconnectReason, ParticipantInfo};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::auth::{Owner, Principal};
 use crate::config::{Secret, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 
@@ -56,8 +57,8 @@ pub trait Telephone: Send + Sync {
         accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError>;
 
-    /// Ends a participant's call, also one that rings.
-    async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError>;
+    /// Ends a call, also one that rings.
+    async fn hang_up(&self, call: &CallOf) -> Result<(), CallError>;
 
     /// The calls that there are, and those that ended in the last minute; empty where somebody else carries them.
     fn calls(&self) -> Vec<CallReport>;
@@ -70,6 +71,8 @@ pub struct NewCall {
     pub room: String,
     /// Who, as the room knows them.
     pub identity: String,
+    /// On whose behalf. Only the rooms of this process compare it with their owner.
+    pub principal: Principal,
     /// What people read.
     pub name: String,
     /// What others and the server read about them.
@@ -125,13 +128,34 @@ pub struct PlacedCall {
     pub sip_call_id: String,
 }
 
+/// A call that there is, as it was seen in its room. By its id it is no other one that has taken its place meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallOf {
+    /// The room.
+    pub room: String,
+    /// Who, as the room knows them.
+    pub identity: String,
+    /// `SCL_…`; empty where the room does not say it, which is no call's.
+    pub sip_call_id: String,
+}
+
+impl CallOf {
+    /// The call of a participant.
+    pub fn participant(room: &str, participant: &ParticipantInfo) -> Self {
+        let id = participant.attributes.get(attribute::CALL_ID);
+        Self {
+            room: room.to_owned(),
+            identity: participant.identity.clone(),
+            sip_call_id: id.cloned().unwrap_or_default(),
+        }
+    }
+}
+
 /// A wish to move a call.
 #[derive(Debug, Clone)]
 pub struct NewTransfer {
-    /// The room.
-    pub room: String,
-    /// Whose call.
-    pub identity: String,
+    /// Which.
+    pub call: CallOf,
     /// Where to.
     pub to: TransferTarget,
     /// How long the new one may ring.
@@ -336,6 +360,8 @@ pub struct CallNews {
     pub room: String,
     /// Whose call.
     pub identity: String,
+    /// Whose room it is in, where that was decided with the call.
+    pub owner: Option<Owner>,
     /// Where it is now.
     pub status: CallStatus,
 }

@@ -13,6 +13,7 @@ pub mod speaking;
 mod tests;
 pub mod websocket;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls_platform_verifier::Verifier;
 
 use crate::outgoing::Authorities;
+use crate::quotas::Share;
 pub use answer::answer;
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};
@@ -37,6 +39,8 @@ pub struct Transport {
     http: reqwest::Client,
     /// No socket is kept for another utterance when it is older.
     oldest: Duration,
+    /// What one party may have of the connections that a credential has.
+    share: Share,
 }
 
 /// Why vendors cannot be reached at all.
@@ -73,6 +77,7 @@ impl Transport {
             tls: Arc::new(tls),
             http,
             oldest: Duration::MAX,
+            share: Share::default(),
         })
     }
 
@@ -80,6 +85,17 @@ impl Transport {
     #[must_use]
     pub fn with_oldest(self, oldest: Duration) -> Self {
         Self { oldest, ..self }
+    }
+
+    /// The same, where nobody has more than this share of a credential's connections.
+    #[must_use]
+    pub fn with_share(self, share: Share) -> Self {
+        Self { share, ..self }
+    }
+
+    /// So many connections for each credential; any number where `each` is absent.
+    pub fn permits(&self, provider: &'static str, each: Option<NonZeroU32>) -> Permits {
+        Permits::new(provider, each).shared(self.share)
     }
 
     /// For requests over HTTP; redirects are not followed.

@@ -2,14 +2,13 @@
 //! for more refuses everybody of that credential.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::providers::{ErrorKind, ProviderError};
+use crate::quotas::{FairQueue, Party, Place, Share};
 
 /// Credentials that are counted before those that nobody uses are forgotten.
 const MANY: usize = 256;
@@ -19,13 +18,14 @@ const MANY: usize = 256;
 pub struct Permits {
     provider: &'static str,
     each: Option<usize>,
-    of: DashMap<[u8; 32], Arc<Semaphore>>,
+    share: Share,
+    of: DashMap<[u8; 32], FairQueue>,
 }
 
 /// A permit; dropping it gives it back.
 #[derive(Debug)]
 pub struct Permit {
-    _held: Option<OwnedSemaphorePermit>,
+    _held: Option<Place>,
 }
 
 impl Permits {
@@ -34,31 +34,39 @@ impl Permits {
         Self {
             provider,
             each: each.map(|each| each.get() as usize),
+            share: Share::default(),
             of: DashMap::new(),
         }
     }
 
-    /// A permit of this credential, as soon as one is free within `patience`.
+    /// The same, of which nobody has more than this share.
+    #[must_use]
+    pub fn shared(self, share: Share) -> Self {
+        Self { share, ..self }
+    }
+
+    /// A permit of this credential, as soon as it is this party's turn to have one within `patience`.
     pub async fn acquire(
         &self,
         credential: [u8; 32],
+        party: &Party,
         patience: Duration,
     ) -> Result<Permit, ProviderError> {
         let Some(each) = self.each else {
             return Ok(Permit { _held: None });
         };
         if self.of.len() > MANY {
-            self.of.retain(|_, permits| Arc::strong_count(permits) > 1);
+            self.of.retain(|_, permits| !permits.is_idle());
         }
-        let permits = Arc::clone(
-            self.of
-                .entry(credential)
-                .or_insert_with(|| Arc::new(Semaphore::new(each)))
-                .value(),
-        );
-        match timeout(patience, permits.acquire_owned()).await {
-            Ok(Ok(held)) => Ok(Permit { _held: Some(held) }),
-            _ => Err(ProviderError::new(
+        let permits = self
+            .of
+            .entry(credential)
+            .or_insert_with(|| FairQueue::new(each, self.share))
+            .value()
+            .clone();
+        match timeout(patience, permits.acquire(party)).await {
+            Ok(held) => Ok(Permit { _held: Some(held) }),
+            Err(_) => Err(ProviderError::new(
                 self.provider,
                 ErrorKind::Overloaded,
                 format!("{each} connections are open with this credential, which may have no more"),
@@ -75,22 +83,40 @@ mod tests {
     async fn each_credential_has_its_own_cap_and_waits_for_it() {
         let permits = Permits::new("vendor", NonZeroU32::new(1));
         let patience = Duration::from_secs(1);
-        let first = permits.acquire([1; 32], patience).await.unwrap();
-        let _other = permits.acquire([2; 32], patience).await.unwrap();
-        let refused = permits.acquire([1; 32], patience).await.unwrap_err();
+        let first = permits
+            .acquire([1; 32], &Party::Operator, patience)
+            .await
+            .unwrap();
+        let _other = permits
+            .acquire([2; 32], &Party::Operator, patience)
+            .await
+            .unwrap();
+        let refused = permits
+            .acquire([1; 32], &Party::Operator, patience)
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Overloaded);
         drop(first);
-        permits.acquire([1; 32], patience).await.unwrap();
+        permits
+            .acquire([1; 32], &Party::Operator, patience)
+            .await
+            .unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn credentials_that_nobody_uses_are_forgotten() {
         let permits = Permits::new("vendor", NonZeroU32::new(1));
-        let held = permits.acquire([255; 32], Duration::ZERO).await.unwrap();
+        let held = permits
+            .acquire([255; 32], &Party::Operator, Duration::ZERO)
+            .await
+            .unwrap();
         for number in 0..2000u32 {
             let mut credential = [0; 32];
             credential[..4].copy_from_slice(&number.to_le_bytes());
-            permits.acquire(credential, Duration::ZERO).await.unwrap();
+            permits
+                .acquire(credential, &Party::Operator, Duration::ZERO)
+                .await
+                .unwrap();
         }
         assert!(permits.of.len() <= MANY + 1);
         drop(held);

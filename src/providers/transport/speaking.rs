@@ -16,6 +16,7 @@ use super::websocket::{Handshake, Received, Socket, receive};
 use super::{Outgoing, Permits, Transport};
 use crate::audio::format::AudioFormat;
 use crate::providers::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
+use crate::quotas::Party;
 
 /// Events that may wait for the listener: sound beyond them waits at the vendor.
 const EVENTS_HELD: usize = 64;
@@ -109,6 +110,7 @@ impl Line {
             },
             handshake: utterance.handshake,
             patience: request.connection_timeout,
+            party: request.party.clone(),
             text,
             taken: Vec::new(),
             text_ended: false,
@@ -126,6 +128,7 @@ struct Speaking {
     key: Key,
     handshake: Handshake,
     patience: Duration,
+    party: Party,
     text: TextStream,
     /// What the text has brought so far, until there is sound: a dead socket's text is said again.
     taken: Vec<String>,
@@ -161,7 +164,7 @@ impl Speaking {
         let line = Arc::clone(&self.line);
         let _permit = line
             .permits
-            .acquire(self.key.credential, self.patience)
+            .acquire(self.key.credential, &self.party, self.patience)
             .await?;
         if let Some(mut socket) = line.pool.take(&self.key).await {
             let mut protocol = make();

@@ -145,7 +145,10 @@ impl speaking::Protocol for Plain {
 
 async fn free() -> Permit {
     let permits = Permits::new(SLUG, None);
-    permits.acquire(CREDENTIAL, PATIENCE).await.unwrap()
+    permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .await
+        .unwrap()
 }
 
 async fn heard(stream: &mut SttStream) -> Option<Result<SttEvent, ProviderError>> {
@@ -190,7 +193,10 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
     let vendor = Vendor::new().await;
     let (socket, mut peer) = vendor.dialled().await;
     let permits = Permits::new(SLUG, NonZeroU32::new(1));
-    let permit = permits.acquire(CREDENTIAL, PATIENCE).await.unwrap();
+    let permit = permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .await
+        .unwrap();
     let mut stream = hearing::open(socket, Plain, permit).await.unwrap();
     stream.sink.send(Bytes::from_static(b"ab")).await.unwrap();
     assert_eq!(
@@ -200,14 +206,19 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
     );
     stream.sink = crate::providers::AudioSink::channel(1).0;
     assert_eq!(next(&mut peer).await, Some(Message::text("end")));
-    let refused = permits.acquire(CREDENTIAL, Duration::ZERO).await;
+    let refused = permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, Duration::ZERO)
+        .await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Overloaded);
     peer.send(Message::text("bye")).await.unwrap();
     peer.send(Message::text("done")).await.unwrap();
     let last = heard(&mut stream).await.unwrap().unwrap();
     assert!(matches!(last, SttEvent::Final(heard) if heard.text == "bye"));
     assert!(heard(&mut stream).await.is_none());
-    permits.acquire(CREDENTIAL, PATIENCE).await.unwrap();
+    permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -215,12 +226,18 @@ async fn a_stream_that_nobody_listens_to_is_closed_and_its_permit_goes_back() {
     let vendor = Vendor::new().await;
     let (socket, mut peer) = vendor.dialled().await;
     let permits = Permits::new(SLUG, NonZeroU32::new(1));
-    let permit = permits.acquire(CREDENTIAL, PATIENCE).await.unwrap();
+    let permit = permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .await
+        .unwrap();
     let stream = hearing::open(socket, Plain, permit).await.unwrap();
     drop(stream.events);
     // The sink alone keeps nothing open.
     assert!(matches!(next(&mut peer).await, Some(Message::Close(_))));
-    permits.acquire(CREDENTIAL, PATIENCE).await.unwrap();
+    permits
+        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .await
+        .unwrap();
     drop(stream.sink);
 }
 
@@ -244,6 +261,7 @@ fn text(text: &'static str) -> TextStream {
 fn speak(line: &std::sync::Arc<Line>, vendor: &Vendor, text: TextStream) -> TtsStream {
     let format = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
     let request = TtsRequest {
+        party: crate::quotas::Party::Operator,
         voice_id: None,
         model: String::new(),
         speaking_rate: 1.0,

@@ -1,5 +1,6 @@
 //! Rooms in virtual time, without sockets. Here is the bench on which a world is tried; `sessions` and `operations` try it
-//! with signalling alone, `offers` with what real clients sent, `media`, `data` and `crowd` with peer connections over lossy
+//! with signalling alone, `offers` with what real clients sent, `hostile` with what
+//! is meant to cost the others, `media`, `data` and `crowd` with peer connections over lossy
 //! networks (`stage`), and `fuzz` with what no client should send.
 
 use std::collections::HashMap;
@@ -25,12 +26,15 @@ mod crowd;
 mod data;
 mod fuzz;
 mod held;
+mod hostile;
 mod media;
 mod offers;
 mod operations;
+mod owners;
 mod server;
 mod sessions;
 mod stage;
+mod trial;
 
 /// A world with a clock of its own and the messages that each connection got.
 pub struct Bench {
@@ -162,8 +166,8 @@ impl Bench {
 
     pub fn collect(&mut self) {
         let outputs = self.world.take_outputs();
-        for (connection, bytes) in outputs.signals {
-            let response = proto::SignalResponse::decode(bytes).unwrap();
+        for (connection, told) in outputs.signals {
+            let response = proto::SignalResponse::decode(told.bytes.clone()).unwrap();
             self.inboxes
                 .entry(connection)
                 .or_default()

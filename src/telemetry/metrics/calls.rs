@@ -1,8 +1,9 @@
 //! What is counted of telephone calls.
 
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,6 +21,47 @@ struct Way {
 struct Ending {
     direction: &'static str,
     cause: &'static str,
+}
+
+/// Which bound of the telephone's signalling refused something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SipRefusal {
+    /// It came from an address that may not call.
+    NotAllowed,
+    /// More was asked than is answered.
+    Rate,
+    /// It was larger than a message may be.
+    Size,
+    /// As many calls wait for their acknowledgement as may.
+    Unacknowledged,
+    /// As many calls are in its room as may.
+    Room,
+    /// As many connections are open as may.
+    Connection,
+}
+
+impl EncodeLabelValue for SipRefusal {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::NotAllowed => "not_allowed",
+            Self::Rate => "rate",
+            Self::Size => "size",
+            Self::Unacknowledged => "unacknowledged",
+            Self::Room => "room",
+            Self::Connection => "connection",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    cause: SipRefusal,
+}
+
+/// Something was refused in signalling.
+pub fn sip_refused(cause: SipRefusal) {
+    let refused = &METRICS.calls.refused;
+    refused.get_or_create(&Refused { cause }).inc();
 }
 
 impl Way {
@@ -40,6 +82,7 @@ pub(super) struct Calls {
     lost: Counter,
     sent: Counter,
     first_packet: Durations,
+    refused: Family<Refused, Counter>,
 }
 
 impl Calls {
@@ -53,11 +96,17 @@ impl Calls {
             lost: Counter::default(),
             sent: Counter::default(),
             first_packet: durations(),
+            refused: Family::default(),
         }
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("calls", "Live telephone calls", self.live.clone());
+        registry.register(
+            "sip_refused",
+            "What was refused in the telephone's signalling, by the bound that did",
+            self.refused.clone(),
+        );
         registry.register(
             "calls_begun",
             "Telephone calls that have begun",

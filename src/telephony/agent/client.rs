@@ -1,6 +1,7 @@
 //! Requests from here: sent again with credentials where somebody asks for them, and a call's first request, which may be
 //! taken back. What an answer means for the call is the call's business.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ pub(super) struct Caller {
     pub path: Mutex<Path>,
     /// Whether the other side may have us send to addresses that are not public.
     pub private: bool,
+    /// Whether the other side has shown that it receives what it is sent. Until then nothing goes to where its headers
+    /// want it: an INVITE is easily forged, and would have us connect to anybody.
+    pub proven: AtomicBool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,6 +73,9 @@ impl Caller {
 
     /// The way of a request within the call: over the stream that the call came over, or to the next hop.
     async fn way(&self) -> Path {
+        if !self.proven.load(Ordering::Acquire) {
+            return lock(&self.path).clone();
+        }
         let hop = lock(&self.dialog).next_hop();
         let path = self.towards(&hop).await;
         *lock(&self.path) = path.clone();

@@ -10,8 +10,13 @@ use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, StatusCode};
 
+use super::super::allowance::Allowance;
+use super::dialog::ALLOW;
 use super::header::Address;
 
+/// Answers without a call that are sent each second, and at once: to those who may call, and to all others. What nobody waits
+/// for is asked again; an answer is hardly larger than what it answers, so that nobody gains by having others answered.
+const ANSWERS_PER_SECOND: u32 = 2_000;
 /// Refusals are logged so often at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -19,13 +24,16 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Take,
-    Refuse(u16),
+    /// Say this, and forget it.
+    Answer(u16),
 }
 
 #[derive(Debug)]
 pub(super) struct Gate {
     allowed: Vec<IpNet>,
     refusals: Mutex<Refusals>,
+    /// To those who may call, and to all others.
+    answers: Mutex<[Allowance; 2]>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +47,7 @@ impl Gate {
         Self {
             allowed,
             refusals: Mutex::default(),
+            answers: Mutex::new([Allowance::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND); 2]),
         }
     }
 
@@ -57,12 +66,23 @@ impl Gate {
                 if in_dialog {
                     Verdict::Take
                 } else {
-                    Verdict::Refuse(481)
+                    Verdict::Answer(481)
                 }
             }
-            _ if self.allows(from) => Verdict::Take,
-            _ => Verdict::Refuse(403),
+            _ if !self.allows(from) => Verdict::Answer(403),
+            Method::Invite => Verdict::Take,
+            // These need no memory (RFC 3261 section 8.2.7).
+            Method::Options => Verdict::Answer(200),
+            _ => Verdict::Answer(405),
         }
+    }
+
+    /// Whether there is an answer left for somebody.
+    pub fn may_answer(&self, from: IpAddr, now: Instant) -> bool {
+        let stranger = usize::from(!self.allows(from));
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let allowance = answers.get_mut(stranger);
+        allowance.is_some_and(|allowance| allowance.take(1.0, now))
     }
 
     /// Says now and then that somebody was refused.
@@ -86,13 +106,24 @@ pub(super) fn to_tag(request: &Request) -> Option<String> {
     Address::parse(to.value()).tag().map(str::to_owned)
 }
 
-/// A refusal that leaves nothing behind.
-pub(super) fn refusal(
+/// An answer that leaves nothing behind.
+pub(super) fn answer(
     endpoint: &rsipstack::transaction::endpoint::EndpointInner,
     request: &Request,
     code: u16,
 ) -> rsipstack::sip::Response {
     let mut response = endpoint.make_response(request, StatusCode::from(code), None);
+    if matches!(code, 200 | 405) {
+        let told = [
+            Header::Allow(ALLOW.into()),
+            Header::Accept("application/sdp".into()),
+        ];
+        response.headers.extend(told.into());
+    } else {
+        // No larger than it must be.
+        let said = |header: &Header| !matches!(header, Header::UserAgent(_));
+        response.headers.retain(said);
+    }
     if to_tag(request).is_none() {
         for header in response.headers.iter_mut() {
             if let Header::To(to) = header {
@@ -133,16 +164,48 @@ mod tests {
             assert_eq!(judge(from), Verdict::Take, "{from}");
         }
         for from in ["192.0.3.9", "::ffff:192.0.3.9", "::1", "2001:db9::1"] {
-            assert_eq!(judge(from), Verdict::Refuse(403), "{from}");
+            assert_eq!(judge(from), Verdict::Answer(403), "{from}");
         }
         let closed = Gate::new(Vec::new());
         let invite = request("INVITE", "<sip:1@h>");
         let here = "127.0.0.1".parse().unwrap();
         assert_eq!(
             closed.judge(&invite, here, false),
-            Verdict::Refuse(403),
+            Verdict::Answer(403),
             "closed unless it is opened"
         );
+    }
+
+    #[test]
+    fn what_needs_no_call_is_answered_and_forgotten() {
+        let gate = Gate::new(vec!["192.0.2.0/24".parse().unwrap()]);
+        let from = "192.0.2.9".parse().unwrap();
+        for (method, code) in [
+            ("OPTIONS", 200),
+            ("REGISTER", 405),
+            ("BYE", 405),
+            ("NOTIFY", 405),
+        ] {
+            let request = request(method, "<sip:1@h>");
+            assert_eq!(
+                gate.judge(&request, from, false),
+                Verdict::Answer(code),
+                "{method}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_flood_of_strangers_is_answered_so_often_and_takes_no_answer_from_those_who_may_call() {
+        let gate = Gate::new(vec!["192.0.2.0/24".parse().unwrap()]);
+        let (stranger, known) = ("203.0.113.7".parse().unwrap(), "192.0.2.9".parse().unwrap());
+        let now = Instant::now();
+        let answered = (0..100_000)
+            .filter(|_| gate.may_answer(stranger, now))
+            .count();
+        assert_eq!(answered, ANSWERS_PER_SECOND as usize);
+        assert!(gate.may_answer(known, now));
+        assert!(gate.may_answer(stranger, now + Duration::from_millis(10)));
     }
 
     #[test]
@@ -151,6 +214,6 @@ mod tests {
         let bye = request("BYE", "<sip:1@h>;tag=ours");
         let from = "203.0.113.7".parse().unwrap();
         assert_eq!(gate.judge(&bye, from, true), Verdict::Take);
-        assert_eq!(gate.judge(&bye, from, false), Verdict::Refuse(481));
+        assert_eq!(gate.judge(&bye, from, false), Verdict::Answer(481));
     }
 }

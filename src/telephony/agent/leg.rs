@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rsipstack::sip::{Header, Method, Request, SipMessage, StatusCode};
@@ -9,14 +10,16 @@ use rsipstack::transaction::TransactionState;
 use rsipstack::transaction::key::TransactionKey;
 use rsipstack::transaction::transaction::{Transaction, TransactionEvent, TransactionEventSender};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::client::{Caller, lock, told};
 use super::dialog::sdp;
+use super::gate::to_tag;
 use super::header::Address;
 use super::path::Path;
 use super::refer::Notification;
 use super::requests::{Offered, answer_requests, response, session_timer, unsupported};
+use super::unacknowledged::{Trial, Watch};
 
 /// Events and requests that wait to be taken.
 const WAITING: usize = 64;
@@ -98,6 +101,7 @@ enum Role {
     Server {
         invite: Box<Request>,
         transaction: TransactionEventSender,
+        trial: Option<Watch>,
     },
 }
 
@@ -205,6 +209,7 @@ impl Leg {
     pub fn answer(&self, sdp: String) {
         let more = match &self.role {
             Role::Server { invite, .. } => {
+                self.wait_for_acknowledgement();
                 lock(&self.caller.dialog).offering = self::sdp(&**invite, &invite.body).is_none();
                 session_timer(invite)
             }
@@ -215,13 +220,26 @@ impl Leg {
 
     /// Refuses a call.
     pub fn refuse(&self, code: u16) {
+        self.wait_for_acknowledgement();
         self.respond(code, None, Vec::new());
+    }
+
+    fn wait_for_acknowledgement(&self) {
+        if let Role::Server {
+            transaction,
+            trial: Some(trial),
+            ..
+        } = &self.role
+        {
+            tokio::spawn(wait_for_acknowledgement(trial.clone(), transaction.clone()));
+        }
     }
 
     fn respond(&self, code: u16, sdp: Option<String>, more: Vec<Header>) {
         let Role::Server {
             invite,
             transaction,
+            ..
         } = &self.role
         else {
             return;
@@ -242,6 +260,12 @@ impl Leg {
         let caller = Arc::clone(&self.caller);
         let heard = async move { caller.transact(Method::Bye, Vec::new(), None).await };
         let _heard = tokio::spawn(heard).await;
+    }
+
+    /// Hangs up on somebody who has never said anything, and perhaps never called: it is repeated for this time only.
+    pub async fn hang_up_within(&self, patience: Duration) {
+        let heard = self.caller.transact(Method::Bye, Vec::new(), None);
+        let _heard = timeout(patience, heard).await;
     }
 
     /// Asks the other side to call somebody else: what it says to that comes as [`LegEvent::Referred`] with the number of
@@ -271,6 +295,7 @@ impl Drop for Leg {
 /// A call that came and is neither taken nor refused yet.
 pub struct Invitation {
     pub(super) transaction: Transaction,
+    pub(super) trial: Option<Trial>,
     pub(super) caller: Caller,
 }
 
@@ -315,25 +340,19 @@ impl Invitation {
     }
 
     /// Refuses it.
-    pub fn refuse(mut self, code: u16) {
+    pub fn refuse(self, code: u16) {
         let unsupported = unsupported(&self.transaction.original).filter(|_| code == 420);
         let headers = unsupported.map(|options| Header::Unsupported(options.into()));
-        tokio::spawn(async move {
-            let headers = headers.into_iter().collect();
-            let refused = self
-                .transaction
-                .reply_with(StatusCode::from(code), headers, None);
-            if refused.await.is_ok() {
-                // Until the refusal was acknowledged.
-                while self.transaction.receive().await.is_some() {}
-            }
-        });
+        let headers = headers.into_iter().collect();
+        let status = StatusCode::from(code);
+        tokio::spawn(refuse(self.transaction, self.trial, status, headers));
     }
 
     /// Takes it up: whoever calls learns that it has arrived.
     pub fn take(self) -> Leg {
         let Self {
             transaction,
+            trial,
             caller,
         } = self;
         let caller = Arc::new(caller);
@@ -341,6 +360,7 @@ impl Invitation {
         let role = Role::Server {
             invite: Box::new(transaction.original.clone()),
             transaction: transaction.tu_sender.clone(),
+            trial: trial.as_ref().map(Trial::watch),
         };
         let leg = Leg::registered(&caller, events, sender.clone(), role);
         let watched = Watched {
@@ -348,9 +368,10 @@ impl Invitation {
             leg: sender.clone(),
             transaction: transaction.tu_sender.clone(),
             key: transaction.key.clone(),
+            trial: trial.as_ref().map(Trial::watch),
         };
         tokio::spawn(watched.watch());
-        tokio::spawn(follow_invite(transaction, caller, sender));
+        tokio::spawn(follow_invite(transaction, trial, caller, sender));
         leg
     }
 }
@@ -361,10 +382,12 @@ struct Watched {
     leg: mpsc::Sender<LegEvent>,
     transaction: TransactionEventSender,
     key: TransactionKey,
+    trial: Option<Watch>,
 }
 
 impl Watched {
-    /// Ends the transaction where nobody can be answered any more, and where nobody is left to answer.
+    /// Ends the transaction where nobody can be answered any more, where nobody is left to answer, and where nobody has
+    /// acknowledged the answer in time.
     async fn watch(self) {
         let abandoned = async {
             self.leg.closed().await;
@@ -374,15 +397,63 @@ impl Watched {
             () = self.transaction.closed() => return,
             () = self.connection.closed() => {}
             () = abandoned => {}
+            () = given_up(self.trial.as_ref()) => {}
         }
-        let end = TransactionEvent::Terminate(self.key);
+        let end = TransactionEvent::Terminate(self.key.clone());
         let _ended = self.transaction.send(end);
+        // What was answered may still be acknowledged over another connection, for as long as others wait for that.
+        tokio::select! {
+            () = self.transaction.closed() => {}
+            () = given_up(self.trial.as_ref()) => {
+                let end = TransactionEvent::Terminate(self.key);
+                let _ended = self.transaction.send(end);
+            }
+        }
     }
+}
+
+/// Returns when an answer is given up that nobody has acknowledged.
+async fn given_up(trial: Option<&Watch>) {
+    match trial {
+        Some(trial) => trial.given_up().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An answer is sent now that is to be acknowledged.
+async fn wait_for_acknowledgement(trial: Watch, transaction: TransactionEventSender) {
+    trial.answered(transaction.closed()).await;
+}
+
+/// Refuses a request, and waits until that was acknowledged where it is to be.
+pub(super) async fn refuse(
+    mut transaction: Transaction,
+    trial: Option<Trial>,
+    status: StatusCode,
+    headers: Vec<Header>,
+) {
+    let refused = transaction.reply_with(status, headers, None).await;
+    if refused.is_err() || transaction.original.method != Method::Invite {
+        return;
+    }
+    if let Some(trial) = &trial {
+        let (events, key) = (transaction.tu_sender.clone(), transaction.key.clone());
+        tokio::spawn(wait_for_acknowledgement(trial.watch(), events.clone()));
+        let trial = trial.watch();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = events.closed() => {}
+                () = trial.given_up() => drop(events.send(TransactionEvent::Terminate(key))),
+            }
+        });
+    }
+    while transaction.receive().await.is_some() {}
 }
 
 /// Drives the transaction of a call that came.
 async fn follow_invite(
     mut transaction: Transaction,
+    trial: Option<Trial>,
     caller: Arc<Caller>,
     events: mpsc::Sender<LegEvent>,
 ) {
@@ -396,12 +467,22 @@ async fn follow_invite(
             Some(SipMessage::Request(request)) => request,
             Some(SipMessage::Response(_)) => continue,
             // The connection has closed behind the answer: it may be acknowledged over another.
-            None if transaction.state == TransactionState::Accepted => continue,
+            None if transaction.state == TransactionState::Accepted
+                && !is_given_up(trial.as_ref()) =>
+            {
+                continue;
+            }
             None => break,
         };
         match request.method {
             Method::Ack => {
                 let accepted = answered(&transaction);
+                // Whoever has read the answer knows our tag. An ACK of somebody who has only sent the INVITE does not.
+                let known = to_tag(&request) == Some(lock(&caller.dialog).local_tag.clone());
+                if accepted && !known {
+                    continue;
+                }
+                caller.proven.store(true, Ordering::Release);
                 event = accepted.then(|| LegEvent::Acknowledged {
                     sdp: sdp(&request, &request.body),
                 });
@@ -411,6 +492,11 @@ async fn follow_invite(
                 // All answers are of one dialog (RFC 3261 section 8.2.6.2).
                 let terminated = response(&caller, &transaction.original, 487, None, Vec::new());
                 let _refused = transaction.respond(terminated).await;
+                if let Some(trial) = &trial {
+                    let waiting =
+                        wait_for_acknowledgement(trial.watch(), transaction.tu_sender.clone());
+                    tokio::spawn(waiting);
+                }
                 let _told = events.send(LegEvent::Cancelled).await;
             }
             _ => {}
@@ -426,6 +512,10 @@ async fn follow_invite(
         lock(&caller.dialog).offering = false;
         let _told = events.send(event).await;
     }
+}
+
+fn is_given_up(trial: Option<&Trial>) -> bool {
+    trial.is_some_and(|trial| trial.watch().is_given_up())
 }
 
 fn answered(transaction: &Transaction) -> bool {

@@ -1,9 +1,12 @@
 //! The SIP user agent: listens, calls, is called, and keeps dialogs, over UDP, TCP and TLS. Parsing and transactions are the
 //! stack's (`rsipstack`), which is known in this module only; what a call is for, and its media, are others' business.
 
+pub(crate) mod bounds;
 pub(crate) mod client;
 pub(crate) mod dialog;
 pub mod digest;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod gate;
 pub mod header;
 mod leg;
@@ -15,11 +18,14 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod transports;
+mod unacknowledged;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
@@ -28,8 +34,9 @@ use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
+use super::allowance::Allowance;
 use client::Caller;
-use dialog::{ALLOW, Dialog};
+use dialog::Dialog;
 use digest::{Authenticator, Credentials};
 use gate::{Gate, to_tag};
 pub use leg::{Failure, Invitation, Leg, LegEvent};
@@ -37,9 +44,14 @@ pub use path::Protocol;
 pub use refer::Notification;
 pub use requests::Offered;
 use transports::Transports;
+pub use unacknowledged::Unacknowledged;
+use unacknowledged::{Trial, Trials};
 
 /// Calls that wait to be looked at.
 const WAITING_CALLS: usize = 64;
+/// New requests within a call each second, and at once. A key in signalling is one.
+const REQUESTS_PER_SECOND: u32 = 10;
+const MOST_REQUESTS_AT_ONCE: u32 = 60;
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,13 +105,15 @@ impl Agent {
     /// told to send to the `advertised` address where that is of their family.
     pub fn start(
         allowed: Vec<IpNet>,
+        unacknowledged: Unacknowledged,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
     ) -> (Self, mpsc::Receiver<Invitation>) {
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
         let gate = Gate::new(allowed);
-        let transports = Transports::new(gate, tls, advertised, arrivals);
+        let trials = Trials::new(unacknowledged);
+        let transports = Transports::new(gate, trials, tls, advertised, arrivals);
         let transports = Arc::new(transports);
         tokio::spawn(follow_arrivals(Arc::clone(&transports), arriving, calls));
         (Self { transports }, invitations)
@@ -163,6 +177,8 @@ impl Agent {
             authenticator: Mutex::new(Authenticator::new(outbound.credentials)),
             path: Mutex::new(path),
             private: outbound.private,
+            // It is we who called.
+            proven: AtomicBool::new(true),
         };
         Ok(Leg::call(caller, offer, headers))
     }
@@ -211,6 +227,7 @@ pub(crate) struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
 struct Registered {
     requests: mpsc::Sender<Transaction>,
     remote: SocketAddr,
+    allowance: Allowance,
 }
 
 impl std::fmt::Debug for Registered {
@@ -230,7 +247,12 @@ impl Dialogs {
         requests: mpsc::Sender<Transaction>,
         remote: SocketAddr,
     ) {
-        self.table().insert(key, Registered { requests, remote });
+        let registered = Registered {
+            requests,
+            remote,
+            allowance: Allowance::new(REQUESTS_PER_SECOND, MOST_REQUESTS_AT_ONCE),
+        };
+        self.table().insert(key, registered);
     }
 
     pub(super) fn remove(&self, key: &(String, String)) {
@@ -239,6 +261,15 @@ impl Dialogs {
 
     pub(super) fn knows(&self, request: &Request) -> bool {
         Self::key(request).is_some_and(|key| self.table().contains_key(&key))
+    }
+
+    /// Whether a call takes one more request now.
+    pub(super) fn admits(&self, request: &Request, now: Instant) -> bool {
+        Self::key(request).is_some_and(|key| {
+            let mut table = self.table();
+            let registered = table.get_mut(&key);
+            registered.is_some_and(|registered| registered.allowance.take(1.0, now))
+        })
     }
 
     /// Whether a call goes to this address.
@@ -304,42 +335,38 @@ fn arrived(
     transaction: Transaction,
     calls: &mpsc::Sender<Invitation>,
 ) {
+    let trial = transports.trial(&transaction.key);
     let refused = if to_tag(&transaction.original).is_some() {
         transports.dialogs.hand_over(transaction).err()
     } else {
-        match transaction.original.method {
-            Method::Invite => invited(transports, transaction, calls).err(),
-            Method::Options => Some(Box::new((transaction, StatusCode::OK))),
-            _ => Some(Box::new((transaction, StatusCode::MethodNotAllowed))),
+        match (transaction.original.method, &trial) {
+            (Method::Invite, Some(_)) => {
+                return invited(transports, transaction, trial, calls);
+            }
+            _ => Some(Box::new((transaction, StatusCode::ServiceUnavailable))),
         }
     };
     if let Some(refused) = refused {
-        let (mut transaction, status) = *refused;
-        tokio::spawn(async move {
-            let headers = vec![
-                Header::Allow(ALLOW.into()),
-                Header::Accept("application/sdp".into()),
-            ];
-            let answered = transaction.reply_with(status, headers, None).await;
-            if answered.is_ok() && transaction.original.method == Method::Invite {
-                while transaction.receive().await.is_some() {}
-            }
-        });
+        let (transaction, status) = *refused;
+        tokio::spawn(leg::refuse(transaction, trial, status, Vec::new()));
     }
 }
 
 fn invited(
     transports: &Arc<Transports>,
     transaction: Transaction,
+    trial: Option<Trial>,
     calls: &mpsc::Sender<Invitation>,
-) -> Result<(), Box<(Transaction, StatusCode)>> {
+) {
     let path = transaction.connection.as_ref().and_then(|connection| {
         let via = transaction.original.top_via_header().ok()?;
         transports.path_back(&transaction.endpoint_inner, connection, &via)
     });
     let dialog = Dialog::inbound(&transaction.original);
     let (Some(path), Some(dialog)) = (path, dialog) else {
-        return Err(Box::new((transaction, StatusCode::BadRequest)));
+        let refused = leg::refuse(transaction, trial, StatusCode::BadRequest, Vec::new());
+        tokio::spawn(refused);
+        return;
     };
     let caller = Caller {
         transports: Arc::clone(transports),
@@ -348,13 +375,14 @@ fn invited(
         path: Mutex::new(path),
         // Whoever may call is somebody whom the settings name.
         private: true,
+        proven: AtomicBool::new(false),
     };
     let invitation = Invitation {
         transaction,
+        trial,
         caller,
     };
-    calls.try_send(invitation).map_err(|error| {
-        let invitation = error.into_inner();
-        Box::new((invitation.transaction, StatusCode::ServiceUnavailable))
-    })
+    if let Err(error) = calls.try_send(invitation) {
+        error.into_inner().refuse(503);
+    }
 }

@@ -13,10 +13,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::bounds::{LARGEST, LARGEST_HEAD, head_end};
 use super::path::{Protocol, stack_address};
 
-/// Nothing of ours is longer; more is no SIP.
-const MOST_BYTES: usize = 65_536;
 /// Messages that wait to be written: who reads so slowly is not there.
 const WAITING: usize = 64;
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +27,7 @@ const STRANGERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Why a stream makes no sense any more.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    #[error("a message is longer than {MOST_BYTES} bytes")]
+    #[error("a message is longer than any of SIP")]
     TooLong,
     #[error("a Content-Length is no number")]
     Length,
@@ -42,39 +41,60 @@ pub(super) enum Piece {
     Ping,
 }
 
-/// Cuts the next piece off; `None` until more has come.
-pub(super) fn cut(stream: &mut BytesMut) -> Result<Option<Piece>, Broken> {
-    loop {
-        if stream.starts_with(b"\r\n\r\n") {
-            stream.advance(4);
-            return Ok(Some(Piece::Ping));
-        }
-        // A single line break answers such a question, or is left over.
-        if stream.starts_with(b"\r\n") && stream.get(2).is_some_and(|next| *next != b'\r') {
-            stream.advance(2);
-            continue;
-        }
-        break;
-    }
-    let Some(head) = find(stream, b"\r\n\r\n") else {
-        return if stream.len() > MOST_BYTES {
-            Err(Broken::TooLong)
-        } else {
-            Ok(None)
-        };
-    };
-    let head = head + 4;
-    let body = content_length(stream.get(..head).unwrap_or_default())?;
-    let whole = head.checked_add(body).filter(|whole| *whole <= MOST_BYTES);
-    let whole = whole.ok_or(Broken::TooLong)?;
-    if stream.len() < whole {
-        return Ok(None);
-    }
-    Ok(Some(Piece::Message(stream.split_to(whole))))
+/// Cuts messages out of a stream. What was looked at is not looked at again when more comes, however little it is.
+#[derive(Debug, Default)]
+pub(super) struct Cutter {
+    /// Bytes in which no head ends.
+    searched: usize,
+    /// The length of the message that is on its way.
+    whole: Option<usize>,
 }
 
-fn find(stream: &[u8], what: &[u8]) -> Option<usize> {
-    stream.windows(what.len()).position(|window| window == what)
+impl Cutter {
+    /// Cuts the next piece off; `None` until more has come.
+    pub fn cut(&mut self, stream: &mut BytesMut) -> Result<Option<Piece>, Broken> {
+        if self.searched == 0 {
+            loop {
+                if stream.starts_with(b"\r\n\r\n") {
+                    stream.advance(4);
+                    return Ok(Some(Piece::Ping));
+                }
+                // A single line break answers such a question, or is left over.
+                if stream.starts_with(b"\r\n") && stream.get(2).is_some_and(|next| *next != b'\r') {
+                    stream.advance(2);
+                    continue;
+                }
+                break;
+            }
+        }
+        let whole = match self.whole {
+            Some(whole) => whole,
+            None => {
+                let Some(head) = head_end(stream, self.searched) else {
+                    // The first bytes may be line breaks that are not whole yet.
+                    self.searched = if stream.len() < 4 { 0 } else { stream.len() };
+                    return if stream.len() > LARGEST_HEAD {
+                        Err(Broken::TooLong)
+                    } else {
+                        Ok(None)
+                    };
+                };
+                if head > LARGEST_HEAD {
+                    return Err(Broken::TooLong);
+                }
+                let body = content_length(stream.get(..head).unwrap_or_default())?;
+                let whole = head.checked_add(body).filter(|whole| *whole <= LARGEST);
+                let whole = whole.ok_or(Broken::TooLong)?;
+                self.searched = head;
+                *self.whole.insert(whole)
+            }
+        };
+        if stream.len() < whole {
+            return Ok(None);
+        }
+        *self = Self::default();
+        Ok(Some(Piece::Message(stream.split_to(whole))))
+    }
 }
 
 fn content_length(head: &[u8]) -> Result<usize, Broken> {
@@ -205,6 +225,7 @@ impl<T: Taker> Reader<T> {
         let stranger = self.taker.stranger();
         let patience = if stranger { STRANGERS_PATIENCE } else { IDLE };
         let mut waiting = BytesMut::new();
+        let mut cutter = Cutter::default();
         let mut until = Instant::now() + patience;
         loop {
             let read = tokio::select! {
@@ -220,7 +241,7 @@ impl<T: Taker> Reader<T> {
                 }
                 Ok(_) | Err(_) => break,
             }
-            match self.take_all(&mut waiting).await {
+            match self.take_all(&mut cutter, &mut waiting).await {
                 Ok(Heard::Call) => until = Instant::now() + patience,
                 Ok(Heard::Something) if !stranger => until = Instant::now() + patience,
                 Ok(_) if Instant::now() >= until => break,
@@ -234,9 +255,9 @@ impl<T: Taker> Reader<T> {
         self.closed.cancel();
     }
 
-    async fn take_all(&self, waiting: &mut BytesMut) -> Result<Heard, Broken> {
+    async fn take_all(&self, cutter: &mut Cutter, waiting: &mut BytesMut) -> Result<Heard, Broken> {
         let mut heard = Heard::Nothing;
-        while let Some(piece) = cut(waiting)? {
+        while let Some(piece) = cutter.cut(waiting)? {
             let more = match piece {
                 Piece::Ping => {
                     // One answer for many questions will do.
@@ -272,10 +293,11 @@ mod tests {
         let text = format!("\r\n{}\r\n\r\n{}", message("abc"), message(""));
         for size in 1..20 {
             let mut stream = BytesMut::new();
+            let mut cutter = Cutter::default();
             let mut pieces = Vec::new();
             for chunk in text.as_bytes().chunks(size) {
                 stream.extend_from_slice(chunk);
-                while let Some(piece) = cut(&mut stream).unwrap() {
+                while let Some(piece) = cutter.cut(&mut stream).unwrap() {
                     pieces.push(piece);
                 }
             }
@@ -288,15 +310,37 @@ mod tests {
         }
     }
 
+    /// A head that comes byte by byte was looked through from its beginning with each: seconds of work for 64 kB.
+    #[test]
+    fn what_comes_byte_by_byte_is_looked_at_once() {
+        let mut stream = BytesMut::new();
+        let mut cutter = Cutter::default();
+        let text = format!("OPTIONS sip:a SIP/2.0\r\nX: {}", "x".repeat(10_000));
+        for byte in text.bytes() {
+            stream.extend_from_slice(&[byte]);
+            assert_eq!(cutter.cut(&mut stream), Ok(None));
+            assert!(cutter.searched == stream.len() || stream.len() < 4);
+        }
+        stream.extend_from_slice(b"\r\nContent-Length: 9\r\n\r\n");
+        assert_eq!(cutter.cut(&mut stream), Ok(None));
+        let whole = cutter.whole.unwrap();
+        stream.extend_from_slice(&[b'y'; 9]);
+        assert_eq!(stream.len(), whole);
+        assert!(
+            matches!(cutter.cut(&mut stream), Ok(Some(Piece::Message(message))) if message.len() == whole)
+        );
+        assert!(cutter.searched == 0 && cutter.whole.is_none() && stream.is_empty());
+    }
+
     #[test]
     fn a_stream_that_makes_no_sense_is_given_up() {
-        let cut = |text: &str| cut(&mut text.into());
+        let cut = |text: &str| Cutter::default().cut(&mut text.into());
         for length in ["18446744073709551615", "99999999"] {
             let text = format!("X\r\nContent-Length: {length}\r\n\r\n");
             assert_eq!(cut(&text), Err(Broken::TooLong));
         }
         assert_eq!(cut("X\r\nContent-Length: -1\r\n\r\n"), Err(Broken::Length));
-        assert_eq!(cut(&"x".repeat(MOST_BYTES + 1)), Err(Broken::TooLong));
+        assert_eq!(cut(&"x".repeat(LARGEST_HEAD + 1)), Err(Broken::TooLong));
     }
 
     /// Takes messages of calls by their first letter.
@@ -324,7 +368,7 @@ mod tests {
         let closed = CancellationToken::new();
         let ends = connection(Protocol::Tcp, remote, closed.clone());
         let ends = ends.await.unwrap();
-        let (ours, mut theirs) = tokio::io::duplex(MOST_BYTES);
+        let (ours, mut theirs) = tokio::io::duplex(LARGEST);
         carry(
             ours,
             ends,
@@ -362,7 +406,8 @@ mod tests {
         #[test]
         fn nothing_is_too_broken(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), any::<u8>()], 0..200)) {
             let mut stream = BytesMut::from(bytes.as_slice());
-            while let Ok(Some(_)) = cut(&mut stream) {}
+            let mut cutter = Cutter::default();
+            while let Ok(Some(_)) = cutter.cut(&mut stream) {}
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod transports;
+mod trials;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -22,7 +23,12 @@ struct Called {
 
 async fn called(protocol: Protocol, allowed: &[&str]) -> Called {
     let allowed = allowed.iter().map(|net| net.parse().unwrap()).collect();
-    let (agent, invitations) = Agent::start(allowed, TlsSettings::default(), None);
+    let (agent, invitations) = Agent::start(
+        allowed,
+        Unacknowledged::default(),
+        TlsSettings::default(),
+        None,
+    );
     let listen = Listen {
         protocol,
         address: (Ipv4Addr::LOCALHOST, 0).into(),

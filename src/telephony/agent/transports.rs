@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use rsipstack::EndpointBuilder;
-use rsipstack::sip::{Host, Response, SipMessage};
+use rsipstack::sip::prelude::HeadersExt as _;
+use rsipstack::sip::{Host, Method, Request, Response, SipMessage};
 use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
 use rsipstack::transaction::key::{TransactionKey, TransactionRole};
@@ -25,19 +25,54 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
+use super::bounds::fits;
 use super::dialog::PRODUCT;
-use super::gate::{Gate, Verdict, refusal};
+use super::gate::{Gate, Verdict, answer, to_tag};
 use super::path::{Path, Protocol, canonical, mapped, source_towards, stack_address};
 use super::stream::{self, Taker, carry};
+use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
+use crate::quotas::{Party, Share, Tally};
+use crate::telemetry::metrics::{self, SipRefusal};
 
 /// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
 const MOST_DATAGRAM: usize = 65_535;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that those have opened who may call.
-const MOST_STREAMS: usize = 1_000;
+/// Connections that those have opened who may call. However many one address has, there are some for the next.
+const MOST_STREAMS: u64 = 1_000;
 /// Connections that anybody else has opened: only requests within calls are taken there.
 pub(super) const MOST_STRANGERS: usize = 100;
+/// Of those, the ones from one address.
+pub(super) const MOST_STRANGERS_OF_ADDRESS: usize = 10;
+
+/// The place of a connection that somebody has opened.
+struct Slot {
+    of: Arc<Transports>,
+    stranger: bool,
+    from: IpAddr,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let from = self.from;
+        if !self.stranger {
+            lock(&self.of.streams).release(&party(from), 1);
+            return;
+        }
+        let mut strangers = lock(&self.of.strangers);
+        let left = strangers.get(&from).map_or(0, |own| own.saturating_sub(1));
+        if left == 0 {
+            strangers.remove(&from);
+        } else {
+            strangers.insert(from, left);
+        }
+    }
+}
+
+/// Whose connections those from an address are.
+fn party(from: IpAddr) -> Party {
+    Party::Address(network(from))
+}
 
 /// A socket or a listener, with the part of the stack that is behind it.
 struct Bound {
@@ -65,14 +100,17 @@ struct Flow {
 pub(super) struct Transports {
     pub gate: Gate,
     pub dialogs: Dialogs,
+    pub trials: Arc<Trials>,
+    /// Of calls that the stack is about to tell of.
+    begun: Mutex<HashMap<TransactionKey, Trial>>,
     tls: TlsSettings,
     advertised: Option<IpAddr>,
     bound: Mutex<Vec<Arc<Bound>>>,
     flows: Mutex<HashMap<FlowKey, Flow>>,
     /// Who waits for answers that take a call, after the first.
     answers: Mutex<HashMap<TransactionKey, mpsc::Sender<Response>>>,
-    streams: AtomicUsize,
-    strangers: AtomicUsize,
+    streams: Mutex<Tally>,
+    strangers: Mutex<HashMap<IpAddr, usize>>,
     arrivals: mpsc::Sender<TransactionReceiver>,
     pub closed: CancellationToken,
 }
@@ -85,6 +123,7 @@ impl Transports {
     /// `arrivals` is told of each part of the stack that requests come in at.
     pub fn new(
         gate: Gate,
+        trials: Arc<Trials>,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
         arrivals: mpsc::Sender<TransactionReceiver>,
@@ -92,13 +131,15 @@ impl Transports {
         Self {
             gate,
             dialogs: Dialogs::default(),
+            trials,
+            begun: Mutex::default(),
             tls,
             advertised,
             bound: Mutex::default(),
             flows: Mutex::default(),
             answers: Mutex::default(),
-            streams: AtomicUsize::new(0),
-            strangers: AtomicUsize::new(0),
+            streams: Mutex::new(Tally::new(MOST_STREAMS, Share::default())),
+            strangers: Mutex::default(),
             arrivals,
             closed: CancellationToken::new(),
         }
@@ -237,11 +278,10 @@ impl Transports {
             };
             let remote = canonical(remote);
             let stranger = !self.gate.allows(remote.ip());
-            let (streams, most) = self.slots(stranger);
-            if streams.fetch_add(1, Ordering::Relaxed) >= most {
-                streams.fetch_sub(1, Ordering::Relaxed);
+            let Some(slot) = self.slot(stranger, remote.ip()) else {
+                metrics::sip_refused(SipRefusal::Connection);
                 continue;
-            }
+            };
             let here = Arc::clone(&self);
             let (acceptor, endpoint) = (acceptor.clone(), endpoint.clone());
             tokio::spawn(async move {
@@ -252,19 +292,29 @@ impl Transports {
                     stranger,
                 };
                 let _ended = flow.welcome(stream, remote, acceptor).await;
-                let (streams, _) = here.slots(stranger);
-                streams.fetch_sub(1, Ordering::Relaxed);
+                drop(slot);
             });
         }
     }
 
-    /// How many connections of a kind others have opened, and how many there may be.
-    const fn slots(&self, stranger: bool) -> (&AtomicUsize, usize) {
+    /// A place for a connection that somebody has opened.
+    fn slot(self: &Arc<Self>, stranger: bool, from: IpAddr) -> Option<Slot> {
         if stranger {
-            (&self.strangers, MOST_STRANGERS)
+            let mut strangers = lock(&self.strangers);
+            let all: usize = strangers.values().sum();
+            let own = strangers.get(&from).copied().unwrap_or(0);
+            if all >= MOST_STRANGERS || own >= MOST_STRANGERS_OF_ADDRESS {
+                return None;
+            }
+            strangers.insert(from, own + 1);
         } else {
-            (&self.streams, MOST_STREAMS)
+            lock(&self.streams).take(&party(from), 1).ok()?;
         }
+        Some(Slot {
+            of: Arc::clone(self),
+            stranger,
+            from,
+        })
     }
 
     fn forget_flow(&self, key: &FlowKey) {
@@ -309,6 +359,11 @@ impl Transports {
         endpoint: &EndpointInnerRef,
         connection: &SipConnection,
     ) -> bool {
+        if !fits(bytes, !self.gate.allows(from.ip())) {
+            metrics::sip_refused(SipRefusal::Size);
+            return false;
+        }
+        let mut begun = None;
         let work = async {
             let message = SipMessage::try_from(bytes).ok()?;
             let message =
@@ -316,14 +371,25 @@ impl Transports {
             let mut in_dialog = false;
             match &message {
                 SipMessage::Request(request) => {
+                    if protocol == Protocol::Udp && !is_answered_at(request, from) {
+                        return None;
+                    }
                     in_dialog = self.dialogs.knows(request);
-                    match self.gate.judge(request, from.ip(), in_dialog) {
-                        Verdict::Take => {}
-                        Verdict::Refuse(code) => {
-                            self.gate.log_refusal(code, from.ip(), Instant::now());
-                            let refusal = refusal(endpoint, request, code);
-                            let to = stack_address(protocol, from);
-                            connection.send(refusal.into(), Some(&to)).await.ok()?;
+                    let now = Instant::now();
+                    let verdict = match self.gate.judge(request, from.ip(), in_dialog) {
+                        Verdict::Take => self.admit(request, from.ip(), endpoint, now),
+                        Verdict::Answer(code) => {
+                            if code == 403 {
+                                metrics::sip_refused(SipRefusal::NotAllowed);
+                            }
+                            Err(code)
+                        }
+                    };
+                    match verdict {
+                        Ok(key) => begun = key,
+                        Err(code) => {
+                            self.answer(request, code, from, protocol, endpoint, connection)
+                                .await;
                             return None;
                         }
                     }
@@ -341,10 +407,83 @@ impl Transports {
         };
         // The parser is somebody else's: what it does not bear ends this message only.
         let taken = AssertUnwindSafe(work).catch_unwind().await;
-        taken.unwrap_or_else(|_| {
+        let taken = taken.unwrap_or_else(|_| {
             tracing::debug!("a SIP message could not be handled");
             None
-        }) == Some(true)
+        });
+        if taken.is_none()
+            && let Some(key) = begun
+        {
+            lock(&self.begun).remove(&key);
+        }
+        taken == Some(true)
+    }
+
+    /// Whether a request is handed to the stack, which keeps something of each that is new for a while; else the status that
+    /// refuses it. The key is that of a call that begins.
+    fn admit(
+        &self,
+        request: &Request,
+        from: IpAddr,
+        endpoint: &EndpointInnerRef,
+        now: Instant,
+    ) -> Result<Option<TransactionKey>, u16> {
+        if request.method == Method::Ack {
+            return Ok(None);
+        }
+        // What is wrong with it, the stack will say.
+        let Ok(key) = TransactionKey::from_request(request, TransactionRole::Server) else {
+            return Ok(None);
+        };
+        let known = endpoint.transactions.contains_key(&key)
+            || endpoint.finished_transactions.contains_key(&key);
+        if known {
+            return Ok(None);
+        }
+        if request.method == Method::Cancel {
+            return Err(481);
+        }
+        if to_tag(request).is_some() {
+            if self.dialogs.admits(request, now) {
+                return Ok(None);
+            }
+            metrics::sip_refused(SipRefusal::Rate);
+            return Err(503);
+        }
+        let Some(trial) = self.trials.begin(from, now) else {
+            metrics::sip_refused(SipRefusal::Unacknowledged);
+            return Err(503);
+        };
+        lock(&self.begun).insert(key.clone(), trial);
+        Ok(Some(key))
+    }
+
+    /// That a call that has begun is on trial.
+    pub fn trial(&self, key: &TransactionKey) -> Option<Trial> {
+        lock(&self.begun).remove(key)
+    }
+
+    /// Says something without a call, and keeps nothing of it.
+    async fn answer(
+        &self,
+        request: &Request,
+        code: u16,
+        from: SocketAddr,
+        protocol: Protocol,
+        endpoint: &EndpointInnerRef,
+        connection: &SipConnection,
+    ) {
+        let now = Instant::now();
+        if code >= 300 {
+            self.gate.log_refusal(code, from.ip(), now);
+        }
+        if protocol == Protocol::Udp && !self.gate.may_answer(from.ip(), now) {
+            metrics::sip_refused(SipRefusal::Rate);
+            return;
+        }
+        let answer = answer(endpoint, request, code);
+        let to = stack_address(protocol, from);
+        let _sent = connection.send(answer.into(), Some(&to)).await;
     }
 
     /// The way to an address, with a new connection where one is needed. `name` is what a certificate must be for.
@@ -556,6 +695,16 @@ impl Transports {
     }
 }
 
+/// Whether what is answered goes to where a request came from. By the parameters of its `Via` it might go to anybody.
+fn is_answered_at(request: &Request, from: SocketAddr) -> bool {
+    let via = request.top_via_header().ok();
+    let target = via.and_then(|via| SipConnection::parse_target_from_via(&via).ok());
+    target.is_some_and(|(_, target)| match target.host {
+        Host::IpAddr(ip) => ip.to_canonical() == from.ip().to_canonical(),
+        Host::Domain(_) => false,
+    })
+}
+
 /// Whether IPv4 comes to a socket of IPv6: systems differ in what they do unasked.
 fn takes_both<'a, S>(socket: &'a S, address: SocketAddr) -> bool
 where
@@ -639,5 +788,39 @@ impl Taker for Flowing {
 
     fn keeps(&self, remote: SocketAddr) -> bool {
         self.here.dialogs.reaches(remote)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telephony::agent::Unacknowledged;
+
+    #[tokio::test]
+    async fn one_address_that_may_call_leaves_connections_to_the_next() {
+        let (arrivals, _arriving) = mpsc::channel(1);
+        let transports = Arc::new(Transports::new(
+            Gate::new(Vec::new()),
+            Trials::new(Unacknowledged::default()),
+            TlsSettings::default(),
+            None,
+            arrivals,
+        ));
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let everything = |from: &str| -> Vec<Slot> {
+            std::iter::from_fn(|| transports.slot(false, address(from))).collect()
+        };
+        let gateway = everything("192.0.2.1");
+        assert_eq!(gateway.len(), 750);
+        let mut others = everything("192.0.2.2");
+        assert_eq!(others.len(), 188);
+        // All addresses of a network of IPv6 are one.
+        others.extend(everything("2001:db8::1"));
+        assert!(transports.slot(false, address("2001:db8::2")).is_none());
+        assert!(transports.slot(false, address("2001:db8:0:1::1")).is_some());
+        // What has ended is there again.
+        drop(others);
+        drop(gateway);
+        assert_eq!(everything("192.0.2.2").len(), 750);
     }
 }

@@ -9,8 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
 use super::super::agent::{Leg, LegEvent, Offered};
+use super::super::bridge::Rooms;
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
 use super::{Call, Input, Outcome, Output, attributes};
+use crate::auth::Owner;
 use crate::providers::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
 use crate::providers::rooms::telephone::{
     self, CallError, CallErrorKind, CallNews, CallStatus, Direction, HangupCause, NewsSender,
@@ -59,6 +61,8 @@ pub struct Line {
     pub room: String,
     /// Whose call.
     pub identity: String,
+    /// Whose room, where that was decided with the call.
+    pub owner: Option<Owner>,
     /// The host that extensions are users of.
     pub hostname: String,
     /// When it began.
@@ -85,6 +89,7 @@ impl Line {
         direction: Direction,
         room: String,
         identity: String,
+        owner: Option<Owner>,
         hostname: String,
     ) -> (Arc<Self>, mpsc::Receiver<Command>) {
         let (commands, wishes) = mpsc::channel(MOST_WAITING);
@@ -98,6 +103,7 @@ impl Line {
             direction,
             room,
             identity,
+            owner,
             hostname,
             began,
             commands,
@@ -167,6 +173,7 @@ impl Line {
             direction: self.direction,
             room: self.room.clone(),
             identity: self.identity.clone(),
+            owner: self.owner.clone(),
             status,
         }
     }
@@ -198,6 +205,8 @@ pub struct Task {
     pub line: Arc<Line>,
     /// What is wished.
     pub commands: mpsc::Receiver<Command>,
+    /// Who keeps the room.
+    pub rooms: Arc<dyn Rooms>,
     /// Who is told.
     pub news: NewsSender,
 }
@@ -371,6 +380,9 @@ impl Running {
             LegEvent::Failed(failure) => Input::Failed(failure),
             LegEvent::Cancelled => Input::Cancelled,
             LegEvent::Acknowledged { sdp } => {
+                media.acknowledged();
+                let (rooms, line) = (Arc::clone(&self.task.rooms), Arc::clone(&self.task.line));
+                tokio::spawn(async move { rooms.keep(&line.room).await });
                 if let Some(sdp) = sdp {
                     self.agreed = media.accepted(&sdp).is_ok();
                 }
@@ -566,6 +578,8 @@ impl Running {
                 let _left = timeout(GOODBYE, control.leave()).await;
             }
         };
+        let cause = self.task.call.status().cause();
+        let unheard = cause == Some(HangupCause::Unreachable);
         let leg = &mut self.task.leg;
         let goodbye = self.goodbye;
         let ending = async {
@@ -578,6 +592,7 @@ impl Running {
                         }
                     }
                 }
+                Goodbye::Bye if unheard => leg.hang_up_within(GOODBYE).await,
                 Goodbye::Bye => leg.hang_up().await,
             }
         };

@@ -9,8 +9,12 @@ use super::SdpError;
 
 /// The largest description that is read: those of telephones have a few kilobytes at most.
 const LONGEST: usize = 16 << 10;
+/// The longest line: one with keys has a few hundred bytes.
+const LONGEST_LINE: usize = 2 << 10;
 /// The most lines.
 const MOST_LINES: usize = 400;
+/// The most attributes of one section.
+const MOST_ATTRIBUTES: usize = 128;
 /// The most media sections.
 const MOST_SECTIONS: usize = 16;
 /// The most formats of one section.
@@ -135,6 +139,9 @@ impl<'a> Description<'a> {
             if count >= MOST_LINES {
                 return Err(SdpError::Malformed("it has more than 400 lines"));
             }
+            if line.len() > LONGEST_LINE {
+                return Err(SdpError::Malformed("a line of it is longer than 2 KiB"));
+            }
             let Some((kind, value)) = line.split_once('=') else {
                 return Err(SdpError::Malformed("a line of it is not of the form x=…"));
             };
@@ -148,7 +155,7 @@ impl<'a> Description<'a> {
             match (kind, sections.last_mut()) {
                 ("c", Some(section)) => section.connection = Some(parse_connection(value)?),
                 ("c", None) => connection = Some(parse_connection(value)?),
-                ("a", Some(section)) => section.add_attribute(value),
+                ("a", Some(section)) => section.add_attribute(value)?,
                 ("a", None) => direction = Direction::parse(value).unwrap_or(direction),
                 _ => {}
             }
@@ -187,13 +194,19 @@ impl<'a> Section<'a> {
         })
     }
 
-    fn add_attribute(&mut self, value: &'a str) {
+    fn add_attribute(&mut self, value: &'a str) -> Result<(), SdpError> {
         if let Some(direction) = Direction::parse(value) {
             self.direction = direction;
-            return;
+            return Ok(());
+        }
+        if self.attributes.len() >= MOST_ATTRIBUTES {
+            return Err(SdpError::Malformed(
+                "a section of it has more than 128 attributes",
+            ));
         }
         let (name, value) = value.split_once(':').unwrap_or((value, ""));
         self.attributes.push((name, value.trim()));
+        Ok(())
     }
 
     /// The values of the attributes of a name.
@@ -242,12 +255,23 @@ impl<'a> Section<'a> {
 
     /// What its payload types stand for, in its order of preference.
     pub fn rtp_formats(&self) -> impl Iterator<Item = Format<'a>> {
-        self.formats.iter().filter_map(|format| {
-            let payload_type = format.parse().ok().filter(|number| *number < 128)?;
-            let described = self.attributes("rtpmap").find_map(|value| {
-                let (number, encoding) = value.split_once(' ')?;
-                (number.parse() == Ok(payload_type)).then_some(encoding.trim())
-            });
+        // Each line is looked at once, however many formats there are; the first of a payload type counts.
+        let mut described: [Option<&'a str>; 128] = [None; 128];
+        for value in self.attributes("rtpmap") {
+            let Some((number, encoding)) = value.split_once(' ') else {
+                continue;
+            };
+            let place = number
+                .parse()
+                .ok()
+                .and_then(|n: usize| described.get_mut(n));
+            if let Some(place) = place {
+                place.get_or_insert(encoding.trim());
+            }
+        }
+        self.formats.iter().filter_map(move |format| {
+            let payload_type: u8 = format.parse().ok().filter(|number| *number < 128)?;
+            let described = described.get(usize::from(payload_type)).copied().flatten();
             let encoding = described.or_else(|| static_encoding(payload_type))?;
             let mut parts = encoding.split('/');
             Some(Format {
@@ -402,6 +426,8 @@ mod tests {
         let lines = format!("v=0\r\n{}", "a=x\r\n".repeat(500));
         let sections = format!("v=0\r\n{}", "m=audio 0 RTP/AVP 0\r\n".repeat(17));
         let formats = format!("v=0\r\nm=audio 1 RTP/AVP {}\r\n", "0 ".repeat(65));
+        let attributes = format!("v=0\r\nm=audio 1 RTP/AVP 0\r\n{}", "a=x\r\n".repeat(129));
+        let line = format!("v=0\r\ns={}\r\n", "x".repeat(2_048));
         let texts = [
             "",
             "hello",
@@ -416,6 +442,8 @@ mod tests {
             &lines,
             &sections,
             &formats,
+            &attributes,
+            &line,
         ];
         for text in texts {
             let refused = Description::parse(text);

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::allowance::Allowance;
 use super::Codec;
 use super::codec::Decoder;
 use super::conceal::Concealment;
@@ -22,6 +23,10 @@ const LONGEST_PAUSE_MS: u32 = 10_000;
 const SILENCE_DBOV: u8 = 72;
 /// … and is sent for so many frames all the same, so that the end of a word is not cut off.
 const HANG_OVER: u32 = 15;
+/// Milliseconds of sound that are taken each second, and at once: what was held up in a network comes at once, and what comes
+/// for longer is more than anybody says, and work that others wait for.
+const MOST_MS_PER_SECOND: u32 = 2_000;
+const MOST_MS_AT_ONCE: u32 = 3_000;
 /// Ticks of a frame.
 const FRAME_TICKS: u32 = CLOCK_HZ / 50;
 
@@ -35,6 +40,7 @@ pub struct Inward {
     timestamp: u32,
     marker: bool,
     packet: Vec<u8>,
+    allowance: Allowance,
 }
 
 /// A codec's way to frames.
@@ -62,6 +68,7 @@ impl Inward {
             timestamp: fastrand::u32(..),
             marker: true,
             packet: vec![0; MAX_FRAME_PACKET],
+            allowance: Allowance::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
         }
     }
 
@@ -84,8 +91,18 @@ impl Inward {
         self.marker = true;
     }
 
-    /// Takes a packet; `lost` are those before it that never came.
-    pub fn hear(&mut self, codec: Codec, timestamp: u32, payload: &[u8], lost: u64, now: Instant) {
+    /// Takes a packet; `lost` are those before it that never came. `false` where there is more sound than time.
+    pub fn hear(
+        &mut self,
+        codec: Codec,
+        timestamp: u32,
+        payload: &[u8],
+        lost: u64,
+        now: Instant,
+    ) -> bool {
+        if !self.allowance.take(1.0, now) {
+            return false;
+        }
         if self.line.as_ref().is_none_or(|line| line.codec != codec) {
             self.line = match Line::new(codec, self.complexity) {
                 Ok(line) => Some(line),
@@ -97,7 +114,7 @@ impl Inward {
             self.marker = true;
         }
         let Some(line) = &mut self.line else {
-            return;
+            return true;
         };
         let mut skipped = 0;
         if let Some((expected, due)) = line.next {
@@ -105,6 +122,7 @@ impl Inward {
             let per_ms = codec.clock_hz() / 1_000;
             if gap == 0 {
             } else if lost > 0 && gap <= MOST_LOST_MS * per_ms {
+                self.allowance.charge(f64::from(gap / per_ms));
                 line.conceal(codec.samples(gap));
             } else if gap <= LONGEST_PAUSE_MS * per_ms {
                 skipped = gap * (CLOCK_HZ / codec.clock_hz());
@@ -126,7 +144,7 @@ impl Inward {
         self.timestamp = self.timestamp.wrapping_add(skipped);
         self.marker |= skipped > 0;
         let Some(line) = &mut self.line else {
-            return;
+            return true;
         };
         line.scratch.clear();
         line.decoder.decode(payload, &mut line.scratch);
@@ -135,7 +153,9 @@ impl Inward {
         let samples = line.scratch.len();
         let length = codec.rate().duration_of(samples);
         line.next = Some((timestamp.wrapping_add(codec.ticks(samples)), now + length));
+        self.allowance.charge(length.as_secs_f64() * 1_000.0 - 1.0);
         self.leave();
+        true
     }
 
     /// Whole frames leave.

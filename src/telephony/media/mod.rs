@@ -8,7 +8,10 @@
 mod arrivals;
 mod codec;
 mod conceal;
+mod consent;
 mod description;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod inward;
 mod keys;
 mod latch;
@@ -29,6 +32,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use negotiation::Negotiation;
@@ -94,6 +98,8 @@ pub struct MediaSettings {
     pub codecs: Vec<Codec>,
     /// The address that the other side is told in place of the local one of the same family, behind a NAT.
     pub advertised: Vec<IpAddr>,
+    /// From where sound may come that no description names and no signalling comes from, once it has proved to be a stream.
+    pub sources: Arc<[IpNet]>,
     /// The complexity of the Opus encoder towards the room, 0 (cheap) to 10.
     pub complexity: u8,
 }
@@ -211,6 +217,7 @@ impl Media {
             now,
             timeout: self.settings.timeout,
             peer: peer.to_canonical(),
+            sources: Arc::clone(&self.settings.sources),
             complexity: self.settings.complexity,
         };
         let (tell, events) = mpsc::channel(MOST_EVENTS);
@@ -268,6 +275,17 @@ impl CallMedia {
         }
     }
 
+    /// The call came from outside: until [`Self::acknowledged`], no more packets go out than came. What is said from the answer
+    /// on is kept for a moment.
+    pub fn await_acknowledgement(&self) {
+        self.call.session().await_acknowledgement();
+    }
+
+    /// Our answer has arrived.
+    pub fn acknowledged(&self) {
+        self.call.session().acknowledged();
+    }
+
     /// The call was taken. Before that no silence is told.
     pub fn answered(&self) {
         self.call.session().answered(Instant::now());
@@ -287,7 +305,7 @@ impl CallMedia {
     /// Lets the telephone hear a track, in place of the one of the same sid if there was one.
     pub fn hear(&self, sid: &str, identity: &str, audio: TrackAudio) {
         tracing::debug!(sid, identity, "the telephone hears a track");
-        self.call.session().hear(sid, audio);
+        self.call.session().hear(sid, identity, audio);
     }
 
     /// A track has ended.

@@ -14,8 +14,6 @@ use crate::providers::rooms::link::TrackAudio;
 
 /// What the resampler may hold back.
 const HELD_BACK: Duration = Duration::from_millis(2);
-/// Tracks that are heard at once; further ones are not.
-const MOST_TRACKS: usize = 64;
 
 /// What is said in the room.
 #[derive(Debug, Default)]
@@ -34,18 +32,22 @@ struct Voice {
 }
 
 impl Room {
-    /// Hears a track from now on, in place of the one of the same sid if there was one.
-    pub fn hear(&mut self, sid: &str, audio: TrackAudio) -> Result<(), OpusError> {
+    /// Hears somebody's track from now on, in place of the one of the same sid if there was one.
+    pub fn hear(&mut self, sid: &str, identity: &str, audio: TrackAudio) -> Result<(), OpusError> {
+        let jitter = JitterBuffer::new()?;
         self.forget(sid);
-        if self.voices.len() >= MOST_TRACKS {
+        let Self { voices, mixer } = self;
+        let Some(key) = mixer.join(identity) else {
             tracing::warn!("more tracks than a telephone can hear at once: one is not heard");
             return Ok(());
-        }
-        self.voices.push(Voice {
+        };
+        // One may have made way for it.
+        voices.retain(|voice| mixer.has(voice.key));
+        voices.push(Voice {
             sid: sid.to_owned(),
             audio,
-            jitter: JitterBuffer::new()?,
-            key: self.mixer.join(),
+            jitter,
+            key,
         });
         Ok(())
     }
@@ -164,6 +166,23 @@ impl Outward {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Somebody with as many tracks as there may be keeps nobody else from being heard.
+    #[test]
+    fn a_crowd_of_tracks_makes_way() {
+        use crate::audio::room_mix::MOST_TRACKS;
+        use crate::providers::rooms::link::LinkEnd;
+
+        let mut room = Room::default();
+        for n in 0..MOST_TRACKS {
+            let (_, audio) = LinkEnd::track();
+            room.hear(&format!("TR_{n}"), "hog", audio).unwrap();
+        }
+        let (_, audio) = LinkEnd::track();
+        room.hear("TR_ann", "ann", audio).unwrap();
+        assert_eq!(room.voices.len(), MOST_TRACKS);
+        assert!(room.voices.iter().any(|voice| voice.sid == "TR_ann"));
+    }
 
     /// A pause that is not resampled changes nothing of what is sent before, in and after it.
     #[test]

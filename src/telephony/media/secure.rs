@@ -15,8 +15,10 @@ const REPLAY_WINDOW: usize = 128;
 /// Bytes of a master key, and of the salt after it.
 const KEY: usize = 16;
 const SALT: usize = 14;
+/// What is behind an RTCP packet: its index, and its tag, which is of this length in either suite.
+const RTCP_TAIL: usize = 4 + 10;
 /// RTCP with one sender, its index and its tag is at least so long.
-const SHORTEST_RTCP: usize = 8 + 4 + 10;
+const SHORTEST_RTCP: usize = 8 + RTCP_TAIL;
 
 /// How packets are locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +180,12 @@ impl Unlock {
         if packet.len() < SHORTEST_RTCP {
             return None;
         }
+        // The first bit of the index says whether the packet is encrypted (RFC 3711 section 3.4). The library takes one that is
+        // not for authentic without a look at its tag.
+        let index = packet.get(packet.len() - RTCP_TAIL)?;
+        if index & 0x80 == 0 {
+            return None;
+        }
         let ssrc = u32::from_be_bytes(*packet.get(4..)?.first_chunk()?);
         if let Some((current, context)) = &mut self.rtcp
             && *current == ssrc
@@ -278,6 +286,10 @@ mod tests {
             for length in 0..locked.len() {
                 assert_eq!(unlock.rtcp(&locked[..length]), None);
             }
+            // Who has no key may not say that none is needed.
+            let mut plain = locked.to_vec();
+            plain[8] &= 0x7F;
+            assert_eq!(unlock.rtcp(&plain), None);
             assert_eq!(unlock.rtcp(&locked).as_deref(), Some(&report[..]));
             assert_eq!(unlock.rtcp(&locked), None);
         }

@@ -5,14 +5,18 @@
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use tokio::sync::mpsc;
 
+use super::super::allowance::Allowance;
 use super::arrivals::{Arrivals, Place};
+use super::consent::Consent;
 use super::inward::Inward;
 use super::keys::{Hearing, Keypad, Sent};
-use super::latch::Latch;
+use super::latch::{Latch, Seen};
 use super::negotiation::{Agreement, Format};
 use super::outward::{Outward, Room};
 use super::rtp::{self, Header};
@@ -25,6 +29,9 @@ use crate::providers::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
 const COMFORT_NOISE: u8 = 13;
 /// Frames in a second.
 const FRAMES_HZ: u32 = 50;
+/// Keys that are told each second, and at once: more than anybody or any machine presses.
+const KEYS_PER_SECOND: u32 = 20;
+const MOST_KEYS_AT_ONCE: u32 = 40;
 
 /// Which of the two ports of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +49,7 @@ pub trait Wire {
 }
 
 /// What a call's media is from the beginning.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Start {
     /// When it was opened.
     pub now: Instant,
@@ -50,6 +57,8 @@ pub struct Start {
     pub timeout: Duration,
     /// With whom the call is signalled.
     pub peer: IpAddr,
+    /// From where media may come that nobody has described.
+    pub sources: Arc<[IpNet]>,
     /// Of Opus towards the room, 0 to 10.
     pub complexity: u8,
 }
@@ -61,12 +70,14 @@ pub struct Session {
     events: mpsc::Sender<MediaEvent>,
     agreement: Option<Agreement>,
     latch: Latch,
+    consent: Consent,
     /// From where RTCP came.
     rtcp_from: Option<SocketAddr>,
     lock: Option<Lock>,
     unlock: Option<Unlock>,
     arrivals: Arrivals<Kept>,
     hearing: Hearing,
+    keys: Allowance,
     inward: Inward,
     room: Room,
     outward: Option<Outward>,
@@ -112,17 +123,20 @@ struct Stream {
 impl Session {
     /// A call that nothing is agreed upon for.
     pub fn new(start: Start, events: mpsc::Sender<MediaEvent>) -> Self {
+        let (now, complexity) = (start.now, start.complexity);
         Self {
+            latch: Latch::new(start.peer, Arc::clone(&start.sources)),
             start,
             events,
             agreement: None,
-            latch: Latch::new(start.peer),
+            consent: Consent::given(),
             rtcp_from: None,
             lock: None,
             unlock: None,
             arrivals: Arrivals::default(),
             hearing: Hearing::default(),
-            inward: Inward::new(start.complexity),
+            keys: Allowance::new(KEYS_PER_SECOND, MOST_KEYS_AT_ONCE),
+            inward: Inward::new(complexity),
             room: Room::default(),
             outward: None,
             keypad: Keypad::default(),
@@ -131,7 +145,7 @@ impl Session {
             held: false,
             muted: false,
             answered: false,
-            last_in: start.now,
+            last_in: now,
             first_in: None,
             first_out: None,
             next_report: None,
@@ -157,7 +171,7 @@ impl Session {
         }
         let keys_before = before.and_then(|before| before.crypto.as_ref());
         self.rekey(keys_before, agreement.crypto.as_ref());
-        self.latch.describe(agreement.rtp);
+        self.latch.describe(agreement.rtp, now);
         let held = !agreement.sends;
         if held != before.is_some_and(|before| !before.sends) {
             self.tell(MediaEvent::Held(held));
@@ -193,14 +207,24 @@ impl Session {
         self.last_in = now;
     }
 
+    /// The call came from outside: until it is acknowledged, no more packets go out than came.
+    pub fn await_acknowledgement(&mut self) {
+        self.consent = Consent::awaited();
+    }
+
+    /// Our answer has arrived.
+    pub const fn acknowledged(&mut self) {
+        self.consent.give();
+    }
+
     /// Where the telephone's sound goes.
     pub fn publish(&mut self, sink: PublishSink) {
         self.inward.publish(sink);
     }
 
-    /// Lets the telephone hear a track.
-    pub fn hear(&mut self, sid: &str, audio: TrackAudio) {
-        if let Err(error) = self.room.hear(sid, audio) {
+    /// Lets the telephone hear somebody's track.
+    pub fn hear(&mut self, sid: &str, identity: &str, audio: TrackAudio) {
+        if let Err(error) = self.room.hear(sid, identity, audio) {
             tracing::error!(%error, "a track cannot be decoded");
         }
     }
@@ -259,9 +283,16 @@ impl Session {
         } else {
             packet.get(payload)?
         };
-        if !self.latch.hears(from, self.unlock.is_some(), now) {
+        let seen = Seen {
+            from,
+            authentic: self.unlock.is_some(),
+            ssrc: header.ssrc,
+            sequence: header.sequence,
+        };
+        if !self.latch.hears(seen, now) {
             return None;
         }
+        self.consent.heard();
         self.last_in = now;
         if self.first_in.is_none() {
             self.first_in = Some(now);
@@ -304,14 +335,19 @@ impl Session {
                 let elapsed = now.saturating_duration_since(self.start.now);
                 let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
                 self.arrivals.time(ticks as i64, header.timestamp);
-                if hears {
-                    self.inward
-                        .hear(codec, header.timestamp, payload, lost, now);
+                if hears
+                    && !self
+                        .inward
+                        .hear(codec, header.timestamp, payload, lost, now)
+                {
+                    self.refused += 1;
                 }
             }
             Some(Format::Keys { .. }) => {
                 let event = self.hearing.hear(header.ssrc, header.timestamp, payload);
-                if let Some(key) = event.and_then(TelephoneKey::from_code) {
+                if let Some(key) = event.and_then(TelephoneKey::from_code)
+                    && self.keys.take(1.0, now)
+                {
                     let (code, digit) = (key.code(), key.sign());
                     self.tell(MediaEvent::Digit { code, digit });
                 }
@@ -364,9 +400,13 @@ impl Session {
                 self.tell(MediaEvent::Silent);
             }
         }
-        match self.latch.target().filter(|_| sends) {
-            Some(target) => self.send_frame(&mixed, target, now, wire),
-            None => self.pause(),
+        // What is said in the room before a call that came is answered is not for who calls.
+        let open = self.answered || self.consent.is_given();
+        match self.latch.target().filter(|_| sends && open) {
+            Some(target) if self.consent.pass(&mut mixed) => {
+                self.send_frame(&mixed, target, now, wire);
+            }
+            _ => self.pause(),
         }
         if self.next_report.is_some_and(|due| due <= now) {
             self.send_report(now, false, wire);

@@ -20,6 +20,7 @@ fn media(ports: RangeInclusive<u16>, encryption: Encryption) -> Media {
         encryption,
         codecs: vec![Codec::G722, Codec::Pcmu, Codec::Pcma],
         advertised: Vec::new(),
+        sources: [].into(),
         complexity: 0,
     })
     .unwrap()
@@ -32,6 +33,8 @@ fn room(call: &CallMedia) -> LinkEnd {
         identity: "sip_1".to_owned(),
         name: String::new(),
         kind: JoinKind::Telephone,
+        principal: crate::auth::Principal::Operator,
+        owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
         listen: Listen::All,

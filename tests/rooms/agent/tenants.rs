@@ -84,24 +84,31 @@ async fn keeps_rooms_apart(server: &Server) {
 
 #[tokio::test]
 async fn sessions_enter_no_room_of_another_tenant() {
-    keeps_rooms_apart(&with_tenants(&[])).await;
+    keeps_rooms_apart(&with_tenants(&[("AUTH_SOCKET", "public")])).await;
 }
 
 #[tokio::test]
 async fn sessions_enter_no_room_of_another_tenant_in_a_deployment() {
     let deployment = keyed_server();
     let tenants = tenants();
-    let server = server_elsewhere(&deployment.url, &guarded(&tenants));
+    let mut settings = guarded(&tenants).to_vec();
+    settings.push(("AUTH_SOCKET", "public"));
+    let server = server_elsewhere(&deployment.url, &settings);
     keeps_rooms_apart(&server).await;
 }
 
 #[tokio::test]
 async fn a_room_without_an_owner_is_claimed_by_a_session_where_that_is_allowed() {
     for allowed in ["true", "false"] {
-        let server = with_tenants(&[("AUTH_CLAIM_UNOWNED_ROOMS", allowed)]);
-        let first = enters_as(&server, None, "free", "first").await;
+        let server = with_tenants(&[
+            ("AUTH_SOCKET", "public"),
+            ("AUTH_CLAIM_UNOWNED_ROOMS", allowed),
+        ]);
+        let mut first = enters_as(&server, None, "free", "first").await;
         let second = if allowed == "true" {
             let second = enters_as(&server, Some(A), "free", "second").await;
+            // Whoever has no token does not stay in what is somebody's.
+            assert_eq!(first.closed().await, 1000);
             assert_eq!(shown(&server, "free", A).await.0, 200);
             is_refused(&server, None, "free", "still-free")
                 .await
@@ -111,9 +118,10 @@ async fn a_room_without_an_owner_is_claimed_by_a_session_where_that_is_allowed()
         } else {
             is_refused(&server, Some(A), "free", "of-a").await
         };
-        for session in [first, second] {
-            session.close().await;
+        if allowed == "false" {
+            first.close().await;
         }
+        second.close().await;
     }
 }
 

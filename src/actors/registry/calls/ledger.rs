@@ -14,6 +14,7 @@ use crate::actors::registry::rooms::Owner;
 use crate::providers::rooms::telephone::{
     CallNews, CallReport, CallStatus, Direction, HangupCause, MediaReport,
 };
+use crate::quotas::{Permit, Quota};
 use crate::telemetry::metrics;
 
 /// How long calls that are over are shown, and how many of them at most.
@@ -98,6 +99,8 @@ pub struct Change {
 /// The calls.
 #[derive(Default)]
 pub struct Ledger {
+    /// How many there may be: those that came are counted too.
+    quota: Option<Quota>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -106,7 +109,7 @@ pub struct Ledger {
 struct State {
     calls: HashMap<String, Entry>,
     /// Owners of the rooms of calls that are being placed, by room and identity.
-    expected: HashMap<(String, String), Owner>,
+    expected: HashMap<(String, String), (Owner, Permit)>,
 }
 
 struct Entry {
@@ -119,6 +122,8 @@ struct Entry {
     started_at: u64,
     answered: Option<(Instant, u64)>,
     ended: Option<(Instant, u64)>,
+    /// As long as it goes on.
+    counted: Option<Permit>,
 }
 
 fn millis(time: Duration) -> u64 {
@@ -143,14 +148,22 @@ const fn rank(status: CallStatus) -> u8 {
 }
 
 impl Ledger {
+    /// Calls that count in this quota.
+    pub fn counting(quota: Quota) -> Self {
+        Self {
+            quota: Some(quota),
+            ..Self::default()
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A call is about to be placed by somebody in a room of this owner: whatever becomes of the room, its news find them.
-    pub fn expect(&self, room: &str, identity: &str, owner: Owner) {
+    pub fn expect(&self, room: &str, identity: &str, owner: Owner, permit: Permit) {
         let key = (room.to_owned(), identity.to_owned());
-        self.state().expected.insert(key, owner);
+        self.state().expected.insert(key, (owner, permit));
     }
 
     /// It could not be placed.
@@ -166,7 +179,7 @@ impl Ledger {
             return Some(entry.owner.clone());
         }
         let key = (news.room.clone(), news.identity.clone());
-        state.expected.get(&key).cloned()
+        state.expected.get(&key).map(|(owner, _)| owner.clone())
     }
 
     /// Takes a call's news; `None` where they say nothing new.
@@ -175,9 +188,13 @@ impl Ledger {
         state.forget_old(now);
         let wall = wall_clock();
         let is_new = !state.calls.contains_key(&news.sip_call_id);
+        let mut counted = None;
         if is_new {
             let key = (news.room.clone(), news.identity.clone());
-            state.expected.remove(&key);
+            let expected = state.expected.remove(&key);
+            // One that came counts for whose room it is in, whatever the quota says.
+            let came = || Some(self.quota.as_ref()?.hold(&owner.party()));
+            counted = expected.map(|(_, permit)| permit).or_else(came);
             metrics::call_began(news.direction);
         }
         let entry = state
@@ -193,6 +210,7 @@ impl Ledger {
                 started_at: wall,
                 answered: None,
                 ended: None,
+                counted,
             });
         if !is_new && rank(news.status) <= rank(entry.status) {
             return None;
@@ -206,6 +224,7 @@ impl Ledger {
             }
             CallStatus::Hangup(cause) => {
                 entry.ended = Some((now, wall));
+                entry.counted = None;
                 metrics::call_ended(news.direction, cause);
             }
         }
@@ -315,6 +334,8 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::TenantId;
+    use crate::quotas::{Kind, Party, Share};
 
     fn news(id: &str, status: CallStatus) -> CallNews {
         CallNews {
@@ -322,6 +343,7 @@ mod tests {
             direction: Direction::Outbound,
             room: "kitchen".to_owned(),
             identity: "caller".to_owned(),
+            owner: None,
             status,
         }
     }
@@ -335,7 +357,9 @@ mod tests {
     fn a_call_goes_only_forward_and_each_step_is_told_once() {
         let ledger = Ledger::default();
         let now = Instant::now();
-        ledger.expect("kitchen", "caller", Owner::Unknown);
+        let quota = Quota::new(Kind::Calls, 10, Share::default());
+        let permit = quota.take(&Party::Operator).unwrap();
+        ledger.expect("kitchen", "caller", Owner::Unknown, permit);
         assert_eq!(
             ledger.owner(&news("a", CallStatus::Dialing)),
             Some(Owner::Unknown)
@@ -349,6 +373,34 @@ mod tests {
         let change = note(CallStatus::Hangup(HangupCause::Remote), later).unwrap();
         assert_eq!(change.talked, Duration::from_secs(7));
         assert!(note(CallStatus::Hangup(HangupCause::Local), later).is_none());
+    }
+
+    #[test]
+    fn a_call_counts_for_its_tenant_until_it_is_over_also_one_that_came() {
+        let quota = Quota::new(Kind::Calls, 10, Share::default());
+        let ledger = Ledger::counting(quota.clone());
+        let tenant = TenantId::new("a").unwrap();
+        let party = Party::Tenant(tenant.clone());
+        let now = Instant::now();
+        let placed = quota.take(&party).unwrap();
+        ledger.expect("kitchen", "caller", Owner::Tenant(tenant.clone()), placed);
+        ledger.note(&news("placed", CallStatus::Dialing), Owner::Nobody, now);
+        ledger.note(
+            &news("came", CallStatus::Active),
+            Owner::Tenant(tenant),
+            now,
+        );
+        assert_eq!(quota.of(&party), 2);
+        let over = CallStatus::Hangup(HangupCause::Remote);
+        for id in ["placed", "came", "never known before"] {
+            ledger.note(&news(id, over), Owner::Nobody, now);
+        }
+        assert_eq!(quota.of(&party), 0);
+        // What could not be placed is given back as well.
+        let permit = quota.take(&party).unwrap();
+        ledger.expect("kitchen", "caller", Owner::Nobody, permit);
+        ledger.forget("kitchen", "caller");
+        assert_eq!(quota.of(&party), 0);
     }
 
     #[test]

@@ -20,9 +20,10 @@ use crate::auth::Access;
 use crate::config::{MediaEncryption, Secret, Sip, SipTransport};
 use crate::phone::{Gateway, PhoneNumber};
 use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, HangupCause, Login, NewCall, NewTransfer, PlacedCall, Telephone,
-    TransferTarget, Trunk,
+    CallError, CallErrorKind, CallOf, HangupCause, Login, NewCall, NewTransfer, PlacedCall,
+    Telephone, TransferTarget, Trunk,
 };
+use crate::quotas::{Party, Permit, Quota, Refused};
 use crate::webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
 pub use destinations::{Destinations, NotAllowed};
 pub use ledger::{CallInfo, CallMedia, Ledger};
@@ -58,6 +59,9 @@ pub enum CallsError {
     /// Its sound would perhaps not be encrypted, and must be.
     #[error("media_encryption: cannot be required unless sip.media_encryption is require")]
     Unencrypted,
+    /// There are too many.
+    #[error(transparent)]
+    Quota(#[from] Refused),
     /// It could not be placed, moved or ended.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -240,6 +244,8 @@ pub struct Calls {
     pub rooms: Rooms,
     /// What may be called, and how.
     pub rules: CallRules,
+    /// How many there may be.
+    pub quota: Quota,
     /// What is known of them.
     pub ledger: Arc<Ledger>,
     /// Who is told of transfers, if anybody.
@@ -275,10 +281,12 @@ impl Calls {
         let trunk = self.rules.trunk(wish.gateway)?;
         self.rules.check(&wish.to, "to_phone_number")?;
         let telephone = self.telephone()?;
+        let permit = self.quota.take(&wish.access.party())?;
         let owner = self.rooms.open_for_call(&wish.access, &wish.room).await?;
         let call = NewCall {
             room: wish.room,
             identity: wish.identity,
+            principal: wish.access.principal(),
             name: wish.name,
             metadata: String::new(),
             from: wish.from,
@@ -291,7 +299,7 @@ impl Calls {
             max_duration: self.rules.max_duration,
             dtmf: String::new(),
         };
-        self.dial(telephone, call, owner).await
+        self.dial(telephone, call, owner, permit).await
     }
 
     async fn dial(
@@ -299,9 +307,10 @@ impl Calls {
         telephone: Arc<dyn Telephone>,
         call: NewCall,
         owner: Owner,
+        permit: Permit,
     ) -> Result<PlacedCall, CallsError> {
         let (room, identity) = (call.room.clone(), call.identity.clone());
-        self.ledger.expect(&room, &identity, owner);
+        self.ledger.expect(&room, &identity, owner, permit);
         let placed = telephone.call(call).await;
         if placed.is_err() {
             self.ledger.forget(&room, &identity);
@@ -327,7 +336,8 @@ impl Calls {
             .rooms
             .open_for_call(&Access::anonymous(), &call.room)
             .await?;
-        let placed = self.dial(telephone, call, owner).await?;
+        let permit = self.quota.hold(&Party::Operator);
+        let placed = self.dial(telephone, call, owner, permit).await?;
         if until_answered {
             let answered = timeout(patience, self.ledger.answered(&placed.sip_call_id)).await;
             answered
@@ -341,13 +351,12 @@ impl Calls {
         if let Some(number) = number_of(&wish.to) {
             self.rules.check(&number, "transfer_to")?;
         }
-        let owner = self
+        let (owner, call) = self
             .on_the_phone(&wish.access, &wish.room, &wish.identity)
             .await?;
         let telephone = self.telephone()?;
         let transfer = NewTransfer {
-            room: wish.room,
-            identity: wish.identity,
+            call,
             to: wish.to,
             ringing_timeout: wish.ringing_timeout.unwrap_or(self.rules.ringing_timeout),
         };
@@ -387,8 +396,9 @@ impl Calls {
         transfer: &NewTransfer,
         owner: Owner,
     ) -> impl FnOnce(Option<&CallError>) -> Notice + use<> {
-        let sip_call_id = self.ledger.id_of(&transfer.room, &transfer.identity);
-        let (room_name, participant_identity) = (transfer.room.clone(), transfer.identity.clone());
+        let CallOf { room, identity, .. } = transfer.call.clone();
+        let sip_call_id = self.ledger.id_of(&room, &identity);
+        let (room_name, participant_identity) = (room, identity);
         let transfer_to = match &transfer.to {
             TransferTarget::Number(number) => number.as_str().to_owned(),
             TransferTarget::Uri(uri) => uri.clone(),
@@ -411,22 +421,22 @@ impl Calls {
     }
 
     async fn hang_up(self, wish: HangUp) -> Result<(), CallsError> {
-        self.on_the_phone(&wish.access, &wish.room, &wish.identity)
+        let (_, call) = self
+            .on_the_phone(&wish.access, &wish.room, &wish.identity)
             .await?;
-        let telephone = self.telephone()?;
-        Ok(telephone.hang_up(&wish.room, &wish.identity).await?)
+        Ok(self.telephone()?.hang_up(&call).await?)
     }
 
-    /// Whose room it is, if somebody of this identity is there by telephone.
+    /// Whose room it is, and the call of somebody of this identity who is there by telephone.
     async fn on_the_phone(
         &self,
         access: &Access,
         room: &str,
         identity: &str,
-    ) -> Result<Owner, CallsError> {
+    ) -> Result<(Owner, CallOf), CallsError> {
         let (owner, participant) = self.rooms.seen(access, room, identity).await?;
         if participant.kind() == livekit_protocol::participant_info::Kind::Sip {
-            Ok(owner)
+            Ok((owner, CallOf::participant(room, &participant)))
         } else {
             Err(RoomsError::NoParticipant.into())
         }

@@ -46,7 +46,8 @@ impl News {
                     }
                 };
                 let Some(next) = next else { return };
-                let owner = match ledger.owner(&next) {
+                // What was decided with the call is so, whosever the room is at this moment.
+                let owner = match ledger.owner(&next).or_else(|| next.owner.clone()) {
                     Some(owner) => owner,
                     None => owner(&rooms, &next.room).await,
                 };
@@ -105,6 +106,7 @@ fn notice(news: CallNews, change: &Change) -> Notice {
         direction,
         room,
         identity,
+        owner: _,
         status,
     } = news;
     let over = status.cause();

@@ -18,7 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::LOUD;
 use crate::audio::linear16;
 use crate::http::Origins;
-use crate::http::socket::{self, MessageBudget, SocketHandler, SocketSettings, SocketWriter};
+use crate::http::socket::{
+    self, Backlog, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
+};
+use crate::quotas::Share;
 
 /// What a client reads.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +55,7 @@ impl Client {
             idle_timeout: Duration::from_mins(1),
             message_timeout: Duration::from_secs(30),
             unfinished: Arc::new(MessageBudget::new(64 << 20)),
+            backlog: Backlog::new(Share::NONE),
             max_buffered_audio: Duration::from_secs(2),
         };
         let payload = UnboundedReceiverStream::new(payload);

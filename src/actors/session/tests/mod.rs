@@ -31,7 +31,6 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -44,6 +43,8 @@ use crate::audio::pacer::LEAD;
 use crate::auth::{Access, Pass};
 use crate::config::Config;
 use crate::providers::ProviderTable;
+use crate::quotas::{Kind, Party, Quota, Quotas, Share};
+use crate::shared_limit::{SharedLimit, Size};
 use crate::synthesis::{SynthesisSettings, Synthesizer};
 use client::{Client, What};
 use recogniser::{Opening, Recogniser, partial, said};
@@ -85,8 +86,8 @@ struct Stage {
     telephone: Arc<telephone::ScriptedTelephone>,
     services: Arc<SessionServices>,
     work: TaskTracker,
-    sessions: Arc<Semaphore>,
-    unconfigured: Arc<Semaphore>,
+    sessions: Quota,
+    unconfigured: Arc<SharedLimit>,
 }
 
 impl Stage {
@@ -109,9 +110,12 @@ impl Stage {
         let settings = SynthesisSettings {
             cache: None,
             per_provider: 64,
+            quota: Quotas::unlimited().syntheses,
+            share: Share::NONE,
         };
         let rooms = Arc::new(room::Rooms::default());
         let kept = Rooms {
+            guarded: false,
             provider: rooms.clone(),
             token_lifetime: Duration::from_mins(5),
             claim_unowned: true,
@@ -119,6 +123,7 @@ impl Stage {
         let calls = Calls {
             rooms: kept.clone(),
             rules: call_rules(),
+            quota: Quotas::unlimited().calls,
             ledger: Arc::default(),
             webhooks: None,
         };
@@ -131,8 +136,10 @@ impl Stage {
             webhooks: None,
             recordings: None,
             egresses: None,
+            quotas: Quotas::unlimited(),
             closing: CancellationToken::new(),
             settings: SessionSettings {
+                public_recordings: false,
                 config_timeout: Duration::from_secs(30),
                 lead,
                 room_complexity: 0,
@@ -147,8 +154,8 @@ impl Stage {
             rooms,
             services: Arc::new(services),
             work: TaskTracker::new(),
-            sessions: Arc::new(Semaphore::new(8)),
-            unconfigured: Arc::new(Semaphore::new(8)),
+            sessions: Quota::new(Kind::Sessions, 8, Share::default()),
+            unconfigured: SharedLimit::new(Size::undivided(8)),
         }
     }
 
@@ -158,15 +165,17 @@ impl Stage {
 
     /// A client whose token may end.
     fn connect_with(&self, pass: Option<Pass>) -> Client {
-        let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().unwrap();
+        self.connect_as(Access::anonymous(), pass)
+    }
+
+    /// A client of somebody.
+    fn connect_as(&self, access: Access, pass: Option<Pass>) -> Client {
         let places = Places {
-            session: place(&self.sessions),
-            unconfigured: (place(&self.unconfigured), None),
-            of_tenant: None,
+            session: self.sessions.take(&Party::Operator).unwrap(),
+            unconfigured: self.unconfigured.acquire(Party::Operator, 1).unwrap(),
             work: self.work.token(),
         };
         let services = Arc::clone(&self.services);
-        let access = Access::anonymous();
         let caller = Caller {
             access,
             pass,
@@ -188,7 +197,11 @@ impl Stage {
     async fn end(&self, stream_id: &str) {
         let stream_id = super::StreamId::parse(stream_id).unwrap();
         let access = Access::anonymous();
-        let order = EndByName { stream_id, access };
+        let order = EndByName {
+            stream_id,
+            whose: None,
+            access,
+        };
         let gone = self.services.sessions.send(order).await.unwrap();
         gone.unwrap().cancelled().await;
     }
@@ -211,8 +224,8 @@ impl Stage {
         // What has been told to end may need a moment.
         sleep(ms(10)).await;
         assert_eq!(self.names().await, [""; 0]);
-        assert_eq!(self.sessions.available_permits(), 8);
-        assert_eq!(self.unconfigured.available_permits(), 8);
+        assert_eq!(self.sessions.of(&Party::Operator), 0);
+        assert_eq!(self.unconfigured.available(), 8);
         assert_eq!(self.recogniser.live(), 0);
         assert_eq!(self.synthesiser.live(), 0);
     }

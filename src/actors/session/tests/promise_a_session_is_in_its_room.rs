@@ -203,6 +203,7 @@ async fn whoever_loses_the_room_is_told_why() {
     tokio::time::pause();
     for (ending, code, is_error) in [
         (Ending::Removed, 1000, false),
+        (Ending::Disowned, 1000, false),
         (Ending::Duplicate, 1000, false),
         (Ending::RoomDeleted, 1000, false),
         (Ending::Network("gone for 60 s".to_owned()), 1011, true),
@@ -315,6 +316,89 @@ async fn a_room_that_was_there_or_has_people_left_is_not_deleted() {
         assert_eq!(stage.rooms.names(), ["r"], "{delete}");
     }
     stage.is_empty().await;
+}
+
+#[actix::test]
+async fn a_room_that_has_become_somebody_elses_is_not_deleted() {
+    let stage = Stage::new();
+    for (access, owner) in [
+        (Access::public(), r#"{"auth_id":"a"}"#),
+        (Access::public(), r#"{"operator":true}"#),
+        (Access::of_tenant("b"), r#"{"auth_id":"a"}"#),
+    ] {
+        let client = stage.connect_as(access.clone(), None);
+        client.send(&in_room(json!({"delete_room": "always"})));
+        client.event("ready").await;
+        stage.rooms.keep("r", owner, &["caller"]);
+        let (_, link) = stage.rooms.link();
+        link.ends(Ending::Disowned);
+        assert_eq!(client.closed().await, 1000);
+        stage.is_empty().await;
+        assert_eq!(stage.rooms.names(), ["r"], "{access:?} {owner}");
+        // The next one finds none.
+        stage.rooms.forget("r");
+    }
+}
+
+#[actix::test]
+async fn a_session_without_a_token_puts_nobody_out() {
+    let stage = Stage::new();
+    stage.rooms.keep("r", "", &["ann"]);
+    let client = stage.connect_as(Access::public(), None);
+    let wish = |identity: &str| {
+        in_room(json!({"service_participant_identity": identity, "delete_room": "always"}))
+    };
+    client.send(&wish("ann"));
+    let refused = client.event("error").await;
+    assert_eq!(
+        (&refused["code"], &refused["fatal"]),
+        (&json!("room_access_denied"), &json!(false))
+    );
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("rtc: service_participant_identity:"),
+        "{message}"
+    );
+    // Under a name of its own it may come, and leaves the room to who is there.
+    client.send(&wish("stranger"));
+    client.event("ready").await;
+    client.closes();
+    stage.is_empty().await;
+    assert_eq!(stage.rooms.names(), ["r"]);
+    // One that nobody else is in it does delete.
+    stage.rooms.keep("r", "", &[]);
+    let client = stage.connect_as(Access::public(), None);
+    client.send(&wish("stranger"));
+    client.event("ready").await;
+    client.closes();
+    stage.is_empty().await;
+    assert_eq!(stage.rooms.names(), [""; 0]);
+    // Who runs the server does both.
+    stage.rooms.keep("r", "", &["ann"]);
+    let client = stage.connect();
+    client.send(&wish("ann"));
+    client.event("ready").await;
+    client.closes();
+    stage.is_empty().await;
+    assert_eq!(stage.rooms.names(), [""; 0]);
+}
+
+#[actix::test]
+async fn a_session_without_a_token_does_not_record() {
+    let stage = Stage::new();
+    let client = stage.connect_as(Access::public(), None);
+    for wanted in [
+        json!({"recording": true}),
+        json!({"rtc": {"room_name": "r", "enable_recording": true}}),
+        json!({"rtc": {"room_name": "r", "enable_recording": true, "recording": "egress"}}),
+    ] {
+        client.send(&config(wanted));
+        let refused = client.event("error").await;
+        assert_eq!(refused["code"], "recording_unavailable");
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("auth.public_recordings"), "{message}");
+    }
+    assert_eq!(stage.rooms.names(), [""; 0]);
 }
 
 #[actix::test]

@@ -157,3 +157,34 @@ async fn outside_of_rooms_there_is_no_telephone() {
         );
     }
 }
+
+#[actix::test]
+async fn a_session_without_a_token_moves_ends_and_presses_nothing() {
+    let stage = Stage::new();
+    let client = stage.connect_as(Access::public(), None);
+    client.send(&config(json!({"rtc": {"room_name": "r"}})));
+    client.event("ready").await;
+    let (_, link) = stage.rooms.link();
+    // Where others keep the room, a moment may pass before the session is removed.
+    link.calls("ann", "active");
+    stage.rooms.on_the_phone("r", "ann");
+    client.send(&json!({"type": "sip_transfer", "transfer_to": "1000"}));
+    let told = client.event("sip_transfer_error").await;
+    assert_eq!(told["code"], "participant_not_found");
+    for wish in [
+        json!({"type": "hangup"}),
+        json!({"type": "send_dtmf", "digits": "1", "participant_identity": "ann"}),
+    ] {
+        client.send(&wish);
+        let refused = client.event("error").await;
+        assert_eq!(refused["code"], "participant_not_found", "{wish}");
+    }
+    assert_eq!(stage.telephone.transfers.lock().unwrap().len(), 0);
+    assert_eq!(link.keys(), []);
+    // Nor does it enter where somebody is on the telephone.
+    let late = stage.connect_as(Access::public(), None);
+    late.send(&config(
+        json!({"stream_id": "late", "rtc": {"room_name": "r"}}),
+    ));
+    assert_eq!(late.event("error").await["code"], "room_access_denied");
+}

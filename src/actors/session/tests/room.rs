@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::telephone::ScriptedTelephone;
 use crate::audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
 use crate::audio::{Layout, SampleRate};
+use crate::auth::{Access, Owner};
 use crate::providers::rooms::link::{
     Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
 };
@@ -20,6 +21,7 @@ use crate::providers::rooms::telephone::{Telephone, attribute};
 use crate::providers::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
+use crate::quotas::Party;
 
 /// The provider.
 #[derive(Default)]
@@ -60,6 +62,11 @@ impl Rooms {
             phones: Vec::new(),
         };
         self.kept.lock().unwrap().insert(name.to_owned(), kept);
+    }
+
+    /// A room ends.
+    pub fn forget(&self, name: &str) {
+        self.kept.lock().unwrap().remove(name);
     }
 
     /// Somebody is in a room by telephone.
@@ -330,7 +337,7 @@ impl RoomProvider for Rooms {
         Ok(others.chain(phones).collect())
     }
 
-    async fn create(&self, name: &str, metadata: &str) -> Result<Creation, RoomError> {
+    async fn create(&self, name: &str, metadata: &str, _: &Party) -> Result<Creation, RoomError> {
         if let Some(room) = self.room(name).await? {
             return Ok(Creation::Exists(Box::new(room)));
         }
@@ -352,8 +359,9 @@ impl RoomProvider for Rooms {
         Ok(true)
     }
 
-    async fn delete(&self, room: &str) -> Result<(), RoomError> {
-        self.kept.lock().unwrap().remove(room);
+    async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError> {
+        let mut rooms = self.kept.lock().unwrap();
+        rooms.retain(|name, kept| name != room || !Owner::of(&kept.metadata).lets(by));
         Ok(())
     }
 
@@ -364,11 +372,16 @@ impl RoomProvider for Rooms {
         Ok(())
     }
 
-    async fn remove(&self, _room: &str, _identity: &str) -> Result<(), RoomError> {
+    async fn remove(&self, _room: &str, _identity: &str, _by: &Access) -> Result<(), RoomError> {
         Ok(())
     }
 
-    async fn mute(&self, _track: &TrackOf<'_>, _muted: bool) -> Result<TrackInfo, RoomError> {
+    async fn mute(
+        &self,
+        _track: &TrackOf<'_>,
+        _muted: bool,
+        _by: &Access,
+    ) -> Result<TrackInfo, RoomError> {
         Ok(TrackInfo::default())
     }
 
@@ -391,6 +404,10 @@ impl RoomProvider for Rooms {
 
     fn token(&self, _pass: &RoomPass<'_>) -> Result<String, RoomError> {
         Ok(String::new())
+    }
+
+    fn check_signature(&self, _authorization: &str) -> Result<(), EventError> {
+        unreachable!("nobody posts events")
     }
 
     fn read_event(&self, _event: &SignedEvent) -> Result<WebhookEvent, EventError> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, CallReport, NewCall, NewTransfer, PlacedCall, Telephone,
+    CallError, CallErrorKind, CallOf, CallReport, NewCall, NewTransfer, PlacedCall, Telephone,
 };
 
 #[derive(Default)]
@@ -43,8 +43,8 @@ impl Telephone for ScriptedTelephone {
         outcome
     }
 
-    async fn hang_up(&self, _: &str, identity: &str) -> Result<(), CallError> {
-        self.ended.lock().unwrap().push(identity.to_owned());
+    async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
+        self.ended.lock().unwrap().push(call.identity.clone());
         Ok(())
     }
 

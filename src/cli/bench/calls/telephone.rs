@@ -15,7 +15,7 @@ use super::super::participant::{PACKET, Phase};
 use crate::audio::companding::Law;
 use crate::audio::pcm::level_dbov;
 use crate::telephony::agent::{
-    Agent, Failure, InvalidUri, Leg, LegEvent, Outbound, Protocol, TlsSettings,
+    Agent, Failure, InvalidUri, Leg, LegEvent, Outbound, Protocol, TlsSettings, Unacknowledged,
 };
 use crate::telephony::media::{rtcp, rtp};
 
@@ -113,7 +113,12 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(server: SocketAddr, voice: Voice) -> Self {
         // Nobody calls back.
-        let (agent, _) = Agent::start(Vec::new(), TlsSettings::default(), None);
+        let (agent, _) = Agent::start(
+            Vec::new(),
+            Unacknowledged::default(),
+            TlsSettings::default(),
+            None,
+        );
         Self {
             agent,
             server,

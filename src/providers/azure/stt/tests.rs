@@ -8,6 +8,7 @@ use crate::providers::transport::Outgoing;
 
 fn request() -> SttRequest {
     SttRequest {
+        party: crate::quotas::Party::Operator,
         language: "en-US".into(),
         model: String::new(),
         punctuation: true,

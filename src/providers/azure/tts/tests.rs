@@ -6,6 +6,7 @@ use crate::providers::transport::Outgoing;
 
 fn request(voice: Option<&str>, rate: f64, encoding: Encoding, hz: u32) -> TtsRequest {
     TtsRequest {
+        party: crate::quotas::Party::Operator,
         voice_id: voice.map(str::to_owned),
         model: String::new(),
         speaking_rate: rate,

@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use livekit_protocol as proto;
-use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
+use str0m::change::SdpPendingOffer;
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
 use str0m::media::{Direction, MediaKind, Mid, Pt};
 use str0m::net::Transmit;
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
 
 use crate::providers::rooms::link::Frame;
 use crate::rooms::codecs::enable_opus;
+use crate::rooms::offers::{Answer, Offer, PayloadTypes, Reduced};
 use crate::rooms::sdp::{self, SectionKind};
 
 const RELIABLE: &str = "_reliable";
@@ -98,6 +99,8 @@ pub struct Pc {
     slots: Vec<Mid>,
     published: Option<Mid>,
     outgoing: Numbers,
+    /// What its payload types stand for.
+    payload_types: PayloadTypes,
     reliable: Option<ChannelId>,
     lossy: Option<ChannelId>,
     backlog: VecDeque<Bytes>,
@@ -135,6 +138,7 @@ impl Pc {
                 sequence: fastrand::u64(1..0x8000),
                 time_offset: fastrand::u32(..),
             },
+            payload_types: PayloadTypes::default(),
             reliable: None,
             lossy: None,
             backlog: VecDeque::new(),
@@ -254,9 +258,11 @@ impl Pc {
         else {
             return Ok(None);
         };
-        let description = SdpAnswer::from_sdp_string(&answer.sdp).map_err(unusable)?;
-        self.guarded(|pc| pc.rtc.sdp_api().accept_answer(pending.offer, description))?
+        let Answer { reduced, parsed } = Answer::read(answer).map_err(unusable)?;
+        self.agree(&reduced)?;
+        self.guarded(|pc| pc.rtc.sdp_api().accept_answer(pending.offer, parsed))?
             .map_err(unusable)?;
+        self.take_candidates(&answer.sdp);
         self.slots.extend(pending.slots);
         self.published = pending.publish.or(self.published);
         self.remote_described();
@@ -268,18 +274,42 @@ impl Pc {
         &mut self,
         offer: &proto::SessionDescription,
     ) -> Result<(proto::SessionDescription, HashMap<Mid, String>), PcError> {
-        let description = SdpOffer::from_sdp_string(&offer.sdp).map_err(unusable)?;
-        let answer = self
-            .guarded(|pc| pc.rtc.sdp_api().accept_offer(description))?
-            .map_err(unusable)?;
+        let Offer {
+            reduced, parsed, ..
+        } = Offer::read(offer).map_err(unusable)?;
+        self.agree(&reduced)?;
+        let answer = self.guarded(|pc| {
+            let answer = pc.rtc.sdp_api().accept_offer(parsed)?;
+            Ok::<_, RtcError>(answer.to_sdp_string())
+        })?;
+        let sdp = answer.map_err(unusable)?;
+        self.take_candidates(&offer.sdp);
         self.remote_described();
         let answer = proto::SessionDescription {
             r#type: "answer".to_owned(),
-            sdp: answer.to_sdp_string(),
+            sdp,
             id: offer.id,
             ..Default::default()
         };
         Ok((answer, tracks(offer)?))
+    }
+
+    /// A description that contradicts what was agreed is not even tried.
+    fn agree(&mut self, described: &Reduced) -> Result<(), PcError> {
+        self.payload_types.agree(described).map_err(unusable)
+    }
+
+    /// The server's candidates, which are the one thing of use to a client that is left out of a description that was
+    /// looked through.
+    fn take_candidates(&mut self, sdp: &str) {
+        let lines = sdp.lines().map(str::trim_end);
+        let candidates = lines.filter_map(|line| line.strip_prefix("a="));
+        let candidates = candidates.filter(|line| line.starts_with("candidate:"));
+        for line in candidates.take(MOST_HELD) {
+            if let Ok(candidate) = Candidate::from_sdp_string(line) {
+                let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+            }
+        }
     }
 
     fn remote_described(&mut self) {
@@ -303,7 +333,8 @@ impl Pc {
 
     /// Whether a datagram is for this connection.
     pub fn accepts(&self, input: &Input<'_>) -> bool {
-        !self.broken && self.rtc.accepts(input)
+        let accepts = AssertUnwindSafe(|| self.rtc.accepts(input));
+        !self.broken && catch_unwind(accepts).unwrap_or(false)
     }
 
     /// Gives it a datagram or the time.
@@ -362,9 +393,11 @@ impl Pc {
                     LOSSY => self.lossy = Some(id),
                     _ => return None,
                 }
-                if let Some(mut channel) = self.rtc.channel(id) {
-                    channel.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
-                }
+                let _ = self.guarded(|pc| {
+                    if let Some(mut channel) = pc.rtc.channel(id) {
+                        channel.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
+                    }
+                });
                 self.flush();
                 Some(Arrival::Changed)
             }

@@ -20,6 +20,7 @@ use super::request::{Request, Route};
 use crate::providers::rooms::link::{Ending, Join, LinkEnd, LinkEvent, TrackWriter};
 use crate::providers::rooms::packets::{Inbox, Outbox};
 use crate::providers::rooms::view::{self, RoomView};
+use crate::rooms::shapes::Shaped as _;
 
 /// How long the first message may take after the socket opened, as in LiveKit's clients.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
@@ -316,7 +317,7 @@ impl Session {
 
     /// A signalling message.
     pub fn signal(&mut self, bytes: &[u8], now: Instant) {
-        let Ok(response) = proto::SignalResponse::decode(bytes) else {
+        let Ok(response) = proto::SignalResponse::read(bytes) else {
             return self.signal_lost("a signalling message could not be read", now);
         };
         self.heard = now;

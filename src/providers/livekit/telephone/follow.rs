@@ -74,6 +74,7 @@ impl Followers {
                 direction: Direction::Outbound,
                 room: call.room.clone(),
                 identity: call.identity.clone(),
+                owner: None,
                 status: CallStatus::Dialing,
             },
             left,

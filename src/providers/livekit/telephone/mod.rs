@@ -15,7 +15,9 @@ use livekit_api::services::sip::{
     CreateSIPParticipantOptions, SIPClient, TransferSIPParticipantOptions,
 };
 use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
-use livekit_protocol::{SipParticipantInfo, SipTransport as WireTransport, WebhookEvent};
+use livekit_protocol::{
+    ParticipantInfo, SipParticipantInfo, SipTransport as WireTransport, WebhookEvent,
+};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 
@@ -25,7 +27,7 @@ use crate::outgoing::reach::is_public;
 use crate::phone::Gateway;
 use crate::providers::ApiKey;
 use crate::providers::rooms::telephone::{
-    CallError, CallErrorKind, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
+    CallError, CallErrorKind, CallOf, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
     PlacedCall, Telephone, TransferTarget, attribute,
 };
 use follow::Followers;
@@ -59,6 +61,19 @@ impl LiveKitTelephone {
     /// The deployment has told an event.
     pub fn happened(&self, event: &WebhookEvent) {
         self.followers.happened(event);
+    }
+
+    /// The participant of a call, asked just before something is done with it: a deployment knows participants by their
+    /// names, and another caller may have the name by now.
+    async fn still_there(&self, call: &CallOf) -> Result<ParticipantInfo, CallError> {
+        let participant = self.rooms.get_participant(&call.room, &call.identity).await;
+        let participant = participant.map_err(failure)?;
+        if CallOf::participant(&call.room, &participant) == *call {
+            Ok(participant)
+        } else {
+            let gone = "nobody of this identity is there by telephone";
+            Err(CallError::new(CallErrorKind::NotFound, gone))
+        }
     }
 
     async fn create(
@@ -134,22 +149,18 @@ impl Telephone for LiveKitTelephone {
         _accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError> {
         let NewTransfer {
-            room,
-            identity,
+            call,
             to,
             ringing_timeout,
         } = transfer;
+        let participant = self.still_there(&call).await?;
+        let CallOf { room, identity, .. } = call;
         let target = match to {
             TransferTarget::Uri(uri) => uri,
             TransferTarget::Number(number) if number.as_str().starts_with('+') => {
                 format!("tel:{}", number.as_str())
             }
             TransferTarget::Number(number) => {
-                let participant = self
-                    .rooms
-                    .get_participant(&room, &identity)
-                    .await
-                    .map_err(failure)?;
                 match participant.attributes.get(attribute::HOSTNAME) {
                     Some(host) => format!("sip:{}@{host}", number.as_str()),
                     None => format!("tel:{}", number.as_str()),
@@ -169,7 +180,9 @@ impl Telephone for LiveKitTelephone {
         Ok(())
     }
 
-    async fn hang_up(&self, room: &str, identity: &str) -> Result<(), CallError> {
+    async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
+        self.still_there(call).await?;
+        let CallOf { room, identity, .. } = call;
         self.rooms
             .remove_participant(room, identity)
             .await

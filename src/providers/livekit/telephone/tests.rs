@@ -10,6 +10,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::auth::Principal;
 use crate::config::{Config, Secret, SipTransport};
 use crate::phone::PhoneNumber;
 use crate::providers::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
@@ -185,6 +186,7 @@ fn call(address: &str, password: &str) -> NewCall {
     NewCall {
         room: "kitchen".to_owned(),
         identity: "caller".to_owned(),
+        principal: Principal::Operator,
         name: "Caller".to_owned(),
         metadata: String::new(),
         from: PhoneNumber::parse("+12125550100").unwrap(),

@@ -84,7 +84,7 @@ impl SpeechToText for Pocketsphinx {
         probe(&self.settings.model)?;
         let (sink, input) = AudioSink::channel(SINK_CHUNKS);
         let (events, received) = mpsc::channel(EVENTS);
-        Session::start(self.pool.share(), input, events);
+        Session::start(self.pool.share(), request.party, input, events);
         Ok(SttStream {
             sink,
             events: Box::pin(ReceiverStream::new(received)),
@@ -124,6 +124,7 @@ mod tests {
 
     fn request(language: &str, model: &str, rate: SampleRate) -> SttRequest {
         SttRequest {
+            party: crate::quotas::Party::Operator,
             language: language.to_owned(),
             model: model.to_owned(),
             punctuation: true,

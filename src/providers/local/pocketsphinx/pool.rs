@@ -2,14 +2,13 @@
 //! taken back afterwards. A worker that dies, hangs or talks nonsense is killed, and the next lease gets another. What
 //! is said to a worker in which order is the session's business.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, ChildStdout};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
@@ -17,11 +16,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::wire::{Command, MAX_REPORT_BYTES, Report};
 use super::worker::SUBCOMMAND;
+use crate::process::confinement::{self, Bounds};
 use crate::providers::ErrorKind;
+use crate::quotas::{FairQueue, Party, Place, Share};
 use crate::telemetry::metrics;
 
 /// How long a worker that closed its output may take to be gone, so that its exit status can be told.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
+
+/// How long a worker may work from the beginning of an utterance on, and at loading its model: far more than either
+/// takes.
+const UTTERANCE: Duration = Duration::from_mins(5);
 
 /// How often the warm worker is looked after.
 const TENDING: Duration = Duration::from_secs(2);
@@ -37,6 +42,8 @@ pub struct PoolSettings {
     pub size: usize,
     /// How long each step may take.
     pub deadlines: Deadlines,
+    /// What one party may have of them.
+    pub share: Share,
 }
 
 impl PoolSettings {
@@ -50,6 +57,7 @@ impl PoolSettings {
             model: Self::DEBIAN_MODEL.into(),
             size: std::thread::available_parallelism().map_or(1, usize::from),
             deadlines: Deadlines::default(),
+            share: Share::default(),
         }
     }
 }
@@ -119,6 +127,13 @@ impl PoolError {
     }
 }
 
+/// Where the model is: its folder, and what is linked to from there.
+fn model_files(model: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(model).into_iter().flatten().flatten();
+    let linked = entries.filter_map(|entry| entry.path().canonicalize().ok());
+    std::iter::once(model.to_owned()).chain(linked).collect()
+}
+
 /// One worker process. Dropping it kills it.
 #[derive(Debug)]
 struct Worker {
@@ -132,15 +147,21 @@ struct Worker {
 impl Worker {
     /// Starts a worker; it loads its model by itself from here on.
     fn start(settings: &PoolSettings) -> Result<Self, PoolError> {
-        let mut child = tokio::process::Command::new(&settings.program)
+        let mut command = tokio::process::Command::new(&settings.program);
+        command
             .arg(SUBCOMMAND)
             .arg(&settings.model)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // What went wrong is reported in the protocol.
+            .stderr(Stdio::null())
             .kill_on_drop(true)
             // Ctrl-C at a terminal is for the server, which then lets running work end.
-            .process_group(0)
-            .spawn()
+            .process_group(0);
+        let model = model_files(&settings.model);
+        let readable: Vec<_> = model.iter().map(PathBuf::as_path).collect();
+        let bounds = Bounds { work: UTTERANCE };
+        let mut child = confinement::spawn(&mut command, &settings.program, &readable, bounds)
             .map_err(PoolError::Start)?;
         let gone = || PoolError::Start(std::io::ErrorKind::BrokenPipe.into());
         let commands = child.stdin.take().ok_or_else(gone)?;
@@ -231,17 +252,17 @@ pub struct Shared {
     /// Workers without a lease. With the permits that are taken they never number more than the pool's size: a worker
     /// is started for a permit when none is idle, or ahead of one that is free, and both are decided under this lock.
     idle: Mutex<Vec<Worker>>,
-    permits: Arc<Semaphore>,
+    permits: FairQueue,
     closed: CancellationToken,
 }
 
 impl WorkerPool {
     /// A pool without any worker yet.
     pub fn new(settings: PoolSettings) -> Self {
-        let size = settings.size.clamp(1, Semaphore::MAX_PERMITS);
+        let size = settings.size.max(1);
         Self {
             shared: Arc::new(Shared {
-                permits: Arc::new(Semaphore::new(size)),
+                permits: FairQueue::new(size, settings.share),
                 settings: PoolSettings { size, ..settings },
                 idle: Mutex::default(),
                 closed: CancellationToken::new(),
@@ -277,7 +298,7 @@ impl Shared {
     pub fn keep_one_warm(&self) {
         let mut idle = self.idle();
         idle.retain_mut(Worker::is_alive);
-        let room = self.permits.available_permits() > 0 && !self.closed.is_cancelled();
+        let room = self.permits.free() > 0 && !self.closed.is_cancelled();
         if idle.is_empty() && room {
             match Worker::start(&self.settings) {
                 Ok(worker) => idle.push(worker),
@@ -296,12 +317,12 @@ impl Shared {
         }
     }
 
-    /// A worker for one utterance, ready to hear it.
-    pub async fn lease(self: &Arc<Self>) -> Result<Lease, PoolError> {
+    /// A worker for one utterance of somebody, when it is their turn, ready to hear it.
+    pub async fn lease(self: &Arc<Self>, party: &Party) -> Result<Lease, PoolError> {
         let Deadlines { lease, ready, .. } = self.settings.deadlines;
         let busy = || PoolError::Busy(self.settings.size);
-        let permit = timeout(lease, Arc::clone(&self.permits).acquire_owned());
-        let permit = permit.await.map_err(|_| busy())?.map_err(|_| busy())?;
+        let permit = timeout(lease, self.permits.acquire(party));
+        let permit = permit.await.map_err(|_| busy())?;
         let worker = self.take_idle_or_start()?;
         let mut lease = Lease {
             worker,
@@ -311,6 +332,9 @@ impl Shared {
         };
         self.keep_one_warm();
         lease.worker.ready(ready).await?;
+        // It cannot have worked for longer than it has been there, so one that does its work never meets this bound.
+        let work = lease.worker.started.elapsed() + UTTERANCE;
+        confinement::allow_work(&lease.worker.child, work);
         Ok(lease)
     }
 
@@ -335,7 +359,7 @@ pub struct Lease {
     // Before the permit, so that the worker is killed before another may take its place.
     worker: Worker,
     pool: Arc<Shared>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Place,
     _busy: metrics::Present,
 }
 

@@ -19,6 +19,7 @@ use crate::audio::vad::RATE;
 use crate::providers::local::SLUG;
 use crate::providers::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
 use crate::providers::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
+use crate::quotas::Party;
 
 /// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
 const PIECE: usize = 1_600;
@@ -28,6 +29,7 @@ type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
 /// An open stream.
 pub struct Session {
     pool: Arc<Shared>,
+    party: Party,
     cuts: Cuts,
     events: Events,
     /// What was learned of the speaker so far.
@@ -44,9 +46,10 @@ struct Utterance {
 }
 
 impl Session {
-    /// Serves a stream until its input ends, nobody reads its events, or the pool is closed.
-    pub fn start(pool: Arc<Shared>, input: mpsc::Receiver<SttInput>, events: Events) {
+    /// Serves somebody's stream until its input ends, nobody reads its events, or the pool is closed.
+    pub fn start(pool: Arc<Shared>, party: Party, input: mpsc::Receiver<SttInput>, events: Events) {
         let session = Self {
+            party,
             cuts: Cuts::new(input),
             events: events.clone(),
             pool: Arc::clone(&pool),
@@ -120,7 +123,7 @@ impl Session {
         &mut self,
         utterance: &mut Utterance,
     ) -> Result<(Vec<HeardWord>, CepstralMean), PoolError> {
-        let mut worker = self.pool.lease().await?;
+        let mut worker = self.pool.lease(&self.party).await?;
         worker.send(&Command::Begin(self.mean)).await?;
         let mut sent = 0;
         loop {

@@ -6,10 +6,6 @@ pub mod stt;
 pub mod tts;
 mod wire;
 
-use std::fmt;
-use std::net::Ipv6Addr;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -26,6 +22,7 @@ pub use tts::WyomingTts;
 use wire::{Event, Wire, WireError};
 
 use super::failure;
+use crate::config::Endpoint;
 use crate::providers::{ErrorKind, ProviderError};
 
 /// How long the server may take to accept what we send.
@@ -33,58 +30,6 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long to look for the last words of a server that has hung up.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
-
-/// Where a server listens: `tcp://host:port` or `unix:///path`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A host name or address, without brackets, and a port.
-    Tcp(String, u16),
-    /// A socket in the file system.
-    Unix(PathBuf),
-}
-
-/// Why a URL is no [`Endpoint`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the address of a Wyoming server; write tcp://host:port or unix:///path")]
-pub struct EndpointError(String);
-
-impl FromStr for Endpoint {
-    type Err = EndpointError;
-
-    fn from_str(url: &str) -> Result<Self, EndpointError> {
-        let parsed = if let Some(authority) = url.strip_prefix("tcp://") {
-            tcp(authority)
-        } else {
-            let path = url.strip_prefix("unix://").map(PathBuf::from);
-            path.filter(|path| path.is_absolute()).map(Self::Unix)
-        };
-        parsed.ok_or_else(|| EndpointError(url.to_owned()))
-    }
-}
-
-fn tcp(authority: &str) -> Option<Endpoint> {
-    let (host, port) = authority.rsplit_once(':')?;
-    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-    let host = match bracketed {
-        Some(address) => address.parse::<Ipv6Addr>().ok()?.to_string(),
-        None => host.to_owned(),
-    };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let valid = bracketed.is_some() || (!host.is_empty() && host.chars().all(is_name));
-    let digits = port.bytes().all(|b| b.is_ascii_digit());
-    let port = port.parse().ok().filter(|&port: &u16| port > 0 && digits)?;
-    valid.then_some(Endpoint::Tcp(host, port))
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
-            Self::Unix(path) => write!(f, "unix://{}", path.display()),
-        }
-    }
-}
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
@@ -95,7 +40,19 @@ struct Connection {
     endpoint: Endpoint,
 }
 
-impl Endpoint {
+/// What a client asks of the server at an endpoint.
+trait Server {
+    /// Connects to it.
+    async fn connect(&self, limit: Duration) -> Result<Connection, ProviderError>;
+    /// What the server says it can do.
+    async fn describe(&self, limit: Duration) -> Result<Info, ProviderError>;
+    /// It has not done this in time.
+    fn late(&self, what: &str, limit: Duration) -> ProviderError;
+    /// What it says cannot be understood, or no longer comes.
+    fn broken(&self, error: &WireError) -> ProviderError;
+}
+
+impl Server for Endpoint {
     async fn connect(&self, limit: Duration) -> Result<Connection, ProviderError> {
         let connecting = async {
             let socket: Box<dyn Socket> = match self {
@@ -119,7 +76,6 @@ impl Endpoint {
         })
     }
 
-    /// What the server says it can do.
     async fn describe(&self, limit: Duration) -> Result<Info, ProviderError> {
         let asking = async {
             let mut connection = self.connect(limit).await?;
@@ -247,38 +203,4 @@ const fn installed() -> bool {
 /// Asks the server for another program than its first.
 fn select_program(name: &str) -> Event {
     Event::new("select-program", serde_json::json!({ "name": name }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_a_host_and_a_port_and_nothing_else() {
-        for url in [
-            "tcp://127.0.0.1:10300",
-            "tcp://whisper.lan:1",
-            "tcp://[::1]:10200",
-            "unix:///run/piper.sock",
-        ] {
-            assert_eq!(url.parse::<Endpoint>().unwrap().to_string(), url);
-        }
-        for bad in [
-            "",
-            "localhost:10300",
-            "http://localhost:10300",
-            "tcp://localhost",
-            "tcp://:10300",
-            "tcp://localhost:0",
-            "tcp://localhost:+1",
-            "tcp://localhost:70000",
-            "tcp://localhost:10300/",
-            "tcp://user@localhost:10300",
-            "tcp://::1:10300",
-            "tcp://[localhost]:10300",
-            "unix://piper.sock",
-        ] {
-            assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
-        }
-    }
 }

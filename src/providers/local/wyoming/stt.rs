@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
-use super::{Connection, Endpoint, Info, select_program};
+use super::{Connection, Endpoint, Info, Server, select_program};
 use crate::audio::format::Encoding;
 use crate::audio::linear16;
 use crate::audio::vad::RATE;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
-use super::{Connection, Endpoint, Info, TtsVoice, select_program};
+use super::{Connection, Endpoint, Info, Server, TtsVoice, select_program};
 use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::providers::local::voices::{choose, language_tag};
 use crate::providers::local::{SLUG, failure};

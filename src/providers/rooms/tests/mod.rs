@@ -121,6 +121,8 @@ fn join(identity: &str) -> Join {
         identity: identity.to_owned(),
         name: identity.to_uppercase(),
         kind: JoinKind::Agent,
+        principal: crate::auth::Principal::Operator,
+        owner: None,
         metadata: String::new(),
         attributes: vec![("colour".to_owned(), "blue".to_owned())],
         listen: Listen::All,

@@ -5,10 +5,10 @@
 //! of the clock's, `VIVAVOCE_LONG` ten minutes. What went wrong is printed with its input in base64. Panics of str0m that a
 //! peer connection catches are printed at the end by place and do not fail a test: they cost that one participant.
 
-mod mutation;
 mod requests;
 mod transports;
 
+use crate::fuzzing::mutation;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Once;

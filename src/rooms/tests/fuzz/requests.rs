@@ -12,8 +12,10 @@ use proto::signal_response::Message;
 use serde_json::{Value, json};
 
 use super::super::super::participant::Side;
+use super::super::super::shapes::Shaped as _;
 use super::super::super::{
-    Admission, ConnectionId, ParticipantChange, RoomMessage, Route, admission, token,
+    Admission, ConnectionId, ParticipantChange, RoomMessage, Route, admission, limits, offers,
+    token, wire,
 };
 use super::super::held::Held;
 use super::super::{BROWSER_JOIN, BROWSER_PUBLISH, Bench, offer};
@@ -283,6 +285,55 @@ fn descriptions_survive_what_no_client_sends() {
     siege.ends_well();
 }
 
+/// What is left of a description is within bounds and left as it is when it is looked through again.
+#[test]
+fn looking_descriptions_through_survives_what_no_client_sends() {
+    let mut rounds = Rounds::new("reductions", 3_000);
+    let samples = OFFERS.map(|sdp| offer(sdp, 1).sdp.into_bytes());
+    let mut inputs = Mutator::new(rounds.seed, samples.to_vec());
+    let (mut kept, mut refused) = (0, 0);
+    while rounds.go_on() {
+        let sdp = inputs.next_text();
+        rounds.trying(sdp.as_bytes());
+        let Ok(reduced) = offers::reduce(&sdp) else {
+            refused += 1;
+            continue;
+        };
+        kept += 1;
+        assert!(reduced.text.len() <= 2 * limits::DESCRIPTION_BYTES);
+        assert!(reduced.text.lines().count() <= limits::DESCRIPTION_LINES);
+        assert!(!reduced.text.contains("\na=candidate"));
+        let again = offers::reduce(&reduced.text).unwrap();
+        assert_eq!(again.text, reduced.text);
+        assert_eq!(again.payload_types, reduced.payload_types);
+    }
+    assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
+}
+
+/// Whatever passes the look before the decoding is decoded into about as much as came in.
+#[test]
+fn looking_messages_through_survives_what_no_client_sends() {
+    let mut rounds = Rounds::new("shapes", 5_000);
+    let samples = [requests(), join_requests()].concat();
+    let mut inputs = Mutator::new(rounds.seed, samples);
+    let (mut passed, mut refused) = (0, 0);
+    while rounds.go_on() {
+        let bytes = inputs.next();
+        rounds.trying(&bytes);
+        let read = [
+            proto::SignalRequest::read(&bytes).is_ok(),
+            proto::JoinRequest::read(&bytes).is_ok(),
+            proto::DataPacket::read(&bytes).is_ok(),
+            proto::SignalResponse::read(&bytes).is_ok(),
+            wire::check_json(&bytes).is_ok(),
+        ];
+        let read = read.iter().filter(|read| **read).count();
+        passed += read;
+        refused += 5 - read;
+    }
+    assert!(passed > 0 && refused > 0);
+}
+
 fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
@@ -497,7 +548,7 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
         let _ = world.send_data(&said.room, message, now);
     }
     if let Ok(said) = serde_json::from_slice::<proto::UpdateRoomMetadataRequest>(text) {
-        let _ = world.update_room_metadata(&said.room, said.metadata);
+        let _ = world.update_room_metadata(&said.room, said.metadata, now);
     }
     bench.collect();
     understood

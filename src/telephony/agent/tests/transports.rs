@@ -6,14 +6,18 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::super::transports::MOST_STRANGERS;
+use super::super::transports::{MOST_STRANGERS, MOST_STRANGERS_OF_ADDRESS};
 use super::*;
 
 #[tokio::test]
 async fn one_socket_takes_calls_of_both_families() {
     for protocol in [Protocol::Udp, Protocol::Tcp] {
-        let (agent, mut invitations) =
-            Agent::start(vec![HERE.parse().unwrap()], TlsSettings::default(), None);
+        let (agent, mut invitations) = Agent::start(
+            vec![HERE.parse().unwrap()],
+            Unacknowledged::default(),
+            TlsSettings::default(),
+            None,
+        );
         let listen = Listen {
             protocol,
             address: (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -50,7 +54,12 @@ async fn one_socket_takes_calls_of_both_families() {
 
 #[tokio::test]
 async fn a_call_goes_both_ways_through_one_socket_for_both_families() {
-    let (agent, _invitations) = Agent::start(Vec::new(), TlsSettings::default(), None);
+    let (agent, _invitations) = Agent::start(
+        Vec::new(),
+        Unacknowledged::default(),
+        TlsSettings::default(),
+        None,
+    );
     let listen = Listen {
         protocol: Protocol::Udp,
         address: (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -100,15 +109,24 @@ fn tls(name: &str) -> TlsSettings {
 #[tokio::test]
 async fn a_certificate_is_looked_at_for_each_name_and_each_connection() {
     let protocol = Protocol::Tls;
-    let (agent, mut invitations) =
-        Agent::start(vec![HERE.parse().unwrap()], tls("gateway.example"), None);
+    let (agent, mut invitations) = Agent::start(
+        vec![HERE.parse().unwrap()],
+        Unacknowledged::default(),
+        tls("gateway.example"),
+        None,
+    );
     let listen = Listen {
         protocol,
         address: (Ipv4Addr::LOCALHOST, 0).into(),
     };
     let address = agent.listen(&listen).await.unwrap();
     // Only who connects believes, and only the name.
-    let (client, _none) = Agent::start(Vec::new(), agent.transports.tls().clone(), None);
+    let (client, _none) = Agent::start(
+        Vec::new(),
+        Unacknowledged::default(),
+        agent.transports.tls().clone(),
+        None,
+    );
     let port = address.port();
     let outbound = |host: &str| Outbound {
         host: format!("{host}:{port}"),
@@ -157,9 +175,10 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
 #[tokio::test]
 async fn strangers_take_no_place_of_those_who_may_call() {
     let callee = called(Protocol::Tcp, &[HERE]).await;
-    let stranger = Ipv4Addr::new(127, 0, 0, 2);
+    let stranger = |number: usize| Ipv4Addr::new(127, 0, 0, 2 + number as u8);
     let mut strangers = Vec::new();
-    for _ in 0..MOST_STRANGERS {
+    for number in 0..MOST_STRANGERS {
+        let stranger = stranger(number / MOST_STRANGERS_OF_ADDRESS);
         let mut stream = connect(stranger, callee.address).await;
         // Whoever got in is answered.
         stream.write_all(b"\r\n\r\n").await.unwrap();
@@ -169,8 +188,14 @@ async fn strangers_take_no_place_of_those_who_may_call() {
             .unwrap()
             .unwrap();
         strangers.push(stream);
+        // One address has no more than its share.
+        if number + 1 == MOST_STRANGERS_OF_ADDRESS {
+            let mut more = connect(stranger, callee.address).await;
+            let ended = timeout(PATIENCE, more.read(&mut [0; 1])).await.unwrap();
+            assert!(!matches!(ended, Ok(1..)));
+        }
     }
-    let mut more = connect(stranger, callee.address).await;
+    let mut more = connect(stranger(99), callee.address).await;
     let ended = timeout(PATIENCE, more.read(&mut [0; 1])).await.unwrap();
     assert!(!matches!(ended, Ok(1..)));
     let mut friend = connect(Ipv4Addr::LOCALHOST, callee.address).await;

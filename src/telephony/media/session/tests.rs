@@ -23,6 +23,8 @@ fn join() -> Join {
         identity: "sip_1".to_owned(),
         name: String::new(),
         kind: JoinKind::Telephone,
+        principal: crate::auth::Principal::Operator,
+        owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
         listen: Listen::All,
@@ -81,6 +83,7 @@ impl Stage {
             now,
             timeout: Duration::from_secs(30),
             peer: phone_address().ip(),
+            sources: ["203.0.113.0/24".parse().unwrap()].into(),
             complexity: 1,
         };
         let mut session = Session::new(start, tell);
@@ -211,7 +214,8 @@ struct Speaker {
 impl Speaker {
     fn new(stage: &mut Stage, hz: f32) -> Self {
         let (writer, audio) = LinkEnd::track();
-        stage.session.hear(&format!("TR_{hz}"), audio);
+        let sid = format!("TR_{hz}");
+        stage.session.hear(&sid, &sid, audio);
         let settings = OpusSettings {
             application: Application::Voip,
             bitrate_bps: 40_000,
@@ -683,7 +687,8 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     let mut stage = Stage::new(Codec::Pcmu);
     stage.tick();
     assert_eq!(stage.sent.0[0].1, phone_address());
-    let behind_nat = SocketAddr::from(([203, 0, 113, 5], 33_333));
+    // Another port of the host that signals: a NAT.
+    let behind_nat = SocketAddr::new(phone_address().ip(), 33_333);
     let packet = stage.packet(700.0, 20);
     stage
         .session
@@ -701,6 +706,150 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     assert_eq!(stage.sent.0[0].1, behind_nat);
     assert_eq!(stage.session.report().refused, 1);
     assert_eq!(stage.session.report().packets_in, 1);
+}
+
+/// Somebody sends good packets to every port from many addresses, before the telephone says its first word, while it speaks,
+/// while it is silent and after its media was moved: nothing of that is heard, and nothing goes there.
+#[test]
+fn a_call_is_not_taken_by_who_sprays_ports() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let mut thief = (1..=306_u32).map(|n| {
+        let header = Header {
+            ssrc: 0x6666,
+            sequence: n as u16,
+            timestamp: n * 160,
+            ..stage.header
+        };
+        let mut packet = Vec::new();
+        header.write(&mut packet);
+        packet.extend([0x20; 160]);
+        let from = SocketAddr::from(([198, 51, 100, (n % 3) as u8], 5_000));
+        (packet, from)
+    });
+    let thief: Vec<_> = thief.by_ref().collect();
+    let mut report = Vec::new();
+    let block = rtcp::ReportBlock {
+        ssrc: stage.session.stream.ssrc,
+        lost: 9,
+        ..Default::default()
+    };
+    rtcp::write(&mut report, 0x6666, None, Some(block), "thief", true);
+    let mut frames = 0;
+    for (n, (packet, from)) in thief.iter().enumerate() {
+        let now = stage.now;
+        stage.session.receive(Port::Rtp, packet, *from, now);
+        stage.session.receive(Port::Rtcp, &report, *from, now);
+        // It speaks, is silent for more than a second, and moves.
+        match n {
+            50..100 | 200..250 => stage.say(700.0, 1),
+            150 => {
+                let moved = Agreement {
+                    rtp: Some(SocketAddr::new(phone_address().ip(), 6_100)),
+                    ..stage.agreement.clone()
+                };
+                stage.session.agree(&moved, now);
+                stage.tick();
+            }
+            _ => stage.tick(),
+        }
+        frames += stage.frames().len();
+    }
+    assert_eq!(frames, 100);
+    let told = stage.session.report();
+    assert_eq!((told.packets_in, told.lost_out), (100, 0));
+    assert_eq!(told.refused, 2 * thief.len() as u64);
+    let astray = stage
+        .sent
+        .0
+        .iter()
+        .filter(|(_, to, _)| to.ip() != phone_address().ip());
+    assert_eq!(astray.count(), 0);
+}
+
+/// Before the answer is acknowledged nobody knows whether who is described wants to hear anything.
+#[test]
+fn a_call_that_nobody_acknowledges_is_sent_nothing() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.session.await_acknowledgement();
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    for _ in 0..50 * 35 {
+        speaker.say(stage.now);
+        stage.tick();
+    }
+    stage.session.end(stage.now, &mut stage.sent);
+    assert!(stage.sent.0.is_empty());
+    assert_eq!(stage.session.report().packets_out, 0);
+}
+
+#[test]
+fn what_is_said_while_the_answer_is_on_its_way_is_heard_from_its_beginning() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.session.answered = false;
+    stage.session.await_acknowledgement();
+    stage.tick();
+    stage.session.answered(stage.now);
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    // A greeting of a second, acknowledged after 200 ms.
+    for n in 0..150 {
+        if n == 10 {
+            stage.session.acknowledged();
+        }
+        if n < 50 {
+            speaker.say(stage.now);
+        }
+        stage.tick();
+    }
+    let mut sound = Vec::new();
+    for (_, payload) in stage.heard() {
+        stage.decoder.decode(&payload, &mut sound);
+    }
+    let loud = |frame: &&[i16]| crate::audio::pcm::level_dbov(frame) < 40;
+    let heard = sound.chunks_exact(160).filter(loud).count();
+    // What evens out the network's jitter takes a little of the first and adds to the last.
+    assert!((48..=56).contains(&heard), "{heard} of 50 frames");
+    assert_eq!(sound.len() / 160, 140, "nothing is late at the end");
+}
+
+#[test]
+fn who_speaks_before_its_acknowledgement_arrives_is_sent_no_more_than_it_sends() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    stage.session.await_acknowledgement();
+    let mut speaker = Speaker::new(&mut stage, 600.0);
+    for n in 0..200 {
+        speaker.say(stage.now);
+        if n % 4 == 0 {
+            let packet = stage.packet(700.0, 20);
+            stage.receive(&packet);
+        }
+        stage.tick();
+    }
+    assert_eq!(stage.heard().len(), 50);
+}
+
+/// Who is in a call may send packets as fast as the network takes them: that must not become work as fast.
+#[test]
+fn more_sound_than_time_is_not_work_and_more_keys_than_fingers_are_not_told() {
+    let mut stage = Stage::new(Codec::Pcmu);
+    let (mut frames, mut keys) = (0, 0);
+    for _ in 0..50 {
+        for _ in 0..100 {
+            let packet = stage.packet(700.0, 20);
+            stage.receive(&packet);
+            stage.header.payload_type = 101;
+            let mut key = Vec::new();
+            stage.header.write(&mut key);
+            key.extend([5, 0x0A, 0, 160]);
+            stage.header.sequence = stage.header.sequence.wrapping_add(1);
+            stage.header.payload_type = stage.agreement.payload_type;
+            stage.receive(&key);
+            frames += stage.frames().len();
+        }
+        keys += stage.events().len();
+        stage.tick();
+    }
+    // A second: twice as much sound as that and what may come at once; 5,000 packets came of each.
+    assert!((150..=260).contains(&frames), "{frames} frames");
+    assert!((40..=65).contains(&keys), "{keys} keys");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Programs that we run beside us (flite, espeak-ng, lame) as bounded children: a deadline for all of it, a limit on
 //! what they may print, their last words kept for the error message, and killed when dropped. Text goes to them
-//! through arguments or standard input, never through a shell.
+//! through arguments or standard input, never through a shell. What they may touch of the machine is [`confinement`]'s.
+
+pub mod confinement;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+
+use confinement::Bounds;
 
 /// Bytes of a child's standard error that are kept for the error message.
 const STDERR_KEPT: usize = 2048;
@@ -125,16 +129,20 @@ impl Program {
             name: self.name,
             source,
         };
-        let mut child = Command::new(file)
+        let mut command = Command::new(file);
+        command
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             // Ctrl-C at a terminal is for the server, which then lets running work end.
-            .process_group(0)
-            .spawn()
-            .map_err(io)?;
+            .process_group(0);
+        // One that works all the time is at its end with its deadline.
+        let bounds = Bounds {
+            work: limits.time.min(LONGEST_RUN),
+        };
+        let mut child = confinement::spawn(&mut command, file, &[], bounds).map_err(io)?;
         let gone = || io(std::io::ErrorKind::BrokenPipe.into());
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().ok_or_else(gone)?;
@@ -341,6 +349,107 @@ mod tests {
             error.contains("no such voice") && error.contains('3'),
             "{error}"
         );
+    }
+
+    const BASH: Program = Program {
+        name: "bash",
+        package: "bash",
+    };
+
+    async fn said(script: &str) -> String {
+        let mut running = BASH.start(["-c", script], LIMITS).unwrap();
+        let said = running.read_all().await.unwrap();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_program_is_given_nothing_of_our_environment() {
+        // There is something to give.
+        assert!(std::env::vars_os().any(|(name, _)| name == "CARGO_MANIFEST_DIR"));
+        let given = said("/usr/bin/env").await;
+        let mut names: Vec<_> = given
+            .lines()
+            .filter_map(|line| line.split('=').next())
+            .collect();
+        // The shell adds some of its own.
+        names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD"].contains(name));
+        names.sort_unstable();
+        let kept = ["ESPEAK_DATA_PATH", "LD_LIBRARY_PATH"];
+        names.retain(|name| !kept.contains(name));
+        assert_eq!(names, ["LANG", "OPENBLAS_NUM_THREADS", "PATH"], "{given}");
+    }
+
+    #[tokio::test]
+    async fn a_program_reaches_no_network_and_no_file_of_ours() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "mArKeR").unwrap();
+        let script = format!(
+            "cat '{0}'; echo x > '{1}/written'; ls '{1}'; exec 3<>/dev/tcp/127.0.0.1/{port}; echo x > /tmp/mArKeR",
+            secret.display(),
+            folder.path().display(),
+        );
+        let said = said(&format!("({script}) 2>/dev/null; echo over")).await;
+        assert_eq!(said, "over\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let nobody = listener.accept().unwrap_err();
+        assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test]
+    async fn a_program_has_no_privilege_no_file_and_no_more_of_the_machine_than_it_is_given() {
+        let mut running = BASH.start(["-c", "echo ready; read"], LIMITS).unwrap();
+        let _input = running.take_stdin();
+        let mut ready = [0; 6];
+        running.stdout.read_exact(&mut ready).await.unwrap();
+        let of = |file: &str| {
+            let path = format!("/proc/{}/{file}", running.child.id().unwrap());
+            std::fs::read_to_string(path).unwrap()
+        };
+        let status = of("status");
+        for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+            assert!(status.contains(line), "{status}");
+        }
+        let limits = of("limits");
+        for (name, limit) in [
+            ("Max core file size", 0),
+            ("Max file size", 64 << 20),
+            ("Max data size", 1 << 30),
+            ("Max open files", 64),
+            ("Max cpu time", 21),
+        ] {
+            let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+            let soft = line[name.len()..].split_whitespace().next().unwrap();
+            assert_eq!(soft, limit.to_string(), "{line}");
+        }
+        let open = |pid: u32| -> std::collections::BTreeMap<String, std::path::PathBuf> {
+            let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+                .unwrap()
+                .flatten();
+            let known = |file: std::fs::DirEntry| {
+                Some((
+                    file.file_name().into_string().ok()?,
+                    std::fs::read_link(file.path()).ok()?,
+                ))
+            };
+            files.filter_map(known).collect()
+        };
+        // What whoever runs these tests has left open for everybody is not ours.
+        let theirs = open(std::os::unix::process::parent_id());
+        let mut open = open(running.child.id().unwrap());
+        open.retain(|number, file| theirs.get(number) != Some(file));
+        let open: Vec<_> = open.into_keys().collect();
+        assert_eq!(open, ["0", "1", "2"]);
+    }
+
+    #[tokio::test]
+    async fn a_program_cannot_raise_its_own_bounds_or_take_more_memory() {
+        // What starts its own programs sooner than we get to bound it is none of ours: those read what we give them.
+        let said = said("until [ \"$(ulimit -t)\" != unlimited ]; do :; done; ulimit -t unlimited 2>/dev/null && echo raised; head -c 1500000000 /dev/zero | tail -c 1400000000 2>/dev/null | wc -c").await;
+        assert_eq!(said.trim(), "0");
     }
 
     #[test]

@@ -2,10 +2,8 @@
 //! sentences where one is very long. Every character of the text comes out again, in order.
 
 use futures_util::future::ready;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
-
-use crate::providers::TextStream;
 
 /// The longest piece, in characters: about 20 seconds of speech.
 const MAX_CHARS: usize = 300;
@@ -21,7 +19,9 @@ const ABBREVIATIONS: &[&str] = &[
 ];
 
 /// What is to be said of a text: every piece in which there is a word, in one line, as soon as it is complete.
-pub fn spoken_lines(text: TextStream) -> BoxStream<'static, String> {
+pub fn spoken_lines(
+    text: impl Stream<Item = String> + Send + 'static,
+) -> BoxStream<'static, String> {
     let mut sentences = Sentences::default();
     text.map(Some)
         .chain(stream::iter([None]))

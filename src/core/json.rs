@@ -26,8 +26,21 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
     parse_any(text)
 }
 
+/// Values that one text may hold. Each becomes dozens of bytes, however short it is written.
+const MAX_VALUES: usize = 1 << 16;
+
 /// The value of a text that may hold an array, too.
 pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
+    // A comma stands before every value but the first of an array or object, and some stand in texts. A chain of the
+    // first ones is what the parser's own limit of depth is for.
+    let commas = text.split(|byte| *byte == b',').count() - 1;
+    if commas >= MAX_VALUES {
+        let problem = format!("must have fewer than {MAX_VALUES} commas");
+        return Err(Misfit {
+            place: "body".to_owned(),
+            problem,
+        });
+    }
     // Following the path costs more than parsing, so it is followed only when there is something to name.
     serde_json::from_slice(text).map_err(|error| misfit::<T>(text, &error))
 }
@@ -112,6 +125,22 @@ mod tests {
     #[derive(Debug, Deserialize)]
     enum Colour {
         Red,
+    }
+
+    #[test]
+    fn a_text_of_many_small_values_is_refused_before_they_are_made() {
+        let list = |values: usize| format!("[{}0]", "0,".repeat(values - 1));
+        assert_eq!(
+            parse_any::<Vec<u8>>(list(MAX_VALUES).as_bytes())
+                .unwrap()
+                .len(),
+            MAX_VALUES
+        );
+        let refused = parse_any::<Vec<u8>>(list(MAX_VALUES + 1).as_bytes()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "body: must have fewer than 65536 commas"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! line or the variable where it stands, and none is ever shown with a secret's value.
 
 pub mod document;
+mod endpoint;
 mod settings;
 pub mod value;
 mod yaml;
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use endpoint::{Endpoint, EndpointError};
 pub use settings::{
     Auth, Cache, Limits, Log, Providers, Recording, Redis, Rtc, Server, Setting, Settings,
     Shutdown, Sip, Storage, TABLE,
@@ -19,9 +21,16 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks, PortRange,
-    RecordingBackend, RecordingLayout, RtcMode, Secret, SipTransport, SocketAuth, VendorUrl,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks, Percent,
+    PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode, Secret, SipTransport,
+    SocketAuth, VendorUrl,
 };
+
+/// Reads a text as a settings file, for `fuzzing`.
+#[doc(hidden)]
+pub fn fuzz_yaml(text: &str) {
+    let _read = yaml::parse(Path::new("fuzzed.yaml"), text);
+}
 
 /// The file that is read from the current folder when no other is named.
 pub const DEFAULT_FILE: &str = "vivavoce.yaml";
@@ -61,23 +70,79 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The value for people; a secret is masked, and so is who one is in an address.
+    /// The value for people; a secret is masked, and so is what may be one in an address.
     pub fn shown(&self) -> Cow<'_, str> {
         if self.setting.secret && !self.text.is_empty() {
             "***".into()
         } else {
-            without_user(&self.text)
+            masked(&self.text)
         }
     }
 }
 
-/// A text without what stands before an `@` in an address: that may be a credential, also where the address is not one.
-fn without_user(text: &str) -> Cow<'_, str> {
-    let Some((user, rest)) = text.rsplit_once('@') else {
-        return text.into();
+/// A text without what may be a credential in the addresses of it: what stands before an `@`, also where the address is
+/// not one, the values of a query, and what stands behind a `#`.
+pub fn masked(text: &str) -> Cow<'_, str> {
+    let begins = |rest: &str| {
+        let scheme = rest
+            .trim_start()
+            .split_once("://")
+            .map(|(scheme, _)| scheme);
+        scheme.is_some_and(|scheme| {
+            !scheme.is_empty()
+                && scheme
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        })
     };
-    let scheme = user.find("://").map_or(0, |at| at + "://".len());
-    format!("{}***@{rest}", &user[..scheme]).into()
+    let may_hide = text.contains(['@', '?']) || (text.contains('#') && text.contains("://"));
+    if !may_hide {
+        return text.into();
+    }
+    // A comma ends an address only where another one begins.
+    let commas = text.match_indices(',').map(|(at, _)| at);
+    let ends = commas.filter(|at| begins(&text[at + 1..]));
+    let mut masked = String::new();
+    let mut start = 0;
+    for end in ends.chain([text.len()]) {
+        if start > 0 {
+            masked.push(',');
+        }
+        mask_address(&text[start..end], &mut masked);
+        start = end + 1;
+    }
+    masked.into()
+}
+
+fn mask_address(address: &str, masked: &mut String) {
+    // Whatever is before the last one may be who one is: an `@` in a query masks too much, never too little.
+    let rest = match address.rsplit_once('@') {
+        Some((user, rest)) => {
+            let scheme = user.find("://").map_or(0, |at| at + "://".len());
+            masked.push_str(&user[..scheme]);
+            masked.push_str("***@");
+            rest
+        }
+        None => address,
+    };
+    let (rest, fragment) = match rest.split_once('#') {
+        Some((rest, _)) if address.contains("://") => (rest, "#***"),
+        _ => (rest, ""),
+    };
+    let (path, query) = match rest.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (rest, None),
+    };
+    masked.push_str(path);
+    for (index, field) in query.iter().flat_map(|query| query.split('&')).enumerate() {
+        masked.push(if index == 0 { '?' } else { '&' });
+        if let Some((name, _)) = field.split_once('=') {
+            masked.push_str(name);
+            masked.push('=');
+        }
+        masked.push_str("***");
+    }
+    masked.push_str(fragment);
 }
 
 impl fmt::Debug for Resolved {
@@ -126,7 +191,8 @@ impl Config {
         Self::from_sources(flags, &environment, file.as_deref())
     }
 
-    pub(crate) fn from_sources(
+    /// Reads settings from these sources instead of those of the process.
+    pub fn from_sources(
         flags: &[(String, String)],
         environment: &HashMap<String, String>,
         file: Option<&Path>,
@@ -156,30 +222,13 @@ impl Config {
         }
         let settings = Settings::build(&mut layers);
         match settings {
-            Some(settings) if layers.problems.is_empty() => match contradictions(&settings) {
-                problems if problems.is_empty() => Ok(Self {
-                    settings,
-                    resolved: layers.resolved,
-                }),
-                problems => Err(ConfigError(problems)),
-            },
+            Some(settings) if layers.problems.is_empty() => Ok(Self {
+                settings,
+                resolved: layers.resolved,
+            }),
             _ => Err(ConfigError(layers.problems)),
         }
     }
-}
-
-/// What the types cannot say: settings that do not go together.
-fn contradictions(settings: &Settings) -> Vec<String> {
-    let mut problems = crate::auth::problems(&settings.auth);
-    let server = &settings.server;
-    if server.tls_cert.is_some() != server.tls_key.is_some() {
-        problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
-    }
-    problems.extend(crate::webhooks::problems(settings));
-    problems.extend(crate::hooks::problems(settings));
-    problems.extend(crate::providers::s3::problems(&settings.recording));
-    problems.extend(crate::providers::livekit::problems(&settings.rtc));
-    problems
 }
 
 /// The strongest text for each key, and what is wrong so far.
@@ -233,7 +282,7 @@ impl Reader for Layers {
         let shown = if setting.secret {
             String::new()
         } else {
-            format!(", not {:?}", without_user(&text))
+            format!(", not {:?}", masked(&text))
         };
         let Some(value) = T::parse(&text) else {
             self.problems.push(format!(
@@ -347,6 +396,42 @@ mod tests {
     }
 
     #[test]
+    fn what_an_address_brings_with_it_is_masked_everywhere() {
+        for (text, shown) in [
+            (
+                "https://h/p?token=marker&b=marker",
+                "https://h/p?token=***&b=***",
+            ),
+            ("https://h/?marker", "https://h/?***"),
+            ("https://h/?a=marker,marker", "https://h/?a=***"),
+            (
+                "https://h/?a=1, http://u:marker@i/#marker",
+                "https://h/?a=***, http://***@i/#***",
+            ),
+            ("https://h/?to=marker@x", "https://***@x"),
+            ("h/?token=marker", "h/?token=***"),
+            ("+49,*#", "+49,*#"),
+            ("tcp://127.0.0.1:1", "tcp://127.0.0.1:1"),
+        ] {
+            assert_eq!(masked(text), shown.trim_start(), "{text}");
+        }
+        let address = "https://h/hook?token=marker";
+        let several = format!("{address},{address}");
+        let environment = environment(&[
+            ("WEBHOOKS_URL", address),
+            ("WEBHOOKS_SECRET", "a secret of sixteen bytes"),
+            ("RTC_WEBHOOK_URLS", &several),
+        ]);
+        let config = Config::from_sources(&[], &environment, None).unwrap();
+        let shown: Vec<_> = config.resolved.iter().map(Resolved::shown).collect();
+        assert!(shown.contains(&"https://h/hook?token=***".into()));
+        assert!(!format!("{shown:?} {config:?}").contains("marker"));
+        let wrong = self::environment(&[("WEBHOOKS_URL", "htp://h/?token=marker")]);
+        let error = Config::from_sources(&[], &wrong, None).unwrap_err();
+        assert!(!error.to_string().contains("marker"), "{error}");
+    }
+
+    #[test]
     fn origins_are_those_that_a_browser_would_name() {
         let load = |origins| {
             let origins = environment(&[("SERVER_CORS_ORIGINS", origins)]);
@@ -370,18 +455,5 @@ mod tests {
             let error = load(bad).unwrap_err().to_string();
             assert!(error.contains("server.cors_origins must"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_socket_cannot_need_a_token_where_nobody_does() {
-        let socket = environment(&[("AUTH_SOCKET", "required")]);
-        let error = Config::from_sources(&[], &socket, None).unwrap_err();
-        assert!(error.to_string().starts_with("auth.socket: "), "{error}");
-    }
-
-    #[test]
-    fn a_server_that_cannot_lock_its_doors_does_not_start_when_told_to() {
-        let environment = environment(&[("AUTH_REQUIRED", "true")]);
-        assert!(Config::from_sources(&[], &environment, None).is_err());
     }
 }

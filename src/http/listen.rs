@@ -1,0 +1,206 @@
+//! A listener and the service behind it: accepted connections are judged first ([`Connections`]), then speak TLS where
+//! they must, then HTTP/1.1. (`HttpServer` of `actix-web` lets a connection be seen only when its handshake is over.)
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_http::error::DispatchError;
+use actix_http::{HttpService, Protocol, Request, Response};
+use actix_server::{GracefulShutdownSignal, ServerBuilder};
+use actix_service::{
+    IntoServiceFactory, Service, ServiceFactory, ServiceFactoryExt, apply_fn_factory, fn_service,
+    map_config,
+};
+use actix_tls::accept::rustls_0_23::{Acceptor, TlsStream};
+use actix_tls::accept::{TlsError, max_concurrent_tls_connect};
+use actix_web::Error;
+use actix_web::body::MessageBody;
+use actix_web::dev::{AppConfig, Extensions, Server};
+use actix_web::rt::net::TcpStream;
+use rustls::ServerConfig;
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connections::{Connections, Pipelined, Watched};
+use super::socket;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// How long a connection whose last answer is sent may take to end.
+const DISCONNECTING: Duration = Duration::from_secs(1);
+
+/// How to listen.
+pub struct Listen {
+    /// Where.
+    pub address: SocketAddr,
+    /// With which certificate, if any.
+    pub tls: Option<ServerConfig>,
+    /// Threads.
+    pub workers: usize,
+    /// Connections at once; more wait in the kernel.
+    pub max_connections: usize,
+    /// Which of them may be.
+    pub connections: Arc<Connections>,
+    /// Seconds that requests have when the server stops.
+    pub shutdown_seconds: u64,
+}
+
+/// How a request has reached this server, in the data of its connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Entrance {
+    /// Whether it speaks TLS.
+    pub secure: bool,
+    /// The address that is listened on.
+    pub address: SocketAddr,
+}
+
+impl Listen {
+    /// Listens, and serves what `app` makes. Gives the address with its port, and the server, which runs when it is
+    /// awaited.
+    pub fn serve<F, I, S, B>(self, app: F) -> io::Result<(SocketAddr, Server)>
+    where
+        F: Fn() -> I + Send + Clone + 'static,
+        I: IntoServiceFactory<S, Request>,
+        S: ServiceFactory<Request, Config = AppConfig> + 'static,
+        S::Error: Into<Error> + 'static,
+        S::InitError: fmt::Debug,
+        S::Response: Into<Response<B>> + 'static,
+        <S::Service as Service<Request>>::Future: 'static,
+        S::Service: 'static,
+        B: MessageBody + 'static,
+    {
+        let listener = bind(self.address)?;
+        let address = listener.local_addr()?;
+        let entrance = Entrance {
+            secure: self.tls.is_some(),
+            address,
+        };
+        let per_worker = (self.max_connections / self.workers).max(1);
+        // How many there may be is decided before: handshakes of strangers must not queue up before those of others.
+        max_concurrent_tls_connect(per_worker);
+        let builder = ServerBuilder::new()
+            .disable_signals()
+            .workers(self.workers)
+            .max_concurrent_connections(per_worker)
+            .shutdown_timeout(self.shutdown_seconds);
+        let stopping = builder.graceful_shutdown_signal();
+        let connections = self.connections;
+        let builder = match self.tls {
+            None => builder.listen("http", listener, move || {
+                let http = http(app(), entrance, &stopping, Pipelined::<Watched>::get_ref);
+                let plain = fn_service(|io: Watched| async move {
+                    let (peer, seat) = (io.peer(), Rc::clone(io.seat()));
+                    Ok((Pipelined::new(io, seat), Protocol::Http1, peer))
+                });
+                judged(plain.and_then(http.map_err(drop)), &connections)
+            }),
+            Some(mut tls) => {
+                tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+                builder.listen("https", listener, move || {
+                    let http = http(app(), entrance, &stopping, under_tls);
+                    let secured = Acceptor::new(tls.clone())
+                        .map_err(|_: TlsError<_, _>| ())
+                        .map(|io: TlsStream<Watched>| {
+                            let watched = io.get_ref().0;
+                            let (peer, seat) = (watched.peer(), Rc::clone(watched.seat()));
+                            (Pipelined::new(io, seat), Protocol::Http1, peer)
+                        });
+                    judged(secured.and_then(http.map_err(drop)), &connections)
+                })
+            }
+        };
+        Ok((address, builder?.run()))
+    }
+}
+
+fn under_tls(io: &Pipelined<TlsStream<Watched>>) -> &Watched {
+    io.get_ref().get_ref().0
+}
+
+/// The service of HTTP over connections of some kind.
+fn http<T, I, S, B>(
+    app: I,
+    entrance: Entrance,
+    stopping: &GracefulShutdownSignal,
+    under: fn(&T) -> &Watched,
+) -> impl ServiceFactory<
+    (T, Protocol, Option<SocketAddr>),
+    Config = (),
+    Response = (),
+    Error = DispatchError,
+    InitError = (),
+> + use<T, I, S, B>
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+    I: IntoServiceFactory<S, Request>,
+    S: ServiceFactory<Request, Config = AppConfig> + 'static,
+    S::Error: Into<Error> + 'static,
+    S::InitError: fmt::Debug,
+    S::Response: Into<Response<B>> + 'static,
+    <S::Service as Service<Request>>::Future: 'static,
+    S::Service: 'static,
+    B: MessageBody + 'static,
+{
+    let app = app
+        .into_factory()
+        .map_err(|error| error.into().error_response());
+    let stopping = stopping.clone();
+    HttpService::build()
+        .graceful_shutdown_signal(move || {
+            let stopping = stopping.clone();
+            async move { stopping.notified().await }
+        })
+        .client_disconnect_timeout(DISCONNECTING)
+        // A caller who has hung up wants no answer: what is done for it alone is dropped.
+        .h1_allow_half_closed(false)
+        .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
+        .local_addr(entrance.address)
+        .on_connect_ext(move |io: &T, data: &mut Extensions| {
+            let io = under(io);
+            data.insert(Rc::clone(io.seat()));
+            data.insert(entrance);
+            socket::prepare(io.tcp(), entrance.secure, data);
+        })
+        .finish(map_config(app, |()| AppConfig::default()))
+}
+
+/// The same service for connections that are judged before it, and while it has them.
+fn judged<S>(
+    service: S,
+    connections: &Arc<Connections>,
+) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = (), InitError = ()> + use<S>
+where
+    S: ServiceFactory<Watched, Config = (), Response = (), Error = (), InitError = ()>,
+    <S::Service as Service<Watched>>::Future: 'static,
+{
+    let connections = Arc::clone(connections);
+    apply_fn_factory(service, move |io: TcpStream, service: &S::Service| {
+        let carried = connections.admit(io).map(|io| {
+            let seat = Rc::clone(io.seat());
+            seat.watch(service.call(io))
+        });
+        async move {
+            match carried {
+                Some(carried) => carried.await.unwrap_or(Ok(())),
+                None => Ok(()),
+            }
+        }
+    })
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(socket2::Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,120 @@
+//! What of this folder is fuzzed without a server around it: the passes over what clients send before it is decoded.
+
+use livekit_protocol as proto;
+use prost::Message as _;
+
+use super::shapes::Shaped as _;
+use super::token::{Claims, Keys};
+use super::{admission, offers, token, wire};
+use crate::fuzzing::{Target, binary, text};
+
+/// The targets of this folder.
+pub(crate) const TARGETS: [Target; 5] = [
+    text("room_description", description, descriptions),
+    binary("room_signal", signal, signals),
+    binary("room_join_request", join_request, join_requests),
+    binary("room_data_packet", data_packet, data_packets),
+    text("room_token", room_token, room_tokens),
+];
+
+fn description(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    if let Ok(reduced) = offers::reduce(&text) {
+        assert!(!reduced.text.contains("\na=candidate"), "{}", reduced.text);
+        let _again = offers::reduce(&reduced.text);
+    }
+}
+
+fn descriptions() -> Vec<Vec<u8>> {
+    let audio = "v=0\r\no=- 1 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0 1\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111 63\r\n\
+        c=IN IP4 0.0.0.0\r\na=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuvwx\r\na=setup:actpass\r\na=mid:0\r\na=sendonly\r\n\
+        a=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1\r\na=rtpmap:63 red/48000/2\r\n\
+        a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\na=ssrc:7 cname:x\r\n\
+        m=video 9 UDP/TLS/RTP/SAVPF 96 97\r\na=mid:1\r\na=recvonly\r\na=rtpmap:96 VP8/90000\r\na=rtpmap:97 rtx/90000\r\na=fmtp:97 apt=96\r\n";
+    vec![audio.as_bytes().to_vec()]
+}
+
+fn signal(input: &[u8]) {
+    let _read = proto::SignalRequest::read(input);
+    let _json = wire::check_json(input);
+}
+
+fn signals() -> Vec<Vec<u8>> {
+    use proto::signal_request::Message;
+    let metadata = proto::UpdateParticipantMetadata {
+        metadata: "m".to_owned(),
+        attributes: [("a".to_owned(), "b".to_owned())].into(),
+        ..Default::default()
+    };
+    let track = proto::AddTrackRequest {
+        cid: "mine".to_owned(),
+        layers: vec![proto::VideoLayer::default(); 3],
+        ..Default::default()
+    };
+    [
+        Message::UpdateMetadata(metadata),
+        Message::AddTrack(track),
+        Message::Ping(1),
+    ]
+    .map(|message| {
+        let message = Some(message);
+        proto::SignalRequest { message }.encode_to_vec()
+    })
+    .to_vec()
+}
+
+fn join_request(input: &[u8]) {
+    let _read = admission::decode_join_request(input);
+}
+
+fn join_requests() -> Vec<Vec<u8>> {
+    let request = proto::JoinRequest {
+        metadata: "m".to_owned(),
+        participant_attributes: [("a".to_owned(), "b".to_owned())].into(),
+        add_track_requests: vec![proto::AddTrackRequest::default()],
+        ..Default::default()
+    };
+    let wrapped = proto::WrappedJoinRequest {
+        join_request: request.encode_to_vec(),
+        ..Default::default()
+    };
+    vec![wrapped.encode_to_vec()]
+}
+
+fn data_packet(input: &[u8]) {
+    let _read = proto::DataPacket::read(input);
+}
+
+fn data_packets() -> Vec<Vec<u8>> {
+    let user = proto::UserPacket {
+        payload: b"hello".to_vec(),
+        topic: Some("t".to_owned()),
+        ..Default::default()
+    };
+    let packet = proto::DataPacket {
+        value: Some(proto::data_packet::Value::User(user)),
+        destination_identities: vec!["ann".to_owned()],
+        ..Default::default()
+    };
+    vec![packet.encode_to_vec()]
+}
+
+fn keys() -> Keys {
+    Keys::new([("key", "a secret of at least thirty-two bytes")])
+}
+
+fn room_token(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let _claims = token::verify(&text, &keys(), 1_000);
+}
+
+fn room_tokens() -> Vec<Vec<u8>> {
+    let claims = Claims {
+        iss: "key".to_owned(),
+        ..Claims::default()
+    };
+    token::mint(&claims, &keys())
+        .into_iter()
+        .map(String::into_bytes)
+        .collect()
+}

@@ -1,0 +1,101 @@
+//! Rooms that calls have made of which nobody knows yet whether they are from where they say.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use livekit_protocol as proto;
+use proto::signal_request::Message as Request;
+
+use super::super::local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
+use super::super::{ConnectionId, Route};
+use super::Bench;
+
+/// Neither says nor hears anything.
+#[derive(Debug)]
+struct Silent;
+
+impl LocalMedia for Silent {
+    fn awake(&self) {}
+
+    fn next_frame(&self) -> Option<LocalFrame> {
+        None
+    }
+
+    fn next_message(&self) -> Option<(Delivery, Bytes)> {
+        None
+    }
+
+    fn hear(&self, _track: &str, _packet: LocalPacket) {}
+
+    fn receive(&self, _delivery: Delivery, _message: &Bytes) -> bool {
+        true
+    }
+}
+
+/// Somebody calls into the room.
+fn call(bench: &mut Bench, identity: &str) -> ConnectionId {
+    let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
+    admission.route = Route::OneConnection;
+    bench.connections += 1;
+    let connection = ConnectionId(bench.connections);
+    let (world, now) = (&mut bench.world, bench.now);
+    world.connect_local(connection, admission, Arc::new(Silent), now);
+    bench.collect();
+    connection
+}
+
+fn hang_up(bench: &mut Bench, call: ConnectionId) {
+    bench.ask(call, Request::Leave(proto::LeaveRequest::default()));
+}
+
+fn rooms(bench: &Bench) -> usize {
+    bench.world.list_rooms(&[]).len()
+}
+
+#[test]
+fn a_call_that_nobody_has_acknowledged_leaves_no_room_behind() {
+    let mut bench = Bench::new(|_| ());
+    for _ in 0..3 {
+        let caller = call(&mut bench, "caller");
+        hang_up(&mut bench, caller);
+        assert_eq!(rooms(&bench), 0);
+        let caller = call(&mut bench, "caller");
+        bench.world.disconnected(caller, bench.now);
+        assert_eq!(rooms(&bench), 0);
+    }
+    // The room goes with the last of several.
+    let first = call(&mut bench, "first");
+    let second = call(&mut bench, "second");
+    hang_up(&mut bench, first);
+    assert_eq!(rooms(&bench), 1);
+    hang_up(&mut bench, second);
+    assert_eq!(rooms(&bench), 0);
+}
+
+#[test]
+fn a_room_stays_for_a_while_that_is_more_than_such_a_calls() {
+    for case in ["kept", "somebody else", "there before", "made meanwhile"] {
+        let mut bench = Bench::new(|_| ());
+        let request = proto::CreateRoomRequest {
+            name: "kitchen".into(),
+            ..Default::default()
+        };
+        if case == "there before" {
+            bench.world.create_room(&request, bench.now).unwrap();
+        }
+        let caller = call(&mut bench, "caller");
+        match case {
+            "kept" => bench.world.keep_room("kitchen").unwrap(),
+            "somebody else" => {
+                let other = bench.join("other");
+                hang_up(&mut bench, other);
+            }
+            "made meanwhile" => drop(bench.world.create_room(&request, bench.now).unwrap()),
+            _ => {}
+        }
+        hang_up(&mut bench, caller);
+        assert_eq!(rooms(&bench), 1, "{case}");
+        bench.pass(std::time::Duration::from_secs(21));
+        assert_eq!(rooms(&bench), 0, "{case}");
+    }
+}

@@ -1,0 +1,59 @@
+//! The settings of this process, when they go together. What each may be on its own its declaration says
+//! ([`crate::config`]); what they may not be together is known by whoever they are for.
+
+use std::path::Path;
+
+use crate::config::{Config, ConfigError, Settings};
+use crate::{auth, hooks, providers, webhooks};
+
+/// Reads the settings of this process: see [`Config::load`]. Settings that do not go together are mistakes, too.
+pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Config, ConfigError> {
+    let config = Config::load(flags, file)?;
+    match contradictions(&config.settings) {
+        problems if problems.is_empty() => Ok(config),
+        problems => Err(ConfigError(problems)),
+    }
+}
+
+/// What is wrong with settings of which each is right.
+fn contradictions(settings: &Settings) -> Vec<String> {
+    let mut problems = auth::problems(&settings.auth);
+    let server = &settings.server;
+    if server.tls_cert.is_some() != server.tls_key.is_some() {
+        problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
+    }
+    problems.extend(webhooks::problems(settings));
+    problems.extend(hooks::problems(settings));
+    problems.extend(providers::s3::problems(&settings.recording));
+    problems.extend(providers::livekit::problems(&settings.rtc, &settings.sip));
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn problems(name: &str, text: &str) -> Vec<String> {
+        let environment = HashMap::from([(name.to_owned(), text.to_owned())]);
+        let config = Config::from_sources(&[], &environment, None).unwrap();
+        contradictions(&config.settings)
+    }
+
+    #[test]
+    fn a_socket_cannot_need_a_token_where_nobody_does() {
+        let problems = problems("AUTH_SOCKET", "required");
+        assert!(problems[0].starts_with("auth.socket: "), "{problems:?}");
+    }
+
+    #[test]
+    fn a_server_that_cannot_lock_its_doors_does_not_start_when_told_to() {
+        assert!(!problems("AUTH_REQUIRED", "true").is_empty());
+    }
+
+    #[test]
+    fn the_defaults_go_together() {
+        let config = Config::from_sources(&[], &HashMap::new(), None).unwrap();
+        assert_eq!(contradictions(&config.settings), Vec::<String>::new());
+    }
+}
