@@ -45,7 +45,11 @@ fn free(port: u16) -> bool {
     UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok()
 }
 
-/// Waits until somebody listens at this port. Looks instead of trying, which would take the port away.
+/// How the kernel's table of TCP sockets writes that one listens.
+const LISTENS: &str = "0A";
+
+/// Waits until somebody listens at this port. Looks instead of trying, which would take the port away. Connections that
+/// rest at the port of a server that has ended are not one that listens.
 pub async fn listened(table: &str, port: u16) {
     let wanted = format!(":{port:04X}");
     let listening = || {
@@ -54,8 +58,9 @@ pub async fn listened(table: &str, port: u16) {
         });
         let sockets = four + &six;
         sockets.lines().any(|line| {
-            let local = line.split_whitespace().nth(1);
-            local.is_some_and(|local| local.ends_with(&wanted))
+            let mut columns = line.split_whitespace().skip(1);
+            let local = columns.next().is_some_and(|local| local.ends_with(&wanted));
+            local && (table != "tcp" || columns.nth(1) == Some(LISTENS))
         })
     };
     eventually(&format!("nobody listens at {table} port {port}"), listening).await;
