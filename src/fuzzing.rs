@@ -2,12 +2,8 @@
 //! is really sent. `./test` runs a seeded sample of changed samples through every target; `fuzz/` hands the same functions to
 //! libFuzzer. A target fails by panicking; the bounds of bytes and time are the parsers' own, so none is added here.
 //!
-//! The targets of embedded rooms that need a whole server around them are in `rooms::tests::fuzz`.
+//! The targets of embedded rooms that need a whole server around them are in `src/rooms/tests/fuzz`.
 
-#[cfg(test)]
-pub(crate) mod mutation;
-#[cfg(test)]
-pub(crate) mod rounds;
 #[cfg(test)]
 mod tests;
 
@@ -23,18 +19,7 @@ use crate::audio::decode::{FileDecoder, FileLimits, StreamDecoder};
 use crate::audio::ogg::{OggOpusWriter, OpusHead};
 use crate::audio::{AudioFormat, Channels, Encoding, SampleRate};
 use crate::http::fuzzing as http;
-
-/// A parser, and what it is given in earnest.
-pub struct Target {
-    /// Its name, and that of its file in `fuzz/fuzz_targets`.
-    pub name: &'static str,
-    /// Takes anything, and may only return.
-    pub run: fn(&[u8]),
-    /// What well-behaved peers send.
-    pub samples: fn() -> Vec<Vec<u8>>,
-    /// Whether lines and numbers are worth changing as such.
-    pub is_text: bool,
-}
+use vivavoce_core::fuzzing::{Target, binary, text};
 
 /// Chunks of sound that are decoded of one input: a few bytes of Opus may be minutes.
 const MOST_CHUNKS: usize = 256;
@@ -55,36 +40,10 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
     const ALL: [&[Target]; 4] = [
         &TARGETS,
         &crate::rooms::fuzzing::TARGETS,
-        &crate::telephony::agent::fuzz::TARGETS,
-        &crate::telephony::media::fuzz::TARGETS,
+        &crate::telephony::agent::fuzzing::TARGETS,
+        &crate::telephony::media::fuzzing::TARGETS,
     ];
     ALL.into_iter().flatten()
-}
-
-/// A target for text.
-pub(crate) const fn text(
-    name: &'static str,
-    run: fn(&[u8]),
-    samples: fn() -> Vec<Vec<u8>>,
-) -> Target {
-    Target {
-        name,
-        run,
-        samples,
-        is_text: true,
-    }
-}
-
-/// A target for bytes.
-pub(crate) const fn binary(
-    name: &'static str,
-    run: fn(&[u8]),
-    samples: fn() -> Vec<Vec<u8>>,
-) -> Target {
-    Target {
-        is_text: false,
-        ..text(name, run, samples)
-    }
 }
 
 /// Runs the target of a name, for libFuzzer.

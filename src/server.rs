@@ -1,5 +1,7 @@
 //! Puts the server together from the settings, and runs it until it is told to stop.
 
+#[cfg(test)]
+mod providers_page;
 mod rooms;
 pub mod settings;
 

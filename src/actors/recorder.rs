@@ -16,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
-use crate::audio::ogg::{OggError, OggOpusWriter, OpusHead};
-use crate::audio::opus::{
+use vivavoce_audio::ogg::{OggError, OggOpusWriter, OpusHead};
+use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames,
     has_rate, silent_packets,
 };
-use crate::audio::timeline::{Piece, Timeline};
-use crate::audio::{Channels, Layout, Pcm, SampleRate};
-use crate::recordings::journal::Journal;
-use crate::recordings::writing::{Job, LATE, Writers};
-use crate::recordings::{Line, Metadata, RecordingSettings};
+use vivavoce_audio::timeline::{Piece, Timeline};
+use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
+use vivavoce_recordings::journal::Journal;
+use vivavoce_recordings::writing::{Job, LATE, Writers};
+use vivavoce_recordings::{Line, Metadata, RecordingSettings};
 
 /// How often the task looks what is due.
 const TICK: Duration = Duration::from_millis(50);
@@ -94,7 +94,7 @@ impl Tap {
     }
 
     /// What was understood.
-    pub fn note_final(&self, result: &crate::actors::session::turn::SttResult) {
+    pub fn note_final(&self, result: &vivavoce_seams::SttResult) {
         self.note(|at_ms| Line::Heard { at_ms, result }.to_json());
     }
 

@@ -1,60 +1,10 @@
 //! Whose things somebody may touch. Code that reaches for a room, a recording, a session or a hook is given an
 //! [`Access`], and asks it about the owner; where that comes from is a matter of this folder alone.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use super::owner::Principal;
-use crate::quotas::Party;
-
-/// The longest tenant id, in bytes.
-const MAX_ID_BYTES: usize = 256;
-
-/// A tenant's id: 1–256 bytes without control characters. Never a metric label.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct TenantId(Arc<str>);
-
-/// A text that is no tenant id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be 1 to {MAX_ID_BYTES} bytes without control characters")]
-pub struct InvalidTenant;
-
-impl TenantId {
-    /// The id of this name.
-    pub fn new(id: &str) -> Result<Self, InvalidTenant> {
-        let good = (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
-        good.then(|| Self(id.into())).ok_or(InvalidTenant)
-    }
-
-    /// Its text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for TenantId {
-    type Error = InvalidTenant;
-
-    fn try_from(id: String) -> Result<Self, InvalidTenant> {
-        Self::new(&id)
-    }
-}
-
-impl From<TenantId> for String {
-    fn from(id: TenantId) -> Self {
-        id.as_str().to_owned()
-    }
-}
-
-impl fmt::Debug for TenantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tenant {:?}", self.as_str())
-    }
-}
+use vivavoce_core::party::{Party, TenantId};
 
 /// Whose thing of a name is wanted, where several may have one of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,23 +66,24 @@ impl Access {
     }
 
     /// A tenant.
-    pub(super) const fn tenant_only(tenant: TenantId) -> Self {
+    pub(crate) const fn tenant_only(tenant: TenantId) -> Self {
         Self(Scope::Tenant(tenant), Counted(None))
     }
 
     /// A tenant of this name.
-    #[cfg(test)]
-    pub(crate) fn of_tenant(id: &str) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    #[expect(clippy::missing_panics_doc, reason = "for tests alone")]
+    pub fn of_tenant(id: &str) -> Self {
         Self::tenant_only(TenantId::new(id).expect("a name"))
     }
 
     /// A session of somebody without a tenant while authentication is on: what a tenant owns is not for it.
-    pub(crate) const fn operator_session() -> Self {
+    pub const fn operator_session() -> Self {
         Self(Scope::Operator, Counted(None))
     }
 
     /// A session without a token while authentication is on: what has an owner is not for it.
-    pub(crate) const fn public() -> Self {
+    pub const fn public() -> Self {
         Self(Scope::Public, Counted(None))
     }
 
@@ -217,13 +168,5 @@ mod tests {
             Access::anonymous().counted_by(Some(address)),
             Access::anonymous()
         );
-    }
-
-    #[test]
-    fn a_tenant_has_a_name() {
-        for id in ["", "a\nb", &"x".repeat(257)] {
-            assert_eq!(TenantId::new(id), Err(InvalidTenant), "{id:?}");
-        }
-        assert_eq!(TenantId::new("Ärzte e.V.").unwrap().as_str(), "Ärzte e.V.");
     }
 }

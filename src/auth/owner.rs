@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::access::{Access, TenantId};
-use crate::quotas::Party;
+use super::access::Access;
+use vivavoce_core::party::TenantId;
+use vivavoce_core::party::Party;
 
 /// The key of the tenant, and the one that keeps a room for the operator.
 const TENANT: &str = "auth_id";

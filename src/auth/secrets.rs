@@ -5,7 +5,7 @@ use std::fmt;
 
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use super::access::TenantId;
+use vivavoce_core::party::TenantId;
 use super::token::{Holder, Token};
 
 /// A digest in machine words: compared byte by byte in constant time it costs many times as much.

@@ -16,13 +16,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::access::TenantId;
+use vivavoce_core::party::TenantId;
 use super::decisions::{Decisions, Key};
 use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
-use crate::config::HttpUrl;
-use crate::outgoing::Authorities;
+use vivavoce_config::HttpUrl;
+use vivavoce_core::outgoing::Authorities;
 
 /// The constant issuer marker.
 const SUBJECT: &str = "service-auth";

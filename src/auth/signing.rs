@@ -102,11 +102,11 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// A key that signs.
-pub(crate) struct Key(Box<dyn Signer>);
+pub struct Key(Box<dyn Signer>);
 
 impl Key {
     /// The first private key in a PEM text.
-    pub(crate) fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         // The causes quote lines of the file.
         let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::NotPem)?;
         let key = any_supported_type(&der).map_err(|_| KeyError::Kind)?;
@@ -118,12 +118,12 @@ impl Key {
     }
 
     /// Whether it signs RS256, and not ES256.
-    pub(crate) fn is_rsa(&self) -> bool {
+    pub fn is_rsa(&self) -> bool {
         self.0.scheme() == SignatureScheme::RSA_PKCS1_SHA256
     }
 
     /// A signed token with these claims.
-    pub(crate) fn sign(&self, claims: &[u8]) -> Option<String> {
+    pub fn sign(&self, claims: &[u8]) -> Option<String> {
         let elliptic = !self.is_rsa();
         let header: &[u8] = if elliptic {
             br#"{"alg":"ES256","typ":"JWT"}"#

@@ -10,7 +10,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::AuthError;
-use super::access::TenantId;
+use vivavoce_core::party::TenantId;
 
 /// Where a token may be in a request.
 #[derive(Clone)]

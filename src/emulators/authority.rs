@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tempfile::TempDir;
 
-use crate::http::tls::{self, TlsError};
+use vivavoce_core::listener_tls::{self as tls, TlsError};
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]

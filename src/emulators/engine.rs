@@ -15,10 +15,10 @@ use super::clock;
 use super::faults::Effect;
 use super::tone_words::{Listener, number_of};
 use super::visit::Visit;
-use crate::audio::decode::{DecodeError, StreamDecoder};
-use crate::audio::encode::EncodeError;
-use crate::audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate, linear16};
-use crate::providers::{
+use vivavoce_audio::decode::{DecodeError, StreamDecoder};
+use vivavoce_audio::encode::EncodeError;
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate, linear16};
+use vivavoce_seams::{
     AudioSink, ProviderError, SpeechToText, SttEvent, SttRequest, TextToSpeech, Transcript, Word,
 };
 
@@ -374,7 +374,7 @@ impl Local {
     async fn open(stt: &dyn SpeechToText) -> Result<Self, ProviderError> {
         let stream = stt
             .open(SttRequest {
-                party: crate::quotas::Party::Operator,
+                party: vivavoce_core::party::Party::Operator,
                 language: "en-US".to_owned(),
                 model: String::new(),
                 punctuation: true,

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::outlet::{Ends, GOODBYE, Gone, Outlet};
 use super::visit::Visit;
-use crate::http::socket::{FrameError, Frames, Input};
+use vivavoce_socket::{FrameError, Frames, Input};
 
 /// Messages that may wait for the vendor's code.
 const WAITING: usize = 64;
@@ -197,7 +197,7 @@ impl Reader {
         {
             self.frames.push(&chunk);
             loop {
-                match self.frames.next() {
+                match self.frames.next_frame() {
                     Ok(Some(input)) => {
                         if self.input(input).await.is_err() {
                             return;

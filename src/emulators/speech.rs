@@ -11,11 +11,11 @@ use super::engine::{Engine, EngineError, spoken_words};
 use super::faults::Effect;
 use super::tone_words::{GAP, WORD, number_of, speak_with_gap};
 use super::visit::Visit;
-use crate::audio::decode::StreamDecoder;
-use crate::audio::encode::{Encoded, StreamEncoder};
-use crate::audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
-use crate::providers::{TextToSpeech, TtsEvent, TtsRequest};
-use crate::sentences::spoken_lines;
+use vivavoce_audio::decode::StreamDecoder;
+use vivavoce_audio::encode::{Encoded, StreamEncoder};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
+use vivavoce_seams::{TextToSpeech, TtsEvent, TtsRequest};
+use vivavoce_core::sentences::spoken_lines;
 
 /// The sound in one piece.
 const PIECE: Duration = Duration::from_millis(100);
@@ -329,7 +329,7 @@ impl Mouth {
 async fn synthesised(tts: &dyn TextToSpeech, line: &str, rate: f64) -> Result<Pcm, EngineError> {
     let rates = tts.speaks().speaking_rates;
     let request = TtsRequest {
-        party: crate::quotas::Party::Operator,
+        party: vivavoce_core::party::Party::Operator,
         voice_id: None,
         model: String::new(),
         speaking_rate: rate.clamp(*rates.start(), *rates.end()),

@@ -16,7 +16,7 @@ use super::speech::Saying;
 use super::tone_words::{GAP, WORD, speak};
 use super::visit::Record;
 use super::*;
-use crate::audio::{AudioFormat, Encoding, SampleRate, linear16};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate, linear16};
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, RATE);

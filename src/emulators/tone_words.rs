@@ -13,7 +13,7 @@ use std::f64::consts::TAU;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::audio::{Layout, Resampler, SampleRate};
+use vivavoce_audio::{Layout, Resampler, SampleRate};
 
 /// How many numbers there are, from 0 on.
 pub const NUMBERS: u16 = 10_000;
@@ -354,9 +354,9 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::companding::Law;
-    use crate::audio::convert::Converter;
-    use crate::audio::{AudioFormat, Encoding, linear16};
+    use vivavoce_audio::companding::Law;
+    use vivavoce_audio::convert::Converter;
+    use vivavoce_audio::{AudioFormat, Encoding, linear16};
     use proptest::prelude::*;
 
     fn said(numbers: impl IntoIterator<Item = u16>, rate: SampleRate) -> Vec<i16> {

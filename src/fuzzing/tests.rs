@@ -1,6 +1,6 @@
 //! A seeded sample of every target, and that `fuzz/` has a file for each.
 
-use super::rounds::fuzz;
+use vivavoce_core::fuzzing::rounds::fuzz;
 use super::targets;
 
 /// Changed samples of each target in an ordinary run.

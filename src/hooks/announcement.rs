@@ -9,7 +9,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::host::Host;
-use crate::providers::rooms::telephone::attribute;
+use vivavoce_seams::rooms::telephone::attribute;
 
 /// The headers that say which host was called, the first one that names one.
 const CALLED: [&str; 2] = ["sip.h.x-to-ip", "sip.h.to"];

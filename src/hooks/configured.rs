@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::host::Host;
 use super::table::Hook;
 use super::url::check_url;
-use crate::auth::TenantId;
-use crate::config::{JsonText, Secret, Settings};
-use crate::outgoing::reach::Reach;
-use crate::webhooks::{HookKeys, MIN_SECRET_BYTES};
+use vivavoce_auth::TenantId;
+use vivavoce_config::{JsonText, Secret, Settings};
+use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_webhooks::{HookKeys, MIN_SECRET_BYTES};
 
 /// See the module.
 #[derive(Clone, Default)]

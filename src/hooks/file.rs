@@ -97,7 +97,7 @@ mod tests {
 
     use super::super::host::Host;
     use super::*;
-    use crate::auth::TenantId;
+    use vivavoce_auth::TenantId;
 
     fn added() -> Added {
         let hook = |host: &str, owner: Option<&str>| Hook {

@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::Hooks;
 use super::announcement::called_host;
-use crate::auth::{Owner, TenantId};
-use crate::config::JsonText;
-use crate::phone::PhoneNumber;
+use vivavoce_auth::{Owner, TenantId};
+use vivavoce_config::JsonText;
+use vivavoce_core::phone::PhoneNumber;
 
 /// Numbers and whose they are.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ mod tests {
     use super::super::configured::Configured;
     use super::super::{Host, Wish};
     use super::*;
-    use crate::auth::Access;
+    use vivavoce_auth::Access;
 
     fn read(json: Value) -> Result<TenantNumbers, Vec<String>> {
         TenantNumbers::read(Some(&JsonText(json)))

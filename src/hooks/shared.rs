@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::table::{Added, Change, Hook};
-use crate::config::Secret;
+use vivavoce_config::Secret;
 
 /// The hash, and its field for the version, which cannot be a host.
 const KEY: &str = "vivavoce:hooks";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::configured::{Configured, Own};
 use super::host::Host;
 use super::url::check_url;
-use crate::auth::{Access, TenantId};
+use vivavoce_auth::{Access, TenantId};
 
 /// Hooks that were added, in all and of one tenant.
 pub const MOST_HOOKS: usize = 10_000;
@@ -308,7 +308,7 @@ fn invalid(field: &str, problem: &str) -> HookError {
 mod owner {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-    use crate::auth::TenantId;
+    use vivavoce_auth::TenantId;
 
     #[expect(clippy::ref_option, reason = "as serde calls it")]
     pub(super) fn serialize<S: Serializer>(

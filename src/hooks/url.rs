@@ -2,7 +2,7 @@
 
 use ::url::Url;
 
-use crate::outgoing::reach::Reach;
+use vivavoce_core::outgoing::reach::Reach;
 
 /// The longest address, in bytes.
 pub const LONGEST_URL: usize = 2_048;

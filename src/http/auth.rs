@@ -14,7 +14,7 @@ use super::entries::{Callers, Handling};
 use super::error::{ApiError, Code};
 use super::limits::{self, Limits};
 use super::state::AppState;
-use crate::auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
+use vivavoce_auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
 
 /// A handler that anybody may reach.
 pub fn public<F, Args>(handler: F) -> Handling
@@ -42,17 +42,20 @@ where
 pub trait BeginsWithAccess {}
 
 macro_rules! begins_with_access {
-    ($(($($other:ident)*))+) => { $(impl<$($other),*> BeginsWithAccess for (Access, $($other,)*) {})+ };
+    ($(($($other:ident)*))+) => { $(impl<$($other),*> BeginsWithAccess for (Entered, $($other,)*) {})+ };
 }
 
 begins_with_access!(()(A)(A B)(A B C)(A B C D)(A B C D E));
 
-impl FromRequest for Access {
+/// Whoever has come through the middleware, as handlers take it.
+pub struct Entered(pub Access);
+
+impl FromRequest for Entered {
     type Error = ApiError;
     type Future = Ready<Result<Self, ApiError>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        let access = request.extensions().get().cloned();
+        let access = request.extensions().get().cloned().map(Self);
         ready(access.ok_or_else(|| ApiError::new(Code::Internal, "nobody asked who is there")))
     }
 }

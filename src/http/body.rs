@@ -17,9 +17,9 @@ use super::connections::AwaitedClient;
 use super::entries::{Reads, bounds};
 use super::error::{ApiError, Code};
 use super::limits::Limits;
-use crate::json;
-use crate::shared_limit::Exceeded;
-use crate::telemetry::metrics;
+use vivavoce_core::json;
+use vivavoce_quotas::shared_limit::Exceeded;
+use vivavoce_telemetry::metrics;
 
 /// The largest body of any request.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
@@ -224,9 +224,9 @@ fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::http::entries::{Bounds, Callers};
-    use crate::quotas::Quotas;
+    use vivavoce_config::Config;
+    use crate::entries::{Bounds, Callers};
+    use vivavoce_quotas::Quotas;
     use actix_web::HttpMessage;
     use actix_web::test::TestRequest;
     use futures_util::stream;

@@ -9,6 +9,7 @@ use actix_web::middleware::Next;
 use actix_web::{HttpResponse, web};
 
 use super::requests;
+pub use vivavoce_socket::Origins;
 
 /// What a page may send, beside what every page may.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
@@ -25,43 +26,16 @@ const VARY_PREFLIGHT: HeaderValue = HeaderValue::from_static(
 );
 const VARY: HeaderValue = HeaderValue::from_static("origin");
 
-/// Origins of pages that may use this server, as `scheme://host[:port]`.
-#[derive(Debug, Clone, Default)]
-pub struct Origins(Vec<String>);
-
-impl Origins {
-    /// These origins; a slash at the end does not count.
-    pub fn new<'a>(origins: impl IntoIterator<Item = &'a String>) -> Self {
-        let origins = origins
-            .into_iter()
-            .map(|origin| origin.trim_end_matches('/'));
-        Self(origins.map(str::to_owned).collect())
-    }
-
-    /// Whether pages of this origin may.
-    pub fn contains(&self, origin: &str) -> bool {
-        self.0
-            .iter()
-            .any(|listed| listed.eq_ignore_ascii_case(origin))
-    }
-
-    /// The request's origin if its pages may.
-    fn listed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let origin = headers.get(header::ORIGIN)?;
-        self.contains(origin.to_str().ok()?).then(|| origin.clone())
-    }
-}
-
 /// The middleware that answers preflights of pages that may, and tells browsers that they may show answers to them.
 pub async fn allow(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse, actix_web::Error> {
     let origins = request.app_data::<web::Data<Origins>>();
-    let Some(origins) = origins.filter(|origins| !origins.0.is_empty()) else {
+    let Some(origins) = origins.filter(|origins| !origins.is_empty()) else {
         return next.call(request).await;
     };
-    let origin = origins.listed(request.headers());
+    let origin = listed(origins, request.headers());
     let preflight = request.method() == Method::OPTIONS
         && request
             .headers()
@@ -89,4 +63,12 @@ fn preflight_answer(origin: HeaderValue) -> HttpResponse {
         .insert_header((header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS))
         .insert_header((header::VARY, VARY_PREFLIGHT))
         .finish()
+}
+
+/// The request's origin if its pages may.
+fn listed(origins: &Origins, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    origins
+        .contains(origin.to_str().ok()?)
+        .then(|| origin.clone())
 }

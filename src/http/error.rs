@@ -9,10 +9,10 @@ use actix_web::{HttpResponse, ResponseError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::auth::AuthError;
-use crate::providers::{ErrorKind, ProviderError};
-use crate::quotas::{Kind, Refused};
-use crate::synthesis::SynthesisError;
+use vivavoce_auth::AuthError;
+use vivavoce_seams::{ErrorKind, ProviderError};
+use vivavoce_quotas::{Kind, Refused};
+use vivavoce_synthesis::SynthesisError;
 
 /// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those
 /// of authentication are in lower case, as the specification has them.

@@ -1,7 +1,7 @@
 //! Checks of single fields that several endpoints share; each failure names its field.
 
 use super::error::{ApiError, Code};
-use crate::phone::PhoneNumber;
+use vivavoce_core::phone::PhoneNumber;
 
 /// The longest name or identity, in characters.
 pub const MAX_NAME_CHARS: usize = 256;

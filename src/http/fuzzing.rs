@@ -4,7 +4,7 @@ use actix_web::http::header::{FORWARDED, HeaderMap, HeaderValue};
 
 use super::peer::{TrustedProxies, X_FORWARDED_FOR};
 use super::recording;
-use super::socket::Frames;
+use vivavoce_socket::Frames;
 
 /// The bytes of a connection, in pieces whose size the first byte says.
 pub fn frames(input: &[u8]) {
@@ -14,7 +14,7 @@ pub fn frames(input: &[u8]) {
     let mut frames = Frames::default();
     for piece in bytes.chunks(1 + usize::from(*size)) {
         frames.push(piece);
-        while let Ok(Some(_)) = frames.next() {}
+        while let Ok(Some(_)) = frames.next_frame() {}
         let _held = frames.unfinished();
     }
 }

@@ -11,8 +11,8 @@ use actix_web::middleware::Next;
 use actix_web::{HttpRequest, ResponseError, web};
 
 use super::error::{ApiError, Code};
-use crate::config::Settings;
-use crate::host_name::{Host, host_name};
+use vivavoce_config::Settings;
+use vivavoce_core::host_name::{Host, host_name};
 
 /// The names by which a server may be asked for.
 #[derive(Debug, Clone, Default)]
@@ -70,7 +70,7 @@ pub async fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use vivavoce_config::Config;
     use actix_web::test::TestRequest;
     use std::collections::HashMap;
 

@@ -22,11 +22,11 @@ use governor::state::keyed::DashMapStateStore;
 use super::connections;
 use super::error::{ApiError, Code};
 use super::peer::TrustedProxies;
-use crate::auth::{Access, TenantId};
-use crate::config::Settings;
-use crate::quotas::{self, Party, Quotas};
-use crate::shared_limit::{Exceeded, Permit, SharedLimit, Size};
-use crate::telemetry::metrics;
+use vivavoce_auth::{Access, TenantId};
+use vivavoce_config::Settings;
+use vivavoce_quotas::{self as quotas, Party, Quotas};
+use vivavoce_quotas::shared_limit::{Exceeded, Permit, SharedLimit, Size};
+use vivavoce_telemetry::metrics;
 
 /// Paths that are asked by machines, often, and whatever happens.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -343,7 +343,7 @@ impl<K: Eq + Hash> Drop for Share<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use vivavoce_config::Config;
     use actix_web::test::TestRequest;
     use governor::clock::FakeRelativeClock;
     use std::collections::HashMap;

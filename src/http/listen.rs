@@ -26,7 +26,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connections::{Connections, Pipelined, Watched};
-use super::socket;
+use vivavoce_socket as socket;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 1024;

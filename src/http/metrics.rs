@@ -8,13 +8,13 @@ use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpResponse, web};
 
+use crate::auth::Entered;
 use super::auth::public;
 use super::error::{ApiError, Code};
 use super::listen::Listen;
 use super::{AllowedHosts, Connections, at, check_host, observe, track_connections, unknown_path};
-use crate::auth::Access;
-use crate::config::Settings;
-use crate::telemetry::metrics;
+use vivavoce_config::Settings;
+use vivavoce_telemetry::metrics;
 
 /// Where it is.
 pub const PATH: &str = "/metrics";
@@ -24,7 +24,7 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// Answers with all metrics as OpenMetrics text. They are totals of everybody, and by their differences tell a tenant what
 /// the others do: they are for those who run the server.
-pub async fn show(access: Access) -> Result<HttpResponse, ApiError> {
+pub async fn show(Entered(access): Entered) -> Result<HttpResponse, ApiError> {
     if access.tenant().is_some() {
         let message = "the metrics are totals of all tenants; they are shown to callers without a tenant, and to all at metrics.address";
         return Err(ApiError::new(Code::OperatorOnly, message));
@@ -65,14 +65,15 @@ pub fn serve_alone(address: SocketAddr, settings: &Settings) -> io::Result<(Sock
 #[cfg(test)]
 mod tests {
     use actix_web::ResponseError;
+    use vivavoce_auth::Access;
 
     use super::*;
 
     #[actix_web::test]
     async fn totals_of_all_are_shown_to_those_who_run_the_server_and_to_no_tenant() {
-        let page = show(Access::anonymous()).await.unwrap();
+        let page = show(Entered(Access::anonymous())).await.unwrap();
         assert_eq!(page.status(), 200);
-        let refused = show(Access::of_tenant("a")).await.unwrap_err();
+        let refused = show(Entered(Access::of_tenant("a"))).await.unwrap_err();
         assert_eq!(refused.status_code(), 403);
         assert!(refused.to_string().contains("metrics.address"), "{refused}");
     }

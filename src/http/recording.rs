@@ -15,12 +15,13 @@ use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::state::AppState;
-use crate::auth::{Access, Whose};
-use crate::providers::{ByteStream, StoreError};
-use crate::recordings::catalogue::{Found, Kept, Page, Shows};
-use crate::recordings::{Metadata, Recordings};
+use vivavoce_auth::{Access, Whose};
+use vivavoce_seams::{ByteStream, StoreError};
+use vivavoce_recordings::catalogue::{Found, Kept, Page, Shows};
+use vivavoce_recordings::{Metadata, Recordings};
 
 /// When to ask again for a recording that is not finished.
 const NOT_YET: Duration = Duration::from_secs(5);
@@ -64,7 +65,7 @@ impl Of {
 
 /// Gives a recording, or a part of it.
 pub async fn download(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
     of: web::Query<Of>,
@@ -124,7 +125,7 @@ pub async fn download(
 
 /// Gives what was said in a recording, as it is kept: one JSON object a line.
 pub async fn transcript(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
     of: web::Query<Of>,
@@ -161,7 +162,7 @@ fn sized(length: u64, pieces: ByteStream) -> impl MessageBody {
 
 /// Deletes a recording.
 pub async fn delete(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
     of: web::Query<Of>,
@@ -185,7 +186,7 @@ pub async fn delete(
 
 /// Lists recordings: those of tenants first, each in the order of their names.
 pub async fn list(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     wanted: web::Query<Wanted>,
 ) -> Result<web::Json<Page>, ApiError> {

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::limits::{PROBES, path};
-use crate::telemetry::metrics::{self, Answered};
-use crate::telemetry::traces;
+use vivavoce_telemetry::metrics::{self, Answered};
+use vivavoce_telemetry::traces;
 
 /// The request's id, in and out.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

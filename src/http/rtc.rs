@@ -1,5 +1,5 @@
 //! `/rtc/…`: tokens, rooms and participants. What a request must hold is checked here; the rest is the
-//! [`crate::actors::registry::rooms::RoomRegistry`]'s matter.
+//! [`vivavoce_actors::registry::rooms::RoomRegistry`]'s matter.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::auth::Entered;
 use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
 use super::fields::required;
 use super::limits;
 use super::listen::Entrance;
 use super::state::AppState;
-use crate::actors::registry::rooms::{
+use vivavoce_actors::registry::rooms::{
     Admit, CheckSignature, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };
-use crate::auth::Access;
-use crate::providers::{EventError, RoomError, RoomErrorKind, SignedEvent};
+use vivavoce_seams::{EventError, RoomError, RoomErrorKind, SignedEvent};
 
 /// Body of `POST /rtc/token`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -235,7 +235,7 @@ impl From<TrackInfo> for Track {
 
 /// Makes a token for one room.
 pub async fn token(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     http: HttpRequest,
     body: JsonBody<TokenRequest>,
@@ -275,7 +275,7 @@ pub(super) fn own_url(request: &HttpRequest) -> String {
 
 /// Lists rooms.
 pub async fn rooms(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
 ) -> Result<web::Json<RoomList>, ApiError> {
     // A list costs as much as there are rooms, and other requests wait behind it.
@@ -289,7 +289,7 @@ pub async fn rooms(
 
 /// Shows one room.
 pub async fn room(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     name: web::Path<String>,
 ) -> Result<web::Json<RoomDetails>, ApiError> {
@@ -301,7 +301,7 @@ pub async fn room(
 
 /// Removes a participant.
 pub async fn remove(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<RemoveRequest>,
 ) -> Result<web::Json<Removed>, ApiError> {
@@ -323,7 +323,7 @@ pub async fn remove(
 
 /// Mutes or unmutes a track.
 pub async fn mute(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<MuteRequest>,
 ) -> Result<web::Json<MuteAnswer>, ApiError> {

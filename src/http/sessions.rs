@@ -6,13 +6,13 @@ use actix_web::web;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::recording::{Of, several};
 use super::state::AppState;
-use crate::actors::registry::calls::{CallInfo, ListCalls};
-use crate::actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
-use crate::actors::session::StreamId;
-use crate::auth::Access;
+use vivavoce_actors::registry::calls::{CallInfo, ListCalls};
+use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
+use vivavoce_actors::session::StreamId;
 
 /// How long the end of a session may take; longer than its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -35,7 +35,7 @@ pub struct Ended {
 
 /// Lists the sessions that are configured, and the calls.
 pub async fn list(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
 ) -> Result<web::Json<SessionList>, ApiError> {
     let calls = ListCalls {
@@ -49,7 +49,7 @@ pub async fn list(
 
 /// Ends a session, and answers when it has gone.
 pub async fn end(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     name: web::Path<String>,
     of: web::Query<Of>,

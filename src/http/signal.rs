@@ -1,5 +1,5 @@
 //! `/rtc` and `/rtc/v1`: the doors of embedded rooms, where LiveKit clients connect with LiveKit tokens, and `…/validate`
-//! where they ask why a door stayed shut. What their messages mean is [`crate::rooms`]'s matter.
+//! where they ask why a door stayed shut. What their messages mean is [`vivavoce_rooms`]'s matter.
 //!
 //! Pages of any origin may use them: the token says who may come in, as it does at LiveKit. That the answers can be read
 //! by any page matters above all for refusals, which a browser would otherwise report as an unreachable server.
@@ -13,10 +13,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::state::AppState;
 use super::{auth, limits};
-use crate::rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
+use vivavoce_rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
 
 /// The largest message of a client.
-pub const MAX_MESSAGE_BYTES: usize = crate::rooms::limits::SIGNAL_BYTES;
+pub const MAX_MESSAGE_BYTES: usize = vivavoce_rooms::limits::SIGNAL_BYTES;
 /// A client that was sent so much shows that it reads, by the answer to a ping, before it is sent as much again: what it
 /// has not read waits where it is counted.
 const WINDOW_BYTES: usize = 128 << 10;

@@ -9,12 +9,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::auth::Entered;
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::state::AppState;
-use crate::audio::{AudioFormat, Encoding};
-use crate::auth::Access;
-use crate::synthesis::{
+use vivavoce_audio::{AudioFormat, Encoding};
+use vivavoce_auth::Access;
+use vivavoce_synthesis::{
     InvalidField, MAX_TEXT_BYTES, Speech, SpeechConfig, SynthesisError, TtsConfig,
 };
 
@@ -45,7 +46,7 @@ pub struct Query {
 
 /// Answers with the sound of a text.
 pub async fn speak(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     request: HttpRequest,
     query: web::Query<Query>,

@@ -9,17 +9,17 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
-use crate::actors::registry::calls::CallRegistry;
-use crate::actors::registry::hooks::HookRegistry;
-use crate::actors::registry::rooms::RoomRegistry;
-use crate::actors::registry::sessions::SessionRegistry;
-use crate::actors::registry::voices::VoiceRegistry;
-use crate::auth::Authenticator;
-use crate::quotas::FairQueue;
-use crate::recordings::Recordings;
-use crate::rooms::RoomServer;
-use crate::synthesis::Synthesizer;
-use crate::telephony::trunks::Trunks;
+use vivavoce_actors::registry::calls::CallRegistry;
+use vivavoce_actors::registry::hooks::HookRegistry;
+use vivavoce_actors::registry::rooms::RoomRegistry;
+use vivavoce_actors::registry::sessions::SessionRegistry;
+use vivavoce_actors::registry::voices::VoiceRegistry;
+use vivavoce_auth::Authenticator;
+use vivavoce_quotas::FairQueue;
+use vivavoce_recordings::Recordings;
+use vivavoce_rooms::RoomServer;
+use vivavoce_synthesis::Synthesizer;
+use vivavoce_telephony::trunks::Trunks;
 
 /// Shared by all workers.
 pub struct AppState {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use actix_web::web;
 use serde::Deserialize;
 
+use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::state::AppState;
-use crate::actors::registry::voices::{ListVoices, VoiceList};
-use crate::auth::Access;
+use vivavoce_actors::registry::voices::{ListVoices, VoiceList};
 
 /// Query of `GET /voices`.
 #[derive(Debug, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Query {
 
 /// Answers with an object of lists by slug.
 pub async fn list(
-    _: Access,
+    _: Entered,
     state: web::Data<AppState>,
     query: web::Query<Query>,
 ) -> Result<web::Json<BTreeMap<&'static str, VoiceList>>, ApiError> {

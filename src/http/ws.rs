@@ -7,14 +7,15 @@ use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use super::auth;
 use super::cors::Origins;
 use super::entries::{Callers, Handling};
+use super::handshake;
 use super::limits::{self, Limits};
 use super::requests::RequestId;
 use super::rtc;
-use super::socket::{self, Backlog, MessageBudget, SocketSettings};
+use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 use super::state::AppState;
-use crate::actors::session::{self, Caller, Places, SessionServices};
-use crate::config::Settings;
-use crate::quotas::Share;
+use vivavoce_actors::session::{self, Caller, Places, SessionServices};
+use vivavoce_config::Settings;
+use vivavoce_quotas::Share;
 
 /// What `GET /ws` needs beside [`AppState`].
 pub struct Sockets {
@@ -77,8 +78,8 @@ pub async fn open(
         own_url: rtc::own_url(&request),
     };
     let services = Arc::clone(&sockets.services);
-    let response = socket::open(&request, payload, &sockets.settings, |writer| {
+    socket::open(&request, payload, &sockets.settings, |writer| {
         session::open(services, places, caller, writer)
-    })?;
-    Ok(response)
+    })
+    .map_err(handshake::refused)
 }

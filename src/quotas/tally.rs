@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{Party, Why};
-use crate::config::Settings;
+use vivavoce_config::Settings;
 
 /// The rule: somebody is given more as long as they hold less than this share of what they hold and what is free together.
 /// Whoever is alone may so have that share of the whole, several who want everything have about the same each, and
@@ -47,7 +47,7 @@ impl Share {
     }
 
     /// The same, with addresses that are together no more than one party.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub const fn with_strangers_as_one(self) -> Self {
         Self {
             strangers_are_one: true,
@@ -187,7 +187,7 @@ impl Tally {
     }
 
     /// Whether nobody holds anything.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
         self.total == 0 && self.strangers == 0 && self.held.is_empty()
     }

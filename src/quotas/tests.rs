@@ -1,10 +1,12 @@
 //! What the rule promises, whoever asks for how much in which order.
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::time::timeout;
+use vivavoce_core::party::TenantId;
 
 use super::*;
 
@@ -219,7 +221,7 @@ mod page {
     //! `docs/quotas.md` says what the code does.
 
     use super::super::*;
-    use crate::config::TABLE as SETTINGS;
+    use vivavoce_config::TABLE as SETTINGS;
 
     const PAGE: &str = include_str!("../../docs/quotas.md");
 

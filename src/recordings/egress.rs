@@ -19,13 +19,14 @@ use tokio::fs;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::journal::{Journals, hex};
+use super::journal::Journals;
+use vivavoce_core::hash::hex;
 use super::place::{self, Place};
 use super::{AUDIO, METADATA, Metadata, Recordings};
-use crate::providers::rooms::egress::{EgressState, RoomEgress};
-use crate::providers::{RoomError, StoreError, StoredFile};
-use crate::telemetry::metrics;
-use crate::webhooks::{Notice, NoticeEvent, RecordingFile};
+use vivavoce_seams::rooms::egress::{EgressState, RoomEgress};
+use vivavoce_seams::{RoomError, StoreError, StoredFile};
+use vivavoce_telemetry::metrics;
+use vivavoce_webhooks::{Notice, NoticeEvent, RecordingFile};
 
 /// Where the notes are, below the data folder.
 const FOLDER: &str = "recordings/.egress";

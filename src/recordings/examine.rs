@@ -5,11 +5,11 @@ use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 
 use super::catalogue::metadata;
-use super::journal::hex;
+use vivavoce_core::hash::hex;
 use super::place::Place;
 use super::{AUDIO, Metadata};
-use crate::audio::ogg::{OggItem, OggOpusReader};
-use crate::providers::{RecordingStore, StoreError};
+use vivavoce_audio::ogg::{OggItem, OggOpusReader};
+use vivavoce_seams::{RecordingStore, StoreError};
 
 /// Frames of Opus in a millisecond.
 const FRAMES_PER_MS: u64 = 48;

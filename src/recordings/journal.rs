@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::place::{self, Place};
 use super::writing::{Durable, Writers};
 use super::{AUDIO, METADATA, Metadata, TRANSCRIPT};
-use crate::audio::ogg;
-use crate::quotas::Permit;
+use vivavoce_core::hash::{hex, sha256};
+use vivavoce_audio::ogg;
+use vivavoce_quotas::Permit;
 
 /// Where all journals are, below the data folder.
 pub const FOLDER: &str = "recordings/.journal";
@@ -445,30 +445,11 @@ fn end_lines(path: &Path) -> io::Result<()> {
     file.sync_data()
 }
 
-/// The SHA-256 of what is left to read.
-pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
-    let mut hash = Sha256::new();
-    io::copy(
-        &mut io::BufReader::with_capacity(256 * 1024, reader),
-        &mut hash,
-    )?;
-    Ok(hash.finalize().into())
-}
-
-/// In lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::Channels;
-    use crate::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
+    use vivavoce_audio::Channels;
+    use vivavoce_audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 
     fn metadata(name: &str) -> Metadata {
         Metadata {

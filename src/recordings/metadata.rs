@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::{Access, TenantId};
+use vivavoce_auth::{Access, TenantId};
 
 /// `metadata.json`. Unknown fields are left alone, so that older servers read what newer ones have written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

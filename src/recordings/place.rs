@@ -8,7 +8,7 @@ use std::fmt::Write;
 use sha2::{Digest, Sha256};
 
 use super::Metadata;
-use super::journal::hex;
+use vivavoce_core::hash::hex;
 
 /// Behind the folders of all tenants and before all recordings of nobody, in the order of a listing.
 pub const BEHIND_TENANTS: &str = "%~";
@@ -145,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::actors::session::StreamId;
+    use vivavoce_core::stream_id::StreamId;
 
     /// What a file system takes as one name, with what is put before and behind it.
     const NAME_MAX: usize = 255 - 30;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalogue::{Walk, metadata};
 use super::place::Place;
 use super::{AUDIO, METADATA, TRANSCRIPT};
-use crate::providers::{RecordingStore, StoreError};
+use vivavoce_seams::{RecordingStore, StoreError};
 
 /// Between two sweeps.
 const PAUSE: Duration = Duration::from_hours(1);
@@ -98,7 +98,7 @@ async fn ended(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::file::FileStore;
+    use vivavoce_file_store::FileStore;
 
     const DAY: Duration = Duration::from_hours(24);
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::actors::session::turn::SttResult;
+use vivavoce_seams::SttResult;
 
 /// One line.
 #[derive(Debug, Serialize)]

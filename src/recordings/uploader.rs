@@ -19,12 +19,11 @@ use super::AUDIO;
 use super::journal::{FinishedJournal, Journals};
 use super::place::Place;
 use super::upload::upload;
-use crate::actors::supervision::jitter;
-use crate::auth::TenantId;
-use crate::providers::{RecordingStore, StoreError};
-use crate::quotas::{Party, Permit, Quota, Share, Tally};
-use crate::telemetry::metrics;
-use crate::webhooks::{Notice, NoticeEvent, RecordingFile, Webhooks};
+use vivavoce_auth::TenantId;
+use vivavoce_seams::{RecordingStore, StoreError};
+use vivavoce_quotas::{Party, Permit, Quota, Share, Tally};
+use vivavoce_telemetry::metrics;
+use vivavoce_webhooks::{Notice, NoticeEvent, RecordingFile, Webhooks};
 
 /// On their way at once, of which one party has four at most; one while the store is away.
 const AT_ONCE: usize = 5;
@@ -459,7 +458,7 @@ const fn is_outage(error: &StoreError) -> bool {
 fn pause(failures: u32) -> Duration {
     let doubled =
         FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16)));
-    doubled.min(LONGEST_PAUSE).mul_f64(1.0 - JITTER * jitter())
+    doubled.min(LONGEST_PAUSE).mul_f64(1.0 - JITTER * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -472,10 +471,10 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::providers::file::FileStore;
-    use crate::providers::{ByteStream, Listing, ObjectInfo, StoredFile};
-    use crate::quotas::Kind;
-    use crate::recordings::{METADATA, TRANSCRIPT};
+    use vivavoce_file_store::FileStore;
+    use vivavoce_seams::{ByteStream, Listing, ObjectInfo, StoredFile};
+    use vivavoce_quotas::Kind;
+    use crate::{METADATA, TRANSCRIPT};
 
     /// A store in a folder that first says what it is told to say.
     struct Moody {

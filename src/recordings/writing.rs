@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::telemetry::metrics;
+use vivavoce_telemetry::metrics;
 
 /// Pieces of work that wait for a thread: each recording has one at most.
 const WAITING: usize = 4096;

@@ -13,8 +13,8 @@ use super::limits;
 use super::shapes::Shaped as _;
 use super::token::{self, Claims, Keys};
 use super::wire::Excess;
-use crate::auth::{Owner, Principal};
-use crate::quotas::{Party, Refused};
+use vivavoce_auth::{Owner, Principal};
+use vivavoce_quotas::{Party, Refused};
 
 /// Clients pad this, others need not.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(

@@ -15,7 +15,7 @@ use super::peer::{Channel, Delivery};
 use super::shapes::Shaped as _;
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
-use crate::telemetry::metrics::{self, RoomInput};
+use vivavoce_telemetry::metrics::{self, RoomInput};
 
 /// For how long, and up to how much, a sender's reliable packets are kept for those whose channels are not open yet.
 const KEPT_FOR: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use livekit_protocol as proto;
 
-use crate::quotas::Party;
+use vivavoce_core::party::Party;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

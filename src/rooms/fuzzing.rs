@@ -6,10 +6,10 @@ use prost::Message as _;
 use super::shapes::Shaped as _;
 use super::token::{Claims, Keys};
 use super::{admission, offers, token, wire};
-use crate::fuzzing::{Target, binary, text};
+use vivavoce_core::fuzzing::{Target, binary, text};
 
 /// The targets of this folder.
-pub(crate) const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 5] = [
     text("room_description", description, descriptions),
     binary("room_signal", signal, signals),
     binary("room_join_request", join_request, join_requests),

@@ -23,13 +23,13 @@ use super::room::{Room, RoomSettings, enabled_codecs};
 use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S, TOKEN_INTERVAL};
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
-use crate::auth::{Owner, Principal};
-use crate::quotas::{self, Party, Refused, Why};
-use crate::telemetry::metrics;
+use vivavoce_auth::{Owner, Principal};
+use vivavoce_quotas::{self as quotas, Party, Refused, Why};
+use vivavoce_telemetry::metrics;
 
 /// A quota is used up, which is counted.
 fn refused(kind: quotas::Kind, why: Why) -> Refused {
-    metrics::quota_refused(kind);
+    metrics::quota_refused(kind.name());
     Refused { kind, why }
 }
 

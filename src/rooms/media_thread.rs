@@ -21,7 +21,7 @@ use super::sockets::Sockets;
 use super::turns::Turns;
 use super::world::World;
 use super::{ConnectionId, Now, Settings};
-use crate::telemetry::metrics;
+use vivavoce_telemetry::metrics;
 
 /// Datagrams taken from one socket before anything else has its turn.
 const DATAGRAMS_PER_TURN: usize = 64;

@@ -7,7 +7,7 @@ use super::Now;
 use super::operations::OperationError;
 use super::server::RoomServer;
 use super::world::World;
-use crate::auth::{Access, Owner};
+use vivavoce_auth::{Access, Owner};
 
 /// See the module; made by [`RoomServer::on_behalf_of`].
 #[derive(Debug)]

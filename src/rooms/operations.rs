@@ -11,8 +11,8 @@ use super::peer::Delivery;
 use super::room::{Room, RoomSettings};
 use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
-use crate::auth::Principal;
-use crate::quotas::{Party, Refused};
+use vivavoce_auth::Principal;
+use vivavoce_quotas::{Party, Refused};
 
 /// Why an operation was not done. The kinds are those of the real server's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use super::sdp::{self, Section, SectionKind};
 use super::speakers::LevelMeter;
 use super::world::World;
 use super::{Now, ParticipantKey};
-use crate::telemetry::metrics::{self, RoomInput};
+use vivavoce_telemetry::metrics::{self, RoomInput};
 
 impl World {
     /// A client announces a track that its next offer will carry.

@@ -8,7 +8,7 @@ use livekit_protocol as proto;
 use super::ParticipantKey;
 use super::outbound::Held;
 use super::pace::Pace;
-use crate::quotas::Party;
+use vivavoce_core::party::Party;
 
 /// What a room is made with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use super::sockets::Sockets;
 use super::token::Keys;
 use super::world::{Counters, World};
 use super::{ConnectionId, Now, Settings, limits};
-use crate::quotas::Party;
+use vivavoce_core::party::Party;
 
 /// Joins and calls of the server's API that wait for the media thread; whoever brings another waits.
 const MOST_COMMANDS: usize = 1_024;

@@ -15,7 +15,7 @@ use super::outbound::Topic;
 use super::participant::{Link, OnResume, Participant, Side};
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey, limits, token};
-use crate::auth::Principal;
+use vivavoce_auth::Principal;
 
 /// The protocol that is spoken. 18 would make clients number their data channels themselves, without opening them.
 const PROTOCOL: i32 = 17;

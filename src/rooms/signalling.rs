@@ -18,7 +18,7 @@ use super::shapes::Shaped as _;
 use super::wire::Excess;
 use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey};
-use crate::telemetry::metrics::{self, RoomInput};
+use vivavoce_telemetry::metrics::{self, RoomInput};
 
 /// The longest time that a client may have itself called a speaker.
 const LONGEST_SIMULATION: Duration = Duration::from_mins(1);

@@ -19,7 +19,7 @@ use super::participant::{Participant, Side};
 use super::peer::{Arrival, Certificate, Peer, Polled};
 use super::room::Room;
 use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
-use crate::quotas::Tally;
+use vivavoce_quotas::Tally;
 
 /// How often timers, speakers and counts are looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);

@@ -15,7 +15,7 @@ use quick_cache::{Weighter, sync::Cache as LruCache};
 use sha2::{Digest, Sha256};
 
 use super::request::CacheKey;
-use crate::quotas::{Party, Share, Tally};
+use vivavoce_quotas::{Party, Share, Tally};
 
 /// First bytes of an entry's file: what it is, and the version of its shape.
 const MAGIC: &[u8; 8] = b"VVSPEEC2";
@@ -390,7 +390,7 @@ fn read_entry(file: &mut File, max_bytes: u64) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::TenantId;
+    use vivavoce_auth::TenantId;
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
 

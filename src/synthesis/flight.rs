@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::SynthesisError;
-use crate::quotas::{Kind, Party, Refused, Share, Tally, Why};
+use vivavoce_quotas::{Kind, Party, Refused, Share, Tally, Why};
 
 /// The most encoded sound of one request: half an hour of uncompressed speech at 16 kHz.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn the_sound_of_one_tenant_leaves_memory_for_anothers() {
         let budget = Arc::default();
-        let tenant = |id| Party::Tenant(crate::auth::TenantId::new(id).unwrap());
+        let tenant = |id| Party::Tenant(vivavoce_auth::TenantId::new(id).unwrap());
         let chunk = Bytes::from(vec![0; MAX_BYTES / 2]);
         let push = |id| {
             let flight = Flight::new(&budget, &tenant(id));

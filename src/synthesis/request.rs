@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::pronunciation::{self, Pronunciation};
 use super::spoken::SpokenText;
-use crate::audio::format::{AudioFormat, Encoding};
-use crate::providers::OwnCredential;
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_seams::OwnCredential;
 
 /// The longest text of one request.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;

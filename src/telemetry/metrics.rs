@@ -20,8 +20,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::providers::{ErrorKind, ProviderError};
-use crate::quotas::Kind;
+use vivavoce_core::provider_error::{ErrorKind, ProviderError};
+
 use calls::Calls;
 pub use calls::{SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused};
 
@@ -293,8 +293,7 @@ impl EncodeLabelValue for WebhookLoss {
 }
 
 /// Somebody was refused because a quota is used up.
-pub fn quota_refused(kind: Kind) {
-    let quota = kind.name();
+pub fn quota_refused(quota: &'static str) {
     METRICS
         .quota_refusals
         .get_or_create(&OfQuota { quota })
@@ -559,7 +558,7 @@ struct Metrics {
 impl Metrics {
     fn new() -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix(env!("CARGO_PKG_NAME")),
+            registry: Registry::with_prefix("vivavoce"),
             input_delay: Delays::default(),
             output_delay: Delays::default(),
             sessions: Gauge::default(),
@@ -859,7 +858,7 @@ const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
 
 /// A histogram of delays. The library's own takes a lock for each observation, which worker threads would share.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Delays(Arc<Buckets>);
+pub struct Delays(Arc<Buckets>);
 
 #[derive(Debug)]
 struct Buckets {
@@ -878,7 +877,7 @@ impl Default for Buckets {
 
 impl Delays {
     /// Counts one.
-    pub(crate) fn observe(&self, delay: Duration) {
+    pub fn observe(&self, delay: Duration) {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
         self.0.counts[bucket].fetch_add(1, Relaxed);
@@ -886,7 +885,7 @@ impl Delays {
     }
 
     /// How many lay below each bound in seconds (the last is infinite) and above the one before.
-    pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
         let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
         bounds.chain([f64::INFINITY]).zip(counts).collect()

@@ -24,9 +24,9 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::outgoing::Authorities;
+use vivavoce_core::outgoing::Authorities;
 
-const NAME: &str = env!("CARGO_PKG_NAME");
+const NAME: &str = "vivavoce";
 /// How long the collector may take to accept some spans, and the last ones at the end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More of an answer is not read.

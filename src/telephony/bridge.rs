@@ -21,15 +21,15 @@ use super::call::attributes::{self, Ends};
 use super::call::task::{Command, Line, Place, Task, Wish};
 use super::call::{Call, Limits};
 use super::media::{CallMedia, Media, MediaSettings};
-use crate::auth::{Owner, Principal};
-use crate::config::{RoomMode, SipTransport};
-use crate::outgoing::reach::is_public;
-use crate::providers::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
-use crate::providers::rooms::telephone::{
+use vivavoce_auth::{Owner, Principal};
+use vivavoce_config::{RoomMode, SipTransport};
+use vivavoce_core::outgoing::reach::is_public;
+use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
+use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, NewCall, NewTransfer,
     NewsSender, PlacedCall, TransferTarget, Trunk,
 };
-use crate::telemetry::metrics::{self, SipRefusal};
+use vivavoce_telemetry::metrics::{self, SipRefusal};
 
 /// How long calls that have ended are still told of, and how many.
 const REMEMBERED: Duration = Duration::from_mins(1);

@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use super::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use super::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use super::media::{Codec, Encryption, MediaSettings};
-use crate::auth::{Owner, Principal, TenantId};
-use crate::config::{RoomMode, SipTransport};
-use crate::phone::{Gateway, PhoneNumber};
-use crate::providers::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
-use crate::providers::rooms::telephone::{
+use vivavoce_auth::{Owner, Principal, TenantId};
+use vivavoce_config::{RoomMode, SipTransport};
+use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_seams::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
+use vivavoce_seams::rooms::telephone::{
     CallErrorKind, CallNews, CallOf, CallStatus, HangupCause, NewCall, NewTransfer, TransferTarget,
     Trunk, WAITING_NEWS,
 };

@@ -17,9 +17,9 @@ use super::queue::{Due, Outcome, Queue};
 use super::signature::{VERSION, sign};
 use super::spool::{Slip, Spool, Webhook};
 use super::{Addressee, HookKeys, Lane, Receiver, WebhookSettings};
-use crate::outgoing::Authorities;
-use crate::outgoing::reach::{PublicOnly, Reach};
-use crate::telemetry::metrics::{self, WebhookLoss};
+use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::outgoing::reach::{PublicOnly, Reach};
+use vivavoce_telemetry::metrics::{self, WebhookLoss};
 
 /// For a connection, and for everything up to the head of the answer.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::Source;
-use crate::auth::TenantId;
-use crate::quotas::Party;
+use vivavoce_auth::TenantId;
+use vivavoce_quotas::Party;
 
 /// The body of a webhook.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Source;
-use crate::quotas::{Share, Tally};
+use vivavoce_quotas::{Share, Tally};
 
 /// Deliveries under way at once, in all and to one receiver.
 const AT_ONCE: usize = 256;
@@ -284,9 +284,9 @@ mod tests {
     }
 
     fn of(tenant: &str, recording: bool) -> Source {
-        let tenant = crate::auth::TenantId::new(tenant).unwrap();
+        let tenant = vivavoce_auth::TenantId::new(tenant).unwrap();
         Source {
-            party: crate::quotas::Party::Tenant(tenant),
+            party: vivavoce_quotas::Party::Tenant(tenant),
             recording,
         }
     }

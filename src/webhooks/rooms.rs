@@ -18,12 +18,12 @@ use tokio_util::task::TaskTracker;
 
 use super::delivery::{Clients, causes};
 use super::reach;
-use crate::config::{HttpUrl, Settings};
-use crate::outgoing::Authorities;
-use crate::outgoing::reach::Reach;
-use crate::providers::ApiKey;
-use crate::quotas::{InTurn, Party, Share, Tally};
-use crate::telemetry::metrics::{self, WebhookLoss};
+use vivavoce_config::{HttpUrl, Settings};
+use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_seams::ApiKey;
+use vivavoce_quotas::{InTurn, Party, Share, Tally};
+use vivavoce_telemetry::metrics::{self, WebhookLoss};
 
 /// Of LiveKit's webhooks.
 const MEDIA_TYPE: &str = "application/webhook+json";
@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn tenant(id: &str) -> Party {
-        Party::Tenant(crate::auth::TenantId::new(id).unwrap())
+        Party::Tenant(vivavoce_auth::TenantId::new(id).unwrap())
     }
 
     fn lanes() -> Lanes {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::config::Secret;
+use vivavoce_config::Secret;
 
 /// Of `X-Service-Signature-Version`, and the beginning of what is signed.
 pub(super) const VERSION: &str = "v1";

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{Addressee, HookAddress, Lane, Source};
-use crate::auth::TenantId;
-use crate::quotas::{Kind, Party, Refused, Share, Tally, Why};
+use vivavoce_auth::TenantId;
+use vivavoce_quotas::{Kind, Party, Refused, Share, Tally, Why};
 
 /// How a file's name ends, and how it ends when the file cannot be read and is left for somebody to look at.
 const ENDING: &str = "json";

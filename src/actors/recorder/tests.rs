@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::audio::decode::{FileDecoder, FileLimits};
-use crate::audio::ogg::{OggItem, OggOpusReader};
-use crate::audio::timeline::bad_way::{arrivals, bad_way, is_paused};
-use crate::recordings::AUDIO;
-use crate::recordings::journal::Journals;
-use crate::recordings::writing::Writers;
+use vivavoce_audio::decode::{FileDecoder, FileLimits};
+use vivavoce_audio::ogg::{OggItem, OggOpusReader};
+use vivavoce_audio::timeline::bad_way::{arrivals, bad_way, is_paused};
+use vivavoce_recordings::AUDIO;
+use vivavoce_recordings::journal::Journals;
+use vivavoce_recordings::writing::Writers;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const CHUNK: usize = 320;

@@ -9,15 +9,15 @@ use livekit_protocol::WebhookEvent;
 use uuid::Uuid;
 
 use super::rooms::{Rooms, RoomsError, Taken};
-use crate::auth::{Access, Owner};
-use crate::hooks::announcement::{
+use vivavoce_auth::{Access, Owner};
+use vivavoce_hooks::announcement::{
     Announcement, Told, announcement, event_id, has_come_in, is_call,
 };
-use crate::hooks::{CallOwners, Found, Hook, HookError, Hooks, Wish};
-use crate::providers::rooms::telephone::attribute;
-use crate::quotas::Party;
-use crate::telemetry::metrics::{self, CallTold};
-use crate::webhooks::{HookAddress, Webhooks};
+use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Wish};
+use vivavoce_seams::rooms::telephone::attribute;
+use vivavoce_core::party::Party;
+use vivavoce_telemetry::metrics::{self, CallTold};
+use vivavoce_webhooks::{HookAddress, Webhooks};
 
 /// Calls that are remembered so that none is told twice.
 const MOST_REMEMBERED: usize = 10_000;

@@ -13,15 +13,15 @@ use livekit_protocol::participant_info::Kind;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 
 use super::hooks::CallJoined;
-pub use crate::auth::Owner;
-use crate::auth::{Access, TenantId};
-use crate::hooks::announcement::{has_come_in, is_call};
-use crate::providers::rooms::key;
-use crate::providers::{
+pub use vivavoce_auth::Owner;
+use vivavoce_auth::{Access, TenantId};
+use vivavoce_hooks::announcement::{has_come_in, is_call};
+use vivavoce_seams::rooms::key;
+use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
-use crate::quotas::Party;
-use crate::telemetry::metrics;
+use vivavoce_core::party::Party;
+use vivavoce_telemetry::metrics;
 
 #[cfg(test)]
 mod tests;

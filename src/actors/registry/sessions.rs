@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::actors::session::{EndSession, StreamId};
-use crate::auth::{Access, TenantId, Whose};
+use crate::session::{EndSession, StreamId};
+use vivavoce_auth::{Access, TenantId, Whose};
 
 /// A session, as `GET /sessions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]

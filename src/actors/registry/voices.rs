@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use tokio::time::{Instant, timeout};
 
-use crate::providers::{ErrorKind, ProviderError, ProviderTable, TextToSpeech, Voice};
-use crate::telemetry::metrics;
+use vivavoce_seams::{ErrorKind, ProviderError, ProviderTable, TextToSpeech, Voice};
+use vivavoce_telemetry::metrics;
 
 /// How long a list is served without asking again.
 const FRESH: Duration = Duration::from_mins(10);
@@ -142,7 +142,7 @@ impl Handler<ListVoices> for VoiceRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::{Speaks, TextStream, TtsRequest, TtsStream};
+    use vivavoce_seams::{Speaks, TextStream, TtsRequest, TtsStream};
     use async_trait::async_trait;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

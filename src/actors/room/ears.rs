@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::audio::jitter::{Arrived, FRAME as SAMPLES, JitterBuffer};
-use crate::audio::room_mix::{RoomMixer, TrackKey};
-use crate::providers::rooms::link::TrackAudio;
+use vivavoce_audio::jitter::{Arrived, FRAME as SAMPLES, JitterBuffer};
+use vivavoce_audio::room_mix::{RoomMixer, TrackKey};
+use vivavoce_seams::rooms::link::TrackAudio;
 
 /// What is heard at once.
-const FRAME: Duration = crate::audio::opus::FRAME;
+const FRAME: Duration = vivavoce_audio::opus::FRAME;
 /// Silence that is still heard when the last voice has gone, so that whoever listens notices the end of a sentence.
 const TRAILING_SILENCE: Duration = Duration::from_secs(3);
 

@@ -1,6 +1,6 @@
 //! A session in a room: the actor that joins it, tells the session what happens there, and leaves. Sound goes past it: in
 //! through [`Ears`], out through the [`Mouth`], both on the session's thread. What is sent and heard over which wire is the
-//! [link](crate::providers::rooms::link)'s matter.
+//! [link](vivavoce_seams::rooms::link)'s matter.
 
 mod ears;
 mod mouth;
@@ -21,11 +21,11 @@ pub use ears::{Ears, Listener};
 pub use mouth::{LEAD, Mouth};
 pub use stay::{EnterError, Entered, Turn, enter};
 
-use crate::actors::session::messages::RoomConfig;
-use crate::providers::rooms::link::{
+use crate::session::messages::RoomConfig;
+use vivavoce_seams::rooms::link::{
     Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
 };
-use crate::providers::rooms::telephone::CallStatus;
+use vivavoce_seams::rooms::telephone::CallStatus;
 use phones::Phones;
 
 /// What the session hears of its room.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::audio::opus::{
+use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
-use crate::audio::pcm::level_dbov;
-use crate::audio::{Layout, SampleRate};
-use crate::providers::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+use vivavoce_audio::pcm::level_dbov;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
 
 /// The sound of a room.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);

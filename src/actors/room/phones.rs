@@ -3,7 +3,7 @@
 use livekit_protocol::ParticipantInfo;
 use livekit_protocol::participant_info::Kind;
 
-use crate::providers::rooms::telephone::{CallStatus, attribute, cause_of, status_of};
+use vivavoce_seams::rooms::telephone::{CallStatus, attribute, cause_of, status_of};
 
 /// The telephone participants, in the order in which they came.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ mod tests {
     use livekit_protocol::DisconnectReason;
 
     use super::*;
-    use crate::providers::rooms::telephone::HangupCause;
+    use vivavoce_seams::rooms::telephone::HangupCause;
 
     fn phone(identity: &str, status: &str) -> ParticipantInfo {
         let attributes = [

@@ -11,13 +11,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::{ENTRY_PATIENCE, listen};
-use crate::actors::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsError};
-use crate::actors::session::messages::{DeleteRoom, RoomConfig};
-use crate::auth::Access;
-use crate::providers::rooms::link::{
+use crate::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsError};
+use crate::session::messages::{DeleteRoom, RoomConfig};
+use vivavoce_auth::Access;
+use vivavoce_seams::rooms::link::{
     Join, JoinKind, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
 };
-use crate::providers::{RoomError, RoomProvider};
+use vivavoce_seams::{RoomError, RoomProvider};
 
 /// How long leaving may take, and deleting after it: a session leaves nothing behind after five seconds.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::auth::{Access, TenantId};
-use crate::quotas::Party;
-use crate::webhooks::{Notice, NoticeEvent, Webhooks};
+use vivavoce_auth::{Access, TenantId};
+use vivavoce_core::party::Party;
+use vivavoce_webhooks::{Notice, NoticeEvent, Webhooks};
 
 use super::messages::StreamId;
 

@@ -10,9 +10,9 @@ use super::hearing::{Deaf, Hearing};
 use super::messages::{ClientMessage, ErrorCode, ListenConfig, ServerMessage};
 use super::state::Command;
 use super::{FromClient, SessionActor, SocketClosed};
-use crate::audio::{AudioFormat, Encoding};
-use crate::http::socket::{Closed, SocketHandler, SocketWriter};
-use crate::providers::ProviderTable;
+use vivavoce_audio::{AudioFormat, Encoding};
+use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
+use vivavoce_seams::ProviderTable;
 use std::sync::Arc;
 use tracing::Span;
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use super::hearing::EarNews;
 use super::messages::{ListenConfig, VadConfig};
-use crate::actors::stt::feed::{self, Feed};
-use crate::audio::decode::{DecodeError, StreamDecoder};
-use crate::audio::denoise::Denoiser;
-use crate::audio::vad::{self, Vad, VadEvent, VadSettings};
-use crate::audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+use crate::stt::feed::{self, Feed};
+use vivavoce_audio::decode::{DecodeError, StreamDecoder};
+use vivavoce_audio::denoise::Denoiser;
+use vivavoce_audio::vad::{self, Vad, VadEvent, VadSettings};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
 
 /// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of sound.
 const SLICE: usize = 4 << 10;

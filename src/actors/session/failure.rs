@@ -1,8 +1,8 @@
 //! Failures as the socket tells them: the one place where kinds become codes (protocol, section 3).
 
 use super::messages::ErrorCode;
-use crate::providers::{ErrorKind, ProviderError};
-use crate::synthesis::SynthesisError;
+use vivavoce_seams::{ErrorKind, ProviderError};
+use vivavoce_synthesis::SynthesisError;
 
 /// Something that will not be done.
 #[derive(Debug, Clone, PartialEq, Eq)]

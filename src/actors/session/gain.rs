@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::audio::Layout;
+use vivavoce_audio::Layout;
 
 /// Some 15 dB below full.
 const DUCKED: f32 = 0.178;
@@ -59,7 +59,7 @@ impl Gain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::SampleRate;
+    use vivavoce_audio::SampleRate;
 
     #[test]
     fn it_ducks_and_rises_without_a_step_and_leaves_the_rest_alone() {

@@ -17,12 +17,13 @@ use tokio::time::Instant;
 
 use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
-use super::turn::{Moment, SttResult};
-use crate::actors::recorder::Tap;
-use crate::actors::stt::feed::Feed;
-use crate::audio::vad::VadEvent;
-use crate::audio::{AudioFormat, Layout, Pcm};
-use crate::telemetry::metrics::{self, DropCause};
+use super::turn::Moment;
+use vivavoce_seams::SttResult;
+use crate::recorder::Tap;
+use crate::stt::feed::Feed;
+use vivavoce_audio::vad::VadEvent;
+use vivavoce_audio::{AudioFormat, Layout, Pcm};
+use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// Bytes that wait to be decoded at most: two of the longest messages.
 const MAX_WAITING_BYTES: usize = 2 << 20;
@@ -36,7 +37,7 @@ pub const MAX_EARS: usize = 8;
 /// What the session hears of its ear.
 #[derive(Debug)]
 pub enum EarNews {
-    /// Voice activity, its position in samples of [`RATE`](crate::audio::vad::RATE) since the session began.
+    /// Voice activity, its position in samples of [`RATE`](vivavoce_audio::vad::RATE) since the session began.
     Voice(VadEvent),
     /// What the client sends is not what it announced. Told once per ear.
     Undecodable(String),

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use super::messages::VadConfig;
 use super::turn::Moment;
-use crate::audio::vad::{RATE, VadEvent};
-use crate::providers::{SttEvent, Transcript};
+use vivavoce_audio::vad::{RATE, VadEvent};
+use vivavoce_seams::{SttEvent, Transcript};
 
 /// How long after it was let pass speech may still be understood.
 const LATE_WORDS: Duration = Duration::from_secs(2);

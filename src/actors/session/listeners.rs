@@ -22,13 +22,13 @@ use super::player::Player;
 use super::state::{Command, Effect, Prepared, Session};
 use super::turn::Moment;
 use super::{SessionServices, recogniser};
-use crate::actors::room::Listener;
-use crate::actors::start_in_span;
-use crate::actors::stt::feed::Feed;
-use crate::actors::stt::{Stop, SttActor, SttNews, SttReport};
-use crate::audio::{Layout, Pcm, SampleRate};
-use crate::http::socket::SocketWriter;
-use crate::quotas::{Party, Permit, Refused};
+use crate::room::Listener;
+use crate::start_in_span;
+use crate::stt::feed::Feed;
+use crate::stt::{Stop, SttActor, SttNews, SttReport};
+use vivavoce_audio::{Layout, Pcm, SampleRate};
+use vivavoce_socket::SocketWriter;
+use vivavoce_quotas::{Party, Permit, Refused};
 
 /// Participants that are heard at once; further ones are not.
 const MOST_LISTENERS: usize = 32;
@@ -135,7 +135,7 @@ impl Listener for Each {
             listeners.insert(identity.to_owned(), started);
         }
         if let Some((hearing, _)) = listeners.get(identity) {
-            let _deaf = hearing.hear(crate::audio::linear16::encode(samples));
+            let _deaf = hearing.hear(vivavoce_audio::linear16::encode(samples));
         }
     }
 

@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::messages::LoadingAudio;
-use crate::audio::decode::StreamDecoder;
-use crate::audio::mix::{FADE, Fader, Gain, Mixer};
-use crate::audio::{AudioFormat, Channels, Encoding, Layout, Pcm, Resampler, SampleRate, wav};
-use crate::json::Misfit;
+use vivavoce_audio::decode::StreamDecoder;
+use vivavoce_audio::mix::{FADE, Fader, Gain, Mixer};
+use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, Pcm, Resampler, SampleRate, wav};
+use vivavoce_core::json::Misfit;
 
 /// Decoded, at most (protocol, section 2).
 pub const MAX_BYTES: usize = 1_920_000;

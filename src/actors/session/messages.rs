@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::interruption::{InterruptionEvent, InterruptionMode};
 use super::playback::Speak;
-use super::turn::{SttResult, TurnSettings, VoiceEvent};
-use crate::audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
-use crate::json::{self, Misfit};
-use crate::providers::OwnCredential;
-use crate::synthesis::{SpeechConfig, TtsConfig};
+use super::turn::{TurnSettings, VoiceEvent};
+use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use vivavoce_core::json::{self, Misfit};
+use vivavoce_seams::{OwnCredential, SttResult};
+use vivavoce_synthesis::{SpeechConfig, TtsConfig};
+pub use vivavoce_core::stream_id::StreamId;
+
 pub use telephone::{SipTransfer, TelephoneWish, TransferErrorCode};
 use telephone::{WireHangup, WireSendDtmf, WireSipTransfer};
 
@@ -32,44 +34,6 @@ fn misfit(place: &str, problem: impl Into<String>) -> Misfit {
     Misfit {
         place: place.to_owned(),
         problem: problem.into(),
-    }
-}
-
-/// The name of a session, chosen by the client or made by us.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, JsonSchema)]
-pub struct StreamId(
-    #[schemars(
-        length(min = 1, max = 128),
-        regex(pattern = r"^[A-Za-z0-9](\.?[A-Za-z0-9_-])*\.?$")
-    )]
-    String,
-);
-
-impl StreamId {
-    /// A name from a client: 1–128 characters of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit, without `..`.
-    pub fn parse(text: &str) -> Result<Self, Misfit> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let valid = (1..=128).contains(&text.len())
-            && text.chars().all(allowed)
-            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && !text.contains("..");
-        if valid {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(misfit(
-            "stream_id",
-            "must be 1 to 128 characters of A-Z a-z 0-9 . _ -, begin with a letter or digit and hold no two dots in a row",
-        ))
-    }
-
-    /// A name that nobody has.
-    pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string())
-    }
-
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -579,7 +543,7 @@ struct Bare {}
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of what a client may send, by `type`.
-pub(crate) const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
+pub const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
     ("config", WireConfig::json_schema),
     ("update_config", ConfigUpdate::json_schema),
     ("speak", WireSpeak::json_schema),

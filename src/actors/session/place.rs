@@ -20,16 +20,16 @@ use super::messages::{
     SendMessage, ServerMessage, SessionConfig, VadConfig,
 };
 use super::player::timestamp;
-use crate::actors::registry::rooms::RoomsError;
-use crate::actors::room::{
+use crate::registry::rooms::RoomsError;
+use crate::room::{
     self, ChangeRoom, EnterError, Entered, LeaveRoom, Listener, Mouth, RoomActor, RoomNews,
     RoomReport, SendToRoom, ShowRecording,
 };
-use crate::actors::start_in_span;
-use crate::audio::linear16;
-use crate::providers::RoomErrorKind;
-use crate::providers::rooms::link::{Message as RoomMessage, Outgoing, SendError};
-use crate::providers::rooms::telephone::HangupCause;
+use crate::start_in_span;
+use vivavoce_audio::linear16;
+use vivavoce_seams::RoomErrorKind;
+use vivavoce_seams::rooms::link::{Message as RoomMessage, Outgoing, SendError};
+use vivavoce_seams::rooms::telephone::HangupCause;
 
 /// A room that the session is in.
 pub(super) struct Place {

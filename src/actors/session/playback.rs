@@ -32,9 +32,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::audio::encode::Encoded;
-use crate::audio::pacer::{LEAD, Pacer};
-use crate::audio::pcm::Pcm;
+use vivavoce_audio::encode::Encoded;
+use vivavoce_audio::pacer::{LEAD, Pacer};
+use vivavoce_audio::pcm::Pcm;
 use script::Script;
 use timeline::Timeline;
 

@@ -21,14 +21,14 @@ use super::messages::ServerMessage;
 use super::playback::{
     Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
-use crate::actors::recorder::Tap;
-use crate::actors::room::Mouth;
-use crate::actors::tts::Synthesize;
-use crate::audio::encode::{Encoded, StreamEncoder};
-use crate::audio::{AudioFormat, Encoding, Layout, Pcm};
-use crate::http::socket::{Audio, AudioRefused, SocketWriter};
-use crate::recordings::Line;
-use crate::telemetry::metrics;
+use crate::recorder::Tap;
+use crate::room::Mouth;
+use crate::tts::Synthesize;
+use vivavoce_audio::encode::{Encoded, StreamEncoder};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm};
+use vivavoce_socket::{Audio, AudioRefused, SocketWriter};
+use vivavoce_recordings::Line;
+use vivavoce_telemetry::metrics;
 
 /// What leaves in one piece.
 pub const CHUNK: Duration = Duration::from_millis(20);

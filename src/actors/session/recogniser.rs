@@ -5,11 +5,11 @@ use std::time::Duration;
 use actix::prelude::*;
 
 use super::messages::ListenConfig;
-use crate::actors::stt::feed::Feed;
-use crate::actors::stt::{SttActor, SttReport};
-use crate::audio::{AudioFormat, Encoding};
-use crate::providers::{Credential, FinalDelay, ProviderTable, SttRequest};
-use crate::quotas::Party;
+use crate::stt::feed::Feed;
+use crate::stt::{SttActor, SttReport};
+use vivavoce_audio::{AudioFormat, Encoding};
+use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest};
+use vivavoce_core::party::Party;
 
 /// The recogniser of a config, over the sound that it is to hear; `None` where its provider has gone.
 pub(super) fn actor(

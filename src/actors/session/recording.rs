@@ -8,13 +8,13 @@ use actix::prelude::*;
 use super::failure::Refusal;
 use super::messages::{ErrorCode, SessionConfig, StreamId};
 use super::{Player, SessionActor};
-use crate::actors::recorder::{RecorderActor, StopRecording, Tap};
-use crate::actors::start_in_span;
-use crate::audio::SampleRate;
-use crate::quotas::Refused;
-use crate::recordings::egress::{self, Egress};
-use crate::recordings::journal::Journal;
-use crate::recordings::{self, BeginError, Metadata, Participant};
+use crate::recorder::{RecorderActor, StopRecording, Tap};
+use crate::start_in_span;
+use vivavoce_audio::SampleRate;
+use vivavoce_quotas::Refused;
+use vivavoce_recordings::egress::{self, Egress};
+use vivavoce_recordings::journal::Journal;
+use vivavoce_recordings::{self as recordings, BeginError, Metadata, Participant};
 
 /// A recording that goes on.
 pub(super) struct Recording {

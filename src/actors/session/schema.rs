@@ -87,7 +87,7 @@ fn camel_case(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::session::messages::ClientMessage;
+    use crate::session::messages::ClientMessage;
     use jsonschema::error::ValidationErrorKind;
 
     /// A message of each kind with every field in it.
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_told_fits_the_schema() {
-        use crate::actors::session::messages::{ErrorCode, StreamId};
+        use crate::session::messages::{ErrorCode, StreamId};
         let validator = jsonschema::draft202012::new(&socket_schema()).unwrap();
         let valid =
             |message: &ServerMessage| validator.is_valid(&serde_json::to_value(message).unwrap());
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_schema_knows_the_names_of_sessions_that_the_server_knows() {
-        use crate::actors::session::messages::StreamId;
+        use crate::session::messages::StreamId;
         let message = json!({"type": "config"});
         let validator = jsonschema::draft202012::new(&schema_of(&message)).unwrap();
         for name in [

@@ -16,15 +16,15 @@ use super::messages::{
 use super::playback::Speak;
 use super::succession::{Former, Succession};
 use super::turn::{Moment, TurnDetector, TurnEvent};
-use crate::actors::stt::{SttNews, SttReport};
-use crate::actors::supervision::{RestartPolicy, Restarts, jitter};
-use crate::actors::tts::{TtsNews, TtsReport};
-use crate::audio::vad::VadEvent;
-use crate::audio::{Layout, SampleRate};
-use crate::json::Misfit;
-use crate::providers::rooms::link::Ending as RoomEnding;
-use crate::providers::{ErrorKind, ProviderError, SttEvent};
-use crate::synthesis::SpeechConfig;
+use crate::stt::{SttNews, SttReport};
+use crate::supervision::{RestartPolicy, Restarts, jitter};
+use crate::tts::{TtsNews, TtsReport};
+use vivavoce_audio::vad::VadEvent;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_core::json::Misfit;
+use vivavoce_seams::rooms::link::Ending as RoomEnding;
+use vivavoce_seams::{ErrorKind, ProviderError, SttEvent};
+use vivavoce_synthesis::SpeechConfig;
 
 /// Commands that wait while a config is carried out, and their bytes on the wire.
 const MAX_BACKLOG: usize = 256;

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::messages::ListenConfig;
-use crate::providers::SttEvent;
+use vivavoce_seams::SttEvent;
 
 /// How long former recognisers may take over their last words.
 pub const PATIENCE: Duration = Duration::from_secs(8);
@@ -140,8 +140,8 @@ impl Succession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-    use crate::providers::Transcript;
+    use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+    use vivavoce_seams::Transcript;
 
     fn listen() -> ListenConfig {
         ListenConfig {
@@ -150,7 +150,7 @@ mod tests {
             format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
             punctuation: true,
             model: String::new(),
-            auth: crate::providers::OwnCredential::default(),
+            auth: vivavoce_seams::OwnCredential::default(),
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,

@@ -5,13 +5,13 @@ use tracing::Instrument;
 
 use super::SessionActor;
 use super::messages::{ErrorCode, ServerMessage, SipTransfer, TelephoneWish, TransferErrorCode};
-use crate::actors::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
-use crate::actors::registry::rooms::RoomsError;
-use crate::actors::room::{OnThePhone, PressKeys, RoomActor};
-use crate::auth::Access;
-use crate::phone::PhoneNumber;
-use crate::providers::rooms::link::{SendError, TelephoneKey};
-use crate::providers::rooms::telephone::{CallErrorKind, TransferTarget};
+use crate::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
+use crate::registry::rooms::RoomsError;
+use crate::room::{OnThePhone, PressKeys, RoomActor};
+use vivavoce_auth::Access;
+use vivavoce_core::phone::PhoneNumber;
+use vivavoce_seams::rooms::link::{SendError, TelephoneKey};
+use vivavoce_seams::rooms::telephone::{CallErrorKind, TransferTarget};
 
 /// Transfers and hang-ups of one session that may be under way.
 const MOST_WISHES: usize = 16;

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::audio::vad::{RATE, VadEvent, VadSettings};
-use crate::providers::{FinalDelay, SttEvent, Transcript, Word};
+use vivavoce_audio::vad::{RATE, VadEvent, VadSettings};
+use vivavoce_seams::{FinalDelay, SttEvent, SttResult, Transcript};
 
 /// How far before a pause the last word may end and still be the last one before it: recognisers and voice activity
 /// detection do not agree to the frame.
@@ -59,7 +59,7 @@ pub struct TurnSettings {
     /// How long a turn may last; `None` is for ever.
     pub max_turn: Option<Duration>,
     /// How long after the last speech the recogniser's final is waited for, before it is asked for, and again after that:
-    /// [`FinalDelay::patience`](crate::providers::FinalDelay::patience) of whoever hears.
+    /// [`FinalDelay::patience`](vivavoce_seams::FinalDelay::patience) of whoever hears.
     pub final_patience: Duration,
 }
 
@@ -108,33 +108,6 @@ pub enum TurnEvent {
     Voice(VoiceEvent),
     /// Ask the recogniser to make final what it has heard: the turn is over and waits for it.
     Finalize,
-}
-
-/// The body of an `stt_result`.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub struct SttResult {
-    /// The text of this segment; empty where only the end of the turn is told, or an interim result is taken back.
-    pub transcript: String,
-    /// Whether the segment stays as it is.
-    pub is_final: bool,
-    /// Whether the turn is over.
-    pub is_speech_final: bool,
-    /// 0–1 of this segment; of the whole turn where the segment is empty; null where the provider gives none.
-    #[schemars(range(min = 0, max = 1))]
-    pub confidence: Option<f32>,
-    /// All text of the turn, on its last result.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_transcript: Option<String>,
-    /// The words of this segment where known, in seconds of session audio.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub words: Vec<Word>,
-    /// BCP-47 where the provider says it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub language: Option<String>,
-    /// Who said it, where the participants of a room are heard each alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub identity: Option<String>,
 }
 
 /// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
@@ -287,7 +260,7 @@ impl TurnDetector {
     }
 
     /// Takes what voice activity detection has heard. Positions are samples at its rate since the session began; a
-    /// [`Vad`](crate::audio::vad::Vad) that was started later needs its own offset added.
+    /// [`Vad`](vivavoce_audio::vad::Vad) that was started later needs its own offset added.
     pub fn vad(&mut self, event: VadEvent, moment: Moment) -> Vec<TurnEvent> {
         if self.settings.enabled {
             match event {
@@ -741,7 +714,7 @@ const fn is_written_without_spaces(c: char) -> bool {
 mod tests {
     use super::TurnEndReason::{MaxTurn, Provider, SessionEnd, Silence, Timeout};
     use super::*;
-    use crate::providers::{ErrorKind, ProviderError};
+    use vivavoce_seams::{ErrorKind, ProviderError, Word};
     use proptest::prelude::*;
 
     const STEP_MS: u64 = 10;

@@ -16,10 +16,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::timeline::Timeline;
-use crate::audio::linear16;
-use crate::audio::{Layout, SampleRate};
-use crate::providers::Transcript;
-use crate::telemetry::metrics::{self, DropCause};
+use vivavoce_audio::linear16;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::Transcript;
+use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// What goes up at a time.
 const CHUNK: Duration = Duration::from_millis(20);

@@ -29,12 +29,12 @@ use tracing::Instrument;
 
 pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 
-use crate::audio::companding::Law;
-use crate::audio::{Encoding, Resampler, linear16};
-use crate::providers::{
+use vivavoce_audio::companding::Law;
+use vivavoce_audio::{Encoding, Resampler, linear16};
+use vivavoce_seams::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
-use crate::telemetry::metrics::{self, Task};
+use vivavoce_telemetry::metrics::{self, Task};
 use feed::Upload;
 
 /// How long opening a stream may take.

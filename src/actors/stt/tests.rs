@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::*;
-use crate::audio::{AudioFormat, Encoding, Layout, SampleRate, linear16};
-use crate::providers::{Accepts, SttInput, Word};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, SampleRate, linear16};
+use vivavoce_seams::{Accepts, SttInput, Word};
 
 const RATE: SampleRate = SampleRate::HZ_8000;
 const CHUNK: Duration = Duration::from_millis(20);
@@ -199,7 +199,7 @@ impl Session {
     fn live(&mut self) -> Addr<SttActor> {
         self.lives += 1;
         let request = SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_core::party::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

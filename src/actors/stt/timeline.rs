@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::audio::SampleRate;
+use vivavoce_audio::SampleRate;
 
 /// Stretches that are remembered. A replay has at most 30 (silence is trimmed only where more than a second of it
 /// lies between speech); beyond that sound is being lost faster than it is recognised.

@@ -4,8 +4,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::Value;
 
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket};
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket};
 
 /// A client's message.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::frames::{Frame, field, send};
 use super::{IDLE, IDLE_REASON, new_id, parameter, refusal, ticks};
-use crate::audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
-use crate::emulators::engine::{EngineError, Heard, Listening, Recogniser};
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket, accept};
-use crate::emulators::{Direction, Emulation, Vendor};
-use crate::providers::Transcript;
+use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use crate::engine::{EngineError, Heard, Listening, Recogniser};
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket, accept};
+use crate::{Direction, Emulation, Vendor};
+use vivavoce_seams::Transcript;
 
 /// The silence that ends a phrase where the client does not say.
 const SEGMENTATION: Duration = Duration::from_millis(500);

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::frames::{Frame, field, flag, send, send_sound};
 use super::ssml::Ssml;
 use super::{IDLE, IDLE_REASON, new_id, parameter, refusal, ticks, voices};
-use crate::audio::{AudioFormat, Encoding, SampleRate};
-use crate::emulators::engine::EngineError;
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket, accept};
-use crate::emulators::speech::{Piece, Saying, Speech, SpokenWord};
-use crate::emulators::{Direction, Emulation, Vendor};
-use crate::sentences;
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use crate::engine::EngineError;
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket, accept};
+use crate::speech::{Piece, Saying, Speech, SpokenWord};
+use crate::{Direction, Emulation, Vendor};
+use vivavoce_core::sentences;
 
 /// The longest document.
 const MAX_SSML_BYTES: usize = 64 << 10;

@@ -4,7 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};
 
 use super::refusal;
-use crate::emulators::{Direction, Emulation, Vendor};
+use crate::{Direction, Emulation, Vendor};
 
 /// Short name, display name, gender, locale, name of the locale, further locales, rate.
 type Row = (

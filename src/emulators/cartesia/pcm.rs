@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::audio::Encoding;
+use vivavoce_audio::Encoding;
 
 /// How a raw sample is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::pcm::{Raw, Reader};
 use super::{Caller, Problem};
-use crate::audio::{AudioFormat, SampleRate};
-use crate::emulators::engine::{Heard, Listening, Recogniser};
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket, accept};
-use crate::emulators::{Direction, Emulation};
-use crate::providers::Transcript;
+use vivavoce_audio::{AudioFormat, SampleRate};
+use crate::engine::{Heard, Listening, Recogniser};
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket, accept};
+use crate::{Direction, Emulation};
+use vivavoce_seams::Transcript;
 
 /// Nothing from the client for so long closes its socket.
 const IDLE: Duration = Duration::from_mins(3);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Caller, Problem};
-use crate::emulators::{Direction, Emulation};
+use crate::{Direction, Emulation};
 
 /// Voices of the vendor's that people know.
 const KNOWN: &[(&str, &str, &str, &str)] = &[

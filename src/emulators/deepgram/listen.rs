@@ -12,13 +12,13 @@ use sha2::{Digest, Sha256};
 use super::models::uuid;
 use super::query::{Problem, Query};
 use super::{Direction, Emulation, admitted, bad_request};
-use crate::audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
-use crate::emulators::clock::Timer;
-use crate::emulators::engine::{EngineError, Heard, Listening, Recogniser};
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket, accept};
-use crate::emulators::visit::Visit;
-use crate::providers::{Transcript, Word};
+use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use crate::clock::Timer;
+use crate::engine::{EngineError, Heard, Listening, Recogniser};
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket, accept};
+use crate::visit::Visit;
+use vivavoce_seams::{Transcript, Word};
 
 /// Without sound and messages a stream ends after so long.
 pub(super) const IDLE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::emulators::speech::{Piece, SpokenWord};
+use crate::speech::{Piece, SpokenWord};
 
 /// A character and when it is heard, from the start of the speech.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};
 
 use super::{Problem, key, query, refused, with_id};
-use crate::emulators::visit::Visit;
-use crate::emulators::{Direction, Emulation, Vendor};
+use crate::visit::Visit;
+use crate::{Direction, Emulation, Vendor};
 
 /// Id, name, gender, accent, language, locale.
 const STOCK: [[&str; 6]; 4] = [

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::engine::EngineError;
 use super::visit::{Refusal, Visit, credential, header_credential};
-use crate::audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 
 /// Its routes, on the listeners for HTTP.
 pub(super) fn routes(service: &mut web::ServiceConfig) {

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{by_key, key, query, refused};
-use crate::audio::{AudioFormat, Encoding, SampleRate};
-use crate::emulators::engine::{Heard, Listening, Recogniser};
-use crate::emulators::socket::{Message, Socket, accept};
-use crate::emulators::{Direction, Emulation, Vendor};
-use crate::providers::{Transcript, Word};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use crate::engine::{Heard, Listening, Recogniser};
+use crate::socket::{Message, Socket, accept};
+use crate::{Direction, Emulation, Vendor};
+use vivavoce_seams::{Transcript, Word};
 
 /// Sound before which there are no partials.
 const WARMING_UP: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const KEY: &str = include_str!("account-key.pem");
 
 /// The JSON of the account, whose tokens are exchanged at this address of the emulators.
-pub(in crate::emulators) fn account(plain: SocketAddr) -> Value {
+pub(crate) fn account(plain: SocketAddr) -> Value {
     json!({
         "type": "service_account",
         "project_id": "emulated",

@@ -15,9 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
-use crate::emulators::faults::{Cut, Effect};
-use crate::emulators::visit::Visit;
-use crate::emulators::wire::{self, Wire};
+use crate::faults::{Cut, Effect};
+use crate::visit::Visit;
+use crate::wire::{self, Wire};
 
 /// Answers that may wait.
 const WAITING: usize = 64;

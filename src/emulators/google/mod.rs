@@ -27,7 +27,7 @@ use tonic_prost::ProstCodec;
 use self::link::Link;
 use super::visit::{Visit, credential};
 use super::{Direction, Emulation, Vendor};
-use crate::providers::google::wire::{
+use vivavoce_providers::google::wire::{
     LIST_VOICES, STREAMING_RECOGNIZE, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH,
 };
 

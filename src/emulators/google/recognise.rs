@@ -7,12 +7,12 @@ use bytes::Bytes;
 use tonic::{Status, Streaming};
 
 use super::link::Answers;
-use crate::audio::{AudioFormat, Encoding, SampleRate};
-use crate::emulators::clock::Timer;
-use crate::emulators::engine::{Heard, Listening, Recogniser};
-use crate::emulators::visit::Visit;
-use crate::providers::Transcript;
-use crate::providers::google::wire::speech::{
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use crate::clock::Timer;
+use crate::engine::{Heard, Listening, Recogniser};
+use crate::visit::Visit;
+use vivavoce_seams::Transcript;
+use vivavoce_providers::google::wire::speech::{
     DecodingConfig, RecognitionConfig, RecognitionFeatures, RecognitionResponseMetadata, Request,
     SpeechEventType, SpeechRecognitionAlternative, StreamingRecognitionConfig,
     StreamingRecognitionFeatures, StreamingRecognitionResult, StreamingRecognizeRequest,
@@ -121,7 +121,7 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
         return Ok(());
     };
     let listening = wishes.listening(&first)?;
-    let undecodable = |error: crate::emulators::engine::EngineError| {
+    let undecodable = |error: crate::engine::EngineError| {
         Status::invalid_argument(format!(
             "Audio data does not appear to be in a supported encoding: {error}"
         ))
@@ -238,7 +238,7 @@ impl Wishes {
                 }
                 let mut format = AudioFormat::mono(encoding, rate);
                 if explicit.audio_channel_count == 2 {
-                    format.layout.channels = crate::audio::Channels::Stereo;
+                    format.layout.channels = vivavoce_audio::Channels::Stereo;
                 }
                 format
             }
@@ -338,7 +338,7 @@ impl Wishes {
     }
 }
 
-fn end(heard: &Transcript) -> Option<crate::providers::google::wire::Duration> {
+fn end(heard: &Transcript) -> Option<vivavoce_providers::google::wire::Duration> {
     let last = heard.words.last()?;
     Duration::try_from_secs_f64(last.end).ok().map(Into::into)
 }

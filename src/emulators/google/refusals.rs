@@ -6,9 +6,9 @@ use prost::Message;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::emulators::faults::RetryAfter;
-use crate::emulators::visit::Refusal;
-use crate::providers::google::wire::rpc;
+use crate::faults::RetryAfter;
+use crate::visit::Refusal;
+use vivavoce_providers::google::wire::rpc;
 
 const NO_CREDENTIAL: &str = "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or other valid authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project.";
 const BAD_CREDENTIAL: &str = "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project.";

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use super::{refusals, synthesise};
-use crate::emulators::visit::{Visit, header_credential};
-use crate::emulators::{Direction, Emulation, Vendor};
-use crate::providers::google::wire::texttospeech::{
+use crate::visit::{Visit, header_credential};
+use crate::{Direction, Emulation, Vendor};
+use vivavoce_providers::google::wire::texttospeech::{
     AudioConfig, AudioEncoding, InputSource, ListVoicesRequest, SsmlVoiceGender, SynthesisInput,
     SynthesizeSpeechRequest, VoiceSelectionParams,
 };
@@ -20,7 +20,7 @@ use crate::providers::google::wire::texttospeech::{
 const HOLDS: u64 = 3_599;
 
 /// Its routes, on the listeners for HTTP.
-pub(in crate::emulators) fn routes(service: &mut web::ServiceConfig) {
+pub(crate) fn routes(service: &mut web::ServiceConfig) {
     service
         .route("/v1/text:synthesize", web::post().to(synthesize))
         .route("/v1/voices", web::get().to(list))

@@ -1,7 +1,7 @@
 //! Who may see and change what: the specification's and the protocol's rules, one by one.
 
 use super::*;
-use crate::config::JsonText;
+use vivavoce_config::JsonText;
 
 fn configured(hooks: serde_json::Value, grants: Option<serde_json::Value>) -> Configured {
     Configured::of(Some(&JsonText(hooks)), grants.map(JsonText).as_ref()).unwrap()

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Seat;
-use crate::telemetry::metrics::{self, ConnectionCut};
+use vivavoce_telemetry::metrics::{self, ConnectionCut};
 
 /// Heads that may wait for their answers.
 pub const MOST_PIPELINED: usize = 32;

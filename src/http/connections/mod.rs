@@ -32,9 +32,9 @@ use tokio::time::{Instant, sleep_until};
 use super::body::LEAST_BYTES_PER_SECOND;
 use super::limits::{Full, Share, Shares, network};
 use super::peer::TrustedProxies;
-use crate::config::Settings;
-use crate::quotas::{self, Kind, Party, Refused, Why};
-use crate::telemetry::metrics::{self, ConnectionCut};
+use vivavoce_config::Settings;
+use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
+use vivavoce_telemetry::metrics::{self, ConnectionCut};
 use heads::Heads;
 pub use heads::Pipelined;
 use table::{Bounds, Phase, Table, Ticket};
@@ -424,7 +424,7 @@ pub fn authenticated(request: &HttpRequest, party: &Party) -> Result<(), Refused
     };
     seat.count_for(party).map_err(|why| {
         let kind = Kind::Connections;
-        metrics::quota_refused(kind);
+        metrics::quota_refused(kind.name());
         Refused { kind, why }
     })
 }
@@ -625,7 +625,7 @@ mod tests {
     }
 
     fn tenant(id: &str) -> Party {
-        Party::Tenant(crate::auth::TenantId::new(id).unwrap())
+        Party::Tenant(vivavoce_auth::TenantId::new(id).unwrap())
     }
 
     #[actix_web::test]

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use crate::quotas::{Party, Share, Tally, Why};
+use vivavoce_quotas::{Party, Share, Tally, Why};
 
 /// Addresses that are looked at for a connection that can be cut, those with most connections first.
 const MAX_CANDIDATES: usize = 64;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     fn tenant(id: &str) -> Party {
-        Party::Tenant(crate::auth::TenantId::new(id).unwrap())
+        Party::Tenant(vivavoce_auth::TenantId::new(id).unwrap())
     }
 
     /// How many connections somebody gets, and why no more.

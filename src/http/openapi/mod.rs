@@ -18,9 +18,9 @@ use utoipa::openapi::{Components, OpenApi};
 
 use super::pieces::Pieces;
 use super::{error, health, recording, rtc, sessions, sip, speak};
-use crate::actors::session::socket_schema;
-use crate::providers::Voice;
-use crate::recordings::catalogue::Page;
+use vivavoce_actors::session::socket_schema;
+use vivavoce_seams::Voice;
+use vivavoce_recordings::catalogue::Page;
 
 /// Where the schemas of bodies are kept in the document.
 const SCHEMAS: &str = "/components/schemas";
@@ -183,10 +183,10 @@ fn add<T: JsonSchema>(generator: &mut SchemaGenerator) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Entry;
+    use crate::Entry;
 
     fn assert_same(file: &str, rendered: &str) {
-        let file = format!("{}/docs/{file}", env!("CARGO_MANIFEST_DIR"));
+        let file = format!("{}/../../docs/{file}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::create_dir_all(std::path::Path::new(&file).parent().unwrap()).unwrap();
             std::fs::write(&file, rendered).unwrap();
@@ -248,7 +248,7 @@ mod tests {
                 methods.map(move |method| format!("{} {path}", method.to_uppercase()))
             })
             .collect();
-        let routes = crate::http::endpoints().into_iter().flat_map(|endpoint| {
+        let routes = crate::endpoints().into_iter().flat_map(|endpoint| {
             let path = endpoint.path.replace(":.*}", "}");
             let named = |entry: Entry| format!("{} {path}", entry.method);
             endpoint.entries().map(named).collect::<Vec<_>>()

@@ -19,12 +19,12 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 
-use crate::http::error::{Body, Code};
-use crate::http::health::Health;
-use crate::http::{recording, rtc, sessions, sip, speak};
-use crate::providers::Voice;
-use crate::recordings::catalogue::Page;
-use crate::telemetry::metrics;
+use crate::error::{Body, Code};
+use crate::health::Health;
+use crate::{recording, rtc, sessions, sip, speak};
+use vivavoce_seams::Voice;
+use vivavoce_recordings::catalogue::Page;
+use vivavoce_telemetry::metrics;
 
 /// One method of one path.
 #[derive(Clone)]

@@ -5,15 +5,15 @@ use actix_web::web;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
-use crate::auth::Access;
-use crate::config::Secret;
-use crate::http::body::JsonBody;
-use crate::http::error::{ApiError, Code};
-use crate::http::fields::{MAX_NAME_CHARS, phone_number, required};
-use crate::http::state::AppState;
-use crate::phone::{self, Gateway};
-use crate::providers::rooms::telephone::{CallErrorKind, Login, TransferTarget};
+use vivavoce_actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
+use crate::auth::Entered;
+use vivavoce_config::Secret;
+use crate::body::JsonBody;
+use crate::error::{ApiError, Code};
+use crate::fields::{MAX_NAME_CHARS, phone_number, required};
+use crate::state::AppState;
+use vivavoce_core::phone::{self, Gateway};
+use vivavoce_seams::rooms::telephone::{CallErrorKind, Login, TransferTarget};
 
 /// What was asked for is on its way.
 const INITIATED: &str = "initiated";
@@ -93,7 +93,7 @@ pub struct TransferAnswer {
 
 /// Calls a number into a room.
 pub async fn call(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<CallRequest>,
 ) -> Result<web::Json<CallAnswer>, ApiError> {
@@ -164,7 +164,7 @@ fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
 
 /// Moves a call to another number.
 pub async fn transfer(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<TransferRequest>,
 ) -> Result<web::Json<TransferAnswer>, ApiError> {
@@ -218,7 +218,7 @@ mod tests {
     use actix_web::ResponseError as _;
 
     use super::*;
-    use crate::providers::rooms::telephone::CallError;
+    use vivavoce_seams::rooms::telephone::CallError;
 
     #[test]
     fn only_one_who_is_moved_can_be_missing() {

@@ -12,13 +12,13 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
-use crate::auth::Access;
-use crate::hooks::{self, HookError, LONGEST_URL, Wish};
-use crate::http::AppState;
-use crate::http::body::JsonBody;
-use crate::http::error::{ApiError, Code};
-use crate::http::fields::required;
+use vivavoce_actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
+use crate::auth::Entered;
+use vivavoce_hooks::{self as hooks, HookError, LONGEST_URL, Wish};
+use crate::AppState;
+use crate::body::JsonBody;
+use crate::error::{ApiError, Code};
+use crate::fields::required;
 
 /// The most hooks of one request.
 const MAX_HOOKS: usize = 1000;
@@ -133,7 +133,7 @@ impl From<Vec<hooks::Hook>> for HookList {
 
 /// Lists hooks.
 pub async fn list(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
 ) -> Result<web::Json<HookList>, ApiError> {
     let hooks = state.hooks.send(ListHooks { access }).await;
@@ -142,7 +142,7 @@ pub async fn list(
 
 /// Adds or replaces hooks.
 pub async fn put(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<HooksRequest, true>,
 ) -> Result<web::Json<HookList>, ApiError> {
@@ -166,7 +166,7 @@ pub async fn put(
 
 /// Removes hooks.
 pub async fn remove(
-    access: Access,
+    Entered(access): Entered,
     state: web::Data<AppState>,
     body: JsonBody<HostsRequest>,
 ) -> Result<web::Json<HookList>, ApiError> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::writer::Shared;
-use crate::quotas::{Party, Share, Tally};
+use vivavoce_quotas::{Party, Share, Tally};
 
 /// What may wait for a socket without being counted: more than waits for any client that reads.
 pub(super) const OWN_BYTES: usize = 64 << 10;
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     fn tenant(id: &str) -> Party {
-        Party::Tenant(crate::auth::TenantId::new(id).unwrap())
+        Party::Tenant(vivavoce_core::party::TenantId::new(id).unwrap())
     }
 
     fn address(last: u8) -> Party {

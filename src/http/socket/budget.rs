@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::quotas::Party;
-use crate::shared_limit::{Exceeded, Permit, SharedLimit, Size};
+use vivavoce_core::party::Party;
+use vivavoce_quotas::shared_limit::{Exceeded, Permit, SharedLimit, Size};
 
 /// What a socket may hold without asking: some frames of sound, on a connection that brings them in pieces.
 const OWN_BYTES: usize = 32 << 10;

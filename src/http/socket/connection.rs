@@ -45,7 +45,7 @@ pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
 }
 
 /// Sets a connection up and keeps a handle to it for a socket.
-pub(crate) fn prepare(io: &TcpStream, secured: bool, extensions: &mut Extensions) {
+pub fn prepare(io: &TcpStream, secured: bool, extensions: &mut Extensions) {
     if let Ok(socket) = set_up(io) {
         let connection = Connection { socket, secured };
         extensions.insert(Accepted(Mutex::new(Some(connection))));
@@ -91,7 +91,7 @@ impl Connection {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl From<Socket> for Connection {
     fn from(socket: Socket) -> Self {
         Self {

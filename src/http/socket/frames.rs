@@ -135,7 +135,7 @@ impl Frames {
     }
 
     /// The next frame's meaning; `None` when more has to arrive. After an error nothing more can be understood.
-    pub fn next(&mut self) -> Result<Option<Input>, FrameError> {
+    pub fn next_frame(&mut self) -> Result<Option<Input>, FrameError> {
         if self.arrived.is_empty() {
             // A buffer of its own for each burst: what was read of the last one does not stay.
             self.arrived = BytesMut::new();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn all(frames: &mut Frames) -> Result<Vec<Input>, FrameError> {
-        std::iter::from_fn(|| frames.next().transpose()).collect()
+        std::iter::from_fn(|| frames.next_frame().transpose()).collect()
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
                 } else {
                     Ok(None)
                 };
-                assert_eq!(frames.next(), expected);
+                assert_eq!(frames.next_frame(), expected);
                 assert!(
                     frames.arrived.capacity() < 1024,
                     "memory reserved for a promise"
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(all(&mut frames), Ok(vec![Input::Fragment, Input::Fragment]));
         frames.push(&frame(OpCode::Continue, true, b"x"));
         assert_eq!(
-            frames.next(),
+            frames.next_frame(),
             Err(FrameError::TooBig {
                 limit: MAX_BINARY_BYTES
             })
@@ -282,7 +282,7 @@ mod tests {
     fn garbage_is_refused_as_soon_as_its_head_is_there() {
         let mut frames = Frames::default();
         frames.push(b"GET / ");
-        assert!(matches!(frames.next(), Err(FrameError::Protocol(_))));
+        assert!(matches!(frames.next_frame(), Err(FrameError::Protocol(_))));
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         let mut frames = Frames::default();
         let long = frame(OpCode::Text, true, &vec![b'a'; 100_000]);
         frames.push(&long[..50_000]);
-        assert_eq!(frames.next(), Ok(None));
+        assert_eq!(frames.next_frame(), Ok(None));
         assert!(frames.unfinished() >= 50_000);
         frames.push(&long[50_000..]);
         frames.push(&long[..1]);

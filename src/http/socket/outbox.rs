@@ -13,7 +13,7 @@ use bytestring::ByteString;
 use tokio::time::Instant;
 
 use super::backlog::OWN_BYTES;
-use crate::telemetry::metrics;
+use vivavoce_telemetry::metrics;
 
 /// Events that wait at most; coalesced ones are not counted (protocol, section 1).
 pub const MAX_EVENTS: usize = 256;

@@ -19,8 +19,8 @@ use super::connection::Connection;
 use super::frames::{Frames, Input};
 use super::outbox::{Closed, ClosedBy, Outbox};
 use super::writer::Shared;
-use crate::quotas::Party;
-use crate::telemetry::metrics;
+use vivavoce_core::party::Party;
+use vivavoce_telemetry::metrics;
 
 /// How long the reading task works before others on its thread have their turn.
 const LONGEST_TURN: Duration = Duration::from_millis(1);
@@ -173,7 +173,7 @@ impl<H: SocketHandler> Reader<H> {
                 tokio::task::yield_now().await;
                 self.turn = Instant::now();
             }
-            match self.frames.next() {
+            match self.frames.next_frame() {
                 Ok(Some(input)) => self.input(input),
                 Ok(None) => return self.keep(),
                 Err(error) => return self.give_up(error.close_code(), &error.to_string()),
@@ -290,10 +290,10 @@ fn by_client(reason: Option<CloseReason>) -> Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Origins;
-    use crate::http::socket::outbox::Next;
-    use crate::http::socket::{Backlog, MessageBudget};
-    use crate::quotas::Share;
+    use crate::Origins;
+    use crate::outbox::Next;
+    use crate::{Backlog, MessageBudget};
+    use vivavoce_quotas::Share;
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
     use std::os::unix::net::UnixStream;

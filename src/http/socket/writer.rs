@@ -17,7 +17,7 @@ use super::SocketSettings;
 use super::backlog::Place;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox};
-use crate::quotas::Party;
+use vivavoce_core::party::Party;
 
 /// What writer, reader and body share.
 pub(super) struct Shared {

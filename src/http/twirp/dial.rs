@@ -12,12 +12,12 @@ use proto::{SipHeaderOptions, SipMediaConfig, SipOutboundConfig, SipOutboundTrun
 
 use super::Failure;
 use super::sip::invalid;
-use crate::actors::registry::calls::{DialTrunk, TransferCall, Until};
-use crate::auth::{Access, Principal};
-use crate::config::{Secret, SipTransport};
-use crate::phone::{Gateway, PhoneNumber};
-use crate::providers::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
-use crate::rooms::limits;
+use vivavoce_actors::registry::calls::{DialTrunk, TransferCall, Until};
+use vivavoce_auth::{Access, Principal};
+use vivavoce_config::{Secret, SipTransport};
+use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
+use vivavoce_rooms::limits;
 
 /// How long a call may ring where a request does not say (LiveKit's own).
 const RINGING: Duration = Duration::from_secs(30);

@@ -4,8 +4,8 @@ use actix_web::HttpResponse;
 use livekit_protocol as proto;
 
 use super::{Call, Failure};
-use crate::rooms::token::VideoGrant;
-use crate::rooms::{OperationError, ParticipantChange, RoomMessage};
+use vivavoce_rooms::token::VideoGrant;
+use vivavoce_rooms::{OperationError, ParticipantChange, RoomMessage};
 
 impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {

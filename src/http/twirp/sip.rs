@@ -7,11 +7,11 @@ use actix_web::{HttpResponse, web};
 use livekit_protocol as proto;
 
 use super::{Call, Failure, dial};
-use crate::actors::registry::calls::CallsError;
-use crate::actors::registry::rooms::RoomsError;
-use crate::providers::rooms::telephone::{CallError, CallErrorKind, HangupCause};
-use crate::rooms::token::Claims;
-use crate::telephony::trunks::{Filter, TrunkError, Trunks};
+use vivavoce_actors::registry::calls::CallsError;
+use vivavoce_actors::registry::rooms::RoomsError;
+use vivavoce_seams::rooms::telephone::{CallError, CallErrorKind, HangupCause};
+use vivavoce_rooms::token::Claims;
+use vivavoce_telephony::trunks::{Filter, TrunkError, Trunks};
 
 pub(super) fn invalid(problem: impl Into<String>) -> Failure {
     Failure::new("invalid_argument", problem)

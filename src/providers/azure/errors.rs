@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::SLUG;
-use crate::providers::transport::{Refusal, shortened};
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::{Refusal, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 const RATE_LIMITED: ErrorKind = ErrorKind::RateLimited { retry_after: None };
 

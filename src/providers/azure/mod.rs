@@ -13,12 +13,12 @@ use reqwest::header::HeaderName;
 use serde_json::Value;
 use url::Url;
 
-use crate::config;
-use crate::config::value::VendorUrl;
-use crate::providers::transport::speaking::Line;
-use crate::providers::transport::websocket::Handshake;
-use crate::providers::transport::{Permits, Transport};
-use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
+use vivavoce_config as config;
+use vivavoce_config::value::VendorUrl;
+use crate::transport::speaking::Line;
+use crate::transport::websocket::Handshake;
+use crate::transport::{Permits, Transport};
+use vivavoce_seams::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "azure";
@@ -151,9 +151,9 @@ fn handshake(url: Url, credential: &Credential, origin: &usp::Origin) -> Handsha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::value::{Secret, SettingValue};
-    use crate::providers::parameters::{STT_FIELDS, TTS_FIELDS};
-    use crate::providers::{SpeechToText, TextToSpeech};
+    use vivavoce_config::value::{Secret, SettingValue};
+    use vivavoce_seams::parameters::{STT_FIELDS, TTS_FIELDS};
+    use vivavoce_seams::{SpeechToText, TextToSpeech};
     use serde_json::json;
 
     fn credential(region: &str) -> Credential {
@@ -198,12 +198,12 @@ mod tests {
 
     #[test]
     fn every_field_of_a_config_is_in_the_tables() {
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         let azure = Azure::new(
             &config::Config::load(&[], None).unwrap().settings.providers,
             &transport,
         );
-        let fields = |table: &[crate::providers::parameters::Parameter]| {
+        let fields = |table: &[vivavoce_seams::parameters::Parameter]| {
             table.iter().map(|row| row.field).collect::<Vec<_>>()
         };
         assert_eq!(fields(SpeechToText::parameters(&azure)), STT_FIELDS);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn without_any_credential_the_settings_name_is_told() {
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         let azure = Azure::new(
             &config::Config::load(&[], None).unwrap().settings.providers,
             &transport,

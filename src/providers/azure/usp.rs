@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::SLUG;
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// Azure counts time in units of 100 ns.
 pub(super) const TICKS_PER_SECOND: f64 = 1e7;

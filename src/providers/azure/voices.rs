@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{Azure, KEY, SLUG, SUBSCRIPTION_KEY, errors};
-use crate::providers::transport::{answer, shortened};
-use crate::providers::{Credential, ErrorKind, ProviderError, Voice};
+use crate::transport::{answer, shortened};
+use vivavoce_seams::{Credential, ErrorKind, ProviderError, Voice};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -6,8 +6,8 @@ use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use super::SLUG;
-use crate::providers::transport::{Refusal, shortened};
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::{Refusal, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// How the vendor's keys begin.
 const KEY: &str = "sk_car_";

@@ -8,10 +8,10 @@ use serde::Deserialize;
 
 use super::errors::{self, Problem};
 use super::stt::{CHUNK, bytes_in};
-use crate::audio::format::AudioFormat;
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ProviderError, SttEvent, Transcript, Word};
+use vivavoce_audio::format::AudioFormat;
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ProviderError, SttEvent, Transcript, Word};
 
 /// The vendor closes after three minutes without a message. A command, unlike silence, leaves its times alone.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
@@ -166,9 +166,9 @@ impl Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::{Encoding, SampleRate};
-    use crate::providers::ErrorKind;
-    use crate::providers::transport::Outgoing;
+    use vivavoce_audio::format::{Encoding, SampleRate};
+    use vivavoce_seams::ErrorKind;
+    use crate::transport::Outgoing;
     use tokio::time::Instant;
 
     struct Scene {

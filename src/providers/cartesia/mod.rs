@@ -13,12 +13,12 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
-use crate::audio::format::Encoding;
-use crate::config;
-use crate::config::value::{Secret, SettingValue, VendorUrl};
-use crate::providers::transport::Transport;
-use crate::providers::transport::websocket::Handshake;
-use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
+use vivavoce_audio::format::Encoding;
+use vivavoce_config as config;
+use vivavoce_config::value::{Secret, SettingValue, VendorUrl};
+use crate::transport::Transport;
+use crate::transport::websocket::Handshake;
+use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "cartesia";
@@ -99,12 +99,12 @@ const fn encoding_name(encoding: Encoding) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::parameters::{STT_FIELDS, TTS_FIELDS};
-    use crate::providers::{ErrorKind, SpeechToText, TextToSpeech};
+    use vivavoce_seams::parameters::{STT_FIELDS, TTS_FIELDS};
+    use vivavoce_seams::{ErrorKind, SpeechToText, TextToSpeech};
 
     fn table() -> ProviderTable {
         let config = config::Config::load(&[], None).unwrap();
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         let mut table = ProviderTable::default();
         add_to(&mut table, &config.settings.providers, &transport);
         table
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn every_field_of_a_config_has_its_row() {
         let table = table();
-        let fields = |rows: &[crate::providers::parameters::Parameter]| {
+        let fields = |rows: &[vivavoce_seams::parameters::Parameter]| {
             rows.iter().map(|row| row.field).collect::<Vec<_>>()
         };
         let stt: Arc<dyn SpeechToText> = table.speech_to_text(SLUG).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         let door = |own: Option<&str>| Door {
             base: VendorUrl::parse(ADDRESS).unwrap(),
             own: own.map(|key| credential(&Secret::new(key))),
-            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+            transport: Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
         };
         let callers = credential(&Secret::new("callers"));
         let used = door(Some("servers")).credential(Some(&callers)).unwrap();

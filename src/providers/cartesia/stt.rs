@@ -10,11 +10,11 @@ use reqwest::Url;
 use super::manual::Manual;
 use super::turns::Turns;
 use super::{CREDENTIAL, Door, SLUG, encoding_name, errors, handshake};
-use crate::audio::format::{AudioFormat, Encoding};
-use crate::providers::parameters::{Parameter, converted, ignored, own};
-use crate::providers::transport::websocket::Socket;
-use crate::providers::transport::{Permits, hearing};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
+use crate::transport::websocket::Socket;
+use crate::transport::{Permits, hearing};
+use vivavoce_seams::{
     Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
     SttRequest, SttStream,
 };
@@ -188,11 +188,11 @@ pub(super) fn bytes_in(format: AudioFormat, time: Duration) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::SampleRate;
+    use vivavoce_audio::format::SampleRate;
 
     fn request(language: &str, model: &str) -> SttRequest {
         SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             language: language.to_owned(),
             model: model.to_owned(),
             punctuation: true,

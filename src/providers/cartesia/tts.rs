@@ -14,12 +14,12 @@ use uuid::Uuid;
 
 use super::errors::{self, Problem};
 use super::{CREDENTIAL, Door, SLUG, encoding_name, handshake, voices};
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::providers::parameters::{Parameter, converted, own};
-use crate::providers::transport::Permits;
-use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_seams::parameters::{Parameter, converted, own};
+use crate::transport::Permits;
+use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{
     CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest,
     TtsStream, Voice,
 };
@@ -384,12 +384,12 @@ impl Literal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::ErrorKind;
-    use crate::providers::transport::Outgoing;
+    use vivavoce_seams::ErrorKind;
+    use crate::transport::Outgoing;
 
     fn request(model: &str, rate: f64) -> TtsRequest {
         TtsRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             voice_id: None,
             model: model.to_owned(),
             speaking_rate: rate,

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::errors::{self, Problem};
 use super::stt::{CHUNK, bytes_in};
-use crate::audio::format::{AudioFormat, Encoding};
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ProviderError, SttEvent, Transcript};
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ProviderError, SttEvent, Transcript};
 
 /// The vendor closes after three minutes without sound.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
@@ -167,9 +167,9 @@ fn heard(text: &str) -> Option<Transcript> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::SampleRate;
-    use crate::providers::ErrorKind;
-    use crate::providers::transport::Outgoing;
+    use vivavoce_audio::format::SampleRate;
+    use vivavoce_seams::ErrorKind;
+    use crate::transport::Outgoing;
     use tokio::time::Instant;
 
     struct Scene {

@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{API_KEY, Door, SLUG, VERSION, errors};
-use crate::providers::transport::answer;
-use crate::providers::{Credential, ProviderError, Voice};
+use crate::transport::answer;
+use vivavoce_seams::{Credential, ProviderError, Voice};
 
 /// Voices on a page: the vendor's most.
 const PAGE: &str = "100";

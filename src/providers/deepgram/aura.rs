@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{SLUG, errors};
-use crate::providers::transport::shortened;
-use crate::providers::transport::speaking::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ErrorKind, ProviderError, TtsEvent};
+use crate::transport::shortened;
+use crate::transport::speaking::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ErrorKind, ProviderError, TtsEvent};
 
 /// The most that may wait to be flushed.
 const MAX_CHARS: usize = 2_000;
@@ -225,7 +225,7 @@ fn parts(text: &str, most: usize) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::transport::Outgoing;
+    use crate::transport::Outgoing;
 
     struct Stage {
         aura: Aura,

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::SLUG;
-use crate::providers::transport::{Refusal, shortened};
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::{Refusal, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// The vendor's own codes, by their beginnings; the first that fits counts. They stand in the reason of a close, and in
 /// error messages.

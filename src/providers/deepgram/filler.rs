@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::bytes_per_second;
-use crate::audio::format::{AudioFormat, Encoding};
+use vivavoce_audio::format::{AudioFormat, Encoding};
 
 /// Places that are remembered before the oldest are taken for settled.
 const REMEMBERED: usize = 64;
@@ -105,7 +105,7 @@ impl Filler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::SampleRate;
+    use vivavoce_audio::format::SampleRate;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -12,10 +12,10 @@ use super::filler::Filler;
 use super::hearsay::{Hearsay, VendorWord, words};
 use super::nova::primary;
 use super::{SLUG, bytes_per_second, encoding_name, errors};
-use crate::config::value::VendorUrl;
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ErrorKind, ProviderError, SttRequest, Transcript};
+use vivavoce_config::value::VendorUrl;
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ErrorKind, ProviderError, SttRequest, Transcript};
 
 /// What the names of its models begin with.
 pub(super) const PREFIX: &str = "flux";
@@ -215,7 +215,7 @@ impl Protocol for Flux {
 mod tests {
     use super::super::testing::{Stage, request};
     use super::*;
-    use crate::config::value::SettingValue;
+    use vivavoce_config::value::SettingValue;
 
     fn asks(model: &str, language: &str, languages: &[&str]) -> Result<String, ErrorKind> {
         let address = VendorUrl::parse("https://v.example").unwrap();

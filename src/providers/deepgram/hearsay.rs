@@ -7,8 +7,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::filler::Filler;
-use crate::providers::transport::hearing::Act;
-use crate::providers::{SttEvent, Transcript, Word};
+use crate::transport::hearing::Act;
+use vivavoce_seams::{SttEvent, Transcript, Word};
 
 /// A finalisation that has nothing to make final may go unanswered.
 const ANSWER: Duration = Duration::from_secs(1);

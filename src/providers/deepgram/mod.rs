@@ -18,12 +18,12 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
-use crate::audio::format::{AudioFormat, Encoding};
-use crate::config;
-use crate::config::value::{SettingValue, VendorUrl};
-use crate::providers::transport::websocket::Handshake;
-use crate::providers::transport::{Permits, Transport};
-use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_config as config;
+use vivavoce_config::value::{SettingValue, VendorUrl};
+use crate::transport::websocket::Handshake;
+use crate::transport::{Permits, Transport};
+use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "deepgram";
@@ -99,15 +99,15 @@ fn bytes_per_second(format: AudioFormat) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::value::Secret;
-    use crate::providers::ErrorKind;
-    use crate::providers::parameters::{Parameter, STT_FIELDS, TTS_FIELDS};
+    use vivavoce_config::value::Secret;
+    use vivavoce_seams::ErrorKind;
+    use vivavoce_seams::parameters::{Parameter, STT_FIELDS, TTS_FIELDS};
 
     fn entrance(own: Option<&str>) -> Entrance {
         Entrance {
             address: VendorUrl::parse(ADDRESS).unwrap(),
             own: own.map(|key| Credential::new([(API_KEY, Secret::new(key))])),
-            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+            transport: Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
     fn every_field_of_a_config_has_its_row() {
         let config = config::Config::load(&[], None).unwrap();
         let mut table = ProviderTable::default();
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         add_to(&mut table, &config.settings.providers, &transport);
         let fields = |rows: &[Parameter]| rows.iter().map(|row| row.field).collect::<Vec<_>>();
         let stt = table.speech_to_text(SLUG).unwrap();

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use super::filler::Filler;
 use super::hearsay::{Hearsay, VendorWord, words};
 use super::{bytes_per_second, encoding_name, errors};
-use crate::config::value::VendorUrl;
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ProviderError, SttRequest, Transcript};
+use vivavoce_config::value::VendorUrl;
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ProviderError, SttRequest, Transcript};
 
 /// What the vendor recommends.
 const DEFAULT_MODEL: &str = "nova-3";
@@ -235,9 +235,9 @@ impl Protocol for Nova {
 mod tests {
     use super::super::testing::{Stage, request};
     use super::*;
-    use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-    use crate::config::value::SettingValue;
-    use crate::providers::ErrorKind;
+    use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+    use vivavoce_config::value::SettingValue;
+    use vivavoce_seams::ErrorKind;
 
     fn query(request: &SttRequest) -> String {
         let address = VendorUrl::parse("wss://v.example/base").unwrap();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{CREDENTIAL, Entrance, SLUG, errors, flux, handshake, nova};
-use crate::audio::format::Encoding;
-use crate::providers::parameters::{Parameter, converted, own};
-use crate::providers::transport::{Permits, hearing};
-use crate::providers::{
+use vivavoce_audio::format::Encoding;
+use vivavoce_seams::parameters::{Parameter, converted, own};
+use crate::transport::{Permits, hearing};
+use vivavoce_seams::{
     Accepts, CredentialField, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 

@@ -2,16 +2,16 @@
 
 use tokio::time::Instant;
 
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::providers::transport::Outgoing;
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::{ErrorKind, SttEvent, SttRequest, Transcript};
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use crate::transport::Outgoing;
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use vivavoce_seams::{ErrorKind, SttEvent, SttRequest, Transcript};
 
 /// Linear16 at 16 kHz, everything else as usual.
 pub(super) fn request() -> SttRequest {
     SttRequest {
-        party: crate::quotas::Party::Operator,
+        party: vivavoce_quotas::Party::Operator,
         language: "en-US".into(),
         model: String::new(),
         punctuation: true,

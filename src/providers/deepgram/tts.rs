@@ -9,12 +9,12 @@ use reqwest::Url;
 
 use super::aura::Aura;
 use super::{CREDENTIAL, Entrance, SLUG, encoding_name, errors, handshake, voices};
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::config::value::VendorUrl;
-use crate::providers::parameters::{Parameter, converted, ignored, own};
-use crate::providers::transport::Permits;
-use crate::providers::transport::speaking::{Idle, Line, Pool, Utterance};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_config::value::VendorUrl;
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
+use crate::transport::Permits;
+use crate::transport::speaking::{Idle, Line, Pool, Utterance};
+use vivavoce_seams::{
     Credential, CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsRequest,
     TtsStream, Voice,
 };
@@ -177,12 +177,12 @@ fn url(address: &VendorUrl, request: &TtsRequest, format: AudioFormat) -> Url {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::value::SettingValue;
-    use crate::providers::transport::Transport;
+    use vivavoce_config::value::SettingValue;
+    use crate::transport::Transport;
 
     fn request(preferred: AudioFormat) -> TtsRequest {
         TtsRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             voice_id: None,
             model: String::new(),
             speaking_rate: 1.0,
@@ -247,7 +247,7 @@ mod tests {
         let entrance = Entrance {
             address: VendorUrl::parse("https://v.example").unwrap(),
             own: None,
-            transport: Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+            transport: Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
         };
         let tts = DeepgramTts::new(entrance, Permits::new(SLUG, None));
         let fastest = |voice| *tts.speaks_as(voice, "").speaking_rates.end();

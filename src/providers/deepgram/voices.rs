@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{Entrance, SLUG, authorization, errors};
-use crate::providers::transport::answer;
-use crate::providers::{ErrorKind, ProviderError, Voice};
+use crate::transport::answer;
+use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 #[derive(Deserialize)]
 struct Models {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::providers::TtsEvent;
+use vivavoce_seams::TtsEvent;
 
 /// Letters that may be passed over to find the ones that the vendor says next.
 const MOST_UNSAID: usize = 400;

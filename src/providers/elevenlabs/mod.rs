@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderName;
 
-use crate::config;
-use crate::config::value::{SettingValue, VendorUrl};
-use crate::providers::transport::Transport;
-use crate::providers::{Credential, CredentialField, ProviderError, ProviderTable};
+use vivavoce_config as config;
+use vivavoce_config::value::{SettingValue, VendorUrl};
+use crate::transport::Transport;
+use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "elevenlabs";

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{SLUG, errors};
-use crate::audio::format::SampleRate;
-use crate::providers::transport::hearing::{Act, Flow, Protocol};
-use crate::providers::transport::websocket::Received;
-use crate::providers::transport::{Outgoing, shortened};
-use crate::providers::{ErrorKind, ProviderError, SttEvent, Transcript, Word};
+use vivavoce_audio::format::SampleRate;
+use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::websocket::Received;
+use crate::transport::{Outgoing, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, Transcript, Word};
 
 /// The sound of a message, as the vendor advises.
 const CHUNK: Duration = Duration::from_millis(100);

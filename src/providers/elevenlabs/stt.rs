@@ -7,12 +7,12 @@ use async_trait::async_trait;
 
 use super::scribe::Scribe;
 use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors};
-use crate::audio::format::{Channels, Encoding};
-use crate::config::value::VendorUrl;
-use crate::providers::parameters::{Parameter, converted, ignored, own};
-use crate::providers::transport::websocket::Handshake;
-use crate::providers::transport::{Permits, Transport, hearing};
-use crate::providers::{
+use vivavoce_audio::format::{Channels, Encoding};
+use vivavoce_config::value::VendorUrl;
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
+use crate::transport::websocket::Handshake;
+use crate::transport::{Permits, Transport, hearing};
+use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
     SttStream,
 };
@@ -149,13 +149,13 @@ impl SpeechToText for Stt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::{AudioFormat, SampleRate};
-    use crate::config::value::SettingValue;
-    use crate::providers::parameters::STT_FIELDS;
+    use vivavoce_audio::format::{AudioFormat, SampleRate};
+    use vivavoce_config::value::SettingValue;
+    use vivavoce_seams::parameters::STT_FIELDS;
 
     fn asked(request: &SttRequest) -> String {
         let url = VendorUrl::parse("https://vendor.example").unwrap();
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         let stt = Stt::new(Account(None), url, None, transport);
         let handshake = stt.handshake(request, "marker");
         assert!(handshake.headers["xi-api-key"].is_sensitive());
@@ -164,7 +164,7 @@ mod tests {
 
     fn request() -> SttRequest {
         SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,
@@ -216,7 +216,7 @@ mod tests {
             Account(None),
             url,
             None,
-            Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+            Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
         );
         let refused = stt.open(request()).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Auth);

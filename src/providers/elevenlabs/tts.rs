@@ -16,17 +16,17 @@ use serde_json::json;
 
 use super::alignment::{Alignment, Words};
 use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors, voices};
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::config::value::VendorUrl;
-use crate::providers::parameters::{Parameter, converted, own};
-use crate::providers::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
-use crate::providers::transport::websocket::{Handshake, Received};
-use crate::providers::transport::{Transport, shortened};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_config::value::VendorUrl;
+use vivavoce_seams::parameters::{Parameter, converted, own};
+use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
+use crate::transport::websocket::{Handshake, Received};
+use crate::transport::{Transport, shortened};
+use vivavoce_seams::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
-use crate::sentences::spoken_lines;
+use vivavoce_core::sentences::spoken_lines;
 
 /// What speaks where nothing is said: the fastest.
 const DEFAULT_MODEL: &str = "eleven_flash_v2_5";
@@ -354,10 +354,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::audio::format::Layout;
-    use crate::config::value::SettingValue;
-    use crate::providers::parameters::TTS_FIELDS;
-    use crate::providers::transport::Outgoing;
+    use vivavoce_audio::format::Layout;
+    use vivavoce_config::value::SettingValue;
+    use vivavoce_seams::parameters::TTS_FIELDS;
+    use crate::transport::Outgoing;
 
     fn tts() -> Tts {
         let url = VendorUrl::parse("wss://vendor.example").unwrap();
@@ -365,13 +365,13 @@ mod tests {
             Account(None),
             url,
             None,
-            Transport::new(&crate::outgoing::Authorities::default()).unwrap(),
+            Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
         )
     }
 
     fn request(voice: Option<&str>, model: &str) -> TtsRequest {
         TtsRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             voice_id: voice.map(str::to_owned),
             model: model.to_owned(),
             speaking_rate: 1.0,

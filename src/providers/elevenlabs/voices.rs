@@ -5,9 +5,9 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{KEY_HEADER, SLUG, errors};
-use crate::config::value::VendorUrl;
-use crate::providers::transport::{Transport, answer};
-use crate::providers::{ErrorKind, ProviderError, Voice};
+use vivavoce_config::value::VendorUrl;
+use crate::transport::{Transport, answer};
+use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 /// Voices of a page: as many as the vendor gives.
 const PAGE: &str = "100";

@@ -2,7 +2,7 @@
 
 use livekit_protocol::{ParticipantInfo, Room, WebhookEvent};
 
-use crate::rooms::{Event, RoomEvent};
+use vivavoce_rooms::{Event, RoomEvent};
 
 /// The event as a webhook carries it, with an id of its own. Those of tracks name room and participant only, as LiveKit's
 /// do.

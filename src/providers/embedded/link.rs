@@ -14,15 +14,15 @@ use proto::signal_request::Message as Ask;
 use proto::signal_response::Message as Told;
 use tokio::sync::{Notify, mpsc};
 
-use crate::auth::Principal;
-use crate::providers::rooms::link::{
+use vivavoce_auth::Principal;
+use vivavoce_seams::rooms::link::{
     Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
 };
-use crate::providers::rooms::packets::{Inbox, Outbox};
-use crate::providers::rooms::view::{self, RoomView};
-use crate::rooms::admission::NOT_ADMITTED;
-use crate::rooms::token::Claims;
-use crate::rooms::{
+use vivavoce_seams::rooms::packets::{Inbox, Outbox};
+use vivavoce_seams::rooms::view::{self, RoomView};
+use vivavoce_rooms::admission::NOT_ADMITTED;
+use vivavoce_rooms::token::Claims;
+use vivavoce_rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalFrame, LocalMedia, LocalPacket, RoomServer,
     Route,
 };
@@ -33,7 +33,7 @@ const WAITING_MESSAGES: usize = 1_024;
 /// Joins a room. To be called on a runtime.
 pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<RoomLink, Ending> {
     let admission = admission(api_key, &join);
-    let refused = |refusal: crate::rooms::Refusal| {
+    let refused = |refusal: vivavoce_rooms::Refusal| {
         refusal
             .quota
             .map_or(Ending::Refused(refusal.text), Ending::Quota)

@@ -9,16 +9,16 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::link;
-use crate::config::{MediaEncryption, RoomMode, Rtc, Sip};
-use crate::hooks::CallOwners;
-use crate::providers::rooms::link::{Join, RoomLink};
-use crate::providers::rooms::telephone::{
+use vivavoce_config::{MediaEncryption, RoomMode, Rtc, Sip};
+use vivavoce_hooks::CallOwners;
+use vivavoce_seams::rooms::link::{Join, RoomLink};
+use vivavoce_seams::rooms::telephone::{
     CallError, CallOf, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
 };
-use crate::rooms::RoomServer;
-use crate::telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
-use crate::telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
-use crate::telephony::media::{Codec, Encryption, MediaSettings};
+use vivavoce_rooms::RoomServer;
+use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
+use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
+use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
 
 /// Media threads; sound is little work.
 const MOST_THREADS: usize = 4;

@@ -14,10 +14,10 @@ use url::Url;
 
 use super::SLUG;
 use super::errors::token_refused;
-use crate::auth::signing::Key;
-use crate::config::value::Secret;
-use crate::providers::transport::{Transport, answer};
-use crate::providers::{Credential, CredentialField, ErrorKind, ProviderError};
+use vivavoce_auth::signing::Key;
+use vivavoce_config::value::Secret;
+use crate::transport::{Transport, answer};
+use vivavoce_seams::{Credential, CredentialField, ErrorKind, ProviderError};
 
 /// The field of `auth`, and of every credential here: the account's JSON.
 const FIELD: &str = "credentials";
@@ -239,7 +239,7 @@ fn assertion(account: &Account, now: SystemTime) -> Option<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::providers::OwnCredential;
+    use vivavoce_seams::OwnCredential;
     use rsa::pkcs8::{EncodePrivateKey, LineEnding};
 
     /// A service account's JSON with a key of its own.
@@ -308,7 +308,7 @@ pub(super) mod tests {
     #[test]
     fn a_callers_account_sends_us_nowhere_but_to_google_and_the_hosts_that_are_set() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let transport = Transport::new(&crate::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
         let tokens = Tokens::new(transport, vec!["google.example".to_owned()]);
         for (uri, own, callers) in [
             (TOKEN_URI, true, true),

@@ -17,8 +17,8 @@ use url::Url;
 
 use super::channels::Lease;
 use super::{Access, Cloud};
-use crate::config::value::Secret;
-use crate::providers::ProviderError;
+use vivavoce_config::value::Secret;
+use vivavoce_seams::ProviderError;
 
 /// Messages that may wait to be sent.
 const REQUESTS_HELD: usize = 8;

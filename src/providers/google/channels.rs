@@ -14,8 +14,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use url::Url;
 
 use super::SLUG;
-use crate::providers::transport::{Transport, websocket};
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::{Transport, websocket};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// Connections that are kept; the one that was used longest ago goes first.
 const MOST: usize = 64;

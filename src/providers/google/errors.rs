@@ -10,8 +10,8 @@ use tonic::{Code, Status};
 
 use super::SLUG;
 use super::wire::rpc;
-use crate::providers::transport::{Refusal, shortened};
-use crate::providers::{ErrorKind, ProviderError};
+use crate::transport::{Refusal, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// The longest wait that is believed.
 const LONGEST_RETRY: Duration = Duration::from_hours(1);

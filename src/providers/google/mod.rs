@@ -8,7 +8,7 @@ mod errors;
 mod stt;
 mod tts;
 mod voices;
-pub(crate) mod wire;
+pub mod wire;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::config;
-use crate::config::value::{SettingValue, VendorUrl};
-use crate::providers::transport::Transport;
-use crate::providers::{Credential, ErrorKind, ProviderError, ProviderTable};
+use vivavoce_config as config;
+use vivavoce_config::value::{SettingValue, VendorUrl};
+use crate::transport::Transport;
+use vivavoce_seams::{Credential, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "google";

@@ -26,10 +26,10 @@ use super::wire::speech::{
     StreamingRecognitionResult, StreamingRecognizeRequest, StreamingRecognizeResponse, WordInfo,
 };
 use super::{Access, CONNECTING, Cloud, SLUG, account};
-use crate::audio::format::{AudioFormat, Encoding};
-use crate::providers::parameters::{Parameter, converted, own};
-use crate::providers::transport::{Permit, Permits};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_seams::parameters::{Parameter, converted, own};
+use crate::transport::{Permit, Permits};
+use vivavoce_seams::{
     Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
     SttEvent, SttInput, SttRequest, SttStream, Transcript, Word,
 };
@@ -666,10 +666,10 @@ fn error(kind: ErrorKind, message: &str) -> ProviderError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::SampleRate;
-    use crate::providers::google::wire::Duration as Offset;
-    use crate::providers::google::wire::speech::SpeechRecognitionAlternative;
-    use crate::providers::parameters::STT_FIELDS;
+    use vivavoce_audio::format::SampleRate;
+    use crate::google::wire::Duration as Offset;
+    use crate::google::wire::speech::SpeechRecognitionAlternative;
+    use vivavoce_seams::parameters::STT_FIELDS;
 
     fn result(text: &str, is_final: bool) -> StreamingRecognitionResult {
         StreamingRecognitionResult {
@@ -797,7 +797,7 @@ mod tests {
 
     fn request() -> SttRequest {
         SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

@@ -1,7 +1,7 @@
 //! Google's list of voices as ours, and what the name of a voice says: its language and its family.
 
 use super::wire::texttospeech::{SsmlVoiceGender, Voice as Listed};
-use crate::providers::Voice;
+use vivavoce_seams::Voice;
 
 /// The voice that speaks when none is asked for.
 pub(super) const DEFAULT: &str = "en-US-Chirp3-HD-Charon";

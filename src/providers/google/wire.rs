@@ -6,19 +6,19 @@ use std::time::Duration as Time;
 use prost::{Message, Oneof};
 
 /// The method of recognition.
-pub(crate) const STREAMING_RECOGNIZE: &str = "/google.cloud.speech.v2.Speech/StreamingRecognize";
+pub const STREAMING_RECOGNIZE: &str = "/google.cloud.speech.v2.Speech/StreamingRecognize";
 /// The method of synthesis in both directions at once.
-pub(crate) const STREAMING_SYNTHESIZE: &str =
+pub const STREAMING_SYNTHESIZE: &str =
     "/google.cloud.texttospeech.v1.TextToSpeech/StreamingSynthesize";
 /// The method of synthesis of a whole text.
-pub(crate) const SYNTHESIZE_SPEECH: &str =
+pub const SYNTHESIZE_SPEECH: &str =
     "/google.cloud.texttospeech.v1.TextToSpeech/SynthesizeSpeech";
 /// The method that lists the voices.
-pub(crate) const LIST_VOICES: &str = "/google.cloud.texttospeech.v1.TextToSpeech/ListVoices";
+pub const LIST_VOICES: &str = "/google.cloud.texttospeech.v1.TextToSpeech/ListVoices";
 
 /// `google.protobuf.Duration`.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Duration {
+pub struct Duration {
     #[prost(int64, tag = "1")]
     pub seconds: i64,
     #[prost(int32, tag = "2")]
@@ -44,11 +44,11 @@ impl Duration {
 }
 
 /// The request and answer of recognition.
-pub(crate) mod speech {
+pub mod speech {
     use super::{Duration, Message, Oneof};
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingRecognizeRequest {
+    pub struct StreamingRecognizeRequest {
         #[prost(string, tag = "3")]
         pub recognizer: String,
         #[prost(oneof = "Request", tags = "5, 6")]
@@ -56,7 +56,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub(crate) enum Request {
+    pub enum Request {
         #[prost(bytes = "bytes", tag = "5")]
         Audio(bytes::Bytes),
         #[prost(message, tag = "6")]
@@ -64,7 +64,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingRecognitionConfig {
+    pub struct StreamingRecognitionConfig {
         #[prost(message, optional, tag = "1")]
         pub config: Option<RecognitionConfig>,
         #[prost(message, optional, tag = "2")]
@@ -72,7 +72,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingRecognitionFeatures {
+    pub struct StreamingRecognitionFeatures {
         #[prost(bool, tag = "1")]
         pub enable_voice_activity_events: bool,
         #[prost(bool, tag = "2")]
@@ -83,7 +83,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct RecognitionConfig {
+    pub struct RecognitionConfig {
         #[prost(message, optional, tag = "2")]
         pub features: Option<RecognitionFeatures>,
         #[prost(message, optional, tag = "6")]
@@ -97,7 +97,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, Copy, PartialEq, Oneof)]
-    pub(crate) enum DecodingConfig {
+    pub enum DecodingConfig {
         #[prost(message, tag = "7")]
         Auto(AutoDetectDecodingConfig),
         #[prost(message, tag = "8")]
@@ -105,10 +105,10 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct AutoDetectDecodingConfig {}
+    pub struct AutoDetectDecodingConfig {}
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct ExplicitDecodingConfig {
+    pub struct ExplicitDecodingConfig {
         /// 1 linear16, 2 mulaw, 3 alaw, 7 mp3, 8 Ogg/Opus.
         #[prost(int32, tag = "1")]
         pub encoding: i32,
@@ -119,7 +119,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct RecognitionFeatures {
+    pub struct RecognitionFeatures {
         #[prost(bool, tag = "2")]
         pub enable_word_time_offsets: bool,
         #[prost(bool, tag = "3")]
@@ -136,7 +136,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct SpeakerDiarizationConfig {
+    pub struct SpeakerDiarizationConfig {
         #[prost(int32, tag = "2")]
         pub min_speaker_count: i32,
         #[prost(int32, tag = "3")]
@@ -144,25 +144,25 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct SpeechAdaptation {
+    pub struct SpeechAdaptation {
         #[prost(message, repeated, tag = "1")]
         pub phrase_sets: Vec<AdaptationPhraseSet>,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct AdaptationPhraseSet {
+    pub struct AdaptationPhraseSet {
         #[prost(message, optional, tag = "2")]
         pub inline_phrase_set: Option<PhraseSet>,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct PhraseSet {
+    pub struct PhraseSet {
         #[prost(message, repeated, tag = "3")]
         pub phrases: Vec<Phrase>,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct Phrase {
+    pub struct Phrase {
         #[prost(string, tag = "1")]
         pub value: String,
         #[prost(float, tag = "2")]
@@ -170,7 +170,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingRecognizeResponse {
+    pub struct StreamingRecognizeResponse {
         #[prost(enumeration = "SpeechEventType", tag = "3")]
         pub speech_event_type: i32,
         #[prost(message, optional, tag = "5")]
@@ -183,7 +183,7 @@ pub(crate) mod speech {
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
     #[repr(i32)]
-    pub(crate) enum SpeechEventType {
+    pub enum SpeechEventType {
         Unspecified = 0,
         EndOfSingleUtterance = 1,
         SpeechActivityBegin = 2,
@@ -191,7 +191,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct RecognitionResponseMetadata {
+    pub struct RecognitionResponseMetadata {
         #[prost(message, optional, tag = "6")]
         pub total_billed_duration: Option<Duration>,
         #[prost(string, tag = "9")]
@@ -199,7 +199,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingRecognitionResult {
+    pub struct StreamingRecognitionResult {
         #[prost(message, repeated, tag = "1")]
         pub alternatives: Vec<SpeechRecognitionAlternative>,
         #[prost(bool, tag = "2")]
@@ -215,7 +215,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct SpeechRecognitionAlternative {
+    pub struct SpeechRecognitionAlternative {
         #[prost(string, tag = "1")]
         pub transcript: String,
         #[prost(float, tag = "2")]
@@ -225,7 +225,7 @@ pub(crate) mod speech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct WordInfo {
+    pub struct WordInfo {
         #[prost(message, optional, tag = "1")]
         pub start_offset: Option<Duration>,
         #[prost(message, optional, tag = "2")]
@@ -240,12 +240,12 @@ pub(crate) mod speech {
 }
 
 /// The requests and answers of synthesis.
-pub(crate) mod texttospeech {
+pub mod texttospeech {
     use super::{Message, Oneof};
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
     #[repr(i32)]
-    pub(crate) enum AudioEncoding {
+    pub enum AudioEncoding {
         Unspecified = 0,
         Linear16 = 1,
         Mp3 = 2,
@@ -257,13 +257,13 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingSynthesizeRequest {
+    pub struct StreamingSynthesizeRequest {
         #[prost(oneof = "Request", tags = "1, 2")]
         pub request: Option<Request>,
     }
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub(crate) enum Request {
+    pub enum Request {
         #[prost(message, tag = "1")]
         StreamingConfig(StreamingSynthesizeConfig),
         #[prost(message, tag = "2")]
@@ -271,7 +271,7 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingSynthesizeConfig {
+    pub struct StreamingSynthesizeConfig {
         #[prost(message, optional, tag = "1")]
         pub voice: Option<VoiceSelectionParams>,
         #[prost(message, optional, tag = "4")]
@@ -279,7 +279,7 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct StreamingAudioConfig {
+    pub struct StreamingAudioConfig {
         #[prost(enumeration = "AudioEncoding", tag = "1")]
         pub audio_encoding: i32,
         #[prost(int32, tag = "2")]
@@ -289,13 +289,13 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingSynthesisInput {
+    pub struct StreamingSynthesisInput {
         #[prost(oneof = "StreamingInputSource", tags = "1, 5")]
         pub input_source: Option<StreamingInputSource>,
     }
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub(crate) enum StreamingInputSource {
+    pub enum StreamingInputSource {
         #[prost(string, tag = "1")]
         Text(String),
         #[prost(string, tag = "5")]
@@ -303,13 +303,13 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct StreamingSynthesizeResponse {
+    pub struct StreamingSynthesizeResponse {
         #[prost(bytes = "bytes", tag = "1")]
         pub audio_content: bytes::Bytes,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct SynthesizeSpeechRequest {
+    pub struct SynthesizeSpeechRequest {
         #[prost(message, optional, tag = "1")]
         pub input: Option<SynthesisInput>,
         #[prost(message, optional, tag = "2")]
@@ -319,19 +319,19 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct SynthesizeSpeechResponse {
+    pub struct SynthesizeSpeechResponse {
         #[prost(bytes = "bytes", tag = "1")]
         pub audio_content: bytes::Bytes,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct SynthesisInput {
+    pub struct SynthesisInput {
         #[prost(oneof = "InputSource", tags = "1, 2, 5")]
         pub input_source: Option<InputSource>,
     }
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub(crate) enum InputSource {
+    pub enum InputSource {
         #[prost(string, tag = "1")]
         Text(String),
         #[prost(string, tag = "2")]
@@ -341,7 +341,7 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct VoiceSelectionParams {
+    pub struct VoiceSelectionParams {
         #[prost(string, tag = "1")]
         pub language_code: String,
         #[prost(string, tag = "2")]
@@ -351,7 +351,7 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct AudioConfig {
+    pub struct AudioConfig {
         #[prost(enumeration = "AudioEncoding", tag = "1")]
         pub audio_encoding: i32,
         #[prost(double, tag = "2")]
@@ -365,19 +365,19 @@ pub(crate) mod texttospeech {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct ListVoicesRequest {
+    pub struct ListVoicesRequest {
         #[prost(string, tag = "1")]
         pub language_code: String,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct ListVoicesResponse {
+    pub struct ListVoicesResponse {
         #[prost(message, repeated, tag = "1")]
         pub voices: Vec<Voice>,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct Voice {
+    pub struct Voice {
         #[prost(string, repeated, tag = "1")]
         pub language_codes: Vec<String>,
         #[prost(string, tag = "2")]
@@ -390,7 +390,7 @@ pub(crate) mod texttospeech {
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
     #[repr(i32)]
-    pub(crate) enum SsmlVoiceGender {
+    pub enum SsmlVoiceGender {
         Unspecified = 0,
         Male = 1,
         Female = 2,
@@ -399,11 +399,11 @@ pub(crate) mod texttospeech {
 }
 
 /// What an error says beside its code and message: the trailer `grpc-status-details-bin`.
-pub(crate) mod rpc {
+pub mod rpc {
     use super::{Duration, Message};
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct Status {
+    pub struct Status {
         #[prost(int32, tag = "1")]
         pub code: i32,
         #[prost(string, tag = "2")]
@@ -414,7 +414,7 @@ pub(crate) mod rpc {
 
     /// `google.protobuf.Any`.
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct Any {
+    pub struct Any {
         #[prost(string, tag = "1")]
         pub type_url: String,
         #[prost(bytes = "vec", tag = "2")]
@@ -432,7 +432,7 @@ pub(crate) mod rpc {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub(crate) struct ErrorInfo {
+    pub struct ErrorInfo {
         #[prost(string, tag = "1")]
         pub reason: String,
         #[prost(string, tag = "2")]
@@ -440,7 +440,7 @@ pub(crate) mod rpc {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub(crate) struct RetryInfo {
+    pub struct RetryInfo {
         #[prost(message, optional, tag = "1")]
         pub retry_delay: Option<Duration>,
     }

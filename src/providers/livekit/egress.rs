@@ -14,9 +14,9 @@ use livekit_protocol::{
 };
 
 use super::{PATIENCE, SLUG, failure, mode};
-use crate::config::{HttpUrl, Recording, RecordingBackend, Rtc, RtcMode};
-use crate::providers::rooms::egress::{EgressState, RoomEgress};
-use crate::providers::rooms::{ApiKey, RoomError};
+use vivavoce_config::{HttpUrl, Recording, RecordingBackend, Rtc, RtcMode};
+use vivavoce_seams::rooms::egress::{EgressState, RoomEgress};
+use vivavoce_seams::rooms::{ApiKey, RoomError};
 
 /// Of the recording, in kbit/s and Hz: all voices of a room in one channel or two.
 const BITRATE: i32 = 64;
@@ -38,7 +38,7 @@ impl Egress {
         let host = rtc.url.as_ref()?.url().as_str().trim_end_matches('/');
         let client =
             EgressClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE);
-        let exposed = |secret: &Option<crate::config::Secret>| {
+        let exposed = |secret: &Option<vivavoce_config::Secret>| {
             let secret = secret.as_ref().map(|secret| secret.expose().to_owned());
             secret.unwrap_or_default()
         };

@@ -1,9 +1,9 @@
 //! eSpeak NG, the synthesiser of a hundred languages: which voices are installed, and how it is asked to say one
 //! sentence. It prints sound while it works; its first sound leaves after some 5 ms.
 
-use crate::audio::format::SampleRate;
-use crate::process::Program;
-use crate::providers::Voice;
+use vivavoce_audio::format::SampleRate;
+use vivavoce_core::process::Program;
+use vivavoce_seams::Voice;
 
 use super::tts::{Engine, Invocation};
 use super::voices::{LocalVoice, language_tag};

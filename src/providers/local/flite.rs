@@ -3,9 +3,9 @@
 
 use std::ffi::OsString;
 
-use crate::audio::format::SampleRate;
-use crate::process::Program;
-use crate::providers::Voice;
+use vivavoce_audio::format::SampleRate;
+use vivavoce_core::process::Program;
+use vivavoce_seams::Voice;
 
 use super::tts::{Engine, Invocation};
 use super::voices::LocalVoice;

@@ -13,10 +13,10 @@ pub mod wyoming;
 use std::io;
 use std::sync::Arc;
 
-use crate::config;
-use crate::process::ProgramError;
-use crate::providers::{ErrorKind, ProviderError, ProviderTable};
-use crate::quotas::Share;
+use vivavoce_config as config;
+use vivavoce_core::process::ProgramError;
+use vivavoce_seams::{ErrorKind, ProviderError, ProviderTable};
+use vivavoce_quotas::Share;
 use pocketsphinx::Pocketsphinx;
 use pocketsphinx::pool::PoolSettings;
 use tts::{EngineState, LocalTts, LocalTtsSettings};

@@ -14,14 +14,14 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::audio::format::{AudioFormat, Encoding, Layout};
-use crate::process::{Limits, Program, ProgramError, RunningProgram};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, Layout};
+use vivavoce_core::process::{Limits, Program, ProgramError, RunningProgram};
+use vivavoce_seams::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
-use crate::quotas::{FairQueue, Party, Place, Share};
-use crate::sentences::spoken_lines;
+use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_core::sentences::spoken_lines;
 
 use super::espeak::ESPEAK;
 use super::flite::FLITE;

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::audio::vad::{FRAME, Vad, VadEvent, VadSettings};
+use vivavoce_audio::vad::{FRAME, Vad, VadEvent, VadSettings};
 
 /// When a voice counts as one. A single short word is an utterance, so it takes no longer than the detector needs to
 /// tell it from a click.
@@ -52,7 +52,7 @@ pub enum Cut {
     End(Ended),
 }
 
-/// Cuts one stream of mono samples at [`RATE`](crate::audio::vad::RATE).
+/// Cuts one stream of mono samples at [`RATE`](vivavoce_audio::vad::RATE).
 #[derive(Debug)]
 pub struct UtteranceCutter {
     vad: Vad,
@@ -147,7 +147,7 @@ impl UtteranceCutter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::vad::RATE;
+    use vivavoce_audio::vad::RATE;
     use proptest::prelude::*;
 
     /// A stream whose samples count up, so that each is known again, scored by what the test says of each frame.

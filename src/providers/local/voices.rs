@@ -1,8 +1,8 @@
 //! The voices of local engines: what a program calls them and what we show, and how a request's `voice_id` is found
 //! among them. Which voices there are is the business of each engine's file.
 
-use crate::audio::format::SampleRate;
-use crate::providers::{ErrorKind, ProviderError, Voice};
+use vivavoce_audio::format::SampleRate;
+use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 use super::failure;
 

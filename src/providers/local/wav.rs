@@ -4,7 +4,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::audio::format::{Channels, Layout, SampleRate};
+use vivavoce_audio::format::{Channels, Layout, SampleRate};
 
 /// A header longer than this is none.
 const MAX_HEADER: usize = 4096;

@@ -7,8 +7,8 @@ mod tts;
 
 use std::sync::Arc;
 
-use crate::config;
-use crate::providers::ProviderTable;
+use vivavoce_config as config;
+use vivavoce_seams::ProviderTable;
 
 /// The slug of both.
 pub const SLUG: &str = "null";

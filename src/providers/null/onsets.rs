@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::audio::format::Layout;
-use crate::audio::linear16;
-use crate::providers::{SttEvent, SttInput, Transcript, Word};
+use vivavoce_audio::format::Layout;
+use vivavoce_audio::linear16;
+use vivavoce_seams::{SttEvent, SttInput, Transcript, Word};
 
 /// The name of the model.
 pub(super) const MODEL: &str = "onsets";
@@ -91,7 +91,7 @@ impl Onsets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::SampleRate;
+    use vivavoce_audio::format::SampleRate;
 
     #[test]
     fn the_begin_of_sound_is_said_once_and_again_after_silence() {

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 use super::SLUG;
 use super::onsets::{self, Onsets};
-use crate::audio::format::{Encoding, Layout};
-use crate::providers::{
+use vivavoce_audio::format::{Encoding, Layout};
+use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
     SttStream, Transcript, Word,
 };
@@ -165,7 +165,7 @@ impl Hearing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::format::{AudioFormat, SampleRate};
+    use vivavoce_audio::format::{AudioFormat, SampleRate};
     use bytes::Bytes;
     use futures_util::FutureExt;
     use futures_util::stream::BoxStream;
@@ -174,7 +174,7 @@ mod tests {
 
     async fn open() -> (AudioSink, Events) {
         let request = SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             language: "en-US".to_owned(),
             model: String::new(),
             punctuation: true,

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
 use super::SLUG;
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::audio::linear16;
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::linear16;
+use vivavoce_seams::{
     ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream, Voice,
 };
 
@@ -102,7 +102,7 @@ mod tests {
         let rate = SampleRate::new(hz).unwrap();
         let pieces: Vec<String> = pieces.iter().map(|&piece| piece.to_owned()).collect();
         let request = TtsRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             voice_id: None,
             model: String::new(),
             speaking_rate: 1.0,

@@ -25,9 +25,9 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use futures_util::stream;
 
-use super::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
-use crate::config::{HttpUrl, Recording, RecordingBackend};
-use crate::outgoing::Authorities;
+use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
+use vivavoce_config::{HttpUrl, Recording, RecordingBackend};
+use vivavoce_core::outgoing::Authorities;
 use errors::store_error;
 
 /// Its name in `recording.backend`.
@@ -307,7 +307,7 @@ fn digest(hex: &String) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recordings::journal::hex;
+    use vivavoce_core::hash::hex;
 
     #[test]
     fn a_digest_is_read_as_it_is_written_and_nothing_else_is() {

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::errors::store_error;
 use super::{S3Store, SHA256, StoreError, StoredFile};
-use crate::recordings::journal::hex;
+use vivavoce_core::hash::hex;
 
 /// The least that a part may have is 5 MiB, and 10,000 parts are the most (Amazon's "multipart upload limits").
 const PART_BYTES: u64 = 8 << 20;

@@ -3,7 +3,7 @@
 use reqwest::RequestBuilder;
 
 use super::Refusal;
-use crate::providers::{ErrorKind, ProviderError};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// The longest answer that is read; the longest list of today has a tenth of it.
 const MOST_BYTES: usize = 16 << 20;

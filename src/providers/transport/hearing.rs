@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::websocket::{Received, Socket, receive};
 use super::{Outgoing, Permit};
-use crate::providers::{AudioSink, ErrorKind, ProviderError, SttEvent, SttInput, SttStream};
+use vivavoce_seams::{AudioSink, ErrorKind, ProviderError, SttEvent, SttInput, SttStream};
 
 /// Chunks of sound that may wait for the driver.
 const CHUNKS_HELD: usize = 64;

@@ -20,8 +20,8 @@ use std::time::Duration;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_platform_verifier::Verifier;
 
-use crate::outgoing::Authorities;
-use crate::quotas::Share;
+use vivavoce_core::outgoing::Authorities;
+use vivavoce_quotas::Share;
 pub use answer::answer;
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-use crate::providers::{ErrorKind, ProviderError};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// The most of a vendor's words that is repeated to people.
 const MAX_WORDS: usize = 300;

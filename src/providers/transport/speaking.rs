@@ -14,9 +14,9 @@ pub use super::hearing::Flow;
 pub use super::pool::{Idle, Key, Pool};
 use super::websocket::{Handshake, Received, Socket, receive};
 use super::{Outgoing, Permits, Transport};
-use crate::audio::format::AudioFormat;
-use crate::providers::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
-use crate::quotas::Party;
+use vivavoce_audio::format::AudioFormat;
+use vivavoce_seams::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
+use vivavoce_quotas::Party;
 
 /// Events that may wait for the listener: sound beyond them waits at the vendor.
 const EVENTS_HELD: usize = 64;

@@ -16,8 +16,8 @@ use super::pool::MOST;
 use super::speaking::{Idle, Key, Line, Pool, Utterance};
 use super::websocket::{Handshake, Received, Socket};
 use super::{Permit, Permits, Transport, hearing, speaking};
-use crate::audio::format::{AudioFormat, Encoding, SampleRate};
-use crate::providers::{
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_seams::{
     ErrorKind, ProviderError, SttEvent, SttStream, TextStream, Transcript, TtsEvent, TtsRequest,
     TtsStream,
 };
@@ -66,7 +66,7 @@ impl Vendor {
 }
 
 fn transport() -> Transport {
-    Transport::new(&crate::outgoing::Authorities::default()).unwrap()
+    Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap()
 }
 
 /// The last thing before the clock stood still was a moment ago.
@@ -146,7 +146,7 @@ impl speaking::Protocol for Plain {
 async fn free() -> Permit {
     let permits = Permits::new(SLUG, None);
     permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap()
 }
@@ -194,7 +194,7 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
     let (socket, mut peer) = vendor.dialled().await;
     let permits = Permits::new(SLUG, NonZeroU32::new(1));
     let permit = permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
     let mut stream = hearing::open(socket, Plain, permit).await.unwrap();
@@ -204,10 +204,10 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
         Some(Message::binary(&b"ab"[..])),
         "sound comes as it is"
     );
-    stream.sink = crate::providers::AudioSink::channel(1).0;
+    stream.sink = vivavoce_seams::AudioSink::channel(1).0;
     assert_eq!(next(&mut peer).await, Some(Message::text("end")));
     let refused = permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, Duration::ZERO)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, Duration::ZERO)
         .await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Overloaded);
     peer.send(Message::text("bye")).await.unwrap();
@@ -216,7 +216,7 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
     assert!(matches!(last, SttEvent::Final(heard) if heard.text == "bye"));
     assert!(heard(&mut stream).await.is_none());
     permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
 }
@@ -227,7 +227,7 @@ async fn a_stream_that_nobody_listens_to_is_closed_and_its_permit_goes_back() {
     let (socket, mut peer) = vendor.dialled().await;
     let permits = Permits::new(SLUG, NonZeroU32::new(1));
     let permit = permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
     let stream = hearing::open(socket, Plain, permit).await.unwrap();
@@ -235,7 +235,7 @@ async fn a_stream_that_nobody_listens_to_is_closed_and_its_permit_goes_back() {
     // The sink alone keeps nothing open.
     assert!(matches!(next(&mut peer).await, Some(Message::Close(_))));
     permits
-        .acquire(CREDENTIAL, &crate::quotas::Party::Operator, PATIENCE)
+        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
     drop(stream.sink);
@@ -261,7 +261,7 @@ fn text(text: &'static str) -> TextStream {
 fn speak(line: &std::sync::Arc<Line>, vendor: &Vendor, text: TextStream) -> TtsStream {
     let format = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
     let request = TtsRequest {
-        party: crate::quotas::Party::Operator,
+        party: vivavoce_quotas::Party::Operator,
         voice_id: None,
         model: String::new(),
         speaking_rate: 1.0,

@@ -20,7 +20,7 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use url::Url;
 
 use super::{Refusal, Transport};
-use crate::providers::{ErrorKind, ProviderError};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// The largest message that is taken: more than any vendor sends at once.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;

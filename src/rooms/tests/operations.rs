@@ -5,8 +5,8 @@ use proto::signal_response::Message;
 
 use super::super::{OperationError, ParticipantChange, RoomMessage};
 use super::Bench;
-use crate::auth::TenantId;
-use crate::quotas::Party;
+use vivavoce_auth::TenantId;
+use vivavoce_core::party::Party;
 
 #[test]
 fn a_revoked_permission_takes_the_track_away() {

@@ -9,7 +9,7 @@ use super::super::admission::{IDENTITY_TAKEN, NOT_ADMITTED};
 use super::super::events::Event;
 use super::super::{Admission, ConnectionId, Keys, Route, token};
 use super::Bench;
-use crate::auth::{Owner, Principal, TenantId};
+use vivavoce_auth::{Owner, Principal, TenantId};
 
 const REMOVED: Option<(Action, DisconnectReason)> =
     Some((Action::Disconnect, DisconnectReason::ParticipantRemoved));

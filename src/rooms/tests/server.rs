@@ -14,8 +14,8 @@ use super::super::{
     Connection, Event, Keys, OperationError, RoomEvent, RoomServer, Route, Settings, Sockets,
 };
 use super::Bench;
-use crate::providers::rooms::link::LinkEvent;
-use crate::providers::rooms::view::RoomView;
+use vivavoce_seams::rooms::link::LinkEvent;
+use vivavoce_seams::rooms::view::RoomView;
 
 fn start() -> RoomServer {
     started().0

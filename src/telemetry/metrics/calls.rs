@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{Durations, METRICS, durations};
-use crate::providers::rooms::telephone::{Direction, HangupCause, MediaReport};
+use vivavoce_core::call::{Direction, HangupCause, MediaReport};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Way {

@@ -18,7 +18,7 @@ use super::header::Address;
 use super::leg::{Failure, LegEvent};
 use super::path::{Path, Protocol, canonical};
 use super::transports::Transports;
-use crate::outgoing::reach::is_public;
+use vivavoce_core::outgoing::reach::is_public;
 
 /// Answers that wait to be read.
 const WAITING: usize = 32;

@@ -11,7 +11,7 @@ use super::path::Path;
 /// What is said about the software, in requests and answers.
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
 /// What may be asked of us.
-pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
+pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.

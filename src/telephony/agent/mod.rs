@@ -1,12 +1,12 @@
 //! The SIP user agent: listens, calls, is called, and keeps dialogs, over UDP, TCP and TLS. Parsing and transactions are the
 //! stack's (`rsipstack`), which is known in this module only; what a call is for, and its media, are others' business.
 
-pub(crate) mod bounds;
-pub(crate) mod client;
-pub(crate) mod dialog;
+pub mod bounds;
+pub mod client;
+pub mod dialog;
 pub mod digest;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod gate;
 pub mod header;
 mod leg;
@@ -222,7 +222,7 @@ impl CanonicalHost for IpAddr {
 
 /// The calls that there are, by Call-ID and our tag.
 #[derive(Debug, Default)]
-pub(crate) struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
+pub struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
 
 struct Registered {
     requests: mpsc::Sender<Transaction>,

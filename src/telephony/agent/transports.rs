@@ -32,8 +32,8 @@ use super::path::{Path, Protocol, canonical, mapped, source_towards, stack_addre
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
-use crate::quotas::{Party, Share, Tally};
-use crate::telemetry::metrics::{self, SipRefusal};
+use vivavoce_quotas::{Party, Share, Tally};
+use vivavoce_telemetry::metrics::{self, SipRefusal};
 
 /// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
 const MOST_DATAGRAM: usize = 65_535;
@@ -794,7 +794,7 @@ impl Taker for Flowing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telephony::agent::Unacknowledged;
+    use crate::agent::Unacknowledged;
 
     #[tokio::test]
     async fn one_address_that_may_call_leaves_connections_to_the_next() {

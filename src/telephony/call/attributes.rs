@@ -1,8 +1,8 @@
 //! What a call's participant tells about itself, in LiveKit's attributes.
 
 use super::super::agent::header::Address;
-use crate::phone::PhoneNumber;
-use crate::providers::rooms::telephone::attribute;
+use vivavoce_core::phone::PhoneNumber;
+use vivavoce_seams::rooms::telephone::attribute;
 
 /// More headers of one call are not told.
 const MOST_HEADERS: usize = 32;

@@ -10,7 +10,7 @@ mod transfer;
 use std::time::{Duration, Instant};
 
 use super::agent::{Failure, Notification};
-use crate::providers::rooms::telephone::{CallStatus, HangupCause};
+use vivavoce_seams::rooms::telephone::{CallStatus, HangupCause};
 pub use transfer::Outcome;
 use transfer::{Step, Transfer};
 

@@ -12,9 +12,9 @@ use super::super::agent::{Leg, LegEvent, Offered};
 use super::super::bridge::Rooms;
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
 use super::{Call, Input, Outcome, Output, attributes};
-use crate::auth::Owner;
-use crate::providers::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
-use crate::providers::rooms::telephone::{
+use vivavoce_auth::Owner;
+use vivavoce_seams::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
+use vivavoce_seams::rooms::telephone::{
     self, CallError, CallErrorKind, CallNews, CallStatus, Direction, HangupCause, NewsSender,
     TransferTarget, attribute,
 };

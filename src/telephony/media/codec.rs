@@ -4,11 +4,11 @@ use audio_codec::g722::{G722Decoder, G722Encoder};
 use audio_codec::{Decoder as _, Encoder as _};
 
 use super::Codec;
-use crate::audio::companding::Law;
-use crate::audio::opus::{
+use vivavoce_audio::companding::Law;
+use vivavoce_audio::opus::{
     Application, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusError, OpusSettings,
 };
-use crate::audio::{Layout, SampleRate};
+use vivavoce_audio::{Layout, SampleRate};
 
 /// Milliseconds of sound in the longest packet that is read.
 const LONGEST_MS: usize = 120;

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use crate::audio::jitter::FRAME;
-use crate::audio::pcm::level_dbov;
+use vivavoce_audio::jitter::FRAME;
+use vivavoce_audio::pcm::level_dbov;
 
 /// Frames of 20 ms that are kept, the newest: an answer or its acknowledgement that was lost comes again sooner.
 const MOST_KEPT: usize = 100;

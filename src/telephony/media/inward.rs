@@ -8,12 +8,12 @@ use super::super::allowance::Allowance;
 use super::Codec;
 use super::codec::Decoder;
 use super::conceal::Concealment;
-use crate::audio::Layout;
-use crate::audio::opus::{
+use vivavoce_audio::Layout;
+use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
-use crate::audio::pcm::level_dbov;
-use crate::providers::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+use vivavoce_audio::pcm::level_dbov;
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
 
 /// A gap by lost packets that is filled, in milliseconds. What is longer is a pause.
 const MOST_LOST_MS: u32 = 100;

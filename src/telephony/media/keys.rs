@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::f32::consts::TAU;
 
-use crate::providers::rooms::link::TelephoneKey;
+use vivavoce_seams::rooms::link::TelephoneKey;
 
 /// Bytes of a key in a packet.
 pub const PAYLOAD: usize = 4;

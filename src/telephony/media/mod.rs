@@ -10,16 +10,16 @@ mod codec;
 mod conceal;
 mod consent;
 mod description;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod inward;
 mod keys;
 mod latch;
 mod negotiation;
 mod outward;
 mod ports;
-pub(crate) mod rtcp;
-pub(crate) mod rtp;
+pub mod rtcp;
+pub mod rtp;
 mod secure;
 mod session;
 #[cfg(test)]
@@ -40,7 +40,7 @@ use ports::Ports;
 use session::{Session, Start};
 use threads::{Call, Threads};
 
-use crate::providers::rooms::link::{PublishSink, TrackAudio};
+use vivavoce_seams::rooms::link::{PublishSink, TrackAudio};
 
 /// Events that wait to be read; more are lost. Keys come ten a second at most.
 const MOST_EVENTS: usize = 128;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use super::description::{Description, Direction, Section, write_head, write_refusal};
 use super::secure::{Crypto, Suite};
 use super::{Codec, Encryption, SdpError};
-use crate::outgoing::reach::is_public;
+use vivavoce_core::outgoing::reach::is_public;
 
 /// Milliseconds in a packet where nothing else is wanted.
 const PACKET_MS: u32 = 20;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::Codec;
 use super::codec::Encoder;
 use super::keys::Keypad;
-use crate::audio::jitter::{Arrived, FRAME, JitterBuffer};
-use crate::audio::opus::{self, OpusError};
-use crate::audio::room_mix::{RoomMixer, TrackKey};
-use crate::audio::{Layout, Resampler, SampleRate};
-use crate::providers::rooms::link::TrackAudio;
+use vivavoce_audio::jitter::{Arrived, FRAME, JitterBuffer};
+use vivavoce_audio::opus::{self, OpusError};
+use vivavoce_audio::room_mix::{RoomMixer, TrackKey};
+use vivavoce_audio::{Layout, Resampler, SampleRate};
+use vivavoce_seams::rooms::link::TrackAudio;
 
 /// What the resampler may hold back.
 const HELD_BACK: Duration = Duration::from_millis(2);
@@ -170,8 +170,8 @@ mod tests {
     /// Somebody with as many tracks as there may be keeps nobody else from being heard.
     #[test]
     fn a_crowd_of_tracks_makes_way() {
-        use crate::audio::room_mix::MOST_TRACKS;
-        use crate::providers::rooms::link::LinkEnd;
+        use vivavoce_audio::room_mix::MOST_TRACKS;
+        use vivavoce_seams::rooms::link::LinkEnd;
 
         let mut room = Room::default();
         for n in 0..MOST_TRACKS {

@@ -22,8 +22,8 @@ use super::outward::{Outward, Room};
 use super::rtp::{self, Header};
 use super::secure::{Crypto, Lock, Unlock};
 use super::{MediaEvent, MediaReport, rtcp};
-use crate::audio::jitter::FRAME as ROOM_FRAME;
-use crate::providers::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
+use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
+use vivavoce_seams::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
 
 /// Comfort noise (RFC 3389): a pause by another name.
 const COMFORT_NOISE: u8 = 13;

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use super::negotiation::tests::OFFERS;
 use super::*;
-use crate::audio::opus::{Application, OpusDecoder, OpusEncoder, OpusSettings};
-use crate::audio::{Layout, SampleRate};
-use crate::providers::rooms::link::{Frame, Join, JoinKind, LinkEnd, Listen, Packet, pair};
+use vivavoce_audio::opus::{Application, OpusDecoder, OpusEncoder, OpusSettings};
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::rooms::link::{Frame, Join, JoinKind, LinkEnd, Listen, Packet, pair};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ROOM: Layout = Layout::mono(SampleRate::HZ_48000);
@@ -33,7 +33,7 @@ fn room(call: &CallMedia) -> LinkEnd {
         identity: "sip_1".to_owned(),
         name: String::new(),
         kind: JoinKind::Telephone,
-        principal: crate::auth::Principal::Operator,
+        principal: vivavoce_auth::Principal::Operator,
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),

@@ -16,7 +16,7 @@ use super::MediaEvent;
 use super::ports::PortPair;
 use super::rtp::LARGEST;
 use super::session::{Port, Session, Wire};
-use crate::audio::opus::FRAME;
+use vivavoce_audio::opus::FRAME;
 
 /// Datagrams that are taken before anything else has its turn.
 const MOST_AT_ONCE: usize = 32;

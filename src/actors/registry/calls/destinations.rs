@@ -1,7 +1,7 @@
 //! Which numbers may be called: those that the settings allow, and never those of emergency services, who would learn
 //! nothing of where the caller is.
 
-use crate::phone::PhoneNumber;
+use vivavoce_core::phone::PhoneNumber;
 
 /// Numbers by which telephones recognise an emergency call wherever they are (3GPP TS 22.101, section 10.1).
 const EMERGENCY: [&str; 8] = ["112", "911", "000", "08", "110", "118", "119", "999"];

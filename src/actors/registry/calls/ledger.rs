@@ -10,12 +10,12 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::actors::registry::rooms::Owner;
-use crate::providers::rooms::telephone::{
+use crate::registry::rooms::Owner;
+use vivavoce_seams::rooms::telephone::{
     CallNews, CallReport, CallStatus, Direction, HangupCause, MediaReport,
 };
-use crate::quotas::{Permit, Quota};
-use crate::telemetry::metrics;
+use vivavoce_quotas::{Permit, Quota};
+use vivavoce_telemetry::metrics;
 
 /// How long calls that are over are shown, and how many of them at most.
 const SHOWN: Duration = Duration::from_mins(1);
@@ -334,8 +334,8 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::TenantId;
-    use crate::quotas::{Kind, Party, Share};
+    use vivavoce_auth::TenantId;
+    use vivavoce_quotas::{Kind, Party, Share};
 
     fn news(id: &str, status: CallStatus) -> CallNews {
         CallNews {

@@ -16,15 +16,15 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rooms::{Owner, Rooms, RoomsError};
-use crate::auth::Access;
-use crate::config::{MediaEncryption, Secret, Sip, SipTransport};
-use crate::phone::{Gateway, PhoneNumber};
-use crate::providers::rooms::telephone::{
+use vivavoce_auth::Access;
+use vivavoce_config::{MediaEncryption, Secret, Sip, SipTransport};
+use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Login, NewCall, NewTransfer, PlacedCall,
     Telephone, TransferTarget, Trunk,
 };
-use crate::quotas::{Party, Permit, Quota, Refused};
-use crate::webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
+use vivavoce_quotas::{Party, Permit, Quota, Refused};
+use vivavoce_webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
 pub use destinations::{Destinations, NotAllowed};
 pub use ledger::{CallInfo, CallMedia, Ledger};
 pub use news::News;
@@ -520,7 +520,7 @@ impl Handler<ListCalls> for CallRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use vivavoce_config::Config;
 
     fn rules(private: &str) -> CallRules {
         let environment = [

@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Change, Ledger};
-use crate::actors::registry::rooms::{Owner, Rooms};
-use crate::providers::rooms::telephone::{CallNews, HangupCause};
-use crate::telemetry::metrics;
-use crate::webhooks::{Notice, NoticeEvent, Webhooks};
+use crate::registry::rooms::{Owner, Rooms};
+use vivavoce_seams::rooms::telephone::{CallNews, HangupCause};
+use vivavoce_telemetry::metrics;
+use vivavoce_webhooks::{Notice, NoticeEvent, Webhooks};
 
 /// How long a room's owner is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);

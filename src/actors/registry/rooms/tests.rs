@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 
 use super::*;
-use crate::auth::Principal;
-use crate::providers::embedded::Embedded;
-use crate::providers::rooms::ApiKey;
-use crate::providers::rooms::link::{Join, JoinKind, Listen, RoomLink};
-use crate::rooms::{Keys, RoomServer, Settings, Sockets};
+use vivavoce_auth::Principal;
+use vivavoce_embedded::Embedded;
+use vivavoce_seams::rooms::ApiKey;
+use vivavoce_seams::rooms::link::{Join, JoinKind, Listen, RoomLink};
+use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
 
 const ROOM: &str = "kitchen";
 const CALLER: &str = "sip_+14155550100";

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{misfit, required};
-use crate::json::Misfit;
-use crate::providers::rooms::link::TelephoneKey;
+use vivavoce_core::json::Misfit;
+use vivavoce_seams::rooms::link::TelephoneKey;
 
 /// Keys of one message.
 const MAX_DIGITS: usize = 32;

@@ -1,7 +1,7 @@
 //! The text of one utterance: how much of it there is, and how much of it synthesis has. Where sentences end is decided
-//! in [`crate::sentences`]; which words were heard in [`super::timeline`].
+//! in [`vivavoce_core::sentences`]; which words were heard in [`super::timeline`].
 
-use crate::sentences;
+use vivavoce_core::sentences;
 
 /// What is to be said, on its way to synthesis.
 #[derive(Debug, Default)]

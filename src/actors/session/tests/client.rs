@@ -16,12 +16,12 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::LOUD;
-use crate::audio::linear16;
-use crate::http::Origins;
-use crate::http::socket::{
+use vivavoce_audio::linear16;
+use vivavoce_socket::Origins;
+use vivavoce_socket::{
     self, Backlog, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
 };
-use crate::quotas::Share;
+use vivavoce_quotas::Share;
 
 /// What a client reads.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,7 @@ impl Client {
             max_buffered_audio: Duration::from_secs(2),
         };
         let payload = UnboundedReceiverStream::new(payload);
-        let body = socket::open_in_memory(payload, &settings, handler);
+        let body = vivavoce_socket::open_in_memory(payload, &settings, handler);
         let start = Instant::now();
         let read = Rc::default();
         let (reading, may_read) = watch::channel(true);

@@ -1,7 +1,7 @@
 //! "It answers before the user has finished, or never."
 
 use super::*;
-use crate::providers::{FinalDelay, SttEvent};
+use vivavoce_seams::{FinalDelay, SttEvent};
 
 /// The texts of the turns that have ended, and why they have.
 fn turns(client: &Client) -> Vec<(String, String)> {

@@ -3,7 +3,7 @@
 
 use super::synthesiser::ramp;
 use super::*;
-use crate::providers::ErrorKind;
+use vivavoce_seams::ErrorKind;
 
 #[actix::test]
 async fn the_same_config_again_changes_nothing() {

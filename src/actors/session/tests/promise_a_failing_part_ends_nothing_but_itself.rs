@@ -1,7 +1,7 @@
 //! "An actor that fails takes down its session and nothing else", and a recogniser or synthesiser not even that.
 
 use super::*;
-use crate::providers::ErrorKind;
+use vivavoce_seams::ErrorKind;
 
 #[actix::test]
 async fn a_recogniser_that_drops_in_mid_speech_is_replaced_and_nothing_is_lost_or_doubled() {
@@ -54,7 +54,7 @@ async fn a_loss_is_told_with_the_recovery_from_it_and_not_again() {
     let second = stage.recogniser.stream(1).await;
     assert_eq!(second.heard().len(), 1_500);
     second.says(said("All of it."));
-    second.says(crate::providers::SttEvent::EndOfSpeech);
+    second.says(vivavoce_seams::SttEvent::EndOfSpeech);
     sleep(ms(100)).await;
     second.drops();
     client.event("provider_event").await;

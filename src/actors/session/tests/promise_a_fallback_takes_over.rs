@@ -2,7 +2,7 @@
 //! covered (hearing), at the next unspoken word or utterance (speaking)."
 
 use super::*;
-use crate::providers::ErrorKind;
+use vivavoce_seams::ErrorKind;
 
 fn with_spares() -> Value {
     config(json!({

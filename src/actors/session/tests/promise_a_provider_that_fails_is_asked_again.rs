@@ -2,7 +2,7 @@
 
 use super::synthesiser::ramp;
 use super::*;
-use crate::providers::ErrorKind;
+use vivavoce_seams::ErrorKind;
 
 const DOWN: Way = Way::Fails(ErrorKind::Unavailable);
 

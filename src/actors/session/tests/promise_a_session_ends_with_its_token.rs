@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::auth::Withdrawn;
+use vivavoce_auth::Withdrawn;
 
 /// A token that is good for so long.
 fn ends_after(time: Duration, why: Withdrawn) -> Pass {

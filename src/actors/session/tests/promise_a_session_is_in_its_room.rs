@@ -3,8 +3,8 @@
 use livekit_protocol::TrackInfo;
 
 use super::*;
-use crate::providers::RoomErrorKind;
-use crate::providers::rooms::link::{Ending, LinkEvent};
+use vivavoce_seams::RoomErrorKind;
+use vivavoce_seams::rooms::link::{Ending, LinkEvent};
 
 /// A `config` for the room "r".
 #[allow(clippy::needless_pass_by_value)] // so that scenarios read well

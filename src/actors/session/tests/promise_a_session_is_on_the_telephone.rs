@@ -1,8 +1,8 @@
 //! A session tells of the telephone calls in its room, and moves, ends and answers them with keys as its client says.
 
 use super::*;
-use crate::providers::rooms::link::LinkEvent;
-use crate::providers::rooms::telephone::CallErrorKind;
+use vivavoce_seams::rooms::link::LinkEvent;
+use vivavoce_seams::rooms::telephone::CallErrorKind;
 
 async fn in_room(stage: &Stage) -> (Client, room::Link) {
     let client = stage.connect();

@@ -2,7 +2,7 @@
 //! queued to be said is said as it would have been.
 
 use super::*;
-use crate::providers::ErrorKind;
+use vivavoce_seams::ErrorKind;
 
 fn update(mut parts: Value) -> Value {
     parts["type"] = json!("update_config");

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use crate::audio::{Encoding, linear16};
-use crate::providers::{
+use vivavoce_audio::{Encoding, linear16};
+use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttInput,
     SttRequest, SttStream, Transcript,
 };

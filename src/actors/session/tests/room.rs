@@ -11,17 +11,17 @@ use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::time::Instant;
 
 use super::telephone::ScriptedTelephone;
-use crate::audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
-use crate::audio::{Layout, SampleRate};
-use crate::auth::{Access, Owner};
-use crate::providers::rooms::link::{
+use vivavoce_audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_auth::{Access, Owner};
+use vivavoce_seams::rooms::link::{
     Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
 };
-use crate::providers::rooms::telephone::{Telephone, attribute};
-use crate::providers::{
+use vivavoce_seams::rooms::telephone::{Telephone, attribute};
+use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
-use crate::quotas::Party;
+use vivavoce_core::party::Party;
 
 /// The provider.
 #[derive(Default)]
@@ -128,7 +128,7 @@ impl Link {
                     peer.messages.lock().unwrap().push((topic, text));
                 }
                 if peer.end.wishes().left {
-                    peer.end.end(crate::providers::rooms::link::Ending::Left);
+                    peer.end.end(vivavoce_seams::rooms::link::Ending::Left);
                     *peer.left.lock().unwrap() = true;
                     return;
                 }
@@ -236,7 +236,7 @@ impl Link {
     }
 
     /// The link ends.
-    pub fn ends(&self, ending: crate::providers::rooms::link::Ending) {
+    pub fn ends(&self, ending: vivavoce_seams::rooms::link::Ending) {
         self.end.end(ending.clone());
         self.tell(LinkEvent::Ended(ending));
     }

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use tokio::time::sleep;
 
-use crate::audio::{AudioFormat, Encoding, linear16};
-use crate::providers::{
+use vivavoce_audio::{AudioFormat, Encoding, linear16};
+use vivavoce_seams::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };

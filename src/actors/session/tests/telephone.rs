@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::providers::rooms::telephone::{
+use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, NewCall, NewTransfer, PlacedCall, Telephone,
 };
 

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::super::Problem;
 use super::{Container, Manner, Output, done, told};
-use crate::emulators::clock;
-use crate::emulators::engine::EngineError;
-use crate::emulators::outlet::Gone;
-use crate::emulators::socket::{Message, Socket};
-use crate::emulators::speech::{Piece, Saying, Speech};
+use crate::clock;
+use crate::engine::EngineError;
+use crate::outlet::Gone;
+use crate::socket::{Message, Socket};
+use crate::speech::{Piece, Saying, Speech};
 
 /// A socket on which nothing happens is closed.
 const IDLE: Duration = Duration::from_mins(5);

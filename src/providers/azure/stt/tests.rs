@@ -3,12 +3,12 @@
 use super::usp::Incoming;
 use super::usp::tests::{origin, said};
 use super::*;
-use crate::audio::format::SampleRate;
-use crate::providers::transport::Outgoing;
+use vivavoce_audio::format::SampleRate;
+use crate::transport::Outgoing;
 
 fn request() -> SttRequest {
     SttRequest {
-        party: crate::quotas::Party::Operator,
+        party: vivavoce_quotas::Party::Operator,
         language: "en-US".into(),
         model: String::new(),
         punctuation: true,

@@ -2,11 +2,11 @@
 
 use super::usp::tests::{origin, said};
 use super::*;
-use crate::providers::transport::Outgoing;
+use crate::transport::Outgoing;
 
 fn request(voice: Option<&str>, rate: f64, encoding: Encoding, hz: u32) -> TtsRequest {
     TtsRequest {
-        party: crate::quotas::Party::Operator,
+        party: vivavoce_quotas::Party::Operator,
         voice_id: voice.map(str::to_owned),
         model: String::new(),
         speaking_rate: rate,

@@ -14,10 +14,10 @@ use url::Url;
 
 use super::request::{Request, Route};
 use super::session::{DialFailure, Session};
-use crate::providers::rooms::link::Ending;
-use crate::providers::transport::websocket::{DialError, Handshake, Received, Socket};
-use crate::providers::transport::{self, Transport};
-use crate::rooms::admission::NO_ROOM;
+use vivavoce_seams::rooms::link::Ending;
+use vivavoce_providers::transport::websocket::{DialError, Handshake, Received, Socket};
+use vivavoce_providers::transport::{self, Transport};
+use vivavoce_rooms::admission::NO_ROOM;
 
 /// How long the socket may take to open, as in LiveKit's clients.
 const DIALLING: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ impl Sockets {
     /// Returns their addresses.
     fn open_more(&mut self) -> std::io::Result<Vec<SocketAddr>> {
         let before = self.0.len();
-        let addresses = crate::rooms::local_addresses(&[])?;
+        let addresses = vivavoce_rooms::local_addresses(&[])?;
         for (address, _) in addresses.into_iter().take(MOST_ADDRESSES) {
             let Ok(socket) = std::net::UdpSocket::bind((address, 0)) else {
                 continue;

@@ -13,8 +13,8 @@ use str0m::rtp::RtpPacket;
 use super::pc::{Arrival, Pc, Polled};
 use super::request::Route;
 use super::session::{Phase, Session};
-use crate::providers::rooms::link::{Ending, LinkEnd, LinkEvent, Listen, Packet};
-use crate::providers::rooms::view;
+use vivavoce_seams::rooms::link::{Ending, LinkEnd, LinkEvent, Listen, Packet};
+use vivavoce_seams::rooms::view;
 
 /// What a peer connection may yield in one go before anything else has its turn.
 const MOST_PER_TURN: usize = 1_000;

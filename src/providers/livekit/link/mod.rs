@@ -23,7 +23,7 @@ use tokio::sync::{Notify, oneshot};
 pub use driver::Server;
 pub use session::Options;
 
-use crate::providers::rooms::link::{Ending, RoomLink, pair};
+use vivavoce_seams::rooms::link::{Ending, RoomLink, pair};
 use driver::Sockets;
 use session::Session;
 

@@ -12,7 +12,7 @@ use livekit_protocol::{SipParticipantInfo, WebhookEvent};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::providers::rooms::telephone::{
+use vivavoce_seams::rooms::telephone::{
     CallNews, CallStatus, Direction, HangupCause, NewCall, NewsSender, cause_of, status_of,
 };
 

@@ -17,9 +17,9 @@ use livekit_protocol::{
 use tokio::time::sleep;
 
 use super::{client_of, failure};
-use crate::config::Sip;
-use crate::providers::ApiKey;
-use crate::providers::rooms::telephone::CallErrorKind;
+use vivavoce_config::Sip;
+use vivavoce_seams::ApiKey;
+use vivavoce_seams::rooms::telephone::CallErrorKind;
 
 /// The name of both.
 const NAME: &str = "vivavoce-inbound";

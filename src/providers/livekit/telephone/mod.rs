@@ -22,11 +22,11 @@ use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 
 use super::{PATIENCE, causes};
-use crate::config::SipTransport;
-use crate::outgoing::reach::is_public;
-use crate::phone::Gateway;
-use crate::providers::ApiKey;
-use crate::providers::rooms::telephone::{
+use vivavoce_config::SipTransport;
+use vivavoce_core::outgoing::reach::is_public;
+use vivavoce_core::phone::Gateway;
+use vivavoce_seams::ApiKey;
+use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
     PlacedCall, Telephone, TransferTarget, attribute,
 };

@@ -10,11 +10,11 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::auth::Principal;
-use crate::config::{Config, Secret, SipTransport};
-use crate::phone::PhoneNumber;
-use crate::providers::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
-use crate::telephony::trunks::{Filter, Trunks};
+use vivavoce_auth::Principal;
+use vivavoce_config::{Config, Secret, SipTransport};
+use vivavoce_core::phone::PhoneNumber;
+use vivavoce_seams::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
+use vivavoce_telephony::trunks::{Filter, Trunks};
 
 struct Deployment {
     trunks: Trunks,

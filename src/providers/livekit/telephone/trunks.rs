@@ -15,9 +15,9 @@ use sha2::Sha256;
 use tokio::sync::Mutex;
 
 use super::{failure, wire};
-use crate::config::Secret;
-use crate::providers::ApiKey;
-use crate::providers::rooms::telephone::{CallError, Trunk};
+use vivavoce_config::Secret;
+use vivavoce_seams::ApiKey;
+use vivavoce_seams::rooms::telephone::{CallError, Trunk};
 
 /// What the names of our trunks begin with.
 const NAME: &str = "vivavoce-";
@@ -201,9 +201,9 @@ fn is_same(known: &SipOutboundTrunkInfo, wanted: &SipOutboundTrunkInfo) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SipTransport;
-    use crate::phone::Gateway;
-    use crate::providers::rooms::telephone::Login;
+    use vivavoce_config::SipTransport;
+    use vivavoce_core::phone::Gateway;
+    use vivavoce_seams::rooms::telephone::Login;
 
     fn trunk(address: &str, password: &str) -> Trunk {
         Trunk {

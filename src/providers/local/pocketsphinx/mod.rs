@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::SLUG;
-use crate::audio::vad::RATE;
-use crate::audio::{AudioFormat, Encoding};
-use crate::providers::{
+use vivavoce_audio::vad::RATE;
+use vivavoce_audio::{AudioFormat, Encoding};
+use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 use pool::{PoolSettings, WorkerPool};
@@ -52,7 +52,6 @@ impl Pocketsphinx {
     pub fn new(settings: PoolSettings) -> Self {
         let pool = WorkerPool::new(settings.clone());
         if library::check(&settings.model).is_ok() {
-            pool.share().keep_one_warm();
             tokio::spawn(pool.share().tend());
         }
         Self { settings, pool }
@@ -84,6 +83,7 @@ impl SpeechToText for Pocketsphinx {
         probe(&self.settings.model)?;
         let (sink, input) = AudioSink::channel(SINK_CHUNKS);
         let (events, received) = mpsc::channel(EVENTS);
+        self.pool.share().keep_one_warm();
         Session::start(self.pool.share(), request.party, input, events);
         Ok(SttStream {
             sink,
@@ -120,11 +120,11 @@ fn check_request(request: &SttRequest) -> Result<(), ProviderError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::SampleRate;
+    use vivavoce_audio::SampleRate;
 
     fn request(language: &str, model: &str, rate: SampleRate) -> SttRequest {
         SttRequest {
-            party: crate::quotas::Party::Operator,
+            party: vivavoce_quotas::Party::Operator,
             language: language.to_owned(),
             model: model.to_owned(),
             punctuation: true,

@@ -163,8 +163,8 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audio::companding::Law;
-    use crate::audio::{Layout, Resampler, SampleRate};
+    use vivavoce_audio::companding::Law;
+    use vivavoce_audio::{Layout, Resampler, SampleRate};
     use proptest::prelude::*;
 
     /// Harmonics of a voice at 120 Hz up to `highest` Hz, falling by 6 dB per octave, after a silence.

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::wire::{Command, MAX_REPORT_BYTES, Report};
 use super::worker::SUBCOMMAND;
-use crate::process::confinement::{self, Bounds};
-use crate::providers::ErrorKind;
-use crate::quotas::{FairQueue, Party, Place, Share};
-use crate::telemetry::metrics;
+use vivavoce_core::process::confinement::{self, Bounds};
+use vivavoce_seams::ErrorKind;
+use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_telemetry::metrics;
 
 /// How long a worker that closed its output may take to be gone, so that its exit status can be told.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
@@ -30,6 +30,10 @@ const UTTERANCE: Duration = Duration::from_mins(5);
 
 /// How often the warm worker is looked after.
 const TENDING: Duration = Duration::from_secs(2);
+
+/// How long after the start the first worker loads ahead of need: loading takes a core for a second, which is for those who
+/// come first.
+const HEAD_START: Duration = Duration::from_millis(500);
 
 /// How many workers, of which program, with which patience.
 #[derive(Debug, Clone)]
@@ -307,13 +311,15 @@ impl Shared {
         }
     }
 
-    /// Replaces a warm worker that dies before it is needed, until the pool is dropped.
+    /// Loads a worker ahead of need, a moment after the start, and replaces it when it dies, until the pool is dropped.
     pub async fn tend(self: Arc<Self>) {
+        let mut pause = HEAD_START;
         loop {
             tokio::select! {
                 () = self.closed() => return,
-                () = sleep(TENDING) => self.keep_one_warm(),
+                () = sleep(pause) => self.keep_one_warm(),
             }
+            pause = TENDING;
         }
     }
 

@@ -22,8 +22,8 @@ pub use tts::WyomingTts;
 use wire::{Event, Wire, WireError};
 
 use super::failure;
-use crate::config::Endpoint;
-use crate::providers::{ErrorKind, ProviderError};
+use vivavoce_config::Endpoint;
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// How long the server may take to accept what we send.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);

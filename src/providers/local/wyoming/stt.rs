@@ -15,13 +15,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, Server, select_program};
-use crate::audio::format::Encoding;
-use crate::audio::linear16;
-use crate::audio::vad::RATE;
-use crate::providers::local::utterance::{Cut, Ended, UtteranceCutter};
-use crate::providers::local::voices::language_tag;
-use crate::providers::local::{SLUG, failure};
-use crate::providers::{
+use vivavoce_audio::format::Encoding;
+use vivavoce_audio::linear16;
+use vivavoce_audio::vad::RATE;
+use crate::local::utterance::{Cut, Ended, UtteranceCutter};
+use crate::local::voices::language_tag;
+use crate::local::{SLUG, failure};
+use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
     SttStream, Transcript,
 };

@@ -8,7 +8,7 @@
 mod requests;
 mod transports;
 
-use crate::fuzzing::mutation;
+use vivavoce_core::fuzzing::mutation;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Once;

@@ -222,7 +222,7 @@ fn signalling_survives_what_no_client_sends() {
         let route = [Route::OneConnection, Route::TwoConnections][which % 2];
         let first = (route == Route::OneConnection).then_some(BROWSER_JOIN);
         let connection = siege.attacker(which, route, first);
-        let input = inputs.next();
+        let input = inputs.make();
         rounds.trying(&input);
         let now = siege.bench.now;
         siege.bench.world.signal(connection, &input.into(), now);
@@ -250,7 +250,7 @@ fn descriptions_survive_what_no_client_sends() {
         let which = inputs.rng.usize(..4);
         let route = [Route::OneConnection, Route::TwoConnections][which % 2];
         let connection = siege.attacker(which, route, None);
-        let sdp = inputs.next_text();
+        let sdp = inputs.make_text();
         rounds.trying(sdp.as_bytes());
         let description = proto::SessionDescription {
             r#type: "offer".into(),
@@ -293,7 +293,7 @@ fn looking_descriptions_through_survives_what_no_client_sends() {
     let mut inputs = Mutator::new(rounds.seed, samples.to_vec());
     let (mut kept, mut refused) = (0, 0);
     while rounds.go_on() {
-        let sdp = inputs.next_text();
+        let sdp = inputs.make_text();
         rounds.trying(sdp.as_bytes());
         let Ok(reduced) = offers::reduce(&sdp) else {
             refused += 1;
@@ -318,7 +318,7 @@ fn looking_messages_through_survives_what_no_client_sends() {
     let mut inputs = Mutator::new(rounds.seed, samples);
     let (mut passed, mut refused) = (0, 0);
     while rounds.go_on() {
-        let bytes = inputs.next();
+        let bytes = inputs.make();
         rounds.trying(&bytes);
         let read = [
             proto::SignalRequest::read(&bytes).is_ok(),
@@ -386,7 +386,7 @@ fn joining_survives_what_no_client_sends() {
         })
         .claims;
         let compression = inner.rng.i32(0..2);
-        let request = inner.next();
+        let request = inner.make();
         let join_request = if compression == 1 {
             gzipped(&request)
         } else {
@@ -400,7 +400,7 @@ fn joining_survives_what_no_client_sends() {
         let mut wrapped = wrapped.encode_to_vec();
         if inner.rng.u8(..3) == 0 {
             let seed = inner.rng.u64(..);
-            wrapped = Mutator::new(seed, vec![wrapped]).next();
+            wrapped = Mutator::new(seed, vec![wrapped]).make();
         }
         rounds.trying(&wrapped);
         let query = format!("join_request={}", URL_SAFE.encode(&wrapped));
@@ -441,7 +441,7 @@ fn queries_and_tokens_survive_what_no_client_sends() {
     let mut inputs = Mutator::new(rounds.seed, samples.map(String::into_bytes).to_vec());
     let mut admitted = 0;
     while rounds.go_on() {
-        let query = inputs.next_text();
+        let query = inputs.make_text();
         rounds.trying(query.as_bytes());
         for route in [Route::OneConnection, Route::TwoConnections] {
             let admission: Result<Admission, _> =
@@ -563,7 +563,7 @@ fn the_servers_api_survives_what_no_client_sends() {
     let mut understood = 0;
     while rounds.go_on() {
         let text = if inputs.rng.bool() {
-            inputs.next_text().into_bytes()
+            inputs.make_text().into_bytes()
         } else {
             let mut value: Value = serde_json::from_slice(&inputs.sample()).unwrap();
             disturb(&mut value, &mut inputs);

@@ -93,7 +93,7 @@ fn datagrams_that_nobody_sends_harm_nobody() {
         .chain([stranger])
         .collect::<Vec<_>>();
     while rounds.go_on() {
-        let input = inputs.next();
+        let input = inputs.make();
         rounds.trying(&input);
         let source = inputs.rng.choice(&addresses).copied().unwrap();
         let (to, now) = (Bench::world_address(), siege.stage.bench.now);
@@ -127,7 +127,7 @@ fn write_noise(siege: &mut Siege, inputs: &mut Mutator) {
         (inputs.rng.u8(..) & 0x7f).into()
     };
     let ssrc: Ssrc = (inputs.rng.u32(..6) + 1).into();
-    let payload = inputs.next();
+    let payload = inputs.make();
     let payload = payload[..payload.len().min(1_100)].to_vec();
     let extensions = ExtensionValues {
         audio_level: inputs.rng.bool().then(|| inputs.rng.i8(-127..=0)),
@@ -179,7 +179,7 @@ fn write_channels(siege: &mut Siege, inputs: &mut Mutator) {
         }
         _ => {
             let open: Vec<_> = client.channels.values().copied().collect();
-            let input = inputs.next();
+            let input = inputs.make();
             if let Some(id) = inputs.rng.choice(open)
                 && let Some(mut channel) = client.rtc.channel(id)
             {
@@ -276,7 +276,7 @@ fn data_packets_survive_what_no_client_sends() {
         .sid;
     let mut arrived = 0;
     while rounds.go_on() {
-        let input = inputs.next();
+        let input = inputs.make();
         rounds.trying(&input);
         let channels = [Channel::Reliable, Channel::Lossy, Channel::Other];
         let channel = inputs.rng.choice(channels).unwrap();

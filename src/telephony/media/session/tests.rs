@@ -7,10 +7,10 @@ use super::super::codec::{Decoder, Encoder};
 use super::super::negotiation::Negotiation;
 use super::super::{Codec, Encryption};
 use super::*;
-use crate::audio::jitter::{Arrived, JitterBuffer};
-use crate::audio::opus::{Application, MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
-use crate::audio::{Layout, SampleRate};
-use crate::providers::rooms::link::{
+use vivavoce_audio::jitter::{Arrived, JitterBuffer};
+use vivavoce_audio::opus::{Application, MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::rooms::link::{
     Frame, Join, JoinKind, LinkEnd, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
 };
 
@@ -23,7 +23,7 @@ fn join() -> Join {
         identity: "sip_1".to_owned(),
         name: String::new(),
         kind: JoinKind::Telephone,
-        principal: crate::auth::Principal::Operator,
+        principal: vivavoce_auth::Principal::Operator,
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
@@ -263,7 +263,7 @@ fn purity(sound: &[i16], rate_hz: u32, hz: f32) -> f32 {
 /// What somebody in the room hears of frames that come when they were sent.
 fn decoded(frames: &[Frame]) -> Vec<i16> {
     let mut decoder =
-        crate::audio::opus::OpusDecoder::new(Layout::mono(SampleRate::HZ_48000)).unwrap();
+        vivavoce_audio::opus::OpusDecoder::new(Layout::mono(SampleRate::HZ_48000)).unwrap();
     let mut sound = Vec::new();
     for frame in frames {
         decoder.decode(&frame.payload, &mut sound).unwrap();
@@ -803,7 +803,7 @@ fn what_is_said_while_the_answer_is_on_its_way_is_heard_from_its_beginning() {
     for (_, payload) in stage.heard() {
         stage.decoder.decode(&payload, &mut sound);
     }
-    let loud = |frame: &&[i16]| crate::audio::pcm::level_dbov(frame) < 40;
+    let loud = |frame: &&[i16]| vivavoce_audio::pcm::level_dbov(frame) < 40;
     let heard = sound.chunks_exact(160).filter(loud).count();
     // What evens out the network's jitter takes a little of the first and adds to the last.
     assert!((48..=56).contains(&heard), "{heard} of 50 frames");

@@ -139,7 +139,7 @@ fn words_off(script: &str) -> [u32; 4] {
     let folder = tempfile::tempdir().unwrap();
     let spoken = Command::new("python3")
         .arg(format!(
-            "{}/benches/heard/{script}",
+            "{}/../../benches/heard/{script}",
             env!("CARGO_MANIFEST_DIR")
         ))
         .arg(folder.path())

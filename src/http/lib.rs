@@ -1,0 +1,190 @@
+//! The doors: one file per resource, the error body, and the list of routes. Handlers check and answer; whatever
+//! they need done they ask of an actor or of the synthesiser.
+
+mod auth;
+mod body;
+mod connections;
+mod console;
+mod cors;
+mod docs;
+mod entries;
+mod error;
+mod fields;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
+pub mod handshake;
+mod health;
+mod host;
+mod limits;
+mod listen;
+mod metrics;
+pub mod openapi;
+mod peer;
+mod pieces;
+mod recording;
+mod requests;
+mod rtc;
+mod sessions;
+mod signal;
+mod sip;
+mod speak;
+mod state;
+mod twirp;
+mod voices;
+mod ws;
+
+use actix_web::http::Method;
+use actix_web::{HttpRequest, web};
+
+use auth::{protected, public};
+pub use body::MAX_BODY_BYTES;
+pub use connections::{Connections, track as track_connections};
+pub use cors::{Origins, allow as allow_origins};
+pub use entries::{Bounds, Callers, Entry, Reads};
+use entries::{Endpoint, Handling, at};
+pub use error::{ApiError, Code};
+pub use host::{AllowedHosts, check as check_host};
+pub use limits::{Limits, by_address as limit_by_address};
+pub use listen::Listen;
+pub use metrics::serve_alone as serve_metrics_alone;
+pub use requests::observe;
+pub use vivavoce_core::listener_tls as tls;
+pub use vivavoce_socket as socket;
+pub use state::AppState;
+pub use ws::Sockets;
+
+/// All routes, each with who may take it; those of the metrics only where they are `with_metrics`.
+pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
+    let bad_query = |error: actix_web::error::QueryPayloadError, _: &HttpRequest| {
+        ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
+    };
+    app.app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
+        .app_data(web::QueryConfig::default().error_handler(bad_query));
+    for endpoint in all_endpoints() {
+        if with_metrics || endpoint.path != metrics::PATH {
+            app.service(endpoint);
+        }
+    }
+    app.default_service(web::to(unknown_path));
+}
+
+/// Every entry of HTTP with its bounds.
+pub fn entries() -> Vec<Entry> {
+    let endpoints = all_endpoints();
+    endpoints
+        .flat_map(|endpoint| endpoint.entries().collect::<Vec<_>>())
+        .collect()
+}
+
+fn all_endpoints() -> impl Iterator<Item = Endpoint> {
+    endpoints().into_iter().chain(livekit_endpoints())
+}
+
+/// Paths of LiveKit's own protocol, which LiveKit's documents describe and not ours. Clients that are given an address with a
+/// slash at its end ask with two.
+fn livekit_endpoints() -> Vec<Endpoint> {
+    let signed = |handling: Handling| handling.for_callers(Callers::KeyPair);
+    let call = signed(public(twirp::call)).with_body();
+    let mut endpoints = vec![at("/twirp/{service}/{method}").on(Method::POST, call)];
+    let socket = |handling| {
+        let bytes = signal::MAX_MESSAGE_BYTES;
+        signed(handling).with_messages(bytes, "30s", "limits.connections")
+    };
+    for slashes in ["/", "//"] {
+        let under = |path| at(format!("{slashes}{path}"));
+        endpoints.extend([
+            under("rtc").on(Method::GET, socket(public(signal::two_connections))),
+            under("rtc/v1").on(Method::GET, socket(public(signal::one_connection))),
+            under("rtc/validate")
+                .get(signed(public(signal::validate_two)))
+                .on(Method::OPTIONS, public(signal::preflight)),
+            under("rtc/v1/validate")
+                .get(signed(public(signal::validate_one)))
+                .on(Method::OPTIONS, public(signal::preflight)),
+        ]);
+    }
+    endpoints
+}
+
+/// Every path with its methods; [`openapi`] describes the same.
+#[rustfmt::skip]
+fn endpoints() -> Vec<Endpoint> {
+    vec![
+        at("/").get(public(health::alive)),
+        at("/healthz").get(public(health::alive)),
+        at("/readyz").get(public(health::ready)),
+        at(metrics::PATH).get(protected(metrics::show)),
+        at("/openapi.json").get(public(openapi::show)),
+        at("/schemas/socket.json").get(public(openapi::show_socket_schema)),
+        at("/docs").get(public(docs::show)),
+        at("/console").get(public(console::show)),
+        at("/voices").get(protected(voices::list)),
+        at("/speak").on(Method::POST, protected(speak::speak).with_body()),
+        at("/ws").on(Method::GET, ws::handling()),
+        at("/sessions").get(protected(sessions::list)),
+        at("/sessions/{stream_id}").on(Method::DELETE, protected(sessions::end).with_body()),
+        at("/rtc/token").on(Method::POST, protected(rtc::token).with_body()),
+        at("/rtc/rooms").get(protected(rtc::rooms)),
+        at("/rtc/rooms/{room_name}").get(protected(rtc::room)),
+        at("/rtc/participant").on(Method::DELETE, protected(rtc::remove).with_body()),
+        at("/rtc/participant/mute").on(Method::POST, protected(rtc::mute).with_body()),
+        at("/rtc/webhook").on(Method::POST, public(rtc::webhook).for_callers(Callers::KeyPair).with_body()),
+        at("/recordings").get(protected(recording::list)),
+        at("/recording/{stream_id:.*}/transcript").get(protected(recording::transcript)),
+        at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete).with_body()),
+        at("/sip/call").on(Method::POST, protected(sip::calls::call).with_body()),
+        at("/sip/transfer").on(Method::POST, protected(sip::calls::transfer).with_body()),
+        at("/sip/hooks")
+            .get(protected(sip::hooks::list))
+            .on(Method::POST, protected(sip::hooks::put).with_body())
+            .on(Method::DELETE, protected(sip::hooks::remove).with_body()),
+    ]
+}
+
+async fn unknown_path(request: HttpRequest) -> Result<String, ApiError> {
+    Err(ApiError::new(
+        Code::NotFound,
+        format!("there is nothing at {}", request.path()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_a_row_of_its_own() {
+        let rows: Vec<String> = entries().iter().map(ToString::to_string).collect();
+        println!("{}", rows.join("\n"));
+        let different: std::collections::BTreeSet<_> = rows.iter().collect();
+        assert_eq!(different.len(), rows.len());
+        let speak = "| `POST /speak` | token | body 1048576 | 30s | limits.connections |";
+        assert!(rows.iter().any(|row| row == speak));
+    }
+
+    #[test]
+    fn every_entry_says_who_may_take_it_and_what_it_may_cost() {
+        let entries = entries();
+        assert!(entries.len() > 40, "{}", entries.len());
+        for Entry {
+            method,
+            path,
+            bounds,
+        } in &entries
+        {
+            assert!(bounds.counted_by.starts_with("limits."), "{path}");
+            match bounds.reads {
+                Reads::Nothing => {
+                    let reading = matches!(*method, Method::POST | Method::DELETE);
+                    assert!(!reading, "{method} {path} declares no body");
+                }
+                Reads::Body { bytes, within } => {
+                    assert!((1..=MAX_BODY_BYTES).contains(&bytes) && !within.is_zero());
+                    let known = bounds.callers != Callers::Anybody;
+                    assert!(known, "{method} {path} reads a body of whoever sends one");
+                }
+                Reads::Messages { bytes, idle } => assert!(bytes > 0 && !idle.is_empty()),
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Rooms of the server in this process.
+
+mod events;
+#[cfg(test)]
+mod link_conformance;
+pub mod link;
+pub mod telephone;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
+use tokio::sync::mpsc;
+
+use vivavoce_seams::rooms::link::{Join, RoomLink};
+use vivavoce_seams::rooms::telephone::Telephone;
+use vivavoce_seams::rooms::{
+    ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
+    TrackOf,
+};
+use vivavoce_auth::Access;
+use vivavoce_config::{Rtc, VendorUrl};
+use vivavoce_quotas::Party;
+use vivavoce_rooms::{self as rooms, Bounds, Keys, OperationError, RoomEvent, RoomServer, Sockets};
+
+pub use events::told;
+
+const SLUG: &str = "embedded";
+
+/// Why there are no rooms.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// Tokens cannot be signed.
+    #[error("data_dir: the key of rooms cannot be kept there: {0}")]
+    Key(#[source] io::Error),
+    /// Media cannot come in.
+    #[error("rtc.udp_port, rtc.advertised_addresses: {0}")]
+    Media(#[source] io::Error),
+}
+
+/// Opens the rooms that the settings ask for; `claim_unowned` says whether a tenant who joins a room of nobody owns it.
+pub fn start(
+    settings: &Rtc,
+    data_dir: &Path,
+    claim_unowned: bool,
+    bounds: Bounds,
+) -> Result<Started, EmbeddedError> {
+    let key = match ApiKey::from_settings(settings) {
+        Some(key) => key,
+        None => ApiKey::kept(data_dir).map_err(EmbeddedError::Key)?,
+    };
+    let addresses = rooms::local_addresses(&settings.advertised_addresses.0);
+    let sockets = addresses.and_then(|addresses| Sockets::bind(&addresses, settings.udp_port));
+    let sockets = sockets.map_err(|error| taken(error, settings.udp_port));
+    let keys = Keys::new([(key.key.clone(), key.secret.clone())]);
+    let settings_of_rooms = rooms::Settings {
+        keys,
+        remote_unmute: true,
+        claim_unowned,
+        bounds,
+        most_per_room: settings.participants_per_room,
+        ..rooms::Settings::default()
+    };
+    let started = sockets.and_then(|sockets| RoomServer::start(settings_of_rooms, sockets));
+    let (server, events) = started.map_err(EmbeddedError::Media)?;
+    let url = settings.public_url.as_ref().map(VendorUrl::socket);
+    Ok(Started {
+        provider: Embedded::new(server.clone(), key.clone(), url),
+        server,
+        key,
+        events,
+    })
+}
+
+/// What to do about a port that somebody else has.
+fn taken(error: io::Error, port: u16) -> io::Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return error;
+    }
+    let help = "RTC_UDP_PORT=0 takes any that is free, RTC_MODE=off opens no rooms";
+    io::Error::new(
+        error.kind(),
+        format!("UDP port {port} is used by another process: {help}"),
+    )
+}
+
+/// Rooms that are open.
+pub struct Started {
+    /// Their seam.
+    pub provider: Embedded,
+    /// Themselves.
+    pub server: RoomServer,
+    /// What their tokens and events are signed with.
+    pub key: ApiKey,
+    /// What happens in them.
+    pub events: mpsc::Receiver<RoomEvent>,
+}
+
+/// The rooms.
+pub struct Embedded {
+    server: RoomServer,
+    key: ApiKey,
+    url: Option<String>,
+    telephone: Option<Arc<dyn Telephone>>,
+}
+
+impl Embedded {
+    /// `url` is where clients are told to connect, where that is not this server's own address.
+    pub const fn new(server: RoomServer, key: ApiKey, url: Option<String>) -> Self {
+        Self {
+            server,
+            key,
+            url,
+            telephone: None,
+        }
+    }
+
+    /// The same, with somebody who carries calls into them.
+    #[must_use]
+    pub fn with_telephone(self, telephone: Arc<dyn Telephone>) -> Self {
+        Self {
+            telephone: Some(telephone),
+            ..self
+        }
+    }
+}
+
+#[async_trait]
+impl RoomProvider for Embedded {
+    fn slug(&self) -> &'static str {
+        SLUG
+    }
+
+    fn url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
+    async fn rooms(&self) -> Result<Vec<Room>, RoomError> {
+        self.server.list_rooms(Vec::new()).await.map_err(failure)
+    }
+
+    async fn room(&self, name: &str) -> Result<Option<Room>, RoomError> {
+        let rooms = self.server.list_rooms(vec![name.to_owned()]).await;
+        Ok(rooms.map_err(failure)?.pop())
+    }
+
+    async fn look_into(
+        &self,
+        name: &str,
+        by: &Access,
+    ) -> Result<Option<(Room, Vec<ParticipantInfo>)>, RoomError> {
+        match self.server.on_behalf_of(by).look_into(name).await {
+            Err(OperationError::NoRoom) => Ok(None),
+            seen => seen.map(Some).map_err(failure),
+        }
+    }
+
+    async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
+        match self.server.list_participants(room.to_owned()).await {
+            Err(OperationError::NoRoom) => Ok(Vec::new()),
+            answer => answer.map_err(failure),
+        }
+    }
+
+    async fn create(&self, name: &str, metadata: &str, by: &Party) -> Result<Creation, RoomError> {
+        let request = CreateRoomRequest {
+            name: name.to_owned(),
+            metadata: metadata.to_owned(),
+            ..CreateRoomRequest::default()
+        };
+        let created = self.server.create_new_room(request, by.clone()).await;
+        Ok(match created.map_err(failure)? {
+            Ok(_) => Creation::Created,
+            Err(existing) => Creation::Exists(Box::new(existing)),
+        })
+    }
+
+    fn keeps_owners(&self) -> bool {
+        true
+    }
+
+    async fn replace_metadata(
+        &self,
+        room: &str,
+        expected: &str,
+        metadata: &str,
+    ) -> Result<bool, RoomError> {
+        let (room, expected, metadata) =
+            (room.to_owned(), expected.to_owned(), metadata.to_owned());
+        match self
+            .server
+            .replace_room_metadata(room, expected, metadata)
+            .await
+        {
+            Err(OperationError::NoRoom) => Ok(false),
+            replaced => replaced.map_err(failure),
+        }
+    }
+
+    async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError> {
+        match self.server.on_behalf_of(by).delete_room(room).await {
+            Err(OperationError::NoRoom) => Ok(()),
+            deleted => deleted.map_err(failure),
+        }
+    }
+
+    async fn delete_deserted(
+        &self,
+        room: &str,
+        identity: &str,
+        by: &Access,
+    ) -> Result<(), RoomError> {
+        let rooms = self.server.on_behalf_of(by);
+        let deleted = rooms.delete_deserted_room(room, identity.to_owned());
+        match deleted.await {
+            Err(OperationError::NoRoom) => Ok(()),
+            deleted => deleted.map_err(failure),
+        }
+    }
+
+    async fn show_recording(&self, room: &str, recorded: bool) -> Result<(), RoomError> {
+        match self.server.show_recording(room.to_owned(), recorded).await {
+            Err(OperationError::NoRoom) => Ok(()),
+            shown => shown.map_err(failure),
+        }
+    }
+
+    async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError> {
+        let rooms = self.server.on_behalf_of(by);
+        let removed = rooms.remove_participant(room, identity.to_owned());
+        removed.await.map_err(failure)
+    }
+
+    async fn mute(
+        &self,
+        track: &TrackOf<'_>,
+        muted: bool,
+        by: &Access,
+    ) -> Result<TrackInfo, RoomError> {
+        let [identity, sid] = [track.identity, track.sid].map(str::to_owned);
+        let rooms = self.server.on_behalf_of(by);
+        let answer = rooms.mute_track(track.room, identity, sid, muted).await;
+        answer.map_err(failure)
+    }
+
+    async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
+        let joined = link::connect(&self.server, &self.key.key, join).await;
+        joined.map_err(|ending| RoomError::joining(SLUG, &ending))
+    }
+
+    fn telephone(&self) -> Option<Arc<dyn Telephone>> {
+        self.telephone.clone()
+    }
+
+    fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
+        self.key.token(SLUG, pass)
+    }
+
+    fn check_signature(&self, authorization: &str) -> Result<(), EventError> {
+        self.key.check_signature(authorization)
+    }
+
+    fn read_event(&self, event: &SignedEvent) -> Result<WebhookEvent, EventError> {
+        self.key.read_event(event)
+    }
+}
+
+fn failure(error: OperationError) -> RoomError {
+    let kind = match error {
+        OperationError::NoRoom => RoomErrorKind::NoRoom,
+        OperationError::NoParticipant | OperationError::NoTrack => RoomErrorKind::NotFound,
+        OperationError::Stopped => RoomErrorKind::Unavailable,
+        OperationError::Quota(refused) => RoomErrorKind::Quota(refused),
+        OperationError::InvalidArgument(_) | OperationError::FailedPrecondition(_) => {
+            RoomErrorKind::Refused
+        }
+    };
+    RoomError {
+        provider: SLUG,
+        kind,
+        message: error.to_string(),
+    }
+}
