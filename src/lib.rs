@@ -10,22 +10,22 @@ pub mod server;
 #[cfg(test)]
 mod workspace;
 
+pub use vivavoce_actors as actors;
 pub use vivavoce_audio as audio;
-pub use vivavoce_config as config;
-pub use vivavoce_telemetry as telemetry;
-pub use vivavoce_quotas as quotas;
 pub use vivavoce_auth as auth;
+pub use vivavoce_config as config;
+pub use vivavoce_core::{host_name, json, outgoing, phone, process, sentences};
+pub use vivavoce_emulators as emulators;
+pub use vivavoce_hooks as hooks;
+pub use vivavoce_http as http;
+pub use vivavoce_quotas as quotas;
+pub use vivavoce_quotas::shared_limit;
+pub use vivavoce_recordings as recordings;
 pub use vivavoce_rooms as rooms;
+pub use vivavoce_synthesis as synthesis;
+pub use vivavoce_telemetry as telemetry;
 pub use vivavoce_telephony as telephony;
 pub use vivavoce_webhooks as webhooks;
-pub use vivavoce_hooks as hooks;
-pub use vivavoce_synthesis as synthesis;
-pub use vivavoce_recordings as recordings;
-pub use vivavoce_actors as actors;
-pub use vivavoce_emulators as emulators;
-pub use vivavoce_http as http;
-pub use vivavoce_core::{host_name, json, outgoing, phone, process, sentences};
-pub use vivavoce_quotas::shared_limit;
 
 /// Everybody whom the server talks to, and the seams to them.
 pub mod providers {

@@ -21,7 +21,13 @@ struct Crate {
 fn crates() -> BTreeMap<String, Crate> {
     let root = env!("CARGO_MANIFEST_DIR");
     let said = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
         .current_dir(root)
         .output()
         .unwrap();
@@ -71,7 +77,11 @@ fn page(text: &str) -> Option<String> {
             let is_root = known.folder.is_empty();
             let folder = if is_root { "src" } else { &known.folder };
             let knows: Vec<_> = known.knows.iter().map(|name| short(name)).collect();
-            let knows = if is_root { "all of them".to_owned() } else { knows.join(", ") };
+            let knows = if is_root {
+                "all of them".to_owned()
+            } else {
+                knows.join(", ")
+            };
             let row = format!("| {level} | {} | `{folder}` | {knows} |", short(name));
             (level, row)
         })

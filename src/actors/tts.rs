@@ -17,10 +17,12 @@ use super::session::playback::{Command, UtteranceKey};
 use super::session::player::{CHUNK, Player};
 use super::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
-use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_core::party::Party;
 use vivavoce_core::sentences;
-use vivavoce_synthesis::{Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer};
+use vivavoce_seams::{ErrorKind, ProviderError};
+use vivavoce_synthesis::{
+    Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer,
+};
 
 /// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);

@@ -29,12 +29,12 @@ pub use vivavoce_core::party::{InvalidTenant, TenantId};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use vivavoce_config::{Auth, SocketAuth};
-use vivavoce_core::outgoing::Authorities;
 use methods::Methods;
 use secrets::Secrets;
 use service::AuthService;
 use token::{Holder, Token};
+use vivavoce_config::{Auth, SocketAuth};
+use vivavoce_core::outgoing::Authorities;
 
 /// Why somebody is not let in. None of the texts holds anything of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -237,8 +237,8 @@ impl Inquiry<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::{JsonText, Secret};
     use serde_json::{Value, json};
+    use vivavoce_config::{JsonText, Secret};
 
     fn settings(tenants: Value) -> Auth {
         Auth {

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use vivavoce_core::party::TenantId;
 use super::secrets::Secrets;
 use super::token::Token;
 use vivavoce_config::{Auth, HttpUrl, JsonText, Secret, SocketAuth};
+use vivavoce_core::party::TenantId;
 
 /// A secret below this can be guessed (specification, section 8).
 const GOOD_SECRET_BYTES: usize = 32;

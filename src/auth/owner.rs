@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::access::Access;
-use vivavoce_core::party::TenantId;
 use vivavoce_core::party::Party;
+use vivavoce_core::party::TenantId;
 
 /// The key of the tenant, and the one that keeps a room for the operator.
 const TENANT: &str = "auth_id";

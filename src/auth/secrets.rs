@@ -5,8 +5,8 @@ use std::fmt;
 
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use vivavoce_core::party::TenantId;
 use super::token::{Holder, Token};
+use vivavoce_core::party::TenantId;
 
 /// A digest in machine words: compared byte by byte in constant time it costs many times as much.
 type Words = [u64; 4];

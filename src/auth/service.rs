@@ -16,13 +16,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use vivavoce_core::party::TenantId;
 use super::decisions::{Decisions, Key};
 use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use vivavoce_config::HttpUrl;
 use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::party::TenantId;
 
 /// The constant issuer marker.
 const SUBJECT: &str = "service-auth";

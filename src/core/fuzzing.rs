@@ -17,11 +17,7 @@ pub struct Target {
 }
 
 /// A target for text.
-pub const fn text(
-    name: &'static str,
-    run: fn(&[u8]),
-    samples: fn() -> Vec<Vec<u8>>,
-) -> Target {
+pub const fn text(name: &'static str, run: fn(&[u8]), samples: fn() -> Vec<Vec<u8>>) -> Target {
     Target {
         name,
         run,
@@ -31,11 +27,7 @@ pub const fn text(
 }
 
 /// A target for bytes.
-pub const fn binary(
-    name: &'static str,
-    run: fn(&[u8]),
-    samples: fn() -> Vec<Vec<u8>>,
-) -> Target {
+pub const fn binary(name: &'static str, run: fn(&[u8]), samples: fn() -> Vec<Vec<u8>>) -> Target {
     Target {
         is_text: false,
         ..text(name, run, samples)

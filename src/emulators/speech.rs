@@ -14,8 +14,8 @@ use super::visit::Visit;
 use vivavoce_audio::decode::StreamDecoder;
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
-use vivavoce_seams::{TextToSpeech, TtsEvent, TtsRequest};
 use vivavoce_core::sentences::spoken_lines;
+use vivavoce_seams::{TextToSpeech, TtsEvent, TtsRequest};
 
 /// The sound in one piece.
 const PIECE: Duration = Duration::from_millis(100);

@@ -354,10 +354,10 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use vivavoce_audio::companding::Law;
     use vivavoce_audio::convert::Converter;
     use vivavoce_audio::{AudioFormat, Encoding, linear16};
-    use proptest::prelude::*;
 
     fn said(numbers: impl IntoIterator<Item = u16>, rate: SampleRate) -> Vec<i16> {
         let words = numbers.into_iter().map(|number| speak(number, rate));

@@ -1,7 +1,7 @@
 //! A seeded sample of every target, and that `fuzz/` has a file for each.
 
-use vivavoce_core::fuzzing::rounds::fuzz;
 use super::targets;
+use vivavoce_core::fuzzing::rounds::fuzz;
 
 /// Changed samples of each target in an ordinary run.
 const ROUNDS: u64 = 1_500;

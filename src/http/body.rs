@@ -224,13 +224,13 @@ fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::Config;
     use crate::entries::{Bounds, Callers};
-    use vivavoce_quotas::Quotas;
     use actix_web::HttpMessage;
     use actix_web::test::TestRequest;
     use futures_util::stream;
     use std::collections::HashMap;
+    use vivavoce_config::Config;
+    use vivavoce_quotas::Quotas;
 
     const LIMIT: usize = 100_000;
 

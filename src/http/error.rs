@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use vivavoce_auth::AuthError;
-use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_quotas::{Kind, Refused};
+use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_synthesis::SynthesisError;
 
 /// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those

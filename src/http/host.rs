@@ -70,9 +70,9 @@ pub async fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::Config;
     use actix_web::test::TestRequest;
     use std::collections::HashMap;
+    use vivavoce_config::Config;
 
     fn hosts(listed: &str, address: &str, open: bool) -> AllowedHosts {
         let listed = listed.replace(' ', ",");

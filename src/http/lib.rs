@@ -48,9 +48,9 @@ pub use limits::{Limits, by_address as limit_by_address};
 pub use listen::Listen;
 pub use metrics::serve_alone as serve_metrics_alone;
 pub use requests::observe;
+pub use state::AppState;
 pub use vivavoce_core::listener_tls as tls;
 pub use vivavoce_socket as socket;
-pub use state::AppState;
 pub use ws::Sockets;
 
 /// All routes, each with who may take it; those of the metrics only where they are `with_metrics`.

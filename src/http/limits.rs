@@ -24,8 +24,8 @@ use super::error::{ApiError, Code};
 use super::peer::TrustedProxies;
 use vivavoce_auth::{Access, TenantId};
 use vivavoce_config::Settings;
-use vivavoce_quotas::{self as quotas, Party, Quotas};
 use vivavoce_quotas::shared_limit::{Exceeded, Permit, SharedLimit, Size};
+use vivavoce_quotas::{self as quotas, Party, Quotas};
 use vivavoce_telemetry::metrics;
 
 /// Paths that are asked by machines, often, and whatever happens.
@@ -343,10 +343,10 @@ impl<K: Eq + Hash> Drop for Share<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::Config;
     use actix_web::test::TestRequest;
     use governor::clock::FakeRelativeClock;
     use std::collections::HashMap;
+    use vivavoce_config::Config;
 
     fn rate(per_second: u32) -> (RequestRate<FakeRelativeClock>, FakeRelativeClock) {
         let clock = FakeRelativeClock::default();

@@ -8,11 +8,11 @@ use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpResponse, web};
 
-use crate::auth::Entered;
 use super::auth::public;
 use super::error::{ApiError, Code};
 use super::listen::Listen;
 use super::{AllowedHosts, Connections, at, check_host, observe, track_connections, unknown_path};
+use crate::auth::Entered;
 use vivavoce_config::Settings;
 use vivavoce_telemetry::metrics;
 

@@ -15,13 +15,13 @@ use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::state::AppState;
+use crate::auth::Entered;
 use vivavoce_auth::{Access, Whose};
-use vivavoce_seams::{ByteStream, StoreError};
 use vivavoce_recordings::catalogue::{Found, Kept, Page, Shows};
 use vivavoce_recordings::{Metadata, Recordings};
+use vivavoce_seams::{ByteStream, StoreError};
 
 /// When to ask again for a recording that is not finished.
 const NOT_YET: Duration = Duration::from_secs(5);

@@ -10,13 +10,13 @@ use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::Entered;
 use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
 use super::fields::required;
 use super::limits;
 use super::listen::Entrance;
 use super::state::AppState;
+use crate::auth::Entered;
 use vivavoce_actors::registry::rooms::{
     Admit, CheckSignature, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };

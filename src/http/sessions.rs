@@ -6,10 +6,10 @@ use actix_web::web;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::recording::{Of, several};
 use super::state::AppState;
+use crate::auth::Entered;
 use vivavoce_actors::registry::calls::{CallInfo, ListCalls};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;

@@ -9,10 +9,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::auth::Entered;
 use super::body::JsonBody;
 use super::error::{ApiError, Code};
 use super::state::AppState;
+use crate::auth::Entered;
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_auth::Access;
 use vivavoce_synthesis::{

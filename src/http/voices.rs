@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use actix_web::web;
 use serde::Deserialize;
 
-use crate::auth::Entered;
 use super::error::{ApiError, Code};
 use super::state::AppState;
+use crate::auth::Entered;
 use vivavoce_actors::registry::voices::{ListVoices, VoiceList};
 
 /// Query of `GET /voices`.

@@ -11,11 +11,11 @@ use super::handshake;
 use super::limits::{self, Limits};
 use super::requests::RequestId;
 use super::rtc;
-use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 use super::state::AppState;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
 use vivavoce_config::Settings;
 use vivavoce_quotas::Share;
+use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 
 /// What `GET /ws` needs beside [`AppState`].
 pub struct Sockets {

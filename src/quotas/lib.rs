@@ -14,11 +14,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use queue::{FairQueue, InTurn, Place};
+pub use tally::{Share, Tally};
 use vivavoce_config::Settings;
 pub use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
-pub use queue::{FairQueue, InTurn, Place};
-pub use tally::{Share, Tally};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

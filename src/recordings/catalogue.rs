@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::place::{self, BEHIND_TENANTS, Place};
 use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, egress};
-use vivavoce_core::stream_id::StreamId;
 use vivavoce_auth::{Access, TenantId, Whose};
+use vivavoce_core::stream_id::StreamId;
 use vivavoce_seams::{ByteStream, RecordingStore, StoreError};
 
 /// Recordings that are looked at for one page at most, whoever they belong to.

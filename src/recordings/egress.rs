@@ -20,9 +20,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::Journals;
-use vivavoce_core::hash::hex;
 use super::place::{self, Place};
 use super::{AUDIO, METADATA, Metadata, Recordings};
+use vivavoce_core::hash::hex;
 use vivavoce_seams::rooms::egress::{EgressState, RoomEgress};
 use vivavoce_seams::{RoomError, StoreError, StoredFile};
 use vivavoce_telemetry::metrics;

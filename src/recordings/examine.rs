@@ -5,10 +5,10 @@ use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 
 use super::catalogue::metadata;
-use vivavoce_core::hash::hex;
 use super::place::Place;
 use super::{AUDIO, Metadata};
 use vivavoce_audio::ogg::{OggItem, OggOpusReader};
+use vivavoce_core::hash::hex;
 use vivavoce_seams::{RecordingStore, StoreError};
 
 /// Frames of Opus in a millisecond.

@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use super::place::{self, Place};
 use super::writing::{Durable, Writers};
 use super::{AUDIO, METADATA, Metadata, TRANSCRIPT};
-use vivavoce_core::hash::{hex, sha256};
 use vivavoce_audio::ogg;
+use vivavoce_core::hash::{hex, sha256};
 use vivavoce_quotas::Permit;
 
 /// Where all journals are, below the data folder.

@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use vivavoce_audio::Channels;
-use vivavoce_seams::{RecordingStore, StoreError};
-use vivavoce_quotas::{FairQueue, Quota, Share};
-use vivavoce_webhooks::Webhooks;
 use journal::{Journal, Journals};
 use place::Place;
 use uploader::Uploader;
+use vivavoce_audio::Channels;
+use vivavoce_quotas::{FairQueue, Quota, Share};
+use vivavoce_seams::{RecordingStore, StoreError};
+use vivavoce_webhooks::Webhooks;
 
 pub use metadata::{Metadata, Participant};
 pub use transcript::Line;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::path::Path;
 
 use super::journal::FinishedJournal;
-use vivavoce_core::hash::sha256;
 use super::place::Place;
 use super::{AUDIO, METADATA, TRANSCRIPT};
+use vivavoce_core::hash::sha256;
 use vivavoce_seams::{RecordingStore, StoreError, StoredFile};
 
 /// The files of a recording in the order in which they are kept, with their media types: whoever finds the last one

@@ -20,8 +20,8 @@ use super::journal::{FinishedJournal, Journals};
 use super::place::Place;
 use super::upload::upload;
 use vivavoce_auth::TenantId;
-use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_quotas::{Party, Permit, Quota, Share, Tally};
+use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_telemetry::metrics;
 use vivavoce_webhooks::{Notice, NoticeEvent, RecordingFile, Webhooks};
 
@@ -458,7 +458,9 @@ const fn is_outage(error: &StoreError) -> bool {
 fn pause(failures: u32) -> Duration {
     let doubled =
         FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16)));
-    doubled.min(LONGEST_PAUSE).mul_f64(1.0 - JITTER * fastrand::f64())
+    doubled
+        .min(LONGEST_PAUSE)
+        .mul_f64(1.0 - JITTER * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -471,10 +473,10 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use vivavoce_file_store::FileStore;
-    use vivavoce_seams::{ByteStream, Listing, ObjectInfo, StoredFile};
-    use vivavoce_quotas::Kind;
     use crate::{METADATA, TRANSCRIPT};
+    use vivavoce_file_store::FileStore;
+    use vivavoce_quotas::Kind;
+    use vivavoce_seams::{ByteStream, Listing, ObjectInfo, StoredFile};
 
     /// A store in a folder that first says what it is told to say.
     struct Moody {

@@ -43,8 +43,6 @@ mod world;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use vivavoce_quotas::Share;
-pub use vivavoce_seams::rooms::{Now, limits, shapes, token, wire};
 pub use admission::{Admission, Refusal, Route, admit};
 pub use events::{Event, RoomEvent};
 pub use local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
@@ -54,6 +52,8 @@ pub use room::RoomSettings;
 pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
 pub use sockets::{Sockets, local_addresses};
 pub use token::Keys;
+use vivavoce_quotas::Share;
+pub use vivavoce_seams::rooms::{Now, limits, shapes, token, wire};
 pub use world::Counters;
 
 /// One signalling connection.

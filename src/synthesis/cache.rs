@@ -390,9 +390,9 @@ fn read_entry(file: &mut File, max_bytes: u64) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_auth::TenantId;
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
+    use vivavoce_auth::TenantId;
 
     const NOW: SystemTime = UNIX_EPOCH;
 

@@ -11,9 +11,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use traces::{TraceError, Traces};
 use vivavoce_config::{LogFormat, LogLevel};
 use vivavoce_core::outgoing::Authorities;
-use traces::{TraceError, Traces};
 
 /// Starts logging for the whole process, and traces where a collector is named, about which `authorities` are believed. A second call changes nothing.
 pub fn start(

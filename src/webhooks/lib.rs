@@ -22,16 +22,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use vivavoce_config::{HttpUrl, Secret, Settings};
-use vivavoce_core::outgoing::Authorities;
-use vivavoce_core::outgoing::reach::Reach;
-use vivavoce_quotas::{FairQueue, Kind, Party, Share};
-use vivavoce_telemetry::metrics;
 use delivery::Postman;
 pub use notice::{Notice, NoticeEvent, RecordingFile, TransferOutcome};
 pub use rooms::RoomEvents;
 pub use spool::SpoolError;
 use spool::{Bounds, Slip, Spool, Webhook};
+use vivavoce_config::{HttpUrl, Secret, Settings};
+use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_quotas::{FairQueue, Kind, Party, Share};
+use vivavoce_telemetry::metrics;
 
 /// The shortest secret that signs.
 pub const MIN_SECRET_BYTES: usize = 16;

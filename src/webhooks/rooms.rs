@@ -21,8 +21,8 @@ use super::reach;
 use vivavoce_config::{HttpUrl, Settings};
 use vivavoce_core::outgoing::Authorities;
 use vivavoce_core::outgoing::reach::Reach;
-use vivavoce_seams::ApiKey;
 use vivavoce_quotas::{InTurn, Party, Share, Tally};
+use vivavoce_seams::ApiKey;
 use vivavoce_telemetry::metrics::{self, WebhookLoss};
 
 /// Of LiveKit's webhooks.

@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use super::rooms::{Rooms, RoomsError, Taken};
 use vivavoce_auth::{Access, Owner};
+use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{
     Announcement, Told, announcement, event_id, has_come_in, is_call,
 };
 use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Wish};
 use vivavoce_seams::rooms::telephone::attribute;
-use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics::{self, CallTold};
 use vivavoce_webhooks::{HookAddress, Webhooks};
 

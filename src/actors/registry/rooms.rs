@@ -15,12 +15,12 @@ use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use super::hooks::CallJoined;
 pub use vivavoce_auth::Owner;
 use vivavoce_auth::{Access, TenantId};
+use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{has_come_in, is_call};
 use vivavoce_seams::rooms::key;
 use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
-use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
 
 #[cfg(test)]

@@ -142,9 +142,9 @@ impl Handler<ListVoices> for VoiceRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_seams::{Speaks, TextStream, TtsRequest, TtsStream};
     use async_trait::async_trait;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use vivavoce_seams::{Speaks, TextStream, TtsRequest, TtsStream};
 
     /// A provider whose list-th look-up answers what the script says.
     struct Scripted {

@@ -22,11 +22,11 @@ pub use mouth::{LEAD, Mouth};
 pub use stay::{EnterError, Entered, Turn, enter};
 
 use crate::session::messages::RoomConfig;
+use phones::Phones;
 use vivavoce_seams::rooms::link::{
     Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
 };
 use vivavoce_seams::rooms::telephone::CallStatus;
-use phones::Phones;
 
 /// What the session hears of its room.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use super::hearing::{Deaf, Hearing};
 use super::messages::{ClientMessage, ErrorCode, ListenConfig, ServerMessage};
 use super::state::Command;
 use super::{FromClient, SessionActor, SocketClosed};
-use vivavoce_audio::{AudioFormat, Encoding};
-use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
-use vivavoce_seams::ProviderTable;
 use std::sync::Arc;
 use tracing::Span;
+use vivavoce_audio::{AudioFormat, Encoding};
+use vivavoce_seams::ProviderTable;
+use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
 
 /// The handler of one session's socket.
 pub struct Door {

@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use super::ear::Ear;
 use super::messages::{ListenConfig, VadConfig};
 use super::turn::Moment;
-use vivavoce_seams::SttResult;
 use crate::recorder::Tap;
 use crate::stt::feed::Feed;
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_audio::{AudioFormat, Layout, Pcm};
+use vivavoce_seams::SttResult;
 use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// Bytes that wait to be decoded at most: two of the longest messages.

@@ -27,8 +27,8 @@ use crate::start_in_span;
 use crate::stt::feed::Feed;
 use crate::stt::{Stop, SttActor, SttNews, SttReport};
 use vivavoce_audio::{Layout, Pcm, SampleRate};
-use vivavoce_socket::SocketWriter;
 use vivavoce_quotas::{Party, Permit, Refused};
+use vivavoce_socket::SocketWriter;
 
 /// Participants that are heard at once; further ones are not.
 const MOST_LISTENERS: usize = 32;

@@ -14,9 +14,9 @@ use super::playback::Speak;
 use super::turn::{TurnSettings, VoiceEvent};
 use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_core::json::{self, Misfit};
+pub use vivavoce_core::stream_id::StreamId;
 use vivavoce_seams::{OwnCredential, SttResult};
 use vivavoce_synthesis::{SpeechConfig, TtsConfig};
-pub use vivavoce_core::stream_id::StreamId;
 
 pub use telephone::{SipTransfer, TelephoneWish, TransferErrorCode};
 use telephone::{WireHangup, WireSendDtmf, WireSipTransfer};

@@ -32,11 +32,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use script::Script;
+use timeline::Timeline;
 use vivavoce_audio::encode::Encoded;
 use vivavoce_audio::pacer::{LEAD, Pacer};
 use vivavoce_audio::pcm::Pcm;
-use script::Script;
-use timeline::Timeline;
 
 /// Utterances that may wait, and utterances that may be on their way to the listener.
 pub const MAX_UTTERANCES: usize = 64;

@@ -26,8 +26,8 @@ use crate::room::Mouth;
 use crate::tts::Synthesize;
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm};
-use vivavoce_socket::{Audio, AudioRefused, SocketWriter};
 use vivavoce_recordings::Line;
+use vivavoce_socket::{Audio, AudioRefused, SocketWriter};
 use vivavoce_telemetry::metrics;
 
 /// What leaves in one piece.

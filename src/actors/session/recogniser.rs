@@ -8,8 +8,8 @@ use super::messages::ListenConfig;
 use crate::stt::feed::Feed;
 use crate::stt::{SttActor, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
-use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest};
 use vivavoce_core::party::Party;
+use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest};
 
 /// The recogniser of a config, over the sound that it is to hear; `None` where its provider has gone.
 pub(super) fn actor(

@@ -714,8 +714,8 @@ const fn is_written_without_spaces(c: char) -> bool {
 mod tests {
     use super::TurnEndReason::{MaxTurn, Provider, SessionEnd, Silence, Timeout};
     use super::*;
-    use vivavoce_seams::{ErrorKind, ProviderError, Word};
     use proptest::prelude::*;
+    use vivavoce_seams::{ErrorKind, ProviderError, Word};
 
     const STEP_MS: u64 = 10;
     /// How long the modelled voice activity detection must hear something to be sure of it.

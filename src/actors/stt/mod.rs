@@ -29,13 +29,13 @@ use tracing::Instrument;
 
 pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
 
+use feed::Upload;
 use vivavoce_audio::companding::Law;
 use vivavoce_audio::{Encoding, Resampler, linear16};
 use vivavoce_seams::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
 use vivavoce_telemetry::metrics::{self, Task};
-use feed::Upload;
 
 /// How long opening a stream may take.
 const OPENING: Duration = Duration::from_secs(10);

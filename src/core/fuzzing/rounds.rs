@@ -23,13 +23,7 @@ impl Drop for Trying<'_> {
 }
 
 /// Gives a target so many inputs that were made of samples, unless time is given; `text` keeps lines what they are, mostly.
-pub fn fuzz(
-    name: &str,
-    rounds: u64,
-    text: bool,
-    samples: Vec<Vec<u8>>,
-    target: impl Fn(&[u8]),
-) {
+pub fn fuzz(name: &str, rounds: u64, text: bool, samples: Vec<Vec<u8>>, target: impl Fn(&[u8])) {
     let given = std::env::var("VIVAVOCE_FUZZ_SECONDS").ok();
     let long = std::env::var_os("VIVAVOCE_LONG").map(|_| LONG_SECONDS);
     let seconds = given.and_then(|seconds| seconds.parse().ok()).or(long);

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::frames::{Frame, field, send};
 use super::{IDLE, IDLE_REASON, new_id, parameter, refusal, ticks};
-use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::engine::{EngineError, Heard, Listening, Recogniser};
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::{Direction, Emulation, Vendor};
+use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_seams::Transcript;
 
 /// The silence that ends a phrase where the client does not say.

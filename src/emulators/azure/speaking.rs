@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::frames::{Frame, field, flag, send, send_sound};
 use super::ssml::Ssml;
 use super::{IDLE, IDLE_REASON, new_id, parameter, refusal, ticks, voices};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::engine::EngineError;
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::speech::{Piece, Saying, Speech, SpokenWord};
 use crate::{Direction, Emulation, Vendor};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use vivavoce_core::sentences;
 
 /// The longest document.

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::pcm::{Raw, Reader};
 use super::{Caller, Problem};
-use vivavoce_audio::{AudioFormat, SampleRate};
 use crate::engine::{Heard, Listening, Recogniser};
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::{Direction, Emulation};
+use vivavoce_audio::{AudioFormat, SampleRate};
 use vivavoce_seams::Transcript;
 
 /// Nothing from the client for so long closes its socket.

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use super::pcm::Raw;
 use super::stt::invalid_model;
 use super::{Caller, Problem, voices};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::socket::accept;
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
 use crate::{Direction, Emulation};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 
 const RATES: &[u32] = &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000];
 const MP3_BIT_RATES: &[u32] = &[32_000, 64_000, 96_000, 128_000, 192_000];

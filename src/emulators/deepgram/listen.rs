@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 use super::models::uuid;
 use super::query::{Problem, Query};
 use super::{Direction, Emulation, admitted, bad_request};
-use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::clock::Timer;
 use crate::engine::{EngineError, Heard, Listening, Recogniser};
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::visit::Visit;
+use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_seams::{Transcript, Word};
 
 /// Without sound and messages a stream ends after so long.

@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::models::{has_voice, uuid};
 use super::query::{Problem, Query};
 use super::{Direction, Emulation, admitted, bad_request, failure};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::engine::EngineError;
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 
 const DEFAULT_MODEL: &str = "aura-asteria-en";
 /// Of one request, and of what may wait to be flushed.

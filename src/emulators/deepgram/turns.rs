@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::listen::{IDLE, format};
 use super::query::{Problem, Query};
 use super::{Direction, Emulation, admitted, bad_request};
-use vivavoce_audio::AudioFormat;
 use crate::clock::Timer;
 use crate::engine::{EngineError, Heard, Listening, Recogniser};
 use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::visit::Visit;
+use vivavoce_audio::AudioFormat;
 use vivavoce_seams::{Transcript, Word};
 
 const MODELS: &[&str] = &["flux-general-en", "flux-general-multi"];

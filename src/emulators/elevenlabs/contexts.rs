@@ -13,9 +13,9 @@ use serde_json::Value;
 use super::Problem;
 use super::alignment::Characters;
 use super::speaking::Asked;
-use vivavoce_audio::Encoding;
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
+use vivavoce_audio::Encoding;
 
 /// Contexts that a socket may have at once.
 const MOST_CONTEXTS: usize = 5;

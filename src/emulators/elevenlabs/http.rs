@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{
     Problem, alignment, catalogue, check_voice, key, output_format, query, refused, speed, with_id,
 };
-use vivavoce_audio::{AudioFormat, Encoding, wav};
 use crate::speech::{Saying, Speech};
 use crate::visit::Visit;
 use crate::{Direction, Emulation, Vendor};
+use vivavoce_audio::{AudioFormat, Encoding, wav};
 
 /// Speech that was asked for.
 struct Asked {

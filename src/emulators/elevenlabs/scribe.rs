@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{by_key, key, query, refused};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::engine::{Heard, Listening, Recogniser};
 use crate::socket::{Message, Socket, accept};
 use crate::{Direction, Emulation, Vendor};
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use vivavoce_seams::{Transcript, Word};
 
 /// Sound before which there are no partials.

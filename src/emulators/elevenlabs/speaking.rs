@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::contexts::{Context, Contexts, Said};
 use super::{Problem, by_key, catalogue, check_voice, key, output_format, query, refused, speed};
-use vivavoce_audio::AudioFormat;
 use crate::socket::{Message, Socket, accept};
 use crate::{Direction, Emulation, Vendor};
+use vivavoce_audio::AudioFormat;
 
 /// What the query asks for.
 #[derive(Debug, Clone)]

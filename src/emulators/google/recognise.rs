@@ -7,17 +7,17 @@ use bytes::Bytes;
 use tonic::{Status, Streaming};
 
 use super::link::Answers;
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::clock::Timer;
 use crate::engine::{Heard, Listening, Recogniser};
 use crate::visit::Visit;
-use vivavoce_seams::Transcript;
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use vivavoce_providers::google::wire::speech::{
     DecodingConfig, RecognitionConfig, RecognitionFeatures, RecognitionResponseMetadata, Request,
     SpeechEventType, SpeechRecognitionAlternative, StreamingRecognitionConfig,
     StreamingRecognitionFeatures, StreamingRecognitionResult, StreamingRecognizeRequest,
     StreamingRecognizeResponse, WordInfo,
 };
+use vivavoce_seams::Transcript;
 
 pub(super) type Question = StreamingRecognizeRequest;
 pub(super) type Answer = StreamingRecognizeResponse;

@@ -11,17 +11,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::link::Answers;
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use crate::engine::EngineError;
 use crate::speech::{Saying, Speech};
 use crate::visit::Visit;
+use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce_core::sentences::spoken_lines;
 use vivavoce_providers::google::wire::texttospeech::{
     AudioEncoding, InputSource, ListVoicesRequest, ListVoicesResponse, Request, SsmlVoiceGender,
     StreamingInputSource, StreamingSynthesizeConfig, StreamingSynthesizeRequest,
     StreamingSynthesizeResponse, SynthesizeSpeechRequest, SynthesizeSpeechResponse, Voice,
     VoiceSelectionParams,
 };
-use vivavoce_core::sentences::spoken_lines;
 
 pub(super) type Question = StreamingSynthesizeRequest;
 pub(super) type Answer = StreamingSynthesizeResponse;
@@ -261,9 +261,7 @@ fn aligned(audio: Bytes, start: Duration, before: usize, encoding: Encoding) -> 
     padded.freeze()
 }
 
-async fn next(
-    speech: &mut Option<Speech>,
-) -> Option<Result<crate::speech::Piece, EngineError>> {
+async fn next(speech: &mut Option<Speech>) -> Option<Result<crate::speech::Piece, EngineError>> {
     speech.as_mut()?.next().await
 }
 

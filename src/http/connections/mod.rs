@@ -32,12 +32,12 @@ use tokio::time::{Instant, sleep_until};
 use super::body::LEAST_BYTES_PER_SECOND;
 use super::limits::{Full, Share, Shares, network};
 use super::peer::TrustedProxies;
-use vivavoce_config::Settings;
-use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
-use vivavoce_telemetry::metrics::{self, ConnectionCut};
 use heads::Heads;
 pub use heads::Pipelined;
 use table::{Bounds, Phase, Table, Ticket};
+use vivavoce_config::Settings;
+use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
+use vivavoce_telemetry::metrics::{self, ConnectionCut};
 
 /// How long a client may keep the server waiting for a request's head: from the connection on, with its handshake, or
 /// from the last answer on, with what is left of that request's body. (Of these, a handshake has 3 s, the first head 5 s,

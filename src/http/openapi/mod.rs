@@ -19,8 +19,8 @@ use utoipa::openapi::{Components, OpenApi};
 use super::pieces::Pieces;
 use super::{error, health, recording, rtc, sessions, sip, speak};
 use vivavoce_actors::session::socket_schema;
-use vivavoce_seams::Voice;
 use vivavoce_recordings::catalogue::Page;
+use vivavoce_seams::Voice;
 
 /// Where the schemas of bodies are kept in the document.
 const SCHEMAS: &str = "/components/schemas";

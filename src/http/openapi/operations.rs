@@ -22,8 +22,8 @@ use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 use crate::error::{Body, Code};
 use crate::health::Health;
 use crate::{recording, rtc, sessions, sip, speak};
-use vivavoce_seams::Voice;
 use vivavoce_recordings::catalogue::Page;
+use vivavoce_seams::Voice;
 use vivavoce_telemetry::metrics;
 
 /// One method of one path.

@@ -5,13 +5,13 @@ use actix_web::web;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use vivavoce_actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
 use crate::auth::Entered;
-use vivavoce_config::Secret;
 use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
 use crate::fields::{MAX_NAME_CHARS, phone_number, required};
 use crate::state::AppState;
+use vivavoce_actors::registry::calls::{CallsError, OwnGateway, PlaceCall, TransferCall, Until};
+use vivavoce_config::Secret;
 use vivavoce_core::phone::{self, Gateway};
 use vivavoce_seams::rooms::telephone::{CallErrorKind, Login, TransferTarget};
 

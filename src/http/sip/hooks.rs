@@ -12,13 +12,13 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use vivavoce_actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
-use crate::auth::Entered;
-use vivavoce_hooks::{self as hooks, HookError, LONGEST_URL, Wish};
 use crate::AppState;
+use crate::auth::Entered;
 use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
 use crate::fields::required;
+use vivavoce_actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
+use vivavoce_hooks::{self as hooks, HookError, LONGEST_URL, Wish};
 
 /// The most hooks of one request.
 const MAX_HOOKS: usize = 1000;

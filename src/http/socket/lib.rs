@@ -126,7 +126,11 @@ pub fn open<H: SocketHandler>(
 
 /// A socket without HTTP: `payload` brings what its client sends, and what comes back is what the client may read.
 #[cfg(any(test, feature = "testing"))]
-#[expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "for tests alone")]
+#[expect(
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "for tests alone"
+)]
 pub fn open_in_memory<H: SocketHandler>(
     payload: impl futures_util::Stream<Item = Result<bytes::Bytes, actix_web::error::PayloadError>>
     + Unpin

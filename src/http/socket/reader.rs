@@ -293,12 +293,12 @@ mod tests {
     use crate::Origins;
     use crate::outbox::Next;
     use crate::{Backlog, MessageBudget};
-    use vivavoce_quotas::Share;
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
     use std::os::unix::net::UnixStream;
     use tokio::sync::mpsc;
     use tokio_stream::wrappers::UnboundedReceiverStream;
+    use vivavoce_quotas::Share;
 
     struct Record(mpsc::UnboundedSender<Closed>);
 

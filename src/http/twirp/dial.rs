@@ -16,8 +16,8 @@ use vivavoce_actors::registry::calls::{DialTrunk, TransferCall, Until};
 use vivavoce_auth::{Access, Principal};
 use vivavoce_config::{Secret, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
-use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
 use vivavoce_rooms::limits;
+use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
 
 /// How long a call may ring where a request does not say (LiveKit's own).
 const RINGING: Duration = Duration::from_secs(30);

@@ -9,8 +9,8 @@ use livekit_protocol as proto;
 use super::{Call, Failure, dial};
 use vivavoce_actors::registry::calls::CallsError;
 use vivavoce_actors::registry::rooms::RoomsError;
-use vivavoce_seams::rooms::telephone::{CallError, CallErrorKind, HangupCause};
 use vivavoce_rooms::token::Claims;
+use vivavoce_seams::rooms::telephone::{CallError, CallErrorKind, HangupCause};
 use vivavoce_telephony::trunks::{Filter, TrunkError, Trunks};
 
 pub(super) fn invalid(problem: impl Into<String>) -> Failure {

@@ -13,11 +13,11 @@ use reqwest::header::HeaderName;
 use serde_json::Value;
 use url::Url;
 
-use vivavoce_config as config;
-use vivavoce_config::value::VendorUrl;
 use crate::transport::speaking::Line;
 use crate::transport::websocket::Handshake;
 use crate::transport::{Permits, Transport};
+use vivavoce_config as config;
+use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.
@@ -151,10 +151,10 @@ fn handshake(url: Url, credential: &Credential, origin: &usp::Origin) -> Handsha
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use vivavoce_config::value::{Secret, SettingValue};
     use vivavoce_seams::parameters::{STT_FIELDS, TTS_FIELDS};
     use vivavoce_seams::{SpeechToText, TextToSpeech};
-    use serde_json::json;
 
     fn credential(region: &str) -> Credential {
         Credential::new([(KEY, Secret::new("k")), (REGION, Secret::new(region))])

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::usp::{self, Origin, TICKS_PER_SECOND};
 use super::{Azure, SLUG, errors};
-use vivavoce_audio::format::{AudioFormat, Encoding};
-use vivavoce_seams::parameters::{Parameter, converted, own};
 use crate::transport::hearing::{self, Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
     SttRequest, SttStream, Transcript, Word,

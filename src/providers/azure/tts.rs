@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use super::usp::{self, Incoming, Origin, TICKS_PER_SECOND};
 use super::{Azure, SLUG, errors};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
-use vivavoce_seams::parameters::{Parameter, converted, own};
 use crate::transport::Transport;
 use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_core::sentences;
+use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
-use vivavoce_core::sentences;
 
 /// Speaks every language that it hears in the text.
 const DEFAULT_VOICE: &str = "en-US-AvaMultilingualNeural";

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::errors::{self, Problem};
 use super::stt::{CHUNK, bytes_in};
-use vivavoce_audio::format::AudioFormat;
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::AudioFormat;
 use vivavoce_seams::{ProviderError, SttEvent, Transcript, Word};
 
 /// The vendor closes after three minutes without a message. A command, unlike silence, leaves its times alone.
@@ -166,10 +166,10 @@ impl Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::format::{Encoding, SampleRate};
-    use vivavoce_seams::ErrorKind;
     use crate::transport::Outgoing;
     use tokio::time::Instant;
+    use vivavoce_audio::format::{Encoding, SampleRate};
+    use vivavoce_seams::ErrorKind;
 
     struct Scene {
         protocol: Manual,

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
+use crate::transport::Transport;
+use crate::transport::websocket::Handshake;
 use vivavoce_audio::format::Encoding;
 use vivavoce_config as config;
 use vivavoce_config::value::{Secret, SettingValue, VendorUrl};
-use crate::transport::Transport;
-use crate::transport::websocket::Handshake;
 use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.

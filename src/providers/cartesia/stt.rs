@@ -10,10 +10,10 @@ use reqwest::Url;
 use super::manual::Manual;
 use super::turns::Turns;
 use super::{CREDENTIAL, Door, SLUG, encoding_name, errors, handshake};
-use vivavoce_audio::format::{AudioFormat, Encoding};
-use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use crate::transport::websocket::Socket;
 use crate::transport::{Permits, hearing};
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
     Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
     SttRequest, SttStream,

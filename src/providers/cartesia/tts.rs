@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 use super::errors::{self, Problem};
 use super::{CREDENTIAL, Door, SLUG, encoding_name, handshake, voices};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
-use vivavoce_seams::parameters::{Parameter, converted, own};
 use crate::transport::Permits;
 use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest,
     TtsStream, Voice,
@@ -384,8 +384,8 @@ impl Literal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_seams::ErrorKind;
     use crate::transport::Outgoing;
+    use vivavoce_seams::ErrorKind;
 
     fn request(model: &str, rate: f64) -> TtsRequest {
         TtsRequest {

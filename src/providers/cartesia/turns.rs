@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::errors::{self, Problem};
 use super::stt::{CHUNK, bytes_in};
-use vivavoce_audio::format::{AudioFormat, Encoding};
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::{ProviderError, SttEvent, Transcript};
 
 /// The vendor closes after three minutes without sound.
@@ -167,10 +167,10 @@ fn heard(text: &str) -> Option<Transcript> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::format::SampleRate;
-    use vivavoce_seams::ErrorKind;
     use crate::transport::Outgoing;
     use tokio::time::Instant;
+    use vivavoce_audio::format::SampleRate;
+    use vivavoce_seams::ErrorKind;
 
     struct Scene {
         protocol: Turns,

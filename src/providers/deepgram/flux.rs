@@ -12,9 +12,9 @@ use super::filler::Filler;
 use super::hearsay::{Hearsay, VendorWord, words};
 use super::nova::primary;
 use super::{SLUG, bytes_per_second, encoding_name, errors};
-use vivavoce_config::value::VendorUrl;
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{ErrorKind, ProviderError, SttRequest, Transcript};
 
 /// What the names of its models begin with.

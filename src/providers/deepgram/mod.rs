@@ -18,11 +18,11 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
+use crate::transport::websocket::Handshake;
+use crate::transport::{Permits, Transport};
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_config as config;
 use vivavoce_config::value::{SettingValue, VendorUrl};
-use crate::transport::websocket::Handshake;
-use crate::transport::{Permits, Transport};
 use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use super::filler::Filler;
 use super::hearsay::{Hearsay, VendorWord, words};
 use super::{bytes_per_second, encoding_name, errors};
-use vivavoce_config::value::VendorUrl;
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{ProviderError, SttRequest, Transcript};
 
 /// What the vendor recommends.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{CREDENTIAL, Entrance, SLUG, errors, flux, handshake, nova};
+use crate::transport::{Permits, hearing};
 use vivavoce_audio::format::Encoding;
 use vivavoce_seams::parameters::{Parameter, converted, own};
-use crate::transport::{Permits, hearing};
 use vivavoce_seams::{
     Accepts, CredentialField, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };

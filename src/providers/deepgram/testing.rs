@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use crate::transport::Outgoing;
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_seams::{ErrorKind, SttEvent, SttRequest, Transcript};
 
 /// Linear16 at 16 kHz, everything else as usual.

@@ -9,11 +9,11 @@ use reqwest::Url;
 
 use super::aura::Aura;
 use super::{CREDENTIAL, Entrance, SLUG, encoding_name, errors, handshake, voices};
+use crate::transport::Permits;
+use crate::transport::speaking::{Idle, Line, Pool, Utterance};
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
-use crate::transport::Permits;
-use crate::transport::speaking::{Idle, Line, Pool, Utterance};
 use vivavoce_seams::{
     Credential, CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsRequest,
     TtsStream, Voice,
@@ -177,8 +177,8 @@ fn url(address: &VendorUrl, request: &TtsRequest, format: AudioFormat) -> Url {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::value::SettingValue;
     use crate::transport::Transport;
+    use vivavoce_config::value::SettingValue;
 
     fn request(preferred: AudioFormat) -> TtsRequest {
         TtsRequest {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderName;
 
+use crate::transport::Transport;
 use vivavoce_config as config;
 use vivavoce_config::value::{SettingValue, VendorUrl};
-use crate::transport::Transport;
 use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
 
 /// The slug on the wire.

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{SLUG, errors};
-use vivavoce_audio::format::SampleRate;
 use crate::transport::hearing::{Act, Flow, Protocol};
 use crate::transport::websocket::Received;
 use crate::transport::{Outgoing, shortened};
+use vivavoce_audio::format::SampleRate;
 use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, Transcript, Word};
 
 /// The sound of a message, as the vendor advises.

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 
 use super::scribe::Scribe;
 use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors};
+use crate::transport::websocket::Handshake;
+use crate::transport::{Permits, Transport, hearing};
 use vivavoce_audio::format::{Channels, Encoding};
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
-use crate::transport::websocket::Handshake;
-use crate::transport::{Permits, Transport, hearing};
 use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
     SttStream,

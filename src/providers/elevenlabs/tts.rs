@@ -16,17 +16,17 @@ use serde_json::json;
 
 use super::alignment::{Alignment, Words};
 use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors, voices};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
-use vivavoce_config::value::VendorUrl;
-use vivavoce_seams::parameters::{Parameter, converted, own};
 use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
 use crate::transport::websocket::{Handshake, Received};
 use crate::transport::{Transport, shortened};
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_config::value::VendorUrl;
+use vivavoce_core::sentences::spoken_lines;
+use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
-use vivavoce_core::sentences::spoken_lines;
 
 /// What speaks where nothing is said: the fastest.
 const DEFAULT_MODEL: &str = "eleven_flash_v2_5";
@@ -354,10 +354,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::transport::Outgoing;
     use vivavoce_audio::format::Layout;
     use vivavoce_config::value::SettingValue;
     use vivavoce_seams::parameters::TTS_FIELDS;
-    use crate::transport::Outgoing;
 
     fn tts() -> Tts {
         let url = VendorUrl::parse("wss://vendor.example").unwrap();

@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::tts::RATES;
 use super::{KEY_HEADER, SLUG, errors};
-use vivavoce_config::value::VendorUrl;
 use crate::transport::{Transport, answer};
+use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 /// Voices of a page: as many as the vendor gives.

@@ -1,9 +1,9 @@
 //! Rooms of the server in this process.
 
 mod events;
+pub mod link;
 #[cfg(test)]
 mod link_conformance;
-pub mod link;
 pub mod telephone;
 
 use std::io;
@@ -14,16 +14,16 @@ use async_trait::async_trait;
 use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
 use tokio::sync::mpsc;
 
+use vivavoce_auth::Access;
+use vivavoce_config::{Rtc, VendorUrl};
+use vivavoce_quotas::Party;
+use vivavoce_rooms::{self as rooms, Bounds, Keys, OperationError, RoomEvent, RoomServer, Sockets};
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::Telephone;
 use vivavoce_seams::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
     TrackOf,
 };
-use vivavoce_auth::Access;
-use vivavoce_config::{Rtc, VendorUrl};
-use vivavoce_quotas::Party;
-use vivavoce_rooms::{self as rooms, Bounds, Keys, OperationError, RoomEvent, RoomServer, Sockets};
 
 pub use events::told;
 

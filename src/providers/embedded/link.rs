@@ -15,17 +15,17 @@ use proto::signal_response::Message as Told;
 use tokio::sync::{Notify, mpsc};
 
 use vivavoce_auth::Principal;
-use vivavoce_seams::rooms::link::{
-    Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
-};
-use vivavoce_seams::rooms::packets::{Inbox, Outbox};
-use vivavoce_seams::rooms::view::{self, RoomView};
 use vivavoce_rooms::admission::NOT_ADMITTED;
 use vivavoce_rooms::token::Claims;
 use vivavoce_rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalFrame, LocalMedia, LocalPacket, RoomServer,
     Route,
 };
+use vivavoce_seams::rooms::link::{
+    Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+};
+use vivavoce_seams::rooms::packets::{Inbox, Outbox};
+use vivavoce_seams::rooms::view::{self, RoomView};
 
 /// Messages that wait to be told of; whoever is further behind starts anew.
 const WAITING_MESSAGES: usize = 1_024;

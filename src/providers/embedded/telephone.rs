@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use super::link;
 use vivavoce_config::{MediaEncryption, RoomMode, Rtc, Sip};
 use vivavoce_hooks::CallOwners;
+use vivavoce_rooms::RoomServer;
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallOf, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
 };
-use vivavoce_rooms::RoomServer;
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};

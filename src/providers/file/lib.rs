@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 
-use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 use vivavoce_core::hash::sha256;
+use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 
 /// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;

@@ -14,9 +14,9 @@ use url::Url;
 
 use super::SLUG;
 use super::errors::token_refused;
+use crate::transport::{Transport, answer};
 use vivavoce_auth::signing::Key;
 use vivavoce_config::value::Secret;
-use crate::transport::{Transport, answer};
 use vivavoce_seams::{Credential, CredentialField, ErrorKind, ProviderError};
 
 /// The field of `auth`, and of every credential here: the account's JSON.
@@ -239,8 +239,8 @@ fn assertion(account: &Account, now: SystemTime) -> Option<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use vivavoce_seams::OwnCredential;
     use rsa::pkcs8::{EncodePrivateKey, LineEnding};
+    use vivavoce_seams::OwnCredential;
 
     /// A service account's JSON with a key of its own.
     pub(crate) fn account(token_uri: &str) -> Value {

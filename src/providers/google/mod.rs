@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use crate::transport::Transport;
 use vivavoce_config as config;
 use vivavoce_config::value::{SettingValue, VendorUrl};
-use crate::transport::Transport;
 use vivavoce_seams::{Credential, ErrorKind, ProviderError, ProviderTable};
 
 /// The slug on the wire.

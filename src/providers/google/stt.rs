@@ -26,9 +26,9 @@ use super::wire::speech::{
     StreamingRecognitionResult, StreamingRecognizeRequest, StreamingRecognizeResponse, WordInfo,
 };
 use super::{Access, CONNECTING, Cloud, SLUG, account};
+use crate::transport::{Permit, Permits};
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::parameters::{Parameter, converted, own};
-use crate::transport::{Permit, Permits};
 use vivavoce_seams::{
     Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
     SttEvent, SttInput, SttRequest, SttStream, Transcript, Word,
@@ -666,9 +666,9 @@ fn error(kind: ErrorKind, message: &str) -> ProviderError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::format::SampleRate;
     use crate::google::wire::Duration as Offset;
     use crate::google::wire::speech::SpeechRecognitionAlternative;
+    use vivavoce_audio::format::SampleRate;
     use vivavoce_seams::parameters::STT_FIELDS;
 
     fn result(text: &str, is_final: bool) -> StreamingRecognitionResult {

@@ -24,14 +24,14 @@ use super::wire::texttospeech::{
 };
 use super::wire::{LIST_VOICES, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH};
 use super::{Access, CONNECTING, Cloud, SLUG, account};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
-use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use crate::transport::Permits;
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_core::sentences::{is_speakable, portions, spoken_lines};
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
     Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
-use vivavoce_core::sentences::{is_speakable, portions, spoken_lines};
 
 /// Events that may wait for the listener: sound beyond them waits at Google.
 const EVENTS_HELD: usize = 64;

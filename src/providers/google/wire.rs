@@ -11,8 +11,7 @@ pub const STREAMING_RECOGNIZE: &str = "/google.cloud.speech.v2.Speech/StreamingR
 pub const STREAMING_SYNTHESIZE: &str =
     "/google.cloud.texttospeech.v1.TextToSpeech/StreamingSynthesize";
 /// The method of synthesis of a whole text.
-pub const SYNTHESIZE_SPEECH: &str =
-    "/google.cloud.texttospeech.v1.TextToSpeech/SynthesizeSpeech";
+pub const SYNTHESIZE_SPEECH: &str = "/google.cloud.texttospeech.v1.TextToSpeech/SynthesizeSpeech";
 /// The method that lists the voices.
 pub const LIST_VOICES: &str = "/google.cloud.texttospeech.v1.TextToSpeech/ListVoices";
 

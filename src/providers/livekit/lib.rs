@@ -29,9 +29,9 @@ use vivavoce_seams::rooms::{
     TrackOf,
 };
 
-use vivavoce_providers::transport::Transport;
 use link::{Links, Options, Server};
 use telephone::LiveKitTelephone;
+use vivavoce_providers::transport::Transport;
 
 const SLUG: &str = "livekit";
 /// How long a call may take.

@@ -13,13 +13,13 @@ pub mod wyoming;
 use std::io;
 use std::sync::Arc;
 
-use vivavoce_config as config;
-use vivavoce_core::process::ProgramError;
-use vivavoce_seams::{ErrorKind, ProviderError, ProviderTable};
-use vivavoce_quotas::Share;
 use pocketsphinx::Pocketsphinx;
 use pocketsphinx::pool::PoolSettings;
 use tts::{EngineState, LocalTts, LocalTtsSettings};
+use vivavoce_config as config;
+use vivavoce_core::process::ProgramError;
+use vivavoce_quotas::Share;
+use vivavoce_seams::{ErrorKind, ProviderError, ProviderTable};
 use wyoming::stt::SttDeadlines;
 use wyoming::{WyomingStt, WyomingTts};
 

@@ -16,12 +16,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use vivavoce_audio::format::{AudioFormat, Encoding, Layout};
 use vivavoce_core::process::{Limits, Program, ProgramError, RunningProgram};
+use vivavoce_core::sentences::spoken_lines;
+use vivavoce_quotas::{FairQueue, Party, Place, Share};
 use vivavoce_seams::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
-use vivavoce_quotas::{FairQueue, Party, Place, Share};
-use vivavoce_core::sentences::spoken_lines;
 
 use super::espeak::ESPEAK;
 use super::flite::FLITE;

@@ -147,8 +147,8 @@ impl UtteranceCutter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::vad::RATE;
     use proptest::prelude::*;
+    use vivavoce_audio::vad::RATE;
 
     /// A stream whose samples count up, so that each is known again, scored by what the test says of each frame.
     fn cuts(scores: Vec<f32>, chunk: usize, finish_after: Option<usize>) -> Vec<Cut> {

@@ -165,10 +165,10 @@ impl Hearing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::format::{AudioFormat, SampleRate};
     use bytes::Bytes;
     use futures_util::FutureExt;
     use futures_util::stream::BoxStream;
+    use vivavoce_audio::format::{AudioFormat, SampleRate};
 
     type Events = BoxStream<'static, Result<SttEvent, ProviderError>>;
 

@@ -25,10 +25,10 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use futures_util::stream;
 
-use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
+use errors::store_error;
 use vivavoce_config::{HttpUrl, Recording, RecordingBackend};
 use vivavoce_core::outgoing::Authorities;
-use errors::store_error;
+use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 
 /// Its name in `recording.backend`.
 pub const SLUG: &str = "s3";

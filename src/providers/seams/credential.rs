@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use vivavoce_config::value::Secret;
 use crate::{ErrorKind, ProviderError};
+use vivavoce_config::value::Secret;
 
 /// A caller's own credential, in the shape of its provider; empty means the server's. `Debug` does not show it.
 #[derive(Clone, Default, PartialEq, Deserialize, JsonSchema)]

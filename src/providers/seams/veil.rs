@@ -260,11 +260,11 @@ impl TextToSpeech for Veiled<dyn TextToSpeech> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
     use crate::{ErrorKind, TtsEvent};
-    use vivavoce_core::party::Party;
     use futures_util::stream;
     use std::time::Duration;
+    use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+    use vivavoce_core::party::Party;
 
     const SERVERS: &str = "sErVeR/key+91cd";
     const CALLERS: &str = "cAlLeR-key-7f20";

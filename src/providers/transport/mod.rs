@@ -20,12 +20,12 @@ use std::time::Duration;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_platform_verifier::Verifier;
 
-use vivavoce_core::outgoing::Authorities;
-use vivavoce_quotas::Share;
 pub use answer::answer;
 pub use outgoing::Outgoing;
 pub use permits::{Permit, Permits};
 pub use refusal::{Refusal, retry_after, shortened};
+use vivavoce_core::outgoing::Authorities;
+use vivavoce_quotas::Share;
 
 /// How long a TCP connection with its TLS handshake may take where the caller does not say.
 const CONNECTING: Duration = Duration::from_secs(10);

@@ -41,7 +41,7 @@ impl Outgoing {
     }
 
     /// What was collected.
-    pub(in crate) fn take(&mut self) -> Vec<Message> {
+    pub(crate) fn take(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.messages)
     }
 

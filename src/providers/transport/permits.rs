@@ -7,8 +7,8 @@ use std::time::Duration;
 use dashmap::DashMap;
 use tokio::time::timeout;
 
-use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// Credentials that are counted before those that nobody uses are forgotten.
 const MANY: usize = 256;

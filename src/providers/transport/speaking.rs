@@ -15,8 +15,8 @@ pub use super::pool::{Idle, Key, Pool};
 use super::websocket::{Handshake, Received, Socket, receive};
 use super::{Outgoing, Permits, Transport};
 use vivavoce_audio::format::AudioFormat;
-use vivavoce_seams::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
 use vivavoce_quotas::Party;
+use vivavoce_seams::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest, TtsStream};
 
 /// Events that may wait for the listener: sound beyond them waits at the vendor.
 const EVENTS_HELD: usize = 64;

@@ -207,7 +207,11 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
     stream.sink = vivavoce_seams::AudioSink::channel(1).0;
     assert_eq!(next(&mut peer).await, Some(Message::text("end")));
     let refused = permits
-        .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, Duration::ZERO)
+        .acquire(
+            CREDENTIAL,
+            &vivavoce_quotas::Party::Operator,
+            Duration::ZERO,
+        )
         .await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Overloaded);
     peer.send(Message::text("bye")).await.unwrap();

@@ -10,9 +10,9 @@ mod transfer;
 use std::time::{Duration, Instant};
 
 use super::agent::{Failure, Notification};
-use vivavoce_seams::rooms::telephone::{CallStatus, HangupCause};
 pub use transfer::Outcome;
 use transfer::{Step, Transfer};
+use vivavoce_seams::rooms::telephone::{CallStatus, HangupCause};
 
 /// A gateway that has not said anything after so long is not there.
 const SILENCE: Duration = Duration::from_secs(10);

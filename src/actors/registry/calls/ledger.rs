@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::registry::rooms::Owner;
+use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::telephone::{
     CallNews, CallReport, CallStatus, Direction, HangupCause, MediaReport,
 };
-use vivavoce_quotas::{Permit, Quota};
 use vivavoce_telemetry::metrics;
 
 /// How long calls that are over are shown, and how many of them at most.

@@ -16,18 +16,18 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rooms::{Owner, Rooms, RoomsError};
+pub use destinations::{Destinations, NotAllowed};
+pub use ledger::{CallInfo, CallMedia, Ledger};
+pub use news::News;
 use vivavoce_auth::Access;
 use vivavoce_config::{MediaEncryption, Secret, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_quotas::{Party, Permit, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Login, NewCall, NewTransfer, PlacedCall,
     Telephone, TransferTarget, Trunk,
 };
-use vivavoce_quotas::{Party, Permit, Quota, Refused};
 use vivavoce_webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
-pub use destinations::{Destinations, NotAllowed};
-pub use ledger::{CallInfo, CallMedia, Ledger};
-pub use news::News;
 
 /// How long a transfer that nobody has refused is waited for.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);

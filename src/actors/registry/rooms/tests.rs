@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use super::*;
 use vivavoce_auth::Principal;
 use vivavoce_embedded::Embedded;
+use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
 use vivavoce_seams::rooms::ApiKey;
 use vivavoce_seams::rooms::link::{Join, JoinKind, Listen, RoomLink};
-use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
 
 const ROOM: &str = "kitchen";
 const CALLER: &str = "sip_+14155550100";

@@ -17,11 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::LOUD;
 use vivavoce_audio::linear16;
-use vivavoce_socket::Origins;
-use vivavoce_socket::{
-    self, Backlog, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
-};
 use vivavoce_quotas::Share;
+use vivavoce_socket::Origins;
+use vivavoce_socket::{self, Backlog, MessageBudget, SocketHandler, SocketSettings, SocketWriter};
 
 /// What a client reads.
 #[derive(Debug, Clone, PartialEq)]

@@ -39,16 +39,16 @@ use super::{Caller, Places, SessionServices, SessionSettings};
 use crate::registry::calls::{CallRegistry, CallRules, Calls};
 use crate::registry::rooms::{RoomRegistry, Rooms};
 use crate::registry::sessions::{EndByName, ListSessions, SessionRegistry};
-use vivavoce_audio::pacer::LEAD;
-use vivavoce_auth::{Access, Pass};
-use vivavoce_config::Config;
-use vivavoce_seams::ProviderTable;
-use vivavoce_quotas::{Kind, Party, Quota, Quotas, Share};
-use vivavoce_quotas::shared_limit::{SharedLimit, Size};
-use vivavoce_synthesis::{SynthesisSettings, Synthesizer};
 use client::{Client, What};
 use recogniser::{Opening, Recogniser, partial, said};
 use synthesiser::{Synthesiser, Way};
+use vivavoce_audio::pacer::LEAD;
+use vivavoce_auth::{Access, Pass};
+use vivavoce_config::Config;
+use vivavoce_quotas::shared_limit::{SharedLimit, Size};
+use vivavoce_quotas::{Kind, Party, Quota, Quotas, Share};
+use vivavoce_seams::ProviderTable;
+use vivavoce_synthesis::{SynthesisSettings, Synthesizer};
 
 /// Sound that is speech to voice activity detection.
 const LOUD: i16 = 10_000;

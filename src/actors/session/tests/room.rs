@@ -14,6 +14,7 @@ use super::telephone::ScriptedTelephone;
 use vivavoce_audio::opus::{OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_auth::{Access, Owner};
+use vivavoce_core::party::Party;
 use vivavoce_seams::rooms::link::{
     Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
 };
@@ -21,7 +22,6 @@ use vivavoce_seams::rooms::telephone::{Telephone, attribute};
 use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
 };
-use vivavoce_core::party::Party;
 
 /// The provider.
 #[derive(Default)]

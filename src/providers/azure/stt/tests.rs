@@ -3,8 +3,8 @@
 use super::usp::Incoming;
 use super::usp::tests::{origin, said};
 use super::*;
-use vivavoce_audio::format::SampleRate;
 use crate::transport::Outgoing;
+use vivavoce_audio::format::SampleRate;
 
 fn request() -> SttRequest {
     SttRequest {

@@ -11,15 +11,15 @@ use std::time::Duration;
 use livekit_protocol as proto;
 
 use self::edge::Edge;
-use vivavoce_seams::rooms::link::{
-    Ending, Frame, Join, JoinKind, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
-    PublishSink, RoomLink, TrackAudio,
-};
 use vivavoce_core::outgoing::Authorities;
 use vivavoce_livekit::link::{Links, Options, Server};
 use vivavoce_providers::transport::Transport;
 use vivavoce_rooms::token::{self, Claims};
 use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
+use vivavoce_seams::rooms::link::{
+    Ending, Frame, Join, JoinKind, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
+    PublishSink, RoomLink, TrackAudio,
+};
 
 /// Nothing that is promised takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);

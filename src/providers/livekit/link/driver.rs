@@ -14,10 +14,10 @@ use url::Url;
 
 use super::request::{Request, Route};
 use super::session::{DialFailure, Session};
-use vivavoce_seams::rooms::link::Ending;
 use vivavoce_providers::transport::websocket::{DialError, Handshake, Received, Socket};
 use vivavoce_providers::transport::{self, Transport};
 use vivavoce_rooms::admission::NO_ROOM;
+use vivavoce_seams::rooms::link::Ending;
 
 /// How long the socket may take to open, as in LiveKit's clients.
 const DIALLING: Duration = Duration::from_secs(5);

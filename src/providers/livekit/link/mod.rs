@@ -23,9 +23,9 @@ use tokio::sync::{Notify, oneshot};
 pub use driver::Server;
 pub use session::Options;
 
-use vivavoce_seams::rooms::link::{Ending, RoomLink, pair};
 use driver::Sockets;
 use session::Session;
+use vivavoce_seams::rooms::link::{Ending, RoomLink, pair};
 
 /// More threads than these gain nothing: a link is one decrypted and one encrypted packet every 20 ms per track.
 const MOST_THREADS: usize = 4;

@@ -15,10 +15,10 @@ use str0m::net::Transmit;
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
 
-use vivavoce_seams::rooms::link::Frame;
 use vivavoce_rooms::codecs::enable_opus;
 use vivavoce_rooms::offers::{Answer, Offer, PayloadTypes, Reduced};
 use vivavoce_rooms::sdp::{self, SectionKind};
+use vivavoce_seams::rooms::link::Frame;
 
 const RELIABLE: &str = "_reliable";
 const LOSSY: &str = "_lossy";

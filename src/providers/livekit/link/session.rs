@@ -17,10 +17,10 @@ use str0m::net::Transmit;
 
 use super::pc::{Pc, PcError, Wanted};
 use super::request::{Request, Route};
+use vivavoce_rooms::shapes::Shaped as _;
 use vivavoce_seams::rooms::link::{Ending, Join, LinkEnd, LinkEvent, TrackWriter};
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
 use vivavoce_seams::rooms::view::{self, RoomView};
-use vivavoce_rooms::shapes::Shaped as _;
 
 /// How long the first message may take after the socket opened, as in LiveKit's clients.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);

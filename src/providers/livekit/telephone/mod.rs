@@ -22,6 +22,9 @@ use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 
 use super::{PATIENCE, causes};
+use follow::Followers;
+pub use inbound::{Inbound, provision};
+use trunks::OutboundTrunks;
 use vivavoce_config::SipTransport;
 use vivavoce_core::outgoing::reach::is_public;
 use vivavoce_core::phone::Gateway;
@@ -30,9 +33,6 @@ use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
     PlacedCall, Telephone, TransferTarget, attribute,
 };
-use follow::Followers;
-pub use inbound::{Inbound, provision};
-use trunks::OutboundTrunks;
 
 /// How long a deployment may take to send an INVITE (its own limit is 30 s).
 const DIAL_PATIENCE: Duration = Duration::from_secs(35);

@@ -17,13 +17,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::SLUG;
+use pool::{PoolSettings, WorkerPool};
+use session::Session;
 use vivavoce_audio::vad::RATE;
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
-use pool::{PoolSettings, WorkerPool};
-use session::Session;
 
 /// The language of the model.
 const LANGUAGE: &str = "en-US";

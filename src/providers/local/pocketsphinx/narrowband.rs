@@ -163,9 +163,9 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use vivavoce_audio::companding::Law;
     use vivavoce_audio::{Layout, Resampler, SampleRate};
-    use proptest::prelude::*;
 
     /// Harmonics of a voice at 120 Hz up to `highest` Hz, falling by 6 dB per octave, after a silence.
     fn voice(rate: SampleRate, highest: f64, amplitude: f64) -> Vec<i16> {

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::wire::{Command, MAX_REPORT_BYTES, Report};
 use super::worker::SUBCOMMAND;
 use vivavoce_core::process::confinement::{self, Bounds};
-use vivavoce_seams::ErrorKind;
 use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_seams::ErrorKind;
 use vivavoce_telemetry::metrics;
 
 /// How long a worker that closed its output may take to be gone, so that its exit status can be told.

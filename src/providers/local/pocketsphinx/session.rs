@@ -14,12 +14,12 @@ use super::library::{CepstralMean, UNKNOWN_SPEAKER};
 use super::narrowband::Narrowband;
 use super::pool::{Lease, PoolError, Shared, out_of_turn};
 use super::wire::{Command, HeardWord, Report};
-use vivavoce_audio::linear16;
-use vivavoce_audio::vad::RATE;
 use crate::local::SLUG;
 use crate::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
-use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
+use vivavoce_audio::linear16;
+use vivavoce_audio::vad::RATE;
 use vivavoce_quotas::Party;
+use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
 
 /// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
 const PIECE: usize = 1_600;

@@ -15,12 +15,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, Server, select_program};
-use vivavoce_audio::format::Encoding;
-use vivavoce_audio::linear16;
-use vivavoce_audio::vad::RATE;
 use crate::local::utterance::{Cut, Ended, UtteranceCutter};
 use crate::local::voices::language_tag;
 use crate::local::{SLUG, failure};
+use vivavoce_audio::format::Encoding;
+use vivavoce_audio::linear16;
+use vivavoce_audio::vad::RATE;
 use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
     SttStream, Transcript,

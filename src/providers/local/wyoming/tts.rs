@@ -14,14 +14,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::wire::Event;
 use super::{Connection, Endpoint, Info, Server, TtsVoice, select_program};
-use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use crate::local::voices::{choose, language_tag};
 use crate::local::{SLUG, failure};
+use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use vivavoce_core::sentences::{is_speakable, spoken_lines};
 use vivavoce_seams::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
 };
-use vivavoce_core::sentences::{is_speakable, spoken_lines};
 
 /// How long the server's description is believed.
 const INFO_TTL: Duration = Duration::from_mins(1);

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Join;
 use super::{RoomError, RoomErrorKind, RoomPass};
-use vivavoce_auth::Principal;
-use vivavoce_config::Rtc;
 use crate::rooms::Now;
 use crate::rooms::token::{self, Claims, Keys, VideoGrant};
+use vivavoce_auth::Principal;
+use vivavoce_config::Rtc;
 
 /// Where a key pair that nobody has set is kept, below the data folder.
 const FILE: &str = "rtc-key.json";

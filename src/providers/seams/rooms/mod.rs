@@ -21,11 +21,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
 
-use vivavoce_auth::{Access, Owner, TenantId};
-use vivavoce_quotas::{Party, Refused};
 pub use event::{EventError, SignedEvent};
 pub use key::ApiKey;
 pub use now::Now;
+use vivavoce_auth::{Access, Owner, TenantId};
+use vivavoce_quotas::{Party, Refused};
 
 /// Keeps rooms.
 #[async_trait]

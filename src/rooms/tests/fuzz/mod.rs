@@ -8,11 +8,11 @@
 mod requests;
 mod transports;
 
-use vivavoce_core::fuzzing::mutation;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Once;
 use std::time::{Duration, Instant};
+use vivavoce_core::fuzzing::mutation;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
