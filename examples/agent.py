@@ -10,7 +10,7 @@ async def reply(text):
     yield "What else can I do for you?"
 async def answer(send, id, text):
     await send(type="clear")  # what is left of the answer before
-    async for sentence in reply(text):  # All are one utterance; each is synthesized when it arrives.
+    async for sentence in reply(text):  # All are one utterance; each is synthesised when it arrives.
         await send(type="speak", id=id, text=sentence, flush=False)
     await send(type="speak", id=id, text="", flush=True)
 

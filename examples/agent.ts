@@ -30,7 +30,7 @@ const on: Record<string, (message: any) => void> = {
     const id = `answer-${++turns}`;
     answers.clear(); answers.add(id);
     send({ type: "clear" }); // what is left of the answer before
-    for await (const sentence of reply(text)) // All are one utterance; each is synthesized when it arrives.
+    for await (const sentence of reply(text)) // All are one utterance; each is synthesised when it arrives.
       if (answers.has(id)) send({ type: "speak", id, text: sentence, flush: false });
     if (answers.has(id)) send({ type: "speak", id, text: "", flush: true });
   },

@@ -82,7 +82,8 @@ impl Agent {
     /// What our own `transcribe` understands of the WAV file that it has written.
     fn said(&self) -> String {
         let answer = self.answer();
-        let stream = &ffprobe(&answer, &[])["streams"][0];
+        let described = ffprobe(&answer, &[]);
+        let stream = &described["streams"][0];
         assert_eq!(stream["codec_name"], "pcm_s16le", "{stream}");
         assert_eq!(stream["sample_rate"], "24000", "{stream}");
         let output = vivavoce(["transcribe".as_ref(), answer.as_os_str()]);
