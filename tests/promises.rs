@@ -11,6 +11,7 @@ mod command_line;
 mod console;
 mod disk_full;
 mod emulate;
+mod examples;
 mod harness;
 mod lifecycle;
 mod limits;
