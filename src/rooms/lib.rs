@@ -45,7 +45,7 @@ use std::time::Duration;
 
 pub use admission::{Admission, Refusal, Route, admit};
 pub use events::{Event, RoomEvent};
-pub use local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
+pub use local::{Delivery, LocalMedia};
 pub use on_behalf::OnBehalf;
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;

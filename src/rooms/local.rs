@@ -14,6 +14,7 @@ use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey};
 
 pub use super::peer::Delivery;
+use vivavoce_seams::rooms::link::{Frame, Packet};
 
 /// The section of a track that has none.
 pub(super) const SECTION: &str = "local";
@@ -26,42 +27,16 @@ pub trait LocalMedia: std::fmt::Debug + Send + Sync {
     fn awake(&self);
 
     /// The next frame of the track that is published.
-    fn next_frame(&self) -> Option<LocalFrame>;
+    fn next_frame(&self) -> Option<Frame>;
 
     /// The next message, an encoded `DataPacket`.
     fn next_message(&self) -> Option<(Delivery, Bytes)>;
 
     /// A packet of a track that was subscribed to.
-    fn hear(&self, track: &str, packet: LocalPacket);
+    fn hear(&self, track: &str, packet: Packet);
 
     /// A message, an encoded `DataPacket`. `false` when it cannot be taken: the participant is too far behind.
     fn receive(&self, delivery: Delivery, message: &Bytes) -> bool;
-}
-
-/// A frame to be published.
-#[derive(Debug, Clone)]
-pub struct LocalFrame {
-    /// An Opus packet.
-    pub payload: Arc<[u8]>,
-    /// At 48 kHz.
-    pub timestamp: u32,
-    /// Whether it is the first after silence.
-    pub marker: bool,
-    /// In −dBov (RFC 6464).
-    pub level: u8,
-}
-
-/// A packet that was received.
-#[derive(Debug, Clone)]
-pub struct LocalPacket {
-    /// An Opus packet.
-    pub payload: Arc<[u8]>,
-    /// The publisher's sequence number, extended.
-    pub sequence: u64,
-    /// The publisher's RTP time.
-    pub timestamp: u32,
-    /// Whether it is the first after silence.
-    pub marker: bool,
 }
 
 /// See the module.
@@ -150,7 +125,7 @@ impl World {
         self.settle(now);
     }
 
-    fn local_frame(&mut self, key: ParticipantKey, frame: &LocalFrame, now: Now) {
+    fn local_frame(&mut self, key: ParticipantKey, frame: &Frame, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };

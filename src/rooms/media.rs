@@ -111,7 +111,7 @@ impl World {
             };
             if let Link::Local(local) = &subscriber.link {
                 if local.carries(track) {
-                    local.media.hear(track, packet.local());
+                    local.media.hear(track, packet.local(now.instant));
                     self.counters.forwarded_packets += 1;
                 }
                 continue;

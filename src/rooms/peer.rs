@@ -20,9 +20,10 @@ use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig,
 
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
+use vivavoce_seams::rooms::link::Packet;
+
 use super::codecs::enable_opus;
 use super::forwarding::{Numbers, Rebase};
-use super::local::LocalPacket;
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
 use super::ssrcs::Ssrcs;
@@ -119,13 +120,14 @@ pub struct Passing<'a> {
 }
 
 impl Passing<'_> {
-    /// As somebody inside the process receives it.
-    pub fn local(&self) -> LocalPacket {
-        LocalPacket {
+    /// As somebody inside the process receives it, at this moment.
+    pub fn local(&self, arrived: Instant) -> Packet {
+        Packet {
             payload: Arc::clone(self.payload),
             sequence: self.sequence,
             timestamp: self.time,
             marker: self.marker,
+            arrived,
         }
     }
 }

@@ -18,11 +18,10 @@ use vivavoce_auth::Principal;
 use vivavoce_rooms::admission::NOT_ADMITTED;
 use vivavoce_rooms::token::Claims;
 use vivavoce_rooms::{
-    Admission, Connection, ConnectionId, Delivery, LocalFrame, LocalMedia, LocalPacket, RoomServer,
-    Route,
+    Admission, Connection, ConnectionId, Delivery, LocalMedia, RoomServer, Route,
 };
 use vivavoce_seams::rooms::link::{
-    Ending, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+    Ending, Frame, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
 };
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
 use vivavoce_seams::rooms::view::{self, RoomView};
@@ -363,14 +362,8 @@ impl LocalMedia for Media {
         self.end.awake();
     }
 
-    fn next_frame(&self) -> Option<LocalFrame> {
-        let frame = self.end.next_frame()?;
-        Some(LocalFrame {
-            payload: frame.payload,
-            timestamp: frame.timestamp,
-            marker: frame.marker,
-            level: frame.level,
-        })
+    fn next_frame(&self) -> Option<Frame> {
+        self.end.next_frame()
     }
 
     fn next_message(&self) -> Option<(Delivery, Bytes)> {
@@ -387,15 +380,9 @@ impl LocalMedia for Media {
         ))
     }
 
-    fn hear(&self, track: &str, packet: LocalPacket) {
+    fn hear(&self, track: &str, packet: Packet) {
         if let Some(writer) = self.sound.tracks().get(track) {
-            writer.write(Packet {
-                payload: packet.payload,
-                sequence: packet.sequence,
-                timestamp: packet.timestamp,
-                marker: packet.marker,
-                arrived: Instant::now(),
-            });
+            writer.write(packet);
         }
     }
 

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use livekit_protocol as proto;
 use proto::signal_request::Message as Request;
 
-use super::super::local::{Delivery, LocalFrame, LocalMedia, LocalPacket};
+use vivavoce_seams::rooms::link::{Frame, Packet};
+
+use super::super::local::{Delivery, LocalMedia};
 use super::super::{ConnectionId, Route};
 use super::Bench;
 
@@ -17,7 +19,7 @@ struct Silent;
 impl LocalMedia for Silent {
     fn awake(&self) {}
 
-    fn next_frame(&self) -> Option<LocalFrame> {
+    fn next_frame(&self) -> Option<Frame> {
         None
     }
 
@@ -25,7 +27,7 @@ impl LocalMedia for Silent {
         None
     }
 
-    fn hear(&self, _track: &str, _packet: LocalPacket) {}
+    fn hear(&self, _track: &str, _packet: Packet) {}
 
     fn receive(&self, _delivery: Delivery, _message: &Bytes) -> bool {
         true
