@@ -23,6 +23,7 @@ pub mod stretch;
 pub mod timeline;
 pub mod vad;
 pub mod wav;
+pub mod window;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use pcm::Pcm;

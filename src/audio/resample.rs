@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::format::{Layout, SampleRate};
 use super::pcm::{Pcm, saturate};
+use super::window::kaiser;
 
 /// Length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the shortest
 /// multiple of [`LANES`] that meets 80 dB at 0.60 and 1 dB at 0.40; the other two are where a search found the most
@@ -229,7 +230,7 @@ impl Filter {
             let position = f64::from(row) / f64::from(rows);
             let distances = (0..taps).map(|tap| tap as f64 + 1.0 - half - position);
             let row: Vec<f64> = distances
-                .map(|x| sinc(2.0 * CUTOFF * band * x) * kaiser(x / half))
+                .map(|x| sinc(2.0 * CUTOFF * band * x) * kaiser(x / half, KAISER_BETA))
                 .collect();
             // Each row passes a constant unchanged; otherwise the rows would modulate it.
             let sum: f64 = row.iter().sum();
@@ -255,24 +256,6 @@ fn sinc(x: f64) -> f64 {
     } else {
         (PI * x).sin() / (PI * x)
     }
-}
-
-/// The Kaiser window at `x` of −1 to 1.
-fn kaiser(x: f64) -> f64 {
-    let root = (1.0 - x * x).max(0.0).sqrt();
-    bessel_i0(KAISER_BETA * root) / bessel_i0(KAISER_BETA)
-}
-
-/// The modified Bessel function of the first kind and order nought, by its power series.
-fn bessel_i0(x: f64) -> f64 {
-    let quarter = x * x / 4.0;
-    let (mut term, mut sum, mut k) = (1.0, 1.0, 1.0);
-    while term > sum * 1e-12 {
-        term *= quarter / (k * k);
-        sum += term;
-        k += 1.0;
-    }
-    sum
 }
 
 /// Where the next output frame lies: `phase / up` beyond the centre of the window that starts at `frame`.

@@ -10,6 +10,8 @@ pub mod pcm;
 pub mod resample;
 #[path = "../../../src/audio/vad.rs"]
 pub mod vad;
+#[path = "../../../src/audio/window.rs"]
+pub mod window;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use pcm::Pcm;

@@ -5,6 +5,8 @@
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
+use vivavoce_audio::window::kaiser;
+
 /// Taps of the high-pass that looks at the upper band.
 const TAPS: usize = 65;
 /// Its edge in parts of the sample rate, 5.5 kHz: what is below 4.8 kHz, where the resampler from 8 kHz stops, is down
@@ -113,21 +115,9 @@ static HIGH_PASS: LazyLock<[f32; TAPS]> = LazyLock::new(|| {
             at => (2.0 * PI * EDGE * at).sin() / (PI * at),
         };
         let all_pass = f64::from(u8::from(at == 0.0));
-        let window = bessel_i0(KAISER_BETA * (1.0 - (at / middle).powi(2)).sqrt());
-        ((all_pass - low_pass) * window / bessel_i0(KAISER_BETA)) as f32
+        ((all_pass - low_pass) * kaiser(at / middle, KAISER_BETA)) as f32
     })
 });
-
-/// The modified Bessel function of the first kind, order 0.
-fn bessel_i0(x: f64) -> f64 {
-    let mut term = 1.0;
-    let mut sum = 1.0;
-    for k in 1..32 {
-        term *= (x / 2.0 / f64::from(k)).powi(2);
-        sum += term;
-    }
-    sum
-}
 
 /// Noise that rises by 12 dB per octave, so that it is where the telephone has nothing and not where the words are.
 /// The same for every stream: what was heard once is heard again.
