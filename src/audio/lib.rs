@@ -13,6 +13,7 @@ pub mod linear16;
 pub mod mix;
 pub mod mp3;
 pub mod mpeg;
+pub mod offline;
 pub mod ogg;
 pub mod opus;
 pub mod pacer;
@@ -26,5 +27,6 @@ pub mod wav;
 pub mod window;
 
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
+pub use offline::OfflineResampler;
 pub use pcm::Pcm;
 pub use resample::Resampler;

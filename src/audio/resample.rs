@@ -2,6 +2,11 @@
 //! rates, one or two channels. It holds less than 2 ms, keeps the sound where it was in time, and leaves changes of
 //! length to [`super::stretch`] and changes of channels to [`super::Pcm`].
 //!
+//! This one is for live sound, where thousands of streams share a processor and somebody waits for every millisecond:
+//! side by side it takes a quarter of the time of rubato, shares its filters between streams of the same rates, where
+//! rubato computes a table for each (1 ms at worst), and holds less (`benches/RESULTS.md`, "Resamplers side by side").
+//! Whole sounds and files, which nobody follows in real time, go through rubato: [`super::offline`].
+//!
 //! Frame `n` of the output lies at `n * from / to` frames of the input. Around that point the filter spans
 //! [`SPAN`] frames of the *lower* of the two rates; it passes everything to 0.40 of that rate (0.15 dB down there) and
 //! nothing from 0.60 of it (86 dB down), both for aliases and for images. The ratio is a fraction, so the position
@@ -109,9 +114,7 @@ impl Resampler {
 
     /// How many frames come out, in the end, for so many that go in: the same time, rounded to the nearest frame.
     pub fn frames_for(&self, input_frames: u64) -> u64 {
-        let (from, to) = (u128::from(self.from.rate.hz()), u128::from(self.to.hz()));
-        let nearest = (2 * u128::from(input_frames) * to + from) / (2 * from);
-        u64::try_from(nearest).unwrap_or(u64::MAX)
+        frames_for(input_frames, self.from.rate, self.to)
     }
 
     /// Sound accepted and not yet delivered.
@@ -123,7 +126,7 @@ impl Resampler {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// A whole piece of sound at another rate.
+    /// A whole piece of live sound at another rate; [`super::OfflineResampler`] converts all others.
     pub fn convert(sound: Pcm, to: SampleRate) -> Pcm {
         let mut resampler = Self::new(sound.layout(), to);
         if resampler.converter.is_none() {
@@ -137,18 +140,25 @@ impl Resampler {
     }
 }
 
+/// Frames at one rate that last as long as so many at another, to the nearest.
+pub(super) fn frames_for(frames: u64, from: SampleRate, to: SampleRate) -> u64 {
+    let (from, to) = (u128::from(from.hz()), u128::from(to.hz()));
+    let nearest = (2 * u128::from(frames) * to + from) / (2 * from);
+    u64::try_from(nearest).unwrap_or(u64::MAX)
+}
+
 /// Output rate over input rate in lowest terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ratio {
+pub(super) struct Ratio {
     /// Positions between two input frames.
-    up: u32,
+    pub(super) up: u32,
     /// Positions from one output frame to the next.
-    down: u32,
+    pub(super) down: u32,
 }
 
 impl Ratio {
     /// The ratio of two rates; `None` when they are the same.
-    fn between(from: SampleRate, to: SampleRate) -> Option<Self> {
+    pub(super) fn between(from: SampleRate, to: SampleRate) -> Option<Self> {
         let (mut divisor, mut rest) = (from.hz(), to.hz());
         while rest != 0 {
             (divisor, rest) = (rest, divisor % rest);
@@ -160,7 +170,7 @@ impl Ratio {
     }
 
     /// The lower of the two rates, in parts of the input rate.
-    fn band(self) -> f64 {
+    pub(super) fn band(self) -> f64 {
         (f64::from(self.up) / f64::from(self.down)).min(1.0)
     }
 }
