@@ -111,7 +111,7 @@ async fn down(table: &ProviderTable, vendor: &str, seconds: usize) {
         .collect();
     let text = stream::iter([words.join(" ")]).boxed();
     let mut speech = provider.synthesize(request, text).await.unwrap();
-    let mut converter = Converter::new(speech.format, FORMAT, 1.0).unwrap();
+    let mut converter = Converter::live(speech.format, FORMAT, 1.0).unwrap();
     let mut bytes = 0;
     while let Some(event) = speech.events.next().await {
         if let TtsEvent::Audio(sound) = event.unwrap() {

@@ -1,11 +1,13 @@
 //! From any format to any other as the sound comes: decode, mix down, stretch, resample, encode. What a provider
-//! cannot produce itself is made here of what it can.
+//! cannot produce itself is made here of what it can. Whether somebody listens meanwhile decides which resampler does it:
+//! [`Converter::live`] or [`Converter::offline`].
 
 use bytes::{Bytes, BytesMut};
 
 use super::decode::{Chunks, DecodeError, StreamDecoder};
 use super::encode::{EncodeError, Encoded, StreamEncoder};
 use super::format::{AudioFormat, Layout, SampleRate};
+use super::offline::OfflineResampler;
 use super::pcm::Pcm;
 use super::resample::Resampler;
 use super::stretch::{Speed, SpeedError, Stretch};
@@ -36,6 +38,7 @@ pub struct Converter {
 /// Everything between decoding and encoding. The rate of the source may only be known with its first sound.
 #[derive(Debug)]
 struct Shaper {
+    resampling: Resampling,
     to: Layout,
     speed: Speed,
     stages: Option<Stages>,
@@ -45,17 +48,73 @@ struct Shaper {
 struct Stages {
     rate: SampleRate,
     stretch: Stretch,
-    resampler: Resampler,
+    resampler: RateConverter,
     stretched: Vec<i16>,
 }
 
+/// Which resampler is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resampling {
+    /// [`Resampler`].
+    Live,
+    /// [`OfflineResampler`].
+    Offline,
+}
+
+#[derive(Debug)]
+enum RateConverter {
+    Live(Resampler),
+    Offline(OfflineResampler),
+}
+
+impl RateConverter {
+    fn new(resampling: Resampling, from: SampleRate, to: SampleRate) -> Self {
+        let from = Layout::mono(from);
+        match resampling {
+            Resampling::Live => Self::Live(Resampler::new(from, to)),
+            Resampling::Offline => Self::Offline(OfflineResampler::new(from, to)),
+        }
+    }
+
+    fn push(&mut self, input: &[i16], output: &mut Vec<i16>) {
+        match self {
+            Self::Live(resampler) => resampler.push(input, output),
+            Self::Offline(resampler) => resampler.push(input, output),
+        }
+    }
+
+    fn finish(&mut self, output: &mut Vec<i16>) {
+        match self {
+            Self::Live(resampler) => resampler.finish(output),
+            Self::Offline(resampler) => resampler.finish(output),
+        }
+    }
+}
+
 impl Converter {
-    /// A converter at the start of a stream. `speed` 2.0 halves the time without a change of pitch. Must be called in a
-    /// runtime when the target is MP3.
-    pub fn new(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
+    /// A converter at the start of a stream that somebody follows in real time: less than 2 ms of it are held for a
+    /// change of rate. `speed` 2.0 halves the time without a change of pitch. Must be called in a runtime when the
+    /// target is MP3.
+    pub fn live(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
+        Self::new(from, to, speed, Resampling::Live)
+    }
+
+    /// The same for sound that nobody follows in real time: the rate is changed by [`super::offline`], which holds more
+    /// and takes longer.
+    pub fn offline(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
+        Self::new(from, to, speed, Resampling::Offline)
+    }
+
+    fn new(
+        from: AudioFormat,
+        to: AudioFormat,
+        speed: f64,
+        resampling: Resampling,
+    ) -> Result<Self, ConvertError> {
         Ok(Self {
             decoder: StreamDecoder::new(from)?,
             shaper: Shaper {
+                resampling,
                 to: to.layout,
                 speed: Speed::new(speed)?,
                 stages: None,
@@ -107,11 +166,11 @@ impl Shaper {
             self.finish(shaped);
             self.stages = None;
         }
-        let (to, speed) = (self.to.rate, self.speed);
+        let (resampling, to, speed) = (self.resampling, self.to.rate, self.speed);
         self.stages.get_or_insert_with(|| Stages {
             rate,
             stretch: Stretch::new(rate, speed),
-            resampler: Resampler::new(Layout::mono(rate), to),
+            resampler: RateConverter::new(resampling, rate, to),
             stretched: Vec::new(),
         })
     }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use super::{Failure, runtime};
 use crate::audio::decode::{FileDecoder, FileLimits};
-use crate::audio::{AudioFormat, Encoding, Layout, Resampler, linear16};
+use crate::audio::{AudioFormat, Encoding, Layout, OfflineResampler, linear16};
 use crate::config::Config;
 use crate::providers::{AudioSink, SttEvent, SttRequest, SttStream, Transcript};
 use crate::server::providers;
@@ -123,7 +123,8 @@ fn feed(
     position: &AtomicU64,
 ) -> Result<(), crate::audio::decode::DecodeError> {
     let from = decoder.layout();
-    let mut resampler = Resampler::new(Layout::new(from.rate, layout.channels), layout.rate);
+    let from = Layout::new(from.rate, layout.channels);
+    let mut resampler = OfflineResampler::new(from, layout.rate);
     let mut samples = Vec::new();
     let mut heard = Duration::ZERO;
     for sound in decoder {

@@ -13,7 +13,7 @@ use super::tone_words::{GAP, WORD, number_of, speak_with_gap};
 use super::visit::Visit;
 use vivavoce_audio::decode::StreamDecoder;
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
-use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, OfflineResampler, Pcm, SampleRate};
 use vivavoce_core::sentences::spoken_lines;
 use vivavoce_seams::{TextToSpeech, TtsEvent, TtsRequest};
 
@@ -215,7 +215,7 @@ impl Speaking {
         let mut lines = spoken_lines(stream::iter([text]).boxed());
         while let Some(line) = lines.next().await {
             let sound = synthesised(tts, &line, self.rate).await?;
-            let sound = Resampler::convert(sound, self.mouth.rate());
+            let sound = OfflineResampler::convert(sound, self.mouth.rate());
             let words = estimated(&line, self.mouth.position(), sound.duration());
             self.say(sound.samples(), words).await?;
         }

@@ -413,7 +413,7 @@ mod tests {
             let plain = AudioFormat::mono(Encoding::Linear16, rate);
             let coded = AudioFormat::mono(encoding, SampleRate::new(hz).unwrap());
             let through = async |from, to, bytes: &[u8]| {
-                let mut converter = Converter::new(from, to, 1.0).unwrap();
+                let mut converter = Converter::live(from, to, 1.0).unwrap();
                 let mut converted = converter.push(bytes).await.unwrap().to_vec();
                 converted.extend(converter.finish().await.unwrap());
                 converted

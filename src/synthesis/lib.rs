@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument;
 
 use vivavoce_audio::convert::Converter;
-use vivavoce_audio::{Encoding, wav};
+use vivavoce_audio::{AudioFormat, Encoding, wav};
 use vivavoce_auth::TenantId;
 use vivavoce_seams::{
     Credential, ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest,
@@ -361,6 +361,25 @@ impl Synthesizer {
     }
 }
 
+/// What makes the format that was asked for of what the provider says.
+///
+/// Raw `linear16` is what sessions ask for and play while it comes: that is live. Files and G.711 leave by `/speak` and
+/// the command line only (sessions encode what they send themselves), and there the offline resampler does it. Whoever
+/// asks does not matter, only what is asked for: identical requests share one synthesis and one place in the cache,
+/// whether they come from a session or from `/speak`, whole or with `?stream=true`, and have the same bytes. A stream of
+/// a file therefore starts up to a block later ([`vivavoce_audio::offline`], 10 ms of a provider's sound at 24 kHz,
+/// which most send faster than it is spoken); who cannot wait for that streams `linear16`.
+fn converter(
+    from: AudioFormat,
+    to: AudioFormat,
+    speed: f64,
+) -> Result<Converter, vivavoce_audio::convert::ConvertError> {
+    match to.encoding {
+        Encoding::Linear16 => Converter::live(from, to, speed),
+        _ => Converter::offline(from, to, speed),
+    }
+}
+
 /// A flight with its place in the table, which it leaves however it ends.
 struct UnderWay {
     synthesizer: Arc<Synthesizer>,
@@ -457,7 +476,7 @@ impl UnderWay {
         let TtsStream { format, mut events } =
             provider.synthesize(request, text).await.map_err(failed)?;
         let hurry = config.speaking_rate / native_rate;
-        let mut converter = Converter::new(format, config.format, hurry)?;
+        let mut converter = converter(format, config.format, hurry)?;
         loop {
             let event = timeout_at(deadline, events.next()).await;
             let event = event.map_err(|_| {

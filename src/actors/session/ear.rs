@@ -295,6 +295,7 @@ impl Ear {
             self.inner.hear_at(former.layout(), tell);
             let kept = Pcm::new(layout, self.inner.feed.give_away());
             self.inner.feed = former;
+            // Complete, but live: the recogniser waits for it, and the sound after it is resampled in the same way.
             let kept = Resampler::convert(kept, self.inner.rate.accepted.rate);
             // Voice activity detection has heard it already.
             self.inner.feed.push(kept.samples(), true);

@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::messages::LoadingAudio;
 use vivavoce_audio::decode::StreamDecoder;
 use vivavoce_audio::mix::{FADE, Fader, Gain, Mixer};
-use vivavoce_audio::{AudioFormat, Channels, Encoding, Layout, Pcm, Resampler, SampleRate, wav};
+use vivavoce_audio::{
+    AudioFormat, Channels, Encoding, Layout, OfflineResampler, Pcm, SampleRate, wav,
+};
 use vivavoce_core::json::Misfit;
 
 /// Decoded, at most (protocol, section 2).
@@ -129,7 +131,7 @@ fn resampled_loop(sound: &Pcm, rate: SampleRate) -> Vec<i16> {
     }
     let around = from.frames_in(SHORTEST).min(sound.frames());
     let samples = sound.samples();
-    let mut resampler = Resampler::new(Layout::mono(from), rate);
+    let mut resampler = OfflineResampler::new(Layout::mono(from), rate);
     let mut output = Vec::new();
     resampler.push(&samples[samples.len() - around..], &mut output);
     resampler.push(samples, &mut output);
