@@ -10,6 +10,8 @@ use super::linear16;
 pub const HEADER_LEN: usize = 44;
 /// Bytes of the header that its RIFF length counts.
 const COUNTED: u32 = 36;
+/// Bytes of its format chunk.
+const FORMAT_LEN: u32 = 16;
 /// Lengths from here on are those of programs that could not know it (espeak-ng's 0x7ffff000, 0xffffffff).
 const FAKE_LEN: u32 = 0x7FFF_0000;
 /// The longest format chunk that is worth reading; 40 bytes are the longest that is defined.
@@ -42,27 +44,92 @@ pub enum WavError {
     },
 }
 
+/// How the samples behind a header are written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SampleFormat {
+    /// 16-bit integers.
+    I16,
+    /// 32-bit integers.
+    I32,
+    /// 16-bit floating point.
+    F16,
+    /// 32-bit floating point.
+    F32,
+    /// G.711, one byte each.
+    Companded(Law),
+}
+
+impl SampleFormat {
+    /// `wFormatTag` and bytes of a sample.
+    const fn tag_and_bytes(self) -> (u16, u16) {
+        match self {
+            Self::I16 => (PCM, 2),
+            Self::I32 => (PCM, 4),
+            Self::F16 => (FLOAT, 2),
+            Self::F32 => (FLOAT, 4),
+            Self::Companded(Law::A) => (A_LAW, 1),
+            Self::Companded(Law::Mu) => (MU_LAW, 1),
+        }
+    }
+}
+
+/// What a header says of the bytes behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataLength {
+    /// So many. More than a header can say is [`Self::Unknown`].
+    Known(u32),
+    /// A stream whose length nobody knows yet: the highest number, as most programs write and understand it.
+    Unknown,
+    /// The same in the dialect of services that want zeros for it.
+    UnknownAsZero,
+}
+
 /// The header of 16-bit PCM with `data_len` bytes of samples; `None` (or more than a header can say) for a stream
 /// whose length nobody knows yet.
 pub fn header(layout: Layout, data_len: Option<u32>) -> [u8; HEADER_LEN] {
-    let data_len = data_len.filter(|&len| len <= u32::MAX - COUNTED);
-    let riff_len = data_len.map_or(u32::MAX, |len| len + COUNTED);
-    let frame = layout.channels.count() as u16 * 2;
+    let length = data_len.map_or(DataLength::Unknown, DataLength::Known);
+    header_of(SampleFormat::I16, layout, length)
+}
+
+/// The header of samples in this format.
+pub fn header_of(samples: SampleFormat, layout: Layout, length: DataLength) -> [u8; HEADER_LEN] {
+    let (riff_len, data_len) = match length {
+        DataLength::Known(len) if len <= u32::MAX - COUNTED => (len + COUNTED, len),
+        DataLength::Known(_) | DataLength::Unknown => (u32::MAX, u32::MAX),
+        DataLength::UnknownAsZero => (0, 0),
+    };
+    let (tag, bytes) = samples.tag_and_bytes();
+    let channels = layout.channels.count() as u16;
+    let frame = channels * bytes;
     let rate = layout.rate.hz();
     let mut header = [0; HEADER_LEN];
     header[0..4].copy_from_slice(b"RIFF");
     header[4..8].copy_from_slice(&riff_len.to_le_bytes());
     header[8..16].copy_from_slice(b"WAVEfmt ");
-    header[16..20].copy_from_slice(&16u32.to_le_bytes());
-    header[20..22].copy_from_slice(&PCM.to_le_bytes());
-    header[22..24].copy_from_slice(&(frame / 2).to_le_bytes());
+    header[16..20].copy_from_slice(&FORMAT_LEN.to_le_bytes());
+    header[20..22].copy_from_slice(&tag.to_le_bytes());
+    header[22..24].copy_from_slice(&channels.to_le_bytes());
     header[24..28].copy_from_slice(&rate.to_le_bytes());
     header[28..32].copy_from_slice(&(rate * u32::from(frame)).to_le_bytes());
     header[32..34].copy_from_slice(&frame.to_le_bytes());
-    header[34..36].copy_from_slice(&16u16.to_le_bytes());
+    header[34..36].copy_from_slice(&(8 * bytes).to_le_bytes());
     header[36..40].copy_from_slice(b"data");
-    header[40..44].copy_from_slice(&data_len.unwrap_or(u32::MAX).to_le_bytes());
+    header[40..44].copy_from_slice(&data_len.to_le_bytes());
     header
+}
+
+/// A header of ours with the size of an empty extension in its format chunk (`cbSize`), which the specification asks
+/// for beside other samples than PCM, and which few write and nobody misses.
+pub fn with_extension_size(header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN + 2] {
+    let mut longer = [0; HEADER_LEN + 2];
+    longer[..36].copy_from_slice(&header[..36]);
+    longer[38..].copy_from_slice(&header[36..]);
+    longer[16..20].copy_from_slice(&(FORMAT_LEN + 2).to_le_bytes());
+    let riff_len = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    if !matches!(riff_len, 0 | u32::MAX) {
+        longer[4..8].copy_from_slice(&riff_len.saturating_add(2).to_le_bytes());
+    }
+    longer
 }
 
 /// Writes the true length into a finished stream of `total_len` bytes that began with our [`header`]. `start` is its
@@ -468,6 +535,49 @@ mod tests {
             assert_eq!(read, samples);
             assert_eq!(format.unwrap().rate(), SampleRate::HZ_16000);
             assert_eq!(format.unwrap().channels(), 2);
+        }
+    }
+
+    #[test]
+    fn every_header_names_its_samples_and_its_length() {
+        let formats = [
+            (SampleFormat::I16, 1, 2),
+            (SampleFormat::I32, 1, 4),
+            (SampleFormat::F16, 3, 2),
+            (SampleFormat::F32, 3, 4),
+            (SampleFormat::Companded(Law::A), 6, 1),
+            (SampleFormat::Companded(Law::Mu), 7, 1),
+        ];
+        for (samples, tag, bytes) in formats {
+            let number =
+                |header: &[u8], at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+            let header = header_of(samples, STEREO, DataLength::Known(1_000));
+            assert_eq!(number(&header, 20), tag);
+            assert_eq!(number(&header, 32), 2 * bytes);
+            assert_eq!(number(&header, 34), 8 * bytes);
+            assert_eq!(header[28..32], (32_000 * u32::from(bytes)).to_le_bytes());
+            assert_eq!((number(&header, 4), number(&header, 40)), (1_036, 1_000));
+            let longer = with_extension_size(header);
+            assert_eq!(longer[20..36], header[20..36]);
+            assert_eq!((number(&longer, 4), number(&longer, 16)), (1_038, 18));
+            assert_eq!(longer[36..38], [0, 0]);
+            assert_eq!(longer[38..], header[36..]);
+        }
+    }
+
+    #[test]
+    fn an_unknown_length_is_the_highest_number_or_zero() {
+        for (length, number) in [
+            (DataLength::Unknown, u32::MAX),
+            (DataLength::Known(u32::MAX - 35), u32::MAX),
+            (DataLength::UnknownAsZero, 0),
+        ] {
+            let header = header_of(SampleFormat::I16, STEREO, length);
+            assert_eq!(header[4..8], number.to_le_bytes());
+            assert_eq!(header[40..44], number.to_le_bytes());
+            let longer = with_extension_size(header);
+            assert_eq!(longer[4..8], number.to_le_bytes());
+            assert_eq!(longer[42..46], number.to_le_bytes());
         }
     }
 

@@ -3,6 +3,8 @@
 use bytes::{Bytes, BytesMut};
 
 use vivavoce_audio::Encoding;
+use vivavoce_audio::companding::Law;
+use vivavoce_audio::wav::SampleFormat;
 
 /// How a raw sample is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +49,15 @@ impl Raw {
         }
     }
 
-    /// The tag of RIFF.
-    pub(super) const fn wave_tag(self) -> u16 {
+    /// What a WAV header says of it.
+    pub(super) const fn samples(self) -> SampleFormat {
         match self {
-            Self::Ours(Encoding::Alaw) => 6,
-            Self::Ours(Encoding::Mulaw) => 7,
-            Self::Ours(_) | Self::S32 => 1,
-            Self::F16 | Self::F32 => 3,
+            Self::Ours(Encoding::Alaw) => SampleFormat::Companded(Law::A),
+            Self::Ours(Encoding::Mulaw) => SampleFormat::Companded(Law::Mu),
+            Self::Ours(_) => SampleFormat::I16,
+            Self::S32 => SampleFormat::I32,
+            Self::F16 => SampleFormat::F16,
+            Self::F32 => SampleFormat::F32,
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +20,8 @@ use crate::socket::accept;
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
 use crate::{Direction, Emulation};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::wav::{self, DataLength};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, SampleRate};
 
 const RATES: &[u32] = &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000];
 const MP3_BIT_RATES: &[u32] = &[32_000, 64_000, 96_000, 128_000, 192_000];
@@ -303,20 +304,7 @@ fn done() -> Value {
 
 /// Sound behind a RIFF header.
 fn wave(sound: &[u8], output: Output) -> Bytes {
-    let (hz, width) = (output.rate.hz(), output.raw.width() as u32);
-    let mut wave = BytesMut::with_capacity(sound.len() + 44);
-    wave.put_slice(b"RIFF");
-    wave.put_u32_le(36 + sound.len() as u32);
-    wave.put_slice(b"WAVEfmt ");
-    wave.put_u32_le(16);
-    wave.put_u16_le(output.raw.wave_tag());
-    wave.put_u16_le(1);
-    wave.put_u32_le(hz);
-    wave.put_u32_le(hz * width);
-    wave.put_u16_le(width as u16);
-    wave.put_u16_le(width as u16 * 8);
-    wave.put_slice(b"data");
-    wave.put_u32_le(sound.len() as u32);
-    wave.put_slice(sound);
-    wave.freeze()
+    let length = DataLength::Known(sound.len() as u32);
+    let header = wav::header_of(output.raw.samples(), Layout::mono(output.rate), length);
+    [&header[..], sound].concat().into()
 }

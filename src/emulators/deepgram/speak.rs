@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::http::header::CONTENT_TYPE;
 use actix_web::{HttpRequest, HttpResponse, web};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -20,7 +20,9 @@ use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::companding::Law;
+use vivavoce_audio::wav::{self, DataLength, SampleFormat};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, SampleRate};
 
 const DEFAULT_MODEL: &str = "aura-asteria-en";
 /// Of one request, and of what may wait to be flushed.
@@ -230,31 +232,18 @@ async fn whole_or_streamed(
     let Piece { audio, .. } = speech.map_err(|error| bad_request(visit, &error.to_string()))?;
     let head = wav_head(wanted.saying.format, audio.len());
     visit.sent(audio.len());
-    Ok(response.body([head, audio].concat()))
+    Ok(response.body([&head[..], &audio].concat()))
 }
 
 /// The header of a WAV file. The engine's own is for sound whose length is not known.
-fn wav_head(format: AudioFormat, bytes: usize) -> Bytes {
-    let (tag, bytes_per_sample): (u16, u16) = match format.encoding {
-        Encoding::Mulaw => (7, 1),
-        Encoding::Alaw => (6, 1),
-        _ => (1, 2),
+fn wav_head(format: AudioFormat, bytes: usize) -> [u8; wav::HEADER_LEN] {
+    let samples = match format.encoding {
+        Encoding::Mulaw => SampleFormat::Companded(Law::Mu),
+        Encoding::Alaw => SampleFormat::Companded(Law::A),
+        _ => SampleFormat::I16,
     };
-    let (hz, bytes) = (format.layout.rate.hz(), bytes as u32);
-    let mut head = BytesMut::new();
-    head.put_slice(b"RIFF");
-    head.put_u32_le(bytes.saturating_add(36));
-    head.put_slice(b"WAVEfmt ");
-    head.put_u32_le(16);
-    head.put_u16_le(tag);
-    head.put_u16_le(1);
-    head.put_u32_le(hz);
-    head.put_u32_le(hz * u32::from(bytes_per_sample));
-    head.put_u16_le(bytes_per_sample);
-    head.put_u16_le(8 * bytes_per_sample);
-    head.put_slice(b"data");
-    head.put_u32_le(bytes);
-    head.freeze()
+    let mono = Layout::mono(format.layout.rate);
+    wav::header_of(samples, mono, DataLength::Known(bytes as u32))
 }
 
 /// `GET /v1/speak`, which is a socket.

@@ -14,7 +14,9 @@ use super::link::Answers;
 use crate::engine::EngineError;
 use crate::speech::{Saying, Speech};
 use crate::visit::Visit;
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::companding::Law;
+use vivavoce_audio::wav::{self, DataLength, SampleFormat};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, SampleRate};
 use vivavoce_core::sentences::spoken_lines;
 use vivavoce_providers::google::wire::texttospeech::{
     AudioEncoding, InputSource, ListVoicesRequest, ListVoicesResponse, Request, SsmlVoiceGender,
@@ -328,9 +330,9 @@ pub(super) async fn whole(
     let speech = visit.say(&text, &saying).map_err(|error| failed(&error))?;
     let said = speech.whole().await.map_err(|error| failed(&error))?.audio;
     let audio_content = match asked {
-        AudioEncoding::Linear16 => with_header(1, 2, rate, &said),
-        AudioEncoding::Mulaw => with_header(7, 1, rate, &said),
-        AudioEncoding::Alaw => with_header(6, 1, rate, &said),
+        AudioEncoding::Linear16 => with_header(SampleFormat::I16, rate, &said),
+        AudioEncoding::Mulaw => with_header(SampleFormat::Companded(Law::Mu), rate, &said),
+        AudioEncoding::Alaw => with_header(SampleFormat::Companded(Law::A), rate, &said),
         _ => said,
     };
     Ok(SynthesizeSpeechResponse { audio_content })
@@ -364,22 +366,10 @@ fn without_tags(ssml: &str) -> String {
 }
 
 /// A WAV file: what Google makes of whole texts but for PCM, also in G.711.
-fn with_header(tag: u16, sample_bytes: u16, rate: SampleRate, audio: &[u8]) -> Bytes {
-    let length = u32::try_from(audio.len()).unwrap_or(u32::MAX);
-    let mut file = BytesMut::with_capacity(audio.len() + 46);
-    file.put_slice(b"RIFF");
-    file.put_u32_le(length.saturating_add(38));
-    file.put_slice(b"WAVEfmt ");
-    file.put_u32_le(18);
-    file.put_u16_le(tag);
-    file.put_u16_le(1);
-    file.put_u32_le(rate.hz());
-    file.put_u32_le(rate.hz() * u32::from(sample_bytes));
-    file.put_u16_le(sample_bytes);
-    file.put_u16_le(8 * sample_bytes);
-    file.put_u16_le(0);
-    file.put_slice(b"data");
-    file.put_u32_le(length);
-    file.put_slice(audio);
-    file.freeze()
+fn with_header(samples: SampleFormat, rate: SampleRate, audio: &[u8]) -> Bytes {
+    let length = u32::try_from(audio.len()).map_or(DataLength::Unknown, DataLength::Known);
+    let header = wav::header_of(samples, Layout::mono(rate), length);
+    [&wav::with_extension_size(header)[..], audio]
+        .concat()
+        .into()
 }

@@ -14,7 +14,9 @@ use super::usp::{self, Origin, TICKS_PER_SECOND};
 use super::{Azure, SLUG, errors};
 use crate::transport::hearing::{self, Act, Flow, Protocol};
 use crate::transport::websocket::Received;
+use vivavoce_audio::companding::Law;
 use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_audio::wav::{self, DataLength, SampleFormat};
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
@@ -579,30 +581,14 @@ impl Sound {
     }
 }
 
-/// Says what the sound of a turn is. Its length is not known yet: both sizes are zero.
-fn riff_header(format: AudioFormat) -> Vec<u8> {
-    let (tag, bits) = match format.encoding {
-        Encoding::Alaw => (6u16, 8u16),
-        Encoding::Mulaw => (7, 8),
-        _ => (1, 16),
+/// Says what the sound of a turn is. Its length is not known yet, for which Azure's own clients write zeros.
+fn riff_header(format: AudioFormat) -> [u8; wav::HEADER_LEN] {
+    let samples = match format.encoding {
+        Encoding::Alaw => SampleFormat::Companded(Law::A),
+        Encoding::Mulaw => SampleFormat::Companded(Law::Mu),
+        _ => SampleFormat::I16,
     };
-    let (rate, channels) = (
-        format.layout.rate.hz(),
-        format.layout.channels.count() as u16,
-    );
-    let frame = channels * bits / 8;
-    let mut header = Vec::with_capacity(44);
-    header.extend(b"RIFF\0\0\0\0WAVEfmt ");
-    header.extend(16u32.to_le_bytes());
-    header.extend([tag, channels].map(u16::to_le_bytes).concat());
-    header.extend(
-        [rate, rate * u32::from(frame)]
-            .map(u32::to_le_bytes)
-            .concat(),
-    );
-    header.extend([frame, bits].map(u16::to_le_bytes).concat());
-    header.extend(b"data\0\0\0\0");
-    header
+    wav::header_of(samples, format.layout, DataLength::UnknownAsZero)
 }
 
 fn silence(format: AudioFormat, length: Duration) -> Vec<u8> {

@@ -1,6 +1,10 @@
 //! The RIFF header in front of what a speech program prints. Lengths in it are ignored: a program that writes to a
 //! pipe cannot know them, and prints nought or a huge number. Files are decoded elsewhere; this is for streams of
 //! 16-bit PCM whose end is the end of the program's output.
+//!
+//! The reader of any WAV stream, [`vivavoce_audio::wav::WavReader`], is not used here because it believes every length
+//! that is plausible, reads codings that no speech program of ours prints, and waits for a header of any length: here
+//! each of these is an error that says what was printed.
 
 use bytes::{Buf, Bytes, BytesMut};
 
