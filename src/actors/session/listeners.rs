@@ -327,7 +327,16 @@ impl ListenerActor {
         let text = value.to_string();
         match message {
             ServerMessage::Error { .. } => self.common.writer.error(text),
-            // Also what is only the newest of its kind: that of one person must not replace that of another.
+            ServerMessage::SttResult(result) if !result.is_final => {
+                let identity = &self.identity;
+                self.common
+                    .writer
+                    .latest_about("stt_result", identity, text);
+            }
+            ServerMessage::VadEvent(event) => {
+                let (kind, identity) = (event.event.name(), &self.identity);
+                self.common.writer.latest_about(kind, identity, text);
+            }
             _ => self.common.writer.event(text),
         }
     }

@@ -19,6 +19,8 @@ use vivavoce_telemetry::metrics;
 pub const MAX_EVENTS: usize = 256;
 /// The bytes of those that wait, however few they are; one alone may have more.
 pub const MAX_EVENT_BYTES: usize = 4 << 20;
+/// Coalesced events about participants that wait at most: a few kinds for each of those that are transcribed at once.
+pub const MAX_LATEST_ABOUT: usize = 256;
 /// How long flushing may take, and then how long the peer's close frame.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// Pongs that wait at most; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
@@ -87,8 +89,16 @@ pub enum Next {
 #[derive(Debug)]
 enum Item {
     Event(ByteString),
-    Latest(&'static str, ByteString),
+    Latest(Topic, ByteString),
     Audio(Audio),
+}
+
+/// Of two coalesced events with the same topic only the later one is sent.
+#[derive(Debug, PartialEq, Eq)]
+struct Topic {
+    kind: &'static str,
+    /// The participant that it is about; `None` for the session itself.
+    identity: Option<Box<str>>,
 }
 
 /// A piece of sound for the client.
@@ -199,13 +209,43 @@ impl Outbox {
 
     /// An event of which only the latest of its kind matters; an earlier one that still waits is dropped.
     pub fn latest(&mut self, kind: &'static str, text: ByteString) {
+        let identity = None;
+        self.coalesce(Topic { kind, identity }, text);
+    }
+
+    /// The same for each participant: an event about one does not replace that of another. Their number has a bound of
+    /// its own, because participants may leave and others come while the client does not read.
+    pub fn latest_about(
+        &mut self,
+        kind: &'static str,
+        identity: &str,
+        text: ByteString,
+        now: Instant,
+    ) {
+        let identity = Some(Box::from(identity));
+        self.coalesce(Topic { kind, identity }, text);
+        let (mut about, mut bytes) = (0, 0);
+        for item in &self.waiting {
+            if let Item::Latest(topic, text) = item
+                && topic.identity.is_some()
+            {
+                about += 1;
+                bytes += text.len();
+            }
+        }
+        if about > MAX_LATEST_ABOUT || (bytes > MAX_EVENT_BYTES && about > 1) {
+            self.fall_behind(now);
+        }
+    }
+
+    fn coalesce(&mut self, topic: Topic, text: ByteString) {
         if self.closing.is_some() {
             return;
         }
         let waiting = self.waiting.len();
         let bytes = &mut self.latest_bytes;
         self.waiting.retain(|item| match item {
-            Item::Latest(other, text) if *other == kind => {
+            Item::Latest(other, text) if *other == topic => {
                 *bytes -= text.len();
                 false
             }
@@ -215,7 +255,7 @@ impl Outbox {
             metrics::event_coalesced();
         }
         self.latest_bytes += text.len();
-        self.waiting.push_back(Item::Latest(kind, text));
+        self.waiting.push_back(Item::Latest(topic, text));
     }
 
     /// An error that must arrive as long as the client reads; of those that wait with many other events only the latest
@@ -473,6 +513,35 @@ mod tests {
             .map(|(_, text)| text)
             .collect();
         assert_eq!(texts, ["3", "final", "next turn"]);
+    }
+
+    #[tokio::test]
+    async fn the_latest_about_one_participant_does_not_replace_that_about_another() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        outbox.latest("interim", "own".into());
+        outbox.latest_about("interim", "ann", "ann, first words".into(), now);
+        outbox.latest_about("interim", "bob", "bob".into(), now);
+        outbox.latest_about("interim", "ann", "ann, next turn".into(), now);
+        let texts: Vec<_> = sent(&mut outbox, now)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect();
+        assert_eq!(texts, ["own", "bob", "ann, next turn"]);
+    }
+
+    #[tokio::test]
+    async fn the_latest_about_ever_new_participants_is_bounded() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        for number in 0..MAX_LATEST_ABOUT {
+            outbox.latest_about("interim", &number.to_string(), "x".into(), now);
+        }
+        assert_eq!(outbox.closed(), None);
+        outbox.latest_about("interim", "0", "y".into(), now);
+        assert_eq!(outbox.closed(), None);
+        outbox.latest_about("interim", "one more", "x".into(), now);
+        assert_eq!(outbox.closed().map(|closed| closed.code), Some(1013));
     }
 
     #[tokio::test]

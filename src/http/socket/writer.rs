@@ -115,6 +115,14 @@ impl SocketWriter {
         self.0.change(|outbox| outbox.latest(kind, text));
     }
 
+    /// The same for each participant: an event about one does not replace that of another.
+    pub fn latest_about(&self, kind: &'static str, identity: &str, text: impl Into<ByteString>) {
+        let text = text.into();
+        let now = Instant::now();
+        self.0
+            .change(|outbox| outbox.latest_about(kind, identity, text, now));
+    }
+
     /// Sends an error. While many events wait already, of those that follow only the latest is kept: whoever sends
     /// nonsense faster than it reads is not cut off for it.
     pub fn error(&self, text: impl Into<ByteString>) {

@@ -20,6 +20,7 @@ mod promise_a_session_is_in_its_room;
 mod promise_a_session_is_on_the_telephone;
 mod promise_a_session_leaves_nothing_behind;
 mod promise_an_update_loses_nothing;
+mod promise_each_participant_is_transcribed;
 mod recogniser;
 mod room;
 mod synthesiser;
