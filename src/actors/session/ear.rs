@@ -235,6 +235,11 @@ impl Ear {
         self.inner.drain_denoiser(tell);
     }
 
+    /// There is no audio for so long, while the clock goes on.
+    pub(super) fn skip(&mut self, gap: Duration, tell: &mut impl FnMut(EarNews)) {
+        self.inner.skip(gap, tell);
+    }
+
     /// From the next lull on another recogniser hears, which takes this.
     pub(super) fn hand_over(
         &mut self,
@@ -320,14 +325,29 @@ impl Inner {
             tell(paused);
         }
         self.vad_config = *config;
-        let settings: VadSettings = config.turn_settings().vad();
+        self.begin_vad();
+    }
+
+    /// Voice activity detection begins anew where the audio is now.
+    fn begin_vad(&mut self) {
+        let settings: VadSettings = self.vad_config.turn_settings().vad();
         let start = vad::RATE.frames_in(self.feed.position()) as u64;
-        self.vad = config.enabled.then(|| EarVad {
+        self.vad = self.vad_config.enabled.then(|| EarVad {
             vad: voice_activity(settings),
             resampler: Resampler::new(self.rate.accepted, vad::RATE),
             start,
             resampled: Vec::new(),
         });
+    }
+
+    fn skip(&mut self, gap: Duration, tell: &mut impl FnMut(EarNews)) {
+        self.drain_denoiser(tell);
+        self.drain_resampler(tell);
+        if let Some(paused) = self.vad.as_mut().and_then(EarVad::break_off) {
+            tell(paused);
+        }
+        self.feed.skip(gap);
+        self.begin_vad();
     }
 
     /// Takes decoded sound.
@@ -416,16 +436,20 @@ impl Inner {
         }
     }
 
-    /// Another recogniser hears from now on, at this rate. Where that is the same, the sound goes on to the sample.
-    fn hear_at(&mut self, accepted: Layout, tell: &mut impl FnMut(EarNews)) {
-        if accepted == self.rate.accepted {
-            return;
-        }
+    fn drain_resampler(&mut self, tell: &mut impl FnMut(EarNews)) {
         if let Some(mut resampler) = self.rate.resampler.take() {
             let mut rest = Vec::new();
             resampler.finish(&mut rest);
             self.pass_on(&rest, tell);
         }
+    }
+
+    /// Another recogniser hears from now on, at this rate. Where that is the same, the sound goes on to the sample.
+    fn hear_at(&mut self, accepted: Layout, tell: &mut impl FnMut(EarNews)) {
+        if accepted == self.rate.accepted {
+            return;
+        }
+        self.drain_resampler(tell);
         self.rate = RecogniserRate::new(accepted);
         if let Some(vad) = &mut self.vad {
             vad.resampler = Resampler::new(accepted, vad::RATE);

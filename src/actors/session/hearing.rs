@@ -143,6 +143,27 @@ impl Hearing {
         (Self(Rc::new(shared)), receiver)
     }
 
+    /// The first sound has this place in the session's audio. To be called before there is a config.
+    pub fn begin_at(&self, start: Duration) {
+        self.0.state.borrow_mut().position = start;
+    }
+
+    /// There is no sound for so long, while the session's audio goes on. It must not be called while sound waits to be
+    /// decoded; that of a room never does.
+    pub fn skip(&self, gap: Duration) {
+        let ear = {
+            let state = &mut *self.0.state.borrow_mut();
+            let last = state.ears.back().and_then(|slot| slot.ear.clone());
+            if last.is_none() {
+                state.position += gap;
+            }
+            last
+        };
+        if let Some(ear) = ear {
+            ear.borrow_mut().skip(gap, &mut |news| self.tell(news));
+        }
+    }
+
     /// A config was sent: what comes behind it is in its format. `accepted` is what its recogniser takes. False when
     /// too many wait already.
     pub fn expect(

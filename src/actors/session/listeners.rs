@@ -2,10 +2,11 @@
 //! hearing, a recogniser and turns of its own, all decided by the same [`Session`] state as a client's. What it tells is
 //! told with who it is about; who speaks over playback interrupts it as ever.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use serde_json::Value;
@@ -51,19 +52,42 @@ pub(super) struct Common {
     pub(super) session: Hearing,
 }
 
-/// Hears each participant alone.
+impl Common {
+    /// The sound of a participant that comes from now on is for this config. False when too many wait already.
+    fn expect(
+        &self,
+        hearing: &Hearing,
+        config: u64,
+        (listen, vad): &(ListenConfig, VadConfig),
+    ) -> bool {
+        let accepted = door::accepted(&self.services.providers, listen);
+        hearing.expect(config, Some((listen, accepted)), vad, true)
+    }
+}
+
+/// Transcribes each participant alone.
 pub(super) struct Each {
     common: Common,
-    listeners: RefCell<HashMap<String, (Hearing, Addr<ListenerActor>)>>,
+    /// How much of the room the session has heard, in samples of [`LAYOUT`]: the clock of all participants.
+    clock: Cell<u64>,
+    participants: RefCell<HashMap<String, Participant>>,
     /// Participants for whom there was no recogniser: they are not heard until they come again.
     unheard: RefCell<HashSet<String>>,
+}
+
+struct Participant {
+    hearing: Hearing,
+    listener: Addr<ListenerActor>,
+    /// Up to where on the clock there was audio of theirs.
+    heard_until: u64,
 }
 
 impl Each {
     pub(super) fn new(common: Common) -> Self {
         Self {
             common,
-            listeners: RefCell::default(),
+            clock: Cell::new(0),
+            participants: RefCell::default(),
             unheard: RefCell::default(),
         }
     }
@@ -108,52 +132,72 @@ impl Each {
             return;
         }
         *self.common.wanted.borrow_mut() = wanted;
-        for (_, listener) in self.listeners.borrow().values() {
+        for participant in self.participants.borrow().values() {
             // One for each config.
-            listener.do_send(Change);
+            participant.listener.do_send(Change);
         }
     }
 }
 
 impl Listener for Each {
     fn hear(&self, samples: &[i16]) {
+        self.clock.set(self.clock.get() + samples.len() as u64);
         self.common
             .session
             .overhear(&Pcm::new(LAYOUT, samples.to_vec()));
     }
 
     fn hear_one(&self, identity: &str, samples: &[i16]) {
-        let mut listeners = self.listeners.borrow_mut();
-        if !listeners.contains_key(identity) {
-            if listeners.len() >= MOST_LISTENERS {
+        let mut participants = self.participants.borrow_mut();
+        let now = self.clock.get();
+        if !participants.contains_key(identity) {
+            if participants.len() >= MOST_LISTENERS {
                 return;
             }
             let Some(permit) = self.count(identity) else {
                 return;
             };
-            let started = ListenerActor::start_for(identity, &self.common, permit);
-            listeners.insert(identity.to_owned(), started);
+            let start = duration_of(now);
+            let (hearing, listener) =
+                ListenerActor::start_for(identity, &self.common, permit, start);
+            let participant = Participant {
+                hearing,
+                listener,
+                heard_until: now,
+            };
+            participants.insert(identity.to_owned(), participant);
         }
-        if let Some((hearing, _)) = listeners.get(identity) {
-            let _deaf = hearing.hear(vivavoce_audio::linear16::encode(samples));
+        if let Some(participant) = participants.get_mut(identity) {
+            // They had no track meanwhile.
+            let gap = now.saturating_sub(participant.heard_until);
+            if gap > 0 {
+                participant.hearing.skip(duration_of(gap));
+            }
+            participant.heard_until = now + samples.len() as u64;
+            let sound = vivavoce_audio::linear16::encode(samples);
+            let _deaf = participant.hearing.hear(sound);
         }
     }
 
     fn lost(&self, identity: &str) {
         self.unheard.borrow_mut().remove(identity);
-        if let Some((_, listener)) = self.listeners.borrow_mut().remove(identity) {
+        if let Some(participant) = self.participants.borrow_mut().remove(identity) {
             // One for each life.
-            listener.do_send(Finish);
+            participant.listener.do_send(Finish);
         }
     }
 }
 
 impl Drop for Each {
     fn drop(&mut self) {
-        for (_, (_, listener)) in self.listeners.borrow_mut().drain() {
-            listener.do_send(Finish);
+        for (_, participant) in self.participants.borrow_mut().drain() {
+            participant.listener.do_send(Finish);
         }
     }
+}
+
+fn duration_of(samples: u64) -> Duration {
+    LAYOUT.rate.duration_of(samples as usize)
 }
 
 /// The participant has left, or the session: what was said is understood first.
@@ -174,13 +218,24 @@ struct ListenerActor {
     hearing: Hearing,
     recognisers: Vec<(u32, Addr<SttActor>, Feed)>,
     configs: u64,
+    /// What the first config wants: its sound comes before the actor has started.
+    first: Option<(ListenConfig, VadConfig)>,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _counted: Permit,
 }
 
 impl ListenerActor {
-    fn start_for(identity: &str, common: &Common, permit: Permit) -> (Hearing, Addr<Self>) {
+    /// `start` is the place of the first sample in the session's audio.
+    fn start_for(
+        identity: &str,
+        common: &Common,
+        permit: Permit,
+        start: Duration,
+    ) -> (Hearing, Addr<Self>) {
         let (hearing, news) = Hearing::new();
+        hearing.begin_at(start);
+        let first = common.wanted.borrow().clone();
+        common.expect(&hearing, 1, &first);
         let (identity, common) = (identity.to_owned(), common.clone());
         let heard = hearing.clone();
         let patience = common.services.settings.config_timeout;
@@ -192,7 +247,8 @@ impl ListenerActor {
                 common,
                 hearing: heard,
                 recognisers: Vec::new(),
-                configs: 0,
+                configs: 1,
+                first: Some(first),
                 alarm: None,
                 _counted: permit,
             }
@@ -210,16 +266,15 @@ impl ListenerActor {
         self.state.plays(is_interruptible, moment.heard);
     }
 
-    fn configure(&mut self, context: &mut Context<Self>) {
+    fn reconfigure(&mut self, context: &mut Context<Self>) {
         self.configs += 1;
-        let (listen, vad) = self.common.wanted.borrow().clone();
-        let accepted = door::accepted(&self.common.services.providers, &listen);
-        if !self
-            .hearing
-            .expect(self.configs, Some((&listen, accepted)), &vad, true)
-        {
-            return;
+        let wanted = self.common.wanted.borrow().clone();
+        if self.common.expect(&self.hearing, self.configs, &wanted) {
+            self.configure(wanted, context);
         }
+    }
+
+    fn configure(&mut self, (listen, vad): (ListenConfig, VadConfig), context: &mut Context<Self>) {
         let wanted = SessionConfig {
             stream_id: Some(StreamId::random()).filter(|_| self.configs == 1),
             stt: Some(listen),
@@ -389,7 +444,9 @@ impl Actor for ListenerActor {
     fn started(&mut self, context: &mut Context<Self>) {
         let hearing = self.hearing.clone().run().in_current_span();
         context.spawn(hearing.into_actor(self));
-        self.configure(context);
+        if let Some(first) = self.first.take() {
+            self.configure(first, context);
+        }
     }
 }
 
@@ -405,7 +462,7 @@ impl Handler<Change> for ListenerActor {
     type Result = ();
 
     fn handle(&mut self, _: Change, context: &mut Context<Self>) {
-        self.configure(context);
+        self.reconfigure(context);
     }
 }
 

@@ -128,6 +128,11 @@ impl Feed {
         self.change(|backlog| backlog.push(samples, speech, Instant::now()));
     }
 
+    /// Moves on by so long without audio: nothing is sent for it, and what is pushed next has its place behind it.
+    pub fn skip(&self, gap: Duration) {
+        self.change(|backlog| backlog.skip(gap, Instant::now()));
+    }
+
     /// The recogniser shall make final what was pushed up to here.
     pub fn finalize(&self) {
         self.change(|backlog| backlog.finalize(Instant::now()));
@@ -387,6 +392,13 @@ impl Backlog {
         self.chunks.push_back(chunk);
         self.shorten_silence();
         self.keep_to_limit();
+    }
+
+    fn skip(&mut self, gap: Duration, now: Instant) {
+        if !self.ended {
+            self.cut_rest(now);
+            self.cut += self.rate.frames_in(gap) as u64;
+        }
     }
 
     fn finalize(&mut self, now: Instant) {
@@ -719,6 +731,25 @@ mod tests {
             let to = (chunk + AROUND_SPEECH + 1).min(self.speech.len());
             (from..to).any(|near| self.speech[near] && near as u64 * WHOLE >= self.covered)
         }
+    }
+
+    #[test]
+    fn what_comes_behind_a_gap_has_its_place_there_and_the_gap_is_not_sent() {
+        let mut backlog = Backlog::new(RATE, Duration::from_secs(1));
+        backlog.rewind();
+        backlog.push(&[0; 240], true, Instant::now());
+        backlog.skip(Duration::from_secs(2), Instant::now());
+        backlog.push(&[0; 160], true, Instant::now());
+        let mut sent = Vec::new();
+        while let Some(Upload::Sound(chunk)) = backlog.take() {
+            backlog.accepted(&chunk);
+            sent.push((chunk.at, chunk.end()));
+        }
+        assert_eq!(sent, [(0, 160), (160, 240), (16_240, 16_400)]);
+        assert_eq!(backlog.place(backlog.cut), Duration::from_millis(3_050));
+        // 10 ms into the last of what was sent.
+        assert!((backlog.timeline.begin(0.04) - 2.04).abs() < 1e-9);
+        assert_eq!(backlog.lost, 0);
     }
 
     proptest! {

@@ -3,6 +3,9 @@
 
 use super::room::{Link, Speaker};
 use super::*;
+use tokio::time::Instant;
+use vivavoce_seams::rooms::link::LinkEvent;
+use vivavoce_seams::{SttEvent, Transcript, Word};
 
 /// A client whose session transcribes each participant of the room "r", and the other end of the session's link.
 async fn connected(stage: &Stage) -> (Client, Link) {
@@ -17,6 +20,25 @@ async fn connected(stage: &Stage) -> (Client, Link) {
 fn joined(link: &Link, identity: &str) -> Speaker {
     link.joins(identity);
     link.publishes(identity)
+}
+
+/// A final of one word, with its place in what the stream was sent.
+fn word(text: &str, start: f64, end: f64) -> SttEvent {
+    SttEvent::Final(Transcript {
+        text: text.to_owned(),
+        words: vec![Word {
+            word: text.to_owned(),
+            start,
+            end,
+            confidence: None,
+            speaker: None,
+        }],
+        ..Transcript::default()
+    })
+}
+
+fn around(value: f64, expected: f64) -> bool {
+    (value - expected).abs() < 0.2
 }
 
 #[actix::test]
@@ -58,6 +80,68 @@ async fn a_client_that_does_not_read_gets_the_latest_of_each_participant_later()
     assert!(interim.len() <= 4, "{interim:?}");
     let voices = read.iter().filter(|event| event["type"] == "vad_event");
     assert!(voices.clone().count() <= 16, "{}", voices.count());
+    client.closes();
+    stage.is_empty().await;
+}
+
+#[actix::test]
+async fn the_times_of_all_participants_are_on_one_clock() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    // Nobody is heard yet: the clock does not run.
+    sleep(ms(5_000)).await;
+    let mut ann = joined(&link, "ann");
+    let begun = Instant::now();
+    ann.speaks(ms(600)).await;
+    ann.is_silent(ms(2_400)).await;
+    let start = client.event("vad_event").await;
+    assert_eq!(start["identity"], "ann");
+    let ms_of = |event: &Value| event["timestamp_ms"].as_f64().unwrap() / 1_000.0;
+    assert!(around(ms_of(&start), 0.1), "{start}");
+
+    let mut bob = joined(&link, "bob");
+    let bob_came = begun.elapsed().as_secs_f64();
+    bob.speaks(ms(600)).await;
+    stage
+        .recogniser
+        .stream(1)
+        .await
+        .says(word("bob", 0.25, 0.5));
+    let heard = client.event("stt_result").await;
+    let start = heard["words"][0]["start"].as_f64().unwrap();
+    assert!(around(start, bob_came + 0.25), "{heard} after {bob_came}");
+    let voices = client.events_of("vad_event");
+    let of_bob = voices.iter().find(|event| event["identity"] == "bob");
+    let of_bob = of_bob.unwrap();
+    assert!(around(ms_of(of_bob), bob_came), "{of_bob} after {bob_came}");
+
+    // Time passes for ann, too, while she has no track.
+    let ann_left = begun.elapsed().as_secs_f64();
+    link.tell(LinkEvent::TrackUnpublished {
+        identity: "ann".to_owned(),
+        sid: "TR_ann".to_owned(),
+    });
+    bob.is_silent(ms(10_000)).await;
+    let mut ann = link.publishes("ann");
+    let ann_back = begun.elapsed().as_secs_f64();
+    ann.speaks(ms(600)).await;
+    let voices = client.events_of("vad_event");
+    let of_ann = voices.iter().rev().find(|event| event["identity"] == "ann");
+    let of_ann = of_ann.unwrap();
+    assert_eq!(of_ann["event"], "speech_start");
+    assert!(around(ms_of(of_ann), ann_back), "{of_ann} after {ann_back}");
+    // For her recogniser there was no gap.
+    let (start, end) = (ann_left + 0.25, ann_left + 0.5);
+    let stream = stage.recogniser.stream(0).await;
+    stream.says(word("ann", start, end));
+    let heard = loop {
+        let heard = client.event("stt_result").await;
+        if heard["identity"] == "ann" {
+            break heard;
+        }
+    };
+    let start = heard["words"][0]["start"].as_f64().unwrap();
+    assert!(around(start, ann_back + 0.25), "{heard} after {ann_back}");
     client.closes();
     stage.is_empty().await;
 }
