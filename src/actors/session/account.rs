@@ -1,5 +1,7 @@
 //! What a session has used, told to whoever the settings name when it has ended (`session.ended`; protocol, section 7).
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,6 +24,8 @@ pub(super) struct Account {
     began: Option<Instant>,
     reason: &'static str,
     characters: u64,
+    /// What was transcribed of participants, each alone, all together.
+    participants: Rc<Cell<Duration>>,
 }
 
 impl Account {
@@ -35,6 +39,7 @@ impl Account {
             began: None,
             reason: "the client has gone",
             characters: 0,
+            participants: Rc::default(),
         }
     }
 
@@ -53,13 +58,21 @@ impl Account {
         self.characters += text.chars().count() as u64;
     }
 
+    /// Whoever transcribes participants alone adds here how much of each.
+    pub(super) fn of_participants(&self) -> Rc<Cell<Duration>> {
+        Rc::clone(&self.participants)
+    }
+
     /// It will end, not because its client has gone.
     pub(super) const fn closes(&mut self, reason: &'static str) {
         self.reason = reason;
     }
 
-    /// It has ended, and has heard so much.
+    /// It has ended, and has heard so much beside participants.
     pub(super) fn ends(&self, heard: Duration) {
+        let heard = heard + self.participants.get();
+        #[cfg(test)]
+        super::tests::STT_SECONDS.set(heard.as_secs_f64());
         let (Some(webhooks), Some(stream_id), Some(began)) =
             (&self.webhooks, &self.stream_id, self.began)
         else {

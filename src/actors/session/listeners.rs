@@ -50,6 +50,8 @@ pub(super) struct Common {
     pub(super) wanted: Rc<RefCell<(ListenConfig, VadConfig)>>,
     /// Of the recording.
     pub(super) session: Hearing,
+    /// How much was transcribed of all of them together.
+    pub(super) transcribed: Rc<Cell<Duration>>,
 }
 
 impl Common {
@@ -175,7 +177,10 @@ impl Listener for Each {
             }
             participant.heard_until = now + samples.len() as u64;
             let sound = vivavoce_audio::linear16::encode(samples);
-            let _deaf = participant.hearing.hear(sound);
+            if participant.hearing.hear(sound).is_ok() {
+                let transcribed = &self.common.transcribed;
+                transcribed.set(transcribed.get() + duration_of(samples.len() as u64));
+            }
         }
     }
 

@@ -132,6 +132,7 @@ impl SessionActor {
                     player: Rc::clone(&self.output_of_room),
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
                     session: self.hearing.clone(),
+                    transcribed: self.account.of_participants(),
                 }));
                 (Rc::clone(&each) as Rc<dyn Listener>, Some(each))
             }

@@ -26,6 +26,7 @@ mod room;
 mod synthesiser;
 mod telephone;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,11 @@ use vivavoce_synthesis::{SynthesisSettings, Synthesizer};
 const LOUD: i16 = 10_000;
 /// Sound whose first sample makes it panic, as a decoder's mistake would.
 const POISON: i16 = i16::MIN;
+
+thread_local! {
+    /// The `stt_seconds` of the session that has ended last.
+    pub static STT_SECONDS: Cell<f64> = const { Cell::new(0.0) };
+}
 
 /// The score of voice activity detection.
 pub fn loudness(frame: &[i16]) -> f32 {

@@ -145,3 +145,22 @@ async fn the_times_of_all_participants_are_on_one_clock() {
     client.closes();
     stage.is_empty().await;
 }
+
+#[actix::test]
+async fn what_is_transcribed_of_each_participant_is_counted() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    let mut ann = joined(&link, "ann");
+    let begun = Instant::now();
+    ann.speaks(ms(2_000)).await;
+    let mut bob = joined(&link, "bob");
+    let bob_came = Instant::now();
+    bob.speaks(ms(1_000)).await;
+    let expected = begun.elapsed() + bob_came.elapsed();
+    client.closes();
+    stage.is_empty().await;
+    // About three seconds of ann, the last of them of bob, too.
+    let seconds = STT_SECONDS.get();
+    let expected = expected.as_secs_f64();
+    assert!(around(seconds, expected), "{seconds}, not {expected}");
+}
