@@ -11,6 +11,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde_json::Value;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::door;
@@ -20,7 +22,7 @@ use super::messages::{
     VadConfig,
 };
 use super::player::Player;
-use super::state::{Command, Effect, Prepared, Session};
+use super::state::{Command, Effect, LAST_WORDS, Prepared, Session};
 use super::turn::Moment;
 use super::{SessionServices, recogniser};
 use crate::room::Listener;
@@ -50,6 +52,8 @@ pub(super) struct Common {
     pub(super) wanted: Rc<RefCell<(ListenConfig, VadConfig)>>,
     /// Of the recording.
     pub(super) session: Hearing,
+    /// Holds a token of each listener that lives, also of one whose participant has left.
+    pub(super) listening: TaskTracker,
     /// How much was transcribed of all of them together.
     pub(super) transcribed: Rc<Cell<Duration>>,
 }
@@ -75,6 +79,8 @@ pub(super) struct Each {
     participants: RefCell<HashMap<String, Participant>>,
     /// Participants for whom there was no recogniser: they are not heard until they come again.
     unheard: RefCell<HashSet<String>>,
+    /// The session ends: nobody is heard any more.
+    ended: Cell<bool>,
 }
 
 struct Participant {
@@ -91,6 +97,7 @@ impl Each {
             clock: Cell::new(0),
             participants: RefCell::default(),
             unheard: RefCell::default(),
+            ended: Cell::new(false),
         }
     }
 
@@ -114,6 +121,22 @@ impl Each {
             }
         };
         taken.inspect_err(told).ok()
+    }
+
+    /// The session ends: what was said is understood first, within this time. The future ends when all of it was told.
+    pub(super) fn end(&self, patience: Duration) -> impl Future<Output = ()> + use<> {
+        self.ended.set(true);
+        self.finish_all(patience);
+        let listening = self.common.listening.clone();
+        listening.close();
+        async move { listening.wait().await }
+    }
+
+    fn finish_all(&self, patience: Duration) {
+        for (_, participant) in self.participants.borrow_mut().drain() {
+            // One for each life.
+            participant.listener.do_send(Finish { patience });
+        }
     }
 
     /// How to listen from now on.
@@ -152,6 +175,9 @@ impl Listener for Each {
     fn hear_one(&self, identity: &str, samples: &[i16]) {
         let mut participants = self.participants.borrow_mut();
         let now = self.clock.get();
+        if self.ended.get() {
+            return;
+        }
         if !participants.contains_key(identity) {
             if participants.len() >= MOST_LISTENERS {
                 return;
@@ -188,16 +214,15 @@ impl Listener for Each {
         self.unheard.borrow_mut().remove(identity);
         if let Some(participant) = self.participants.borrow_mut().remove(identity) {
             // One for each life.
-            participant.listener.do_send(Finish);
+            let patience = LAST_WORDS;
+            participant.listener.do_send(Finish { patience });
         }
     }
 }
 
 impl Drop for Each {
     fn drop(&mut self) {
-        for (_, participant) in self.participants.borrow_mut().drain() {
-            participant.listener.do_send(Finish);
-        }
+        self.finish_all(LAST_WORDS);
     }
 }
 
@@ -208,7 +233,10 @@ fn duration_of(samples: u64) -> Duration {
 /// The participant has left, or the session: what was said is understood first.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Finish;
+struct Finish {
+    /// How long the last words may take.
+    patience: Duration,
+}
 
 /// What is wanted has changed.
 #[derive(Message)]
@@ -227,6 +255,7 @@ struct ListenerActor {
     first: Option<(ListenConfig, VadConfig)>,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _counted: Permit,
+    _listening: TaskTrackerToken,
 }
 
 impl ListenerActor {
@@ -243,6 +272,7 @@ impl ListenerActor {
         common.expect(&hearing, 1, &first);
         let (identity, common) = (identity.to_owned(), common.clone());
         let heard = hearing.clone();
+        let listening = common.listening.token();
         let patience = common.services.settings.config_timeout;
         let begin = move |context: &mut Context<Self>| {
             context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
@@ -256,6 +286,7 @@ impl ListenerActor {
                 first: Some(first),
                 alarm: None,
                 _counted: permit,
+                _listening: listening,
             }
         };
         (hearing, start_in_span(begin))
@@ -474,9 +505,10 @@ impl Handler<Change> for ListenerActor {
 impl Handler<Finish> for ListenerActor {
     type Result = ();
 
-    fn handle(&mut self, _: Finish, context: &mut Context<Self>) {
+    fn handle(&mut self, Finish { patience }: Finish, context: &mut Context<Self>) {
         let moment = self.moment();
-        self.state.end(1000, "the participant has left", moment);
+        let reason = "the participant has left";
+        self.state.end_within(1000, reason, patience, moment);
         self.carry_out(context);
     }
 }

@@ -411,6 +411,7 @@ impl SessionActor {
                     self.hearing.end(&ending.feed);
                 }
             }
+            Effect::EndParticipants(patience) => self.end_participants(patience, context),
             Effect::Finalize => self.hearing.finalize(),
             Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
             Effect::ChangeVoice(speech) => self.change_voice(*speech),

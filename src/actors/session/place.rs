@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
+use tokio_util::task::TaskTracker;
 
 use super::SessionActor;
 use super::failure::Refusal;
@@ -132,6 +134,7 @@ impl SessionActor {
                     player: Rc::clone(&self.output_of_room),
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
                     session: self.hearing.clone(),
+                    listening: TaskTracker::new(),
                     transcribed: self.account.of_participants(),
                 }));
                 (Rc::clone(&each) as Rc<dyn Listener>, Some(each))
@@ -164,6 +167,22 @@ impl SessionActor {
             // One for each config.
             place.actor.do_send(ChangeRoom(config));
         }
+    }
+
+    /// The session ends: the participants' recognisers finish within this time.
+    pub(super) fn end_participants(&self, patience: Duration, context: &mut Context<Self>) {
+        let each = self.place.as_ref().and_then(|place| place.each.as_ref());
+        let ended = each.map(|each| each.end(patience));
+        let ended = async move {
+            if let Some(ended) = ended {
+                ended.await;
+            }
+        };
+        context.spawn(ended.into_actor(self).map(|(), session, context| {
+            let moment = session.moment();
+            session.state.participants_ended(moment);
+            session.carry_out(context);
+        }));
     }
 
     pub(super) fn send_to_room(&mut self, message: SendMessage, context: &mut Context<Self>) {

@@ -32,7 +32,9 @@ const MAX_BACKLOG_BYTES: usize = 5 << 20;
 /// Voice activity that is kept meanwhile: more than ten seconds of sound can bring.
 const MAX_EARLY: usize = 256;
 /// How long the last words may take when the server ends a session.
-const LAST_WORDS: Duration = Duration::from_millis(2_500);
+pub const LAST_WORDS: Duration = Duration::from_millis(2_500);
+/// How much earlier those of participants must be there, so that they are told before the socket closes.
+const PARTICIPANTS_EARLIER: Duration = Duration::from_millis(100);
 /// A recogniser that has lasted so long has worked, even if there was nothing to hear.
 const PROVEN: Duration = Duration::from_secs(1);
 
@@ -110,6 +112,9 @@ pub enum Effect {
         /// Which.
         life: u32,
     },
+    /// Let the recognisers of participants, who are transcribed alone, finish what they have heard, within this time;
+    /// then comes [`Session::participants_ended`].
+    EndParticipants(Duration),
     /// Ask the recogniser to make final what it has heard.
     Finalize,
     /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
@@ -308,6 +313,8 @@ pub struct Session {
     early: Vec<(VadEvent, Moment)>,
     lives: u32,
     ending: Option<Ending>,
+    /// The last words of participants, who are transcribed alone, are waited for.
+    awaits_participants: bool,
     ended: bool,
     effects: Vec<Effect>,
 }
@@ -333,6 +340,7 @@ impl Session {
             early: Vec::new(),
             lives: 0,
             ending: None,
+            awaits_participants: false,
             ended: false,
             effects: Vec::new(),
         }
@@ -1229,6 +1237,17 @@ impl Session {
 
     /// The server ends the session: what was said is understood first, what is being said is cut.
     pub fn end(&mut self, code: u16, reason: &'static str, moment: Moment) {
+        self.end_within(code, reason, LAST_WORDS, moment);
+    }
+
+    /// The same where the last words may take only so long.
+    pub fn end_within(
+        &mut self,
+        code: u16,
+        reason: &'static str,
+        patience: Duration,
+        moment: Moment,
+    ) {
         if self.ending.is_some() || self.ended {
             return;
         }
@@ -1240,10 +1259,16 @@ impl Session {
         self.ending = Some(Ending {
             code,
             reason,
-            deadline: moment.now + LAST_WORDS,
+            deadline: moment.now + patience,
         });
         self.is_not_interrupted(InterruptionReason::Ended);
         self.effects.push(Effect::SetOutput(None));
+        let room = self.in_force.as_ref().and_then(|known| known.room.as_ref());
+        self.awaits_participants = room.is_some_and(|(room, _)| room.listen.is_some());
+        if self.awaits_participants {
+            let patience = patience.saturating_sub(PARTICIPANTS_EARLIER);
+            self.effects.push(Effect::EndParticipants(patience));
+        }
         match &self.stt {
             Some(stt) if stt.restart_at.is_none() && !stt.failed => {
                 let life = stt.life;
@@ -1263,9 +1288,16 @@ impl Session {
 
     /// Closes a session that ends, once everybody has said their last.
     fn close_when_heard(&mut self, moment: Moment) {
-        if self.ending.is_some() && self.stt.is_none() && self.succession.is_over() {
+        let all_heard = self.stt.is_none() && self.succession.is_over();
+        if self.ending.is_some() && all_heard && !self.awaits_participants {
             self.close(moment);
         }
+    }
+
+    /// The last words of all participants have been told.
+    pub fn participants_ended(&mut self, moment: Moment) {
+        self.awaits_participants = false;
+        self.close_when_heard(moment);
     }
 
     /// Ends it because its client may not be here any longer, and tells why.

@@ -37,6 +37,12 @@ fn word(text: &str, start: f64, end: f64) -> SttEvent {
     })
 }
 
+fn finals(client: &Client) -> Vec<Value> {
+    let mut results = client.events_of("stt_result");
+    results.retain(|result| result["is_final"] == true);
+    results
+}
+
 fn around(value: f64, expected: f64) -> bool {
     (value - expected).abs() < 0.2
 }
@@ -163,4 +169,61 @@ async fn what_is_transcribed_of_each_participant_is_counted() {
     let seconds = STT_SECONDS.get();
     let expected = expected.as_secs_f64();
     assert!(around(seconds, expected), "{seconds}, not {expected}");
+}
+
+#[actix::test]
+async fn the_last_words_of_each_participant_are_told_when_the_server_ends_the_session() {
+    tokio::time::pause();
+    for (stops, code) in [(false, 1000), (true, 1001)] {
+        let stage = Stage::in_paused_time(LEAD);
+        let (client, link) = connected(&stage).await;
+        let mut ann = joined(&link, "ann");
+        ann.speaks(ms(400)).await;
+        let mut bob = joined(&link, "bob");
+        bob.speaks(ms(400)).await;
+        for (number, name) in ["ann", "bob"].iter().enumerate() {
+            let stream = stage.recogniser.stream(number).await;
+            stream.says(partial("last"));
+            stream.ends_with(said(&format!("Last words of {name}.")));
+        }
+        sleep(ms(10)).await;
+        if stops {
+            stage.services.closing.cancel();
+        } else {
+            stage.end("s").await;
+        }
+        assert_eq!(client.closed().await, code);
+        for name in ["ann", "bob"] {
+            let of_whom = |result: &&Value| result["identity"] == *name;
+            let results = finals(&client);
+            let mut results = results.iter().filter(of_whom);
+            let last = results.next_back().unwrap_or_else(|| panic!("of {name}"));
+            assert_eq!(last["turn_transcript"], format!("Last words of {name}."));
+            let voices = client.events_of("vad_event");
+            let last = voices.iter().rev().find(of_whom).unwrap();
+            assert_eq!(last["reason"], "session_end");
+        }
+        stage.is_empty().await;
+    }
+}
+
+#[actix::test]
+async fn a_participant_of_whom_nothing_more_comes_does_not_hold_up_the_end() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    let mut ann = joined(&link, "ann");
+    ann.speaks(ms(400)).await;
+    let stream = stage.recogniser.stream(0).await;
+    stream.says(said("Before."));
+    stream.takes(false);
+    ann.speaks(ms(400)).await;
+    let begun = client.now();
+    stage.end("s").await;
+    assert_eq!(client.closed().await, 1000);
+    assert!(client.now() - begun <= Duration::from_secs(3));
+    // What there was of the turn is told all the same.
+    let last = finals(&client).pop().unwrap();
+    assert_eq!(last["turn_transcript"], "Before.");
+    stream.takes(true);
+    stage.is_empty().await;
 }
