@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use vivavoce_audio::jitter::{Arrived, FRAME as SAMPLES, JitterBuffer};
+use vivavoce_audio::mix::{Fader, Gain, Mixer};
 use vivavoce_audio::room_mix::{RoomMixer, TrackKey};
 use vivavoce_seams::rooms::link::TrackAudio;
 
@@ -22,7 +23,7 @@ pub trait Listener {
     /// Everybody together.
     fn hear(&self, samples: &[i16]);
 
-    /// One of them. Called before [`Self::hear`].
+    /// One of them, all their tracks together. Called before [`Self::hear`], once at most for each.
     fn hear_one(&self, identity: &str, samples: &[i16]);
 
     /// Somebody is not heard any more.
@@ -42,8 +43,12 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
+    /// Those of one participant are neighbours.
     voices: Vec<Voice>,
     mixer: RoomMixer,
+    /// Adds up the tracks of one participant.
+    tracks: Mixer,
+    sound: Vec<i16>,
 }
 
 /// A track.
@@ -80,15 +85,17 @@ impl Ears {
             return;
         };
         // One may have made way for it.
-        let State { voices, mixer } = state;
+        let State { voices, mixer, .. } = state;
         voices.retain(|voice| mixer.has(voice.key));
-        state.voices.push(Voice {
+        let place = voices.partition_point(|voice| voice.identity <= identity);
+        let voice = Voice {
             identity,
             sid,
             audio,
             jitter,
             key,
-        });
+        };
+        voices.insert(place, voice);
         self.0.wake.notify_one();
     }
 
@@ -138,30 +145,57 @@ impl Ears {
     }
 
     fn tick(&self, now: Instant) {
-        let State { voices, mixer } = &mut *self.0.state.borrow_mut();
-        for voice in voices {
-            while let Some(packet) = voice.audio.try_next() {
-                voice.jitter.push(Arrived {
-                    sequence: packet.sequence,
-                    timestamp: packet.timestamp,
-                    payload: packet.payload,
-                    at: packet.arrived,
-                });
-            }
-            if let Some(frame) = mixer.frame_mut(voice.key) {
+        let State {
+            voices,
+            mixer,
+            tracks,
+            sound,
+        } = &mut *self.0.state.borrow_mut();
+        let listener = &self.0.listener;
+        let of_one = |one: &Voice, other: &Voice| one.identity == other.identity;
+        for voices in voices.chunk_by_mut(of_one) {
+            let has_others = voices.len() > 1;
+            tracks.begin(SAMPLES);
+            for voice in &mut *voices {
+                voice.take_packets();
+                let Some(frame) = mixer.frame_mut(voice.key) else {
+                    continue;
+                };
                 voice.jitter.pull(now.into_std(), frame);
-                self.0.listener.hear_one(&voice.identity, frame);
+                if has_others {
+                    tracks.add(frame, &mut Fader::new(Gain::UNITY));
+                } else {
+                    listener.hear_one(&voice.identity, frame);
+                }
+            }
+            if let (true, [voice, ..]) = (has_others, &*voices) {
+                sound.clear();
+                tracks.finish(sound);
+                listener.hear_one(&voice.identity, sound);
             }
         }
         let mut mixed = [0; SAMPLES];
         mixer.mix(&mut mixed);
-        self.0.listener.hear(&mixed);
+        listener.hear(&mixed);
+    }
+}
+
+impl Voice {
+    fn take_packets(&mut self) {
+        while let Some(packet) = self.audio.try_next() {
+            self.jitter.push(Arrived {
+                sequence: packet.sequence,
+                timestamp: packet.timestamp,
+                payload: packet.payload,
+                at: packet.arrived,
+            });
+        }
     }
 }
 
 impl State {
     fn retain(&mut self, keep: impl Fn(&Voice) -> bool) {
-        let Self { voices, mixer } = self;
+        let Self { voices, mixer, .. } = self;
         voices.retain(|voice| {
             let kept = keep(voice);
             if !kept {

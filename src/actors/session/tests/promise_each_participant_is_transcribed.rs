@@ -227,3 +227,27 @@ async fn a_participant_of_whom_nothing_more_comes_does_not_hold_up_the_end() {
     stream.takes(true);
     stage.is_empty().await;
 }
+
+#[actix::test]
+async fn two_tracks_of_one_participant_are_heard_together() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    let mut microphone = joined(&link, "ann");
+    let mut screen = link.publishes_as("ann", "TR_screen");
+    futures_util::future::join(
+        microphone.speaks_at(ms(1_000), 12_000.0),
+        screen.speaks_at(ms(1_000), 12_000.0),
+    )
+    .await;
+    futures_util::future::join(microphone.is_silent(ms(200)), screen.is_silent(ms(200))).await;
+    let stream = stage.recogniser.stream(0).await;
+    let heard = stream.louder_than(0);
+    // 1.2 s at 48 kHz, not twice that.
+    assert!((50_000..62_000).contains(&heard), "{heard} samples");
+    // One of them alone is less than so loud.
+    let loud = stream.louder_than(20_000);
+    assert!(loud > 10_000, "{loud} samples");
+    assert_eq!(stage.recogniser.opened(), 1);
+    client.closes();
+    stage.is_empty().await;
+}

@@ -187,8 +187,13 @@ impl Link {
 
     /// Somebody publishes sound.
     pub fn publishes(&self, identity: &str) -> Speaker {
+        self.publishes_as(identity, &format!("TR_{identity}"))
+    }
+
+    /// Somebody publishes a track of this sid.
+    pub fn publishes_as(&self, identity: &str, sid: &str) -> Speaker {
         let (track, audio) = LinkEnd::track();
-        let sid = format!("TR_{identity}");
+        let sid = sid.to_owned();
         let info = TrackInfo {
             sid: sid.clone(),
             name: "microphone".to_owned(),
@@ -255,6 +260,11 @@ impl Speaker {
     /// Speaks so long, as a microphone does: a loud tone.
     pub async fn speaks(&mut self, time: Duration) {
         self.live(time, 20_000.0).await;
+    }
+
+    /// The same as loud as that.
+    pub async fn speaks_at(&mut self, time: Duration, amplitude: f64) {
+        self.live(time, amplitude).await;
     }
 
     pub async fn is_silent(&mut self, time: Duration) {
