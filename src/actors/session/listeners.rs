@@ -50,6 +50,8 @@ pub(super) struct Common {
     pub(super) player: Rc<RefCell<Option<Player>>>,
     /// How to listen.
     pub(super) wanted: Rc<RefCell<(ListenConfig, VadConfig)>>,
+    /// The providers of which it was told, since `wanted` was set, what they ignore of it.
+    pub(super) ignored_told: Rc<RefCell<Vec<&'static str>>>,
     /// Of the recording.
     pub(super) session: Hearing,
     /// Holds a token of each listener that lives, also of one whose participant has left.
@@ -155,6 +157,9 @@ impl Each {
         let wanted = (listen, vad);
         if *self.common.wanted.borrow() == wanted {
             return;
+        }
+        if self.common.wanted.borrow().0 != wanted.0 {
+            self.common.ignored_told.borrow_mut().clear();
         }
         *self.common.wanted.borrow_mut() = wanted;
         for participant in self.participants.borrow().values() {
@@ -443,6 +448,7 @@ impl ListenerActor {
             return;
         };
         let report = context.address().recipient();
+        self.tell_ignored(&listen);
         let providers = &self.common.services.providers;
         let party = self.common.party.clone();
         let Some(actor) = recogniser::actor(providers, listen, &feed, party, report, life) else {
@@ -450,6 +456,24 @@ impl ListenerActor {
         };
         let actor = start_in_span(|_| actor);
         self.recognisers.push((life, actor, feed));
+    }
+
+    /// What a provider ignores is told once for all participants.
+    fn tell_ignored(&self, listen: &ListenConfig) {
+        let providers = &self.common.services.providers;
+        let Some(provider) = providers.speech_to_text(&listen.provider) else {
+            return;
+        };
+        {
+            let mut told = self.common.ignored_told.borrow_mut();
+            if told.contains(&provider.slug()) {
+                return;
+            }
+            told.push(provider.slug());
+        }
+        if let Some(ignored) = recogniser::ignored(provider.as_ref(), listen) {
+            self.tell(&ignored);
+        }
     }
 
     fn set_alarm(&mut self, context: &mut Context<Self>) {

@@ -67,7 +67,7 @@ use vivavoce_quotas::{Permit, Quotas, Refused};
 use vivavoce_recordings::Recordings;
 use vivavoce_recordings::egress::{Egress, Egresses};
 use vivavoce_recordings::journal::Journal;
-use vivavoce_seams::{Credential, ProviderTable, SpeechToText, parameters};
+use vivavoce_seams::{Credential, ProviderTable, SpeechToText};
 use vivavoce_socket::SocketWriter;
 use vivavoce_synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use vivavoce_telemetry::metrics::{self, OpenSession};
@@ -729,24 +729,8 @@ impl SessionActor {
             return;
         }
         self.ignored_told = Some(told);
-        let wished = [
-            ("keyterms", !listen.keyterms.is_empty()),
-            ("languages", !listen.languages.is_empty()),
-            ("diarize", listen.diarize),
-            ("punctuation", !listen.punctuation),
-        ];
-        let ignored: Vec<_> = wished
-            .into_iter()
-            .filter(|(_, wished)| *wished)
-            .filter_map(|(field, _)| parameters::ignored_because(provider.parameters(), field))
-            .collect();
-        if !ignored.is_empty() {
-            self.tell(&ServerMessage::ProviderEvent {
-                kind: "stt",
-                state: "ignored",
-                provider: provider.slug().to_owned(),
-                message: ignored.join("; "),
-            });
+        if let Some(ignored) = recogniser::ignored(provider, listen) {
+            self.tell(&ignored);
         }
     }
 

@@ -133,6 +133,7 @@ impl SessionActor {
                     writer: self.writer.clone(),
                     player: Rc::clone(&self.output_of_room),
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
+                    ignored_told: Rc::default(),
                     session: self.hearing.clone(),
                     listening: TaskTracker::new(),
                     transcribed: self.account.of_participants(),

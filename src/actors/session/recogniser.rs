@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use actix::prelude::*;
 
-use super::messages::ListenConfig;
+use super::messages::{ListenConfig, ServerMessage};
 use crate::stt::feed::Feed;
 use crate::stt::{SttActor, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
-use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest};
+use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SpeechToText, SttRequest, parameters};
 
 /// The recogniser of a config, over the sound that it is to hear; `None` where its provider has gone.
 pub(super) fn actor(
@@ -61,4 +61,25 @@ pub(super) fn patience(providers: &ProviderTable, listen: &ListenConfig) -> Vec<
         .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
         .map(FinalDelay::patience)
         .collect()
+}
+
+/// What is told of requested options that a provider does not support; `None` where it supports them all.
+pub(super) fn ignored(provider: &dyn SpeechToText, listen: &ListenConfig) -> Option<ServerMessage> {
+    let requested = [
+        ("keyterms", !listen.keyterms.is_empty()),
+        ("languages", !listen.languages.is_empty()),
+        ("diarize", listen.diarize),
+        ("punctuation", !listen.punctuation),
+    ];
+    let ignored: Vec<_> = requested
+        .into_iter()
+        .filter(|(_, requested)| *requested)
+        .filter_map(|(field, _)| parameters::ignored_because(provider.parameters(), field))
+        .collect();
+    (!ignored.is_empty()).then(|| ServerMessage::ProviderEvent {
+        kind: "stt",
+        state: "ignored",
+        provider: provider.slug().to_owned(),
+        message: ignored.join("; "),
+    })
 }

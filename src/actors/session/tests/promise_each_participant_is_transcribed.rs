@@ -4,6 +4,7 @@
 use super::room::{Link, Speaker};
 use super::*;
 use tokio::time::Instant;
+use vivavoce_seams::parameters::{Parameter, ignored};
 use vivavoce_seams::rooms::link::LinkEvent;
 use vivavoce_seams::{SttEvent, Transcript, Word};
 
@@ -248,6 +249,48 @@ async fn two_tracks_of_one_participant_are_heard_together() {
     let loud = stream.louder_than(20_000);
     assert!(loud > 10_000, "{loud} samples");
     assert_eq!(stage.recogniser.opened(), 1);
+    client.closes();
+    stage.is_empty().await;
+}
+
+#[actix::test]
+async fn ignored_options_are_told_once_for_all_participants_and_again_with_another_config() {
+    const TABLE: &[Parameter] = &[
+        ignored("keyterms", "it does not know any"),
+        ignored("diarize", "it does not tell them apart"),
+    ];
+    let stage = Stage::new();
+    stage.recogniser.ignores(TABLE);
+    let client = stage.connect();
+    client.send(&config(json!({
+        "stt_config": {"keyterms": ["Vivavoce"]},
+        "rtc": {"room_name": "r", "stt_mode": "per_participant"},
+    })));
+    client.event("ready").await;
+    let (_, link) = stage.rooms.link();
+    let mut ann = joined(&link, "ann");
+    ann.speaks(ms(200)).await;
+    let mut bob = joined(&link, "bob");
+    bob.speaks(ms(200)).await;
+    stage.recogniser.stream(1).await;
+    let told = client.events_of("provider_event");
+    let [told] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(
+        (&told["kind"], &told["state"], &told["provider"]),
+        (&json!("stt"), &json!("ignored"), &json!("scripted"))
+    );
+    assert_eq!(told["message"], "keyterms: it does not know any");
+    client.send(&json!({"type": "update_config", "vad": {"silence_ms": 700}}));
+    client.event("ready").await;
+    sleep(ms(100)).await;
+    assert_eq!(client.events_of("provider_event").len(), 1);
+    client.send(&json!({"type": "update_config", "stt_config": {"diarize": true}}));
+    client.event("ready").await;
+    futures_util::future::join(ann.is_silent(ms(1_200)), bob.is_silent(ms(1_200))).await;
+    stage.recogniser.stream(3).await;
+    assert_eq!(client.events_of("provider_event").len(), 2);
     client.closes();
     stage.is_empty().await;
 }

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use vivavoce_audio::{Encoding, linear16};
+use vivavoce_seams::parameters::Parameter;
 use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent, SttInput,
     SttRequest, SttStream, Transcript,
@@ -30,6 +31,7 @@ type Said = Option<Result<SttEvent, ProviderError>>;
 pub struct Recogniser {
     slug: &'static str,
     final_delay: Mutex<FinalDelay>,
+    parameters: Mutex<&'static [Parameter]>,
     openings: Mutex<VecDeque<Opening>>,
     streams: watch::Sender<Vec<Arc<Stream>>>,
 }
@@ -59,6 +61,7 @@ impl Recogniser {
         Self {
             slug,
             final_delay: Mutex::new(FinalDelay::UNKNOWN),
+            parameters: Mutex::new(&[]),
             openings: Mutex::default(),
             streams: watch::Sender::default(),
         }
@@ -67,6 +70,11 @@ impl Recogniser {
     /// How long its finals are known to take.
     pub fn finals_take(&self, delay: FinalDelay) {
         *self.final_delay.lock().unwrap() = delay;
+    }
+
+    /// What becomes of the fields of its config.
+    pub fn ignores(&self, parameters: &'static [Parameter]) {
+        *self.parameters.lock().unwrap() = parameters;
     }
 
     /// How the next streams open.
@@ -110,6 +118,10 @@ impl SpeechToText for Recogniser {
 
     fn final_delay(&self) -> FinalDelay {
         *self.final_delay.lock().unwrap()
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        *self.parameters.lock().unwrap()
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
