@@ -255,6 +255,8 @@ struct ListenerActor {
     state: Session,
     hearing: Hearing,
     recognisers: Vec<(u32, Addr<SttActor>, Feed)>,
+    /// Of the config in force.
+    feed: Option<Feed>,
     configs: u64,
     /// What the first config wants: its sound comes before the actor has started.
     first: Option<(ListenConfig, VadConfig)>,
@@ -287,6 +289,7 @@ impl ListenerActor {
                 common,
                 hearing: heard,
                 recognisers: Vec::new(),
+                feed: None,
                 configs: 1,
                 first: Some(first),
                 alarm: None,
@@ -351,20 +354,27 @@ impl ListenerActor {
         match effect {
             Effect::Tell(message) => self.tell(&message),
             Effect::Prepare { config, wanted, .. } => {
+                let feed = self.hearing.feed(config);
+                let is_heard = feed
+                    .zip(self.feed.as_ref())
+                    .is_some_and(|((feed, _), in_force)| feed.is(in_force));
                 let patience = wanted
                     .stt
                     .as_ref()
                     .map(|listen| recogniser::patience(&self.common.services.providers, listen));
                 let prepared = Prepared {
                     clip: None,
-                    is_heard: false,
+                    is_heard,
                     patience: patience.unwrap_or_default(),
                     room: None,
                 };
                 let now = self.moment().now;
                 self.state.prepared(config, Ok(prepared), now);
             }
-            Effect::Commit { config, vad, .. } => self.hearing.commit(config, &vad),
+            Effect::Commit { config, vad, .. } => {
+                self.hearing.commit(config, &vad);
+                self.feed = self.hearing.feed(config).map(|(feed, _)| feed);
+            }
             Effect::Discard { config } => self.hearing.discard(config),
             Effect::StartStt {
                 life,

@@ -294,3 +294,21 @@ async fn ignored_options_are_told_once_for_all_participants_and_again_with_anoth
     client.closes();
     stage.is_empty().await;
 }
+
+#[actix::test]
+async fn an_update_of_vad_leaves_each_recogniser_as_it_is() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    let mut ann = joined(&link, "ann");
+    ann.speaks(ms(400)).await;
+    client.send(&json!({"type": "update_config", "vad": {"silence_ms": 700}}));
+    client.event("ready").await;
+    ann.speaks(ms(2_000)).await;
+    assert_eq!(client.events_of("provider_event"), [Value::Null; 0]);
+    assert_eq!(stage.recogniser.opened(), 1);
+    stage.recogniser.stream(0).await.says(said("still here"));
+    let heard = client.event("stt_result").await;
+    assert_eq!(heard["transcript"], "still here");
+    client.closes();
+    stage.is_empty().await;
+}
