@@ -29,6 +29,7 @@ use crate::room::Listener;
 use crate::start_in_span;
 use crate::stt::feed::Feed;
 use crate::stt::{Stop, SttActor, SttNews, SttReport};
+use crate::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::{Layout, Pcm, SampleRate};
 use vivavoce_quotas::{Party, Permit, Refused};
 use vivavoce_socket::SocketWriter;
@@ -61,6 +62,16 @@ pub(super) struct Common {
 }
 
 impl Common {
+    fn provider_event(&self, state: &'static str, provider: String, message: String) {
+        let event = ServerMessage::ProviderEvent {
+            kind: "stt",
+            state,
+            provider,
+            message,
+        };
+        self.writer.event(event.to_json());
+    }
+
     /// The sound of a participant that comes from now on is for this config. False when too many wait already.
     fn expect(
         &self,
@@ -88,8 +99,19 @@ pub(super) struct Each {
 struct Participant {
     hearing: Hearing,
     listener: Addr<ListenerActor>,
+    /// Whether the listener has come to an end by itself: one that is gone without it has panicked.
+    has_ended: Rc<Cell<bool>>,
+    restarts: Restarts,
+    /// It has panicked too often, or there is no recogniser for another.
+    given_up: bool,
     /// Up to where on the clock there was audio of theirs.
     heard_until: u64,
+}
+
+impl Participant {
+    fn has_panicked(&self) -> bool {
+        !self.given_up && !self.has_ended.get() && !self.listener.connected()
+    }
 }
 
 impl Each {
@@ -123,6 +145,33 @@ impl Each {
             }
         };
         taken.inspect_err(told).ok()
+    }
+
+    /// Starts another listener in place of one that has panicked, after a while. What is heard until then waits for it.
+    fn restart(&self, identity: &str, participant: &mut Participant) {
+        let provider = self.common.wanted.borrow().0.provider.clone();
+        let delay = participant.restarts.next(Instant::now(), jitter());
+        let Some(delay) = delay else {
+            participant.given_up = true;
+            let failed = format!("the transcription of {identity:?} has failed too often");
+            let refusal = format!("{failed}; nothing more is heard until they leave and return");
+            self.common.provider_event("failed", provider, failed);
+            let refusal = ServerMessage::refusal(ErrorCode::SttFailed, refusal);
+            return self.common.writer.error(refusal.to_json());
+        };
+        let Some(permit) = self.count(identity) else {
+            participant.given_up = true;
+            return;
+        };
+        let failed = format!("the transcription of {identity:?} has failed and is started again");
+        self.common.provider_event("reconnecting", provider, failed);
+        let start = duration_of(self.clock.get());
+        let (hearing, listener, has_ended) =
+            ListenerActor::start_for(identity, &self.common, permit, start, delay);
+        participant.hearing = hearing;
+        participant.listener = listener;
+        participant.has_ended = has_ended;
+        participant.heard_until = self.clock.get();
     }
 
     /// The session ends: what was said is understood first, within this time. The future ends when all of it was told.
@@ -191,16 +240,27 @@ impl Listener for Each {
                 return;
             };
             let start = duration_of(now);
-            let (hearing, listener) =
-                ListenerActor::start_for(identity, &self.common, permit, start);
+            let delay = Duration::ZERO;
+            let (hearing, listener, has_ended) =
+                ListenerActor::start_for(identity, &self.common, permit, start, delay);
             let participant = Participant {
                 hearing,
                 listener,
+                has_ended,
+                restarts: Restarts::new(RestartPolicy::RECOGNISER),
+                given_up: false,
                 heard_until: now,
             };
             participants.insert(identity.to_owned(), participant);
         }
         if let Some(participant) = participants.get_mut(identity) {
+            if participant.has_panicked() {
+                self.restart(identity, participant);
+            }
+            // One that has ended by itself hears nothing more either, and costs nothing.
+            if participant.given_up || !participant.listener.connected() {
+                return;
+            }
             // They had no track meanwhile.
             let gap = now.saturating_sub(participant.heard_until);
             if gap > 0 {
@@ -260,19 +320,27 @@ struct ListenerActor {
     configs: u64,
     /// What the first config wants: its sound comes before the actor has started.
     first: Option<(ListenConfig, VadConfig)>,
+    /// How long it waits before it is carried out.
+    delay: Duration,
+    /// Whether the client is to be told when the participant is transcribed again.
+    recovers: bool,
+    /// See [`Participant`].
+    has_ended: Rc<Cell<bool>>,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
     _counted: Permit,
     _listening: TaskTrackerToken,
 }
 
 impl ListenerActor {
-    /// `start` is the place of the first sample in the session's audio.
+    /// `start` is the place of the first sample in the session's audio. It begins after `delay`; one that has a delay takes
+    /// the place of one that has panicked.
     fn start_for(
         identity: &str,
         common: &Common,
         permit: Permit,
         start: Duration,
-    ) -> (Hearing, Addr<Self>) {
+        delay: Duration,
+    ) -> (Hearing, Addr<Self>, Rc<Cell<bool>>) {
         let (hearing, news) = Hearing::new();
         hearing.begin_at(start);
         let first = common.wanted.borrow().clone();
@@ -280,6 +348,8 @@ impl ListenerActor {
         let (identity, common) = (identity.to_owned(), common.clone());
         let heard = hearing.clone();
         let listening = common.listening.token();
+        let has_ended = Rc::new(Cell::new(false));
+        let ended = Rc::clone(&has_ended);
         let patience = common.services.settings.config_timeout;
         let begin = move |context: &mut Context<Self>| {
             context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
@@ -292,12 +362,15 @@ impl ListenerActor {
                 feed: None,
                 configs: 1,
                 first: Some(first),
+                delay,
+                recovers: !delay.is_zero(),
+                has_ended: ended,
                 alarm: None,
                 _counted: permit,
                 _listening: listening,
             }
         };
-        (hearing, start_in_span(begin))
+        (hearing, start_in_span(begin), has_ended)
     }
 
     fn moment(&self) -> Moment {
@@ -310,7 +383,15 @@ impl ListenerActor {
         self.state.plays(is_interruptible, moment.heard);
     }
 
+    fn begin(&mut self, context: &mut Context<Self>) {
+        if let Some(first) = self.first.take() {
+            self.configure(first, context);
+        }
+    }
+
     fn reconfigure(&mut self, context: &mut Context<Self>) {
+        // Whatever was waited for: the configs are in order.
+        self.begin(context);
         self.configs += 1;
         let wanted = self.common.wanted.borrow().clone();
         if self.common.expect(&self.hearing, self.configs, &wanted) {
@@ -388,7 +469,10 @@ impl ListenerActor {
                 }
             }
             Effect::Finalize => self.hearing.finalize(),
-            Effect::Close { .. } => context.stop(),
+            Effect::Close { .. } => {
+                self.has_ended.set(true);
+                context.stop();
+            }
             effect => self.to_player(&effect),
         }
     }
@@ -406,8 +490,16 @@ impl ListenerActor {
         }
     }
 
-    fn tell(&self, message: &ServerMessage) {
+    fn tell(&mut self, message: &ServerMessage) {
         if matches!(message, ServerMessage::Ready { .. }) {
+            if std::mem::take(&mut self.recovers) {
+                let provider = self.common.wanted.borrow().0.provider.clone();
+                let message = format!(
+                    "{:?} is transcribed again; what was said just before it failed may be lost",
+                    self.identity
+                );
+                self.common.provider_event("recovered", provider, message);
+            }
             return;
         }
         let Ok(mut value) = serde_json::to_value(message) else {
@@ -431,6 +523,8 @@ impl ListenerActor {
             self.common.session.note_final(&result);
         }
         let text = value.to_string();
+        #[cfg(test)]
+        assert!(!text.contains(super::tests::POISON_WORDS), "a mistake");
         match message {
             ServerMessage::Error { .. } => self.common.writer.error(text),
             ServerMessage::SttResult(result) if !result.is_final => {
@@ -469,7 +563,7 @@ impl ListenerActor {
     }
 
     /// What a provider ignores is told once for all participants.
-    fn tell_ignored(&self, listen: &ListenConfig) {
+    fn tell_ignored(&mut self, listen: &ListenConfig) {
         let providers = &self.common.services.providers;
         let Some(provider) = providers.speech_to_text(&listen.provider) else {
             return;
@@ -514,8 +608,10 @@ impl Actor for ListenerActor {
     fn started(&mut self, context: &mut Context<Self>) {
         let hearing = self.hearing.clone().run().in_current_span();
         context.spawn(hearing.into_actor(self));
-        if let Some(first) = self.first.take() {
-            self.configure(first, context);
+        if self.delay.is_zero() {
+            self.begin(context);
+        } else {
+            context.run_later(self.delay, Self::begin);
         }
     }
 }

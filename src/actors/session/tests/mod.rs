@@ -57,6 +57,9 @@ const LOUD: i16 = 10_000;
 /// Sound whose first sample makes it panic, as a decoder's mistake would.
 const POISON: i16 = i16::MIN;
 
+/// Words that make whoever tells of a participant panic, as a mistake of ours would.
+pub const POISON_WORDS: &str = "words that are a mistake";
+
 thread_local! {
     /// The `stt_seconds` of the session that has ended last.
     pub static STT_SECONDS: Cell<f64> = const { Cell::new(0.0) };

@@ -296,6 +296,44 @@ async fn ignored_options_are_told_once_for_all_participants_and_again_with_anoth
 }
 
 #[actix::test]
+async fn a_participant_whose_transcription_has_panicked_is_transcribed_again() {
+    let stage = Stage::new();
+    let (client, link) = connected(&stage).await;
+    let mut ann = joined(&link, "ann");
+    ann.speaks(ms(400)).await;
+    stage.recogniser.stream(0).await.says(said(POISON_WORDS));
+    ann.speaks(ms(1_000)).await;
+    let stream = stage.recogniser.stream(1).await;
+    // What was said while nobody listened has waited.
+    assert!(stream.louder_than(10_000) > 20_000);
+    stream.says(said("and again"));
+    let heard = client.event("stt_result").await;
+    assert_eq!(
+        (&heard["identity"], &heard["transcript"]),
+        (&json!("ann"), &json!("and again"))
+    );
+    let states = client.events_of("provider_event");
+    let states: Vec<_> = states.iter().map(|event| &event["state"]).collect();
+    assert_eq!(states, ["reconnecting", "recovered"]);
+    // One that does so again and again is given up.
+    for number in 2..=10 {
+        stage
+            .recogniser
+            .stream(number - 1)
+            .await
+            .says(said(POISON_WORDS));
+        ann.speaks(ms(5_200)).await;
+    }
+    stage.recogniser.stream(10).await.says(said(POISON_WORDS));
+    ann.speaks(ms(200)).await;
+    assert_eq!(client.event("error").await["code"], "stt_failed");
+    ann.speaks(ms(6_000)).await;
+    assert_eq!(stage.recogniser.opened(), 11);
+    client.closes();
+    stage.is_empty().await;
+}
+
+#[actix::test]
 async fn an_update_of_vad_leaves_each_recogniser_as_it_is() {
     let stage = Stage::new();
     let (client, link) = connected(&stage).await;
