@@ -54,7 +54,8 @@ impl Edge {
                         .route(
                             "/echo",
                             web::get().to(move |request: HttpRequest, payload: web::Payload| {
-                                let answer = socket::echo(&request, payload, &echo);
+                                let answer = socket::echo(&request, payload, &echo)
+                                    .map_err(vivavoce::http::handshake::refused);
                                 async move { answer }
                             }),
                         )
@@ -62,7 +63,8 @@ impl Edge {
                             "/ws",
                             web::get().to(move |request: HttpRequest, payload: web::Payload| {
                                 let answer =
-                                    socket::open(&request, payload, &settings, handler.clone());
+                                    socket::open(&request, payload, &settings, handler.clone())
+                                        .map_err(vivavoce::http::handshake::refused);
                                 async move { answer }
                             }),
                         )
