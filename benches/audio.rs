@@ -1,14 +1,22 @@
 //! What our handling of sound costs, per 20 ms of mono sound unless the name says otherwise. One function per topic;
 //! how the resampler compares with others is the business of `benches/resamplers`.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::hint::black_box;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use vivavoce::audio::jitter::{Arrived, FRAME};
 use vivavoce::audio::mix::{FADE, Fader, Gain, Mixer};
+use vivavoce::audio::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
 use vivavoce::audio::stretch::{Speed, Stretch};
+use vivavoce::audio::track_receiver::{PacketSource, TrackReceiver};
 use vivavoce::audio::{Channels, Layout, Pcm, Resampler, SampleRate};
 
-criterion_group!(benches, resampler, channels, mixer, stretch);
+criterion_group!(benches, resampler, channels, mixer, stretch, room);
 criterion_main!(benches);
 
 /// 20 ms at `hz` of something that is neither silence nor clipped: a buzz at 125 Hz with noise on it.
@@ -112,4 +120,60 @@ fn stretch(c: &mut Criterion) {
         }
     }
     group.finish();
+}
+
+#[derive(Default)]
+struct Wire(Rc<RefCell<VecDeque<Arrived>>>);
+
+impl PacketSource for Wire {
+    fn next_packet(&mut self) -> Option<Arrived> {
+        self.0.borrow_mut().pop_front()
+    }
+}
+
+/// What one listener costs in a room in which everybody speaks.
+fn room(c: &mut Criterion) {
+    let mut encoder = OpusEncoder::new(Layout::mono(rate(48_000)), OpusSettings::SPEECH)
+        .expect("a rate that Opus has");
+    let mut packet = [0; MAX_FRAME_PACKET];
+    let sound = chunk(48_000);
+    let packets: Vec<Arc<[u8]>> = (0..50)
+        .map(|_| {
+            let length = encoder
+                .encode(&sound, &mut packet)
+                .expect("a frame of 20 ms");
+            packet.iter().take(length).copied().collect()
+        })
+        .collect();
+    for tracks in [1, 6, 30, 64] {
+        let mut receiver = TrackReceiver::default();
+        let mut wires = Vec::new();
+        for number in 0..tracks {
+            let wire = Wire::default();
+            wires.push(Rc::clone(&wire.0));
+            let (identity, sid) = (format!("speaker {number}"), format!("TR_{number}"));
+            let added = receiver.add(identity, sid, wire);
+            assert!(matches!(added, Ok(true)), "a track is left out");
+        }
+        let mut mixed = [0; FRAME];
+        let (mut at, mut sequence) = (Instant::now(), 0_u64);
+        c.bench_function(&format!("room/{tracks} who speak"), |b| {
+            b.iter(|| {
+                let payload = &packets[sequence as usize % packets.len()];
+                for wire in &wires {
+                    wire.borrow_mut().push_back(Arrived {
+                        sequence,
+                        timestamp: sequence as u32 * FRAME as u32,
+                        payload: Arc::clone(payload),
+                        at,
+                        level: Some(20),
+                    });
+                }
+                receiver.next(at, |_| false, |_, _| {}, &mut mixed);
+                sequence += 1;
+                at += Duration::from_millis(20);
+                black_box(&mixed);
+            });
+        });
+    }
 }

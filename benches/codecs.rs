@@ -12,9 +12,9 @@ use criterion::{
 };
 use futures_util::FutureExt;
 use vivavoce::audio::bus::AudioBus;
-use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
 use vivavoce::audio::encode::StreamEncoder;
+use vivavoce::audio::g711::Law;
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce::audio::vad::{Vad, VadSettings};
 use vivavoce::audio::{AudioFormat, Encoding, Layout, Pcm, SampleRate, linear16};

@@ -220,6 +220,7 @@ fn start_to_ready() -> Duration {
         if answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")) {
             break start.elapsed();
         }
+        #[expect(clippy::disallowed_methods, reason = "this program has one thread")]
         std::thread::sleep(Duration::from_millis(1));
     };
     child.kill().unwrap();

@@ -1,25 +1,26 @@
-//! Every way into the server with what it may cost: routes, messages, datagrams, programs and files. The rows of routes come from
-//! the route table, those of messages from the types that are parsed, so that what is new and has no bound does not go
-//! unnoticed. `docs/threat-model.md` holds the table; bounds that are constants are read from where they are enforced.
+//! The entry points of the server with their resource limits: routes, messages, datagrams, programs and files. The rows of
+//! routes come from the route table and those of messages from the types that are parsed, so that a new one without a limit is
+//! noticed. The table is part of `docs/threat-model.md`; limits that are constants are read from where they are enforced.
 
 use livekit_protocol as proto;
 use prost::Message as _;
 
-use crate::actors::session::messages::CLIENT_SCHEMAS;
+use crate::actors::session::protocol::CLIENT_SCHEMAS;
 use crate::http::socket::{MAX_BINARY_BYTES, MAX_EVENTS, MAX_TEXT_BYTES, MAX_WAITING_BYTES};
 use crate::rooms::limits as rooms;
 use crate::telephony::agent::{bounds as sip, dialog::ALLOW};
 
-/// Where the table stands in the page.
+/// Marks the table in the page.
 const BEGIN: &str = "<!-- entries -->\n";
-const HEAD: &str = "| way in | who | bytes | time | count, memory |\n|---|---|---|---|---|\n";
+const HEAD: &str =
+    "| entry point | caller | bytes | time | count, memory |\n|---|---|---|---|---|\n";
 
-/// A row: way in, who, bytes, time, count.
-fn row(name: &str, who: &str, bytes: &str, time: &str, count: &str) -> String {
-    format!("| {name} | {who} | {bytes} | {time} | {count} |")
+/// A row of the table.
+fn row(name: &str, caller: &str, bytes: &str, time: &str, count: &str) -> String {
+    format!("| {name} | {caller} | {bytes} | {time} | {count} |")
 }
 
-/// The page with the table as the code has it.
+/// The page with the table generated from the code.
 pub fn page(text: &str) -> Option<String> {
     let (before, _) = text.split_once(BEGIN)?;
     let mut rows: Vec<String> = crate::http::entries()
@@ -30,55 +31,55 @@ pub fn page(text: &str) -> Option<String> {
     rows.extend(signals()?);
     rows.extend(room_media());
     rows.extend(sip_requests()?);
-    rows.extend(telephone_media());
+    rows.extend(call_media());
     rows.extend(others());
     Some(format!("{before}{BEGIN}\n{HEAD}{}\n", rows.join("\n")))
 }
 
-/// Messages of a session's socket; `None` where one has no bound.
+/// Messages of a session's WebSocket; `None` if one has no limit.
 fn socket_messages() -> Option<Vec<String>> {
-    let who = "whoever opened `/ws`";
+    let caller = "the client of `/ws`";
     let text = format!("text {MAX_TEXT_BYTES}");
     let time = "`socket.message_timeout_seconds`";
-    let row = |name: &str, count: &str| row(&format!("`/ws` {name}"), who, &text, time, count);
+    let row = |name: &str, count: &str| row(&format!("`/ws` {name}"), caller, &text, time, count);
     let mut rows = CLIENT_SCHEMAS
         .iter()
         .map(|(name, _)| {
             let count = match *name {
-                "config" => "one at a time, later commands wait in order; loading sound 1.92 MB, 10 s; `limits.unconfigured_sockets` before, `limits.sessions` and quotas after",
+                "config" => "one at a time, later commands are queued; loading sound 1.92 MB, 10 s; `limits.unconfigured_sockets` before, `limits.sessions` and quotas after",
                 "update_config" => "one at a time; quotas of syntheses and recognisers",
-                "speak" => "64 utterances and 64 KiB of text wait",
-                "clear" | "loading_start" | "loading_stop" => "changes what is there",
-                "send_message" => "bounded by the room's data messages",
-                "sip_transfer" => "one under way for each telephone participant",
+                "speak" => "queue of 64 utterances and 64 KiB of text",
+                "clear" | "loading_start" | "loading_stop" => "updates existing state",
+                "send_message" => "limits of the room's data messages",
+                "sip_transfer" => "one at a time per SIP participant",
                 "hangup" => "ends a call",
-                "send_dtmf" => "32 digits a message",
+                "send_dtmf" => "32 digits per message",
                 _ => return None,
             };
             Some(row(&format!("`{name}`"), count))
         })
         .collect::<Option<Vec<_>>>()?;
     rows.push(self::row(
-        "`/ws` sound",
-        who,
+        "`/ws` audio",
+        caller,
         &format!("binary {MAX_BINARY_BYTES}"),
         time,
-        "10 s wait while a `config` is carried out, oldest dropped; `limits.unfinished_message_bytes` over all sockets",
+        "10 s buffered while a `config` is applied, oldest dropped; `limits.unfinished_message_bytes` for all sockets",
     ));
     rows.push(self::row(
         "`/ws` output to a client that does not read",
-        who,
+        caller,
         "–",
         "closed within 2 s",
         &format!(
-            "`socket.max_buffered_audio_ms`, {MAX_EVENTS} events; {MAX_WAITING_BYTES} bytes of all sockets: who is furthest behind goes first"
+            "`socket.max_buffered_audio_ms`, {MAX_EVENTS} events; {MAX_WAITING_BYTES} bytes for all sockets: the client furthest behind is cut first"
         ),
     ));
     Some(rows)
 }
 
-/// Signalling messages of embedded rooms, found by decoding each tag; `None` where one has no bound.
-#[expect(deprecated, reason = "older clients still send what is deprecated")]
+/// Signalling messages of embedded rooms, found by decoding each tag; `None` if one has no limit.
+#[expect(deprecated, reason = "older clients still send deprecated messages")]
 fn signals() -> Option<Vec<String>> {
     use proto::signal_request::Message;
     let mut rows = Vec::new();
@@ -90,19 +91,16 @@ fn signals() -> Option<Vec<String>> {
         let name = name.split('(').next()?;
         let count = match message {
             Message::Offer(_) | Message::Answer(_) => format!(
-                "{} bytes, {} lines, {} a section before it is parsed; one step at a time, in turn between connections",
+                "{} bytes, {} lines, {} per section, checked before parsing; one at a time, connections take turns",
                 rooms::DESCRIPTION_BYTES,
                 rooms::DESCRIPTION_LINES,
                 rooms::SECTION_LINES
             ),
             Message::AddTrack(_) => {
-                format!("{} tracks of a participant", rooms::TRACKS_PER_PARTICIPANT)
+                format!("{} tracks per participant", rooms::TRACKS_PER_PARTICIPANT)
             }
             Message::Subscription(_) | Message::TrackSetting(_) | Message::UpdateLayers(_) => {
-                format!(
-                    "{} choices of a participant",
-                    rooms::CHOICES_PER_PARTICIPANT
-                )
+                format!("{} choices per participant", rooms::CHOICES_PER_PARTICIPANT)
             }
             Message::SubscriptionPermission(_) => {
                 format!("{} entries", rooms::PERMISSIONS_PER_PARTICIPANT)
@@ -113,7 +111,7 @@ fn signals() -> Option<Vec<String>> {
                 rooms::CHOICES_PER_PARTICIPANT
             ),
             Message::UpdateMetadata(_) => format!(
-                "metadata {}, attributes {}, {} in a room; told bytes {} a second",
+                "metadata {}, attributes {}, {} per room; {} bytes of updates a second",
                 rooms::METADATA_BYTES,
                 rooms::ATTRIBUTES_BYTES,
                 rooms::ROOM_STATE_BYTES,
@@ -126,20 +124,20 @@ fn signals() -> Option<Vec<String>> {
             | Message::Simulate(_)
             | Message::PingReq(_)
             | Message::UpdateAudioTrack(_)
-            | Message::UpdateVideoTrack(_) => "changes what is there, or nothing".to_owned(),
+            | Message::UpdateVideoTrack(_) => "updates existing state".to_owned(),
             Message::PublishDataTrackRequest(_)
             | Message::UnpublishDataTrackRequest(_)
             | Message::UpdateDataSubscription(_)
             | Message::StoreDataBlobRequest(_)
-            | Message::GetDataBlobRequest(_) => "not kept here".to_owned(),
+            | Message::GetDataBlobRequest(_) => "ignored".to_owned(),
         };
         rows.push(row(
             &format!("`/rtc` {name}"),
             "participant",
             &format!("message {}", rooms::SIGNAL_BYTES),
-            "in turn",
+            "connections take turns",
             &format!(
-                "{count}; {} messages, {} bytes wait of a connection",
+                "{count}; queue of {} messages, {} bytes per connection",
                 rooms::WAITING_REQUESTS,
                 rooms::WAITING_REQUEST_BYTES
             ),
@@ -148,7 +146,7 @@ fn signals() -> Option<Vec<String>> {
     Some(rows)
 }
 
-/// The message of a tag: as a message or text without content, else as a number.
+/// The message with a tag: decoded as an empty message or text, else as a number.
 fn signal(tag: u32) -> Option<proto::signal_request::Message> {
     [2u32, 0].into_iter().find_map(|wire_type| {
         let mut bytes = Vec::new();
@@ -159,22 +157,22 @@ fn signal(tag: u32) -> Option<proto::signal_request::Message> {
 }
 
 fn room_media() -> Vec<String> {
-    let who = "participant, by its ICE password and DTLS fingerprint";
+    let caller = "participant, by its ICE password and DTLS fingerprint";
     vec![
         row(
             "`/rtc` join request in the URL",
-            "whoever has a token of the key pair",
-            &format!("{} unpacked", rooms::JOIN_REQUEST_BYTES),
+            "token of the key pair",
+            &format!("{} decompressed", rooms::JOIN_REQUEST_BYTES),
             "–",
-            "counts of repeated fields are looked at before it is decoded",
+            "repeated fields are counted before decoding",
         ),
         row(
             "`/rtc` output to a client that does not read",
             "participant",
             "–",
-            "cut off, may resume",
+            "cut, may resume",
             &format!(
-                "{} messages, {} bytes; {} of a room, {} of the server: who is furthest behind goes first",
+                "{} messages, {} bytes; {} per room, {} in total: the client furthest behind is cut first",
                 rooms::WAITING_RESPONSES,
                 rooms::WAITING_RESPONSE_BYTES,
                 rooms::ROOM_WAITING_BYTES,
@@ -186,44 +184,44 @@ fn room_media() -> Vec<String> {
             "anybody",
             "a datagram",
             "–",
-            "found by its user name, else dropped; an answer is no larger than what asks",
+            "matched by its user name, else dropped; a response is no larger than its request",
         ),
         row(
             "UDP of rooms: DTLS, SRTP, SRTCP",
-            who,
+            caller,
             "a datagram",
             "–",
-            "from a known address pair only, else dropped",
+            "dropped unless the address pair is known",
         ),
         row(
             "UDP of rooms: data channels",
-            who,
+            caller,
             &format!("message {}", rooms::MESSAGE_BYTES),
             "–",
             &format!(
-                "{} destinations; a receiver that does not read loses its connection",
+                "{} destinations; a receiver that does not read is disconnected",
                 rooms::DESTINATIONS
             ),
         ),
     ]
 }
 
-/// Requests of SIP, those that answers allow; `None` where one has no bound.
+/// The SIP requests in `Allow`; `None` if one has no limit.
 fn sip_requests() -> Option<Vec<String>> {
     let mut rows = ALLOW
         .split(',')
         .map(|method| {
             let count = match method.trim() {
-                "INVITE" => "`sip.max_calls`, `sip.max_calls_per_room`, `sip.max_unacknowledged_calls`, `sip.max_unacknowledged_calls_per_address`; a description of 16 KiB, 400 lines, 16 sections",
-                "ACK" | "CANCEL" | "BYE" => "within a call or transaction that there is",
-                "OPTIONS" => "one answer",
+                "INVITE" => "`sip.max_calls`, `sip.max_calls_per_room`, `sip.max_unacknowledged_calls`, `sip.max_unacknowledged_calls_per_address`; session description of 16 KiB, 400 lines, 16 sections",
+                "ACK" | "CANCEL" | "BYE" => "within an existing call or transaction",
+                "OPTIONS" => "one stateless response",
                 "INFO" | "NOTIFY" | "UPDATE" | "MESSAGE" | "PRACK" => "within a call",
                 "REFER" => "refused",
                 _ => return None,
             };
             Some(row(
                 &format!("SIP {}", method.trim()),
-                "`sip.allowed_addresses`, or in a dialog of ours",
+                "`sip.allowed_addresses`, or within a dialog",
                 &format!("head {}, message {}", sip::LARGEST_HEAD, sip::LARGEST),
                 "`sip.ack_timeout_seconds`, RFC 3261's timers",
                 count,
@@ -231,38 +229,38 @@ fn sip_requests() -> Option<Vec<String>> {
         })
         .collect::<Option<Vec<_>>>()?;
     rows.push(row(
-        "SIP of others",
+        "SIP from other addresses",
         "anybody",
         "as above, 8 KiB",
-        "10 s a connection",
-        "UDP: a short refusal, a bounded number a second; 100 TCP connections in all",
+        "10 s per connection",
+        "UDP: short, rate-limited refusals; 100 TCP connections in total",
     ));
     Some(rows)
 }
 
-fn telephone_media() -> Vec<String> {
-    let who = "from the described or signalled address, or proven; SRTP by its keys";
+fn call_media() -> Vec<String> {
+    let caller = "the address in SDP or of signalling, or a proven stream; SRTP by its keys";
     vec![
         row(
             "RTP of calls",
-            who,
+            caller,
             "a datagram of 1,500",
             "`sip.media_timeout_seconds`",
-            "one stream a call; a jitter buffer",
+            "one stream per call; a reorder buffer",
         ),
         row(
             "RTCP of calls",
-            who,
+            caller,
             "a datagram of 1,500",
             "–",
             "one report at a time",
         ),
         row(
             "DTMF (RFC 4733, INFO)",
-            who,
-            "4 bytes an event",
+            caller,
+            "4 bytes per event",
             "–",
-            "told once for each key",
+            "one event per digit, rate-limited",
         ),
     ]
 }
@@ -271,45 +269,39 @@ fn others() -> Vec<String> {
     vec![
         row(
             "vendors' messages",
-            "whom the settings name, by TLS",
+            "named by the settings, by TLS",
             "16 MiB",
-            "deadlines of the vendor",
-            "`limits.syntheses_per_provider`, streams of a credential",
+            "deadlines per vendor",
+            "`limits.syntheses_per_provider`, streams per credential",
         ),
         row(
             "Wyoming servers",
-            "whom the settings name",
+            "named by the settings",
             "header 64 KiB, payload 16 MiB",
-            "as of a vendor",
-            "one a stream",
+            "as vendors",
+            "one connection per stream",
         ),
         row(
             "programs (flite, espeak-ng, lame, recogniser)",
-            "started by us",
+            "started by the server",
             "pipes, bounded reads",
             "CPU and wall time",
-            "memory, files and processes by limits of the kernel; one recogniser a core",
+            "memory, files and processes limited by the kernel; one recogniser per core",
         ),
         row(
             "authentication service",
             "`auth.service_url`",
             "64 KiB",
             "`auth.timeout_seconds`",
-            "256 questions at once, a quarter of an address",
+            "256 requests at once, a quarter of them per address",
         ),
-        row(
-            "settings file",
-            "who starts the server",
-            "1 MiB",
-            "at start",
-            "–",
-        ),
+        row("settings file", "the operator", "1 MiB", "at start", "–"),
         row(
             "journals, metadata, spool, hooks in `data_dir`",
             "this server",
             "bounded lines and files",
             "at start",
-            "what cannot be read is left where it is, and said",
+            "unreadable files are left in place and logged",
         ),
     ]
 }
@@ -320,7 +312,7 @@ mod tests {
     fn every_way_in_has_its_bounds_in_the_threat_model() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/threat-model.md");
         let committed = std::fs::read_to_string(file).unwrap();
-        let page = super::page(&committed).expect("a way in has no bound");
+        let page = super::page(&committed).expect("an entry point has no limit");
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(file, &page).unwrap();
             return;

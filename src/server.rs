@@ -1,4 +1,4 @@
-//! Puts the server together from the settings, and runs it until it is told to stop.
+//! Assembles the server from its settings and runs it until it is told to stop.
 
 #[cfg(test)]
 mod providers_page;
@@ -33,90 +33,87 @@ use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
 use crate::http::{
     self, AllowedHosts, AppState, Connections, Limits, Listen, Origins, Sockets, tls,
 };
-use crate::outgoing::{Authorities, AuthoritiesError};
 use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
 use crate::providers::embedded::EmbeddedError;
-use crate::providers::embedded::telephone::EmbeddedTelephone;
+use crate::providers::embedded::sip::EmbeddedSip;
 use crate::providers::file::FileStore;
 use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
-use crate::providers::veil::Veil;
-use crate::providers::{
-    ProviderTable, azure, cartesia, deepgram, elevenlabs, google, livekit, local, null,
-};
+use crate::providers::{ProviderTable, add_vendors, livekit, local, null};
 use crate::quotas::{FairQueue, Quotas, Share};
 use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
+use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
 use rooms::OpenRooms;
 pub(crate) use rooms::check_telephone;
 
-/// How long sessions that must end may take for their last words and their close frame.
+/// How long sessions may take at shutdown to play out their last words and close their sockets.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Files, listeners, other connections and pipes to programs.
+/// File descriptors for files, listeners, other connections and pipes to programs.
 const FILES_BESIDE_SESSIONS: u64 = 200;
 
-/// Why the server did not run.
+/// Why the server could not start or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The folder for synthesised speech.
+    /// The folder of the synthesis cache cannot be used.
     #[error("cache.path: {folder}: {source}")]
     Cache {
-        /// Which folder.
+        /// The folder.
         folder: String,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// The folder for recordings.
-    #[error("data_dir: the journals of recordings cannot be kept there: {0}")]
+    /// The folder of recordings cannot be used.
+    #[error("data_dir: the journals of recordings cannot be stored there: {0}")]
     Recordings(#[source] io::Error),
     /// The address cannot be listened on.
     #[error("server.host, server.port: {address}: {source}")]
     Listen {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
     /// The address of the metrics cannot be listened on.
     #[error("metrics.address: {address}: {source}")]
     ListenForMetrics {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// The spool of webhooks.
-    #[error("data_dir: webhooks cannot be kept there: {0}")]
+    /// The spool of webhooks cannot be used.
+    #[error("data_dir: webhooks cannot be stored there: {0}")]
     Webhooks(#[source] io::Error),
-    /// The trunks of embedded rooms.
-    #[error("data_dir: trunks cannot be kept there: {0}")]
+    /// The trunks of embedded rooms cannot be loaded.
+    #[error("data_dir: trunks cannot be stored there: {0}")]
     Trunks(#[source] io::Error),
-    /// Nobody can be called.
+    /// The SIP user agent cannot start.
     #[error("{0}")]
     Telephone(#[source] io::Error),
-    /// The hooks of the settings.
+    /// The hooks in the settings are invalid.
     #[error("{}", .0.join("\n"))]
     Hooks(Vec<String>),
-    /// Events of rooms cannot be posted.
+    /// The client for room webhooks cannot be created.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
-    /// The doors cannot be locked.
+    /// Authentication cannot be set up.
     #[error(transparent)]
     Auth(#[from] SetupError),
-    /// The authorities cannot be read.
+    /// The additional certificate authorities cannot be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
-    /// The rooms cannot be opened.
+    /// The embedded rooms cannot start.
     #[error(transparent)]
     Rooms(#[from] EmbeddedError),
-    /// Anything else that the system refused.
+    /// Any other system error.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -126,7 +123,7 @@ pub fn engines(settings: &Settings) -> Vec<local::Engine> {
     local::engines(&settings.providers)
 }
 
-/// The bounds of one-shot speech, from the settings.
+/// The limits of the synthesiser, from the settings.
 pub fn synthesis_settings(settings: &Settings, quotas: &Quotas) -> SynthesisSettings {
     let cache = &settings.cache;
     SynthesisSettings {
@@ -142,13 +139,13 @@ pub fn synthesis_settings(settings: &Settings, quotas: &Quotas) -> SynthesisSett
     }
 }
 
-/// The folder of what is kept between runs and can be made anew, and of hooks.
+/// The folder of the synthesis cache and of added hooks.
 fn cache_folder(settings: &Settings) -> PathBuf {
     let path = settings.cache.path.clone();
     path.unwrap_or_else(|| settings.storage.data_dir.join("cache"))
 }
 
-/// The hooks of the settings and those that were added, with what is known of them.
+/// The hooks of the settings and those added through the API.
 async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, ServerError> {
     let configured = Configured::new(settings).map_err(ServerError::Hooks)?;
     for warning in configured.warnings() {
@@ -167,10 +164,10 @@ async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, 
     Ok(hooks)
 }
 
-/// Whatever keeps recordings.
+/// A recording store.
 pub type Store = Arc<dyn RecordingStore>;
 
-/// Where recordings go by the settings; `None` where nothing is recorded.
+/// The recording store configured in the settings; `None` if recording is off.
 pub async fn recording_store(settings: &Settings, authorities: &Authorities) -> Option<Store> {
     match settings.recording.backend {
         RecordingBackend::Off => None,
@@ -182,7 +179,7 @@ pub async fn recording_store(settings: &Settings, authorities: &Authorities) -> 
     }
 }
 
-/// The recordings that the settings ask for; `None` where nothing is recorded.
+/// The recordings configured in the settings; `None` if recording is off.
 pub async fn recordings(
     settings: &Settings,
     authorities: &Authorities,
@@ -203,13 +200,21 @@ pub async fn recordings(
     recordings.map(Some).map_err(ServerError::Recordings)
 }
 
-/// The recordings that a LiveKit deployment makes by the settings; `None` where it makes none.
-fn egresses(settings: &Settings, recordings: Option<&Arc<Recordings>>) -> Option<Arc<Egresses>> {
-    let egress = livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording)?;
-    Some(Egresses::open(Arc::new(egress), Arc::clone(recordings?)))
+/// Recordings by a LiveKit deployment's egress service; `None` if not configured.
+fn egresses(
+    settings: &Settings,
+    recordings: Option<&Arc<Recordings>>,
+) -> Result<Option<Arc<Egresses>>, ServerError> {
+    let Some(recordings) = recordings else {
+        return Ok(None);
+    };
+    let transport = transport(settings)?;
+    let egress =
+        livekit::egress::Egress::from_settings(&settings.rtc, &settings.recording, &transport);
+    Ok(egress.map(|egress| Egresses::open(Arc::new(egress), Arc::clone(recordings))))
 }
 
-/// How sessions behave, from the settings.
+/// The settings of sessions.
 pub fn session_settings(settings: &Settings) -> SessionSettings {
     let socket = &settings.socket;
     SessionSettings {
@@ -224,13 +229,13 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
     }
 }
 
-/// How other servers are reached.
+/// The transport for connections to other servers.
 fn transport(settings: &Settings) -> Result<Transport, ServerError> {
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
     Ok(Transport::new(&authorities).map_err(io::Error::other)?)
 }
 
-/// The providers that the settings name.
+/// The providers configured in the settings.
 pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
     let providers = &settings.providers;
@@ -243,23 +248,13 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let transport = transport
         .with_oldest(settings.outgoing.connection_seconds)
         .with_share(share);
-    deepgram::add_to(&mut table, providers, &transport);
-    elevenlabs::add_to(&mut table, providers, &transport);
-    google::add_to(&mut table, providers, &transport);
-    azure::add_to(&mut table, providers, &transport);
-    cartesia::add_to(&mut table, providers, &transport);
-    let credentials = [
-        &providers.deepgram_api_key,
-        &providers.elevenlabs_api_key,
-        &providers.cartesia_api_key,
-        &providers.azure_subscription_key,
-    ];
-    table.veil(&Veil::over(credentials.into_iter().flatten()));
+    add_vendors(&mut table, providers, &transport);
+    table.veil();
     Ok(table)
 }
 
-/// Every connection has two file descriptors; the soft limit of most systems is for a few hundred of them. Gives how many
-/// connections there may be.
+/// Raises the limit of open files, which on most systems only suffices for a few hundred connections of two descriptors
+/// each. Returns how many connections are possible.
 fn raise_file_limit(settings: &Settings) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -274,7 +269,7 @@ fn raise_file_limit(settings: &Settings) -> usize {
     let needed = settings.limits.sessions as u64 * 2 + FILES_BESIDE_SESSIONS;
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
-            "limits.sessions may need {needed} open files, and the system allows {limit}"
+            "limits.sessions may require {needed} open files, but the system's limit is {limit}"
         );
     }
     let allowed = limit.map_or(u64::MAX, |limit| {
@@ -284,7 +279,7 @@ fn raise_file_limit(settings: &Settings) -> usize {
     settings.limits.connections.min(allowed)
 }
 
-/// One-shot speech, with what earlier servers have left in the cache folder. Must be called in a runtime.
+/// The synthesiser, with what earlier runs have left in the cache. Must be called in a tokio runtime.
 fn synthesizer(
     settings: &Settings,
     providers: &Arc<ProviderTable>,
@@ -298,16 +293,16 @@ fn synthesizer(
         .unwrap_or_default();
     let synthesizer = Synthesizer::open(Arc::clone(providers), &synthesis)
         .map_err(|source| ServerError::Cache { folder, source })?;
-    let taking_stock = Arc::clone(&synthesizer);
+    let scanner = Arc::clone(&synthesizer);
     tokio::task::spawn_blocking(move || {
-        if let Err(error) = taking_stock.scan_cache() {
-            tracing::warn!(%error, "the cache folder could not be read");
+        if let Err(error) = scanner.scan_cache() {
+            tracing::warn!(%error, "the folder of the synthesis cache could not be read");
         }
     });
     Ok(synthesizer)
 }
 
-/// TLS, where the settings name a certificate.
+/// The TLS configuration, if the settings name a certificate.
 pub(crate) fn secure(settings: &Settings) -> Result<Option<rustls::ServerConfig>, tls::TlsError> {
     let server = &settings.server;
     let files = server.tls_cert.as_deref().zip(server.tls_key.as_deref());
@@ -321,33 +316,33 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     actix_web::rt::System::new().block_on(serve(config))
 }
 
-/// What an operator may not have meant.
+/// Logs settings that are valid but probably not intended.
 fn warn(config: &Config) {
     for warning in auth::warnings(&config.settings.auth) {
         tracing::warn!("{warning}");
     }
     let confinement = Confinement::of_this_system();
     if !confinement.is_whole() {
-        tracing::warn!("the programs that this server runs are not wholly {confinement}");
+        tracing::warn!("the programs that this server runs are not fully {confinement}");
     }
 }
 
-/// Who keeps and tells what happens.
-struct Tellers {
+/// What stores and reports events: recordings, webhooks, call hooks.
+struct Notifiers {
     webhooks: Webhooks,
     hooks: Addr<HookRegistry>,
-    /// Who knows whose calls are; nobody asks while authentication is off.
+    /// Determines the owners of calls; not needed while authentication is off.
     owners: Option<CallOwners>,
     recordings: Option<Arc<Recordings>>,
     egresses: Option<Arc<Egresses>>,
 }
 
-/// Must be called in an actor system.
-async fn tellers(
+/// Creates the notifiers. Must be called in an actor system.
+async fn notifiers(
     settings: &Settings,
     authorities: &Authorities,
     quotas: &Quotas,
-) -> Result<Tellers, ServerError> {
+) -> Result<Notifiers, ServerError> {
     let hooks = hooks(settings, authorities).await?;
     let keys = hooks.configured().keys();
     let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), authorities);
@@ -361,10 +356,10 @@ async fn tellers(
     let recordings = recordings(settings, authorities).await?;
     let recordings = recordings.map(|recordings| {
         let counted = recordings.counted(quotas.recordings.clone());
-        Arc::new(counted.telling(webhooks.clone()))
+        Arc::new(counted.reporting_to(webhooks.clone()))
     });
-    let egresses = egresses(settings, recordings.as_ref());
-    Ok(Tellers {
+    let egresses = egresses(settings, recordings.as_ref())?;
+    Ok(Notifiers {
         webhooks,
         hooks,
         owners,
@@ -373,12 +368,12 @@ async fn tellers(
     })
 }
 
-/// What sockets and requests reach. Must be called in an actor system.
-fn behind_the_doors(
+/// Creates the state shared by the socket and HTTP handlers. Must be called in an actor system.
+fn app_state(
     settings: &Settings,
     auth: Option<Authenticator>,
     providers: &Arc<ProviderTable>,
-    tellers: &Tellers,
+    notifiers: &Notifiers,
     rooms: &OpenRooms,
     drain: &Drain,
     quotas: &Quotas,
@@ -391,9 +386,9 @@ fn behind_the_doors(
         sessions: sessions.clone(),
         rooms: Some(rooms.registry.clone()),
         calls: Some(rooms.calls.clone()),
-        webhooks: Some(tellers.webhooks.clone()),
-        recordings: tellers.recordings.clone(),
-        egresses: tellers.egresses.clone(),
+        webhooks: Some(notifiers.webhooks.clone()),
+        recordings: notifiers.recordings.clone(),
+        egresses: notifiers.egresses.clone(),
         quotas: quotas.clone(),
         closing: drain.closing.clone(),
         settings: session_settings(settings),
@@ -405,11 +400,11 @@ fn behind_the_doors(
         rooms: rooms.registry.clone(),
         room_lists: FairQueue::new(1, Share::NONE),
         calls: rooms.calls.clone(),
-        hooks: tellers.hooks.clone(),
+        hooks: notifiers.hooks.clone(),
         embedded_rooms: rooms.embedded.clone(),
         trunks: rooms.trunks.clone(),
         sessions,
-        recordings: tellers.recordings.clone(),
+        recordings: notifiers.recordings.clone(),
         draining: drain.draining.clone(),
         work: drain.work.clone(),
     };
@@ -426,13 +421,13 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let quotas = Quotas::new(settings);
-    let tellers = tellers(settings, &authorities, &quotas).await?;
+    let notifiers = notifiers(settings, &authorities, &quotas).await?;
     let rooms = OpenRooms::open(
         settings,
         &authorities,
-        &tellers.webhooks,
-        &tellers.hooks.clone().recipient(),
-        tellers.owners.clone(),
+        &notifiers.webhooks,
+        &notifiers.hooks.clone().recipient(),
+        notifiers.owners.clone(),
         &quotas.calls,
     )
     .await?;
@@ -447,18 +442,18 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
     let open = !settings.auth.required;
     let hosts = web::Data::new(AllowedHosts::new(settings, settings.server.host, open));
-    let (sockets, state) = behind_the_doors(
-        settings, auth, &providers, &tellers, &rooms, &drain, &quotas,
+    let (sockets, state) = app_state(
+        settings, auth, &providers, &notifiers, &rooms, &drain, &quotas,
     )?;
-    let Tellers {
+    let Notifiers {
         webhooks,
         recordings,
         egresses,
         ..
-    } = tellers;
+    } = notifiers;
     let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses, settings));
 
-    // Signals are caught before anything is announced, so that an early one is not lost.
+    // Signals are caught before the address is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
     let address = SocketAddr::new(settings.server.host, settings.server.port);
     let workers = match settings.server.workers {
@@ -481,7 +476,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
             .app_data(limits.clone())
             .app_data(origins.clone())
             .app_data(hosts.clone())
-            // From the inside to the outside: whatever is refused is observed, and shown to the pages that may see it.
+            // From the innermost to the outermost: refusals are observed, and visible to pages of allowed origins.
             .wrap(from_fn(http::limit_by_address))
             .wrap(from_fn(http::allow_origins))
             .wrap(from_fn(http::check_host))
@@ -505,7 +500,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What brings recordings to the store, and removes old ones.
+/// The background task that uploads recordings and deletes old ones.
 struct Uploads {
     task: JoinHandle<()>,
     closing: CancellationToken,
@@ -531,36 +526,38 @@ impl Uploads {
         Self { task, closing }
     }
 
-    /// Waits a little for what is under way.
+    /// Waits a limited time for uploads in progress.
     async fn finish(self) {
         self.closing.cancel();
         if tokio::time::timeout(GOODBYE, self.task).await.is_err() {
-            tracing::warn!("recordings wait in their journals");
+            tracing::warn!(
+                "uploads were not finished in time; the recordings wait in their journals"
+            );
         }
     }
 }
 
-/// How the server comes to its end.
+/// The shutdown sequence.
 struct Drain {
     patience: Duration,
     draining: CancellationToken,
     work: TaskTracker,
     closing: CancellationToken,
-    telephone: Option<Arc<EmbeddedTelephone>>,
+    telephone: Option<Arc<EmbeddedSip>>,
 }
 
 impl Drain {
-    /// Waits for a signal, lets running work finish, and stops the server.
+    /// Waits for a signal, lets work in progress finish, and stops the server.
     async fn run(self, mut stop: StopSignal, server: ServerHandle) {
         stop.received().await;
         let patience = self.patience;
         tracing::info!(
-            "stopping: running work may go on for {} s",
+            "stopping: waiting up to {} s for work in progress",
             patience.as_secs()
         );
-        // New connections are still taken, so that a load balancer is told by /readyz.
+        // New connections are still accepted, so that a load balancer can see the state at /readyz.
         self.draining.cancel();
-        // But no calls, which would be cut: whoever calls goes elsewhere.
+        // New calls are not, because they would be cut: callers go to another server.
         if let Some(telephone) = &self.telephone {
             telephone.take_no_more();
         }
@@ -571,8 +568,8 @@ impl Drain {
             () = tokio::time::sleep(patience) => false,
         };
         if !done {
-            // Sessions say goodbye; whatever else still runs is cut.
-            tracing::warn!("ending what still runs");
+            // Sessions close their sockets; all other work is aborted.
+            tracing::warn!("ending the work still in progress");
             self.closing.cancel();
             let _late = tokio::time::timeout(GOODBYE, self.work.wait()).await;
         }
@@ -580,23 +577,23 @@ impl Drain {
     }
 }
 
-/// Brings to an end what outlives the doors.
+/// Finishes what outlives the listeners.
 async fn finish(uploads: Option<Uploads>, webhooks: &Webhooks) {
-    // What is not kept or told by then is kept and told by the next server over this data folder.
+    // What is not uploaded or delivered by then is left to the next server with this data folder.
     if let Some(uploads) = uploads {
         uploads.finish().await;
     }
     let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
 }
 
-/// Shows the metrics at an address of their own until they are stopped.
+/// Serves the metrics at an address of their own until stopped.
 fn serve_metrics(address: SocketAddr, settings: &Settings) -> Result<ServerHandle, ServerError> {
     let (address, server) = http::serve_metrics_alone(address, settings)
         .map_err(|source| ServerError::ListenForMetrics { address, source })?;
     let handle = server.handle();
-    // It ends by its handle alone.
+    // It ends through its handle.
     actix_web::rt::spawn(server);
-    tracing::info!("metrics are shown, without a token, at http://{address}/metrics");
+    tracing::info!("metrics are served without a token at http://{address}/metrics");
     Ok(handle)
 }
 
@@ -607,7 +604,7 @@ pub(crate) struct StopSignal {
 }
 
 impl StopSignal {
-    /// Catches both from now on. Must be called in a runtime.
+    /// Starts to catch both. Must be called in a tokio runtime.
     pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -624,8 +621,8 @@ impl StopSignal {
     }
 }
 
-/// What needs no token; nothing where everything does.
-fn open_doors(settings: &Settings) -> String {
+/// Describes what can be used without a token; empty if nothing.
+fn unauthenticated_access(settings: &Settings) -> String {
     if settings.auth.required {
         return match settings.auth.socket() {
             SocketAuth::Public => "speak and listen (/ws)".to_owned(),
@@ -635,38 +632,38 @@ fn open_doors(settings: &Settings) -> String {
     let mut open = vec![
         "speak and listen (/ws, /speak)",
         "list and end sessions (/sessions)",
-        "read voices (/voices)",
+        "list voices (/voices)",
     ];
     if settings.telemetry.metrics_address.is_none() {
-        open.push("read counts (/metrics)");
+        open.push("read metrics (/metrics)");
     }
     if settings.recording.backend != RecordingBackend::Off {
         open.push("fetch and delete recordings (/recordings)");
     }
     if livekit::mode(&settings.rtc) != RtcMode::Off {
-        open.push("enter rooms and send people out (/rtc)");
+        open.push("join rooms and remove participants (/rtc)");
         open.push(match settings.sip.outbound_address {
-            Some(_) => "call telephones at your expense and change hooks (/sip)",
+            Some(_) => "place telephone calls at your expense and change hooks (/sip)",
             None => "change hooks (/sip)",
         });
     }
     open.join(", ")
 }
 
-/// Tells whoever started it where it listens, what it can do and what to try.
+/// Tells the user where the server listens, what it can do and what to try.
 fn announce(address: SocketAddr, settings: &Settings) {
     let scheme = settings
         .server
         .tls_cert
         .as_ref()
         .map_or("http", |_| "https");
-    let open = open_doors(settings);
+    let open = unauthenticated_access(settings);
     if !address.ip().is_loopback() && !open.is_empty() {
         tracing::warn!(
-            "listening on {address}, where whoever reaches this address can, without a token, {open}"
+            "listening on {address}: anybody who can reach this address can, without a token, {open}"
         );
     }
-    // The shell's own variable, so that no secret is shown.
+    // A shell variable, so that no secret is printed.
     let token = if settings.auth.required {
         " -H \"authorization: Bearer $TOKEN\""
     } else {
@@ -689,8 +686,8 @@ fn announce(address: SocketAddr, settings: &Settings) {
          {program} transcribe hello.wav\n  \
          curl {scheme}://{address}/voices{token}\n\n\
          Or talk to it in a browser: {scheme}://{address}/console\n\
-         The interface, described: {scheme}://{address}/docs\n\n"
+         API reference: {scheme}://{address}/docs\n\n"
     );
-    // A closed standard output is no reason not to serve.
+    // A closed standard output does not prevent serving.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }

@@ -1,18 +1,18 @@
-//! Which crate knows which: the table of `docs/architecture.md`, made from the manifests. That no arrow points back is
-//! cargo's to refuse; that the page says how they point is this file's.
+//! Generates the table of crates in `docs/architecture.md` from the manifests. Cargo itself rejects cyclic
+//! dependencies; this test keeps the page up to date.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Where the table stands in the page.
+/// The markers around the table in the page.
 const BEGIN: &str = "<!-- crates -->\n";
 const END: &str = "<!-- /crates -->\n";
 const HEAD: &str = "| level | crate | folder | knows |\n|---|---|---|---|\n";
 const PREFIX: &str = "vivavoce-";
 
-/// What the manifests say of a crate.
+/// A crate, according to the manifests.
 struct Crate {
     folder: String,
     knows: Vec<String>,
@@ -55,7 +55,7 @@ fn crates() -> BTreeMap<String, Crate> {
         .collect()
 }
 
-/// One more than the highest of those that it knows.
+/// One more than the highest level of the crates it depends on.
 fn level(name: &str, crates: &BTreeMap<String, Crate>) -> usize {
     let known = crates[name].knows.iter();
     known.map(|name| level(name, crates) + 1).max().unwrap_or(0)
@@ -65,7 +65,7 @@ fn short(name: &str) -> &str {
     name.strip_prefix(PREFIX).unwrap_or(name)
 }
 
-/// The page with the table as the manifests have it.
+/// The page with the table generated from the manifests.
 fn page(text: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

@@ -136,7 +136,7 @@ async fn a_recording_of_a_process_that_died_is_finished_on_a_disk_that_is_full()
     eventually("the one without a reserve is not tried", || {
         server
             .log_so_far()
-            .contains("could not be stored and is tried again")
+            .contains("could not be uploaded; retrying later")
     })
     .await;
     appears("left");

@@ -142,11 +142,11 @@ fn assert_heard_both_turns(output: &Output) {
     }
 }
 
-#[tokio::test]
-async fn the_example_agents_hear_every_turn_and_speak_an_answer_to_each() {
+/// Runs every example agent with a caller who speaks two turns with a pause between them. All agents hear both turns, and
+/// say what is `expected`; what else each has printed is for `check`.
+async fn assert_agents(pause: Duration, expected: &str, check: impl Fn(&str)) {
     let server = Server::start();
-    // The first answer has been spoken when the second turn begins.
-    let sound = two_turns(&server, Duration::from_secs(10)).await;
+    let sound = two_turns(&server, pause).await;
     let agents = Agent::both();
     let running = agents
         .each_ref()
@@ -154,38 +154,37 @@ async fn the_example_agents_hear_every_turn_and_speak_an_answer_to_each() {
     for (agent, child) in agents.iter().zip(running) {
         let output = child.wait_with_output().unwrap();
         assert_heard_both_turns(&output);
+        check(&stdout(&output));
         let said = agent.said();
-        let expected = format!(
-            "You said {} {SECOND_SENTENCE} You said {} {SECOND_SENTENCE}",
-            SENTENCES[3], SENTENCES[1]
-        );
-        assert!(share_of_words(&expected, &said) >= 0.8, "{said}");
+        assert!(share_of_words(expected, &said) >= 0.8, "{said}");
     }
 }
 
 #[tokio::test]
+async fn the_example_agents_hear_every_turn_and_speak_an_answer_to_each() {
+    // The first answer has been spoken when the second turn begins.
+    let pause = Duration::from_secs(10);
+    let expected = format!(
+        "You said {} {SECOND_SENTENCE} You said {} {SECOND_SENTENCE}",
+        SENTENCES[3], SENTENCES[1]
+    );
+    assert_agents(pause, &expected, |_| {}).await;
+}
+
+#[tokio::test]
 async fn an_example_agent_that_is_interrupted_stops_and_answers_what_was_said_instead() {
-    let server = Server::start();
     // The second turn begins in the middle of the first answer.
-    let sound = two_turns(&server, Duration::from_secs(3)).await;
-    let agents = Agent::both();
-    let running = agents
-        .each_ref()
-        .map(|agent| agent.start(&socket_url(&server), &sound));
-    for (agent, child) in agents.iter().zip(running) {
-        let output = child.wait_with_output().unwrap();
-        assert_heard_both_turns(&output);
-        let printed = stdout(&output);
+    let pause = Duration::from_secs(3);
+    let expected = format!("You said {} {SECOND_SENTENCE}", SENTENCES[1]);
+    assert_agents(pause, &expected, |printed| {
         assert!(printed.contains("confirmed: "), "{printed}");
         let cut = printed
             .lines()
             .find_map(|line| line.strip_prefix("interrupted after: "));
         let cut = cut.unwrap_or_else(|| panic!("it was not interrupted: {printed}"));
         assert!(!cut.contains(SECOND_SENTENCE), "{cut}");
-        let said = agent.said();
-        let expected = format!("You said {} {SECOND_SENTENCE}", SENTENCES[1]);
-        assert!(share_of_words(&expected, &said) >= 0.8, "{said}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -457,6 +458,46 @@ async fn requests_are_counted_by_the_pattern_of_their_route() {
         assert!(page.contains(expected), "{expected} is missing in\n{page}");
     }
     assert!(!page.to_lowercase().contains("marker"), "{page}");
+}
+
+#[tokio::test]
+async fn refused_strangers_do_not_fill_the_access_log_and_known_callers_have_a_line_each() {
+    const TOKEN: &str = "0123456789-0123456789-0123456789";
+    let mut server = Server::start_logged(&[
+        ("LOG_FORMAT", "json"),
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_API_SECRET", TOKEN),
+    ]);
+    let (client, url) = (client(), format!("{}/sessions", server.url));
+    let begun = Instant::now();
+    for _ in 0..600 {
+        let refused = client.get(&url).send().await.unwrap();
+        assert_eq!(refused.status(), 401);
+    }
+    let seconds = begun.elapsed().as_secs() + 1;
+    for _ in 0..150 {
+        let request = client.get(&url).bearer_auth(TOKEN).send();
+        assert_eq!(request.await.unwrap().status(), 200);
+    }
+    let request = client.get(format!("{}/metrics", server.url));
+    let page = request.bearer_auth(TOKEN).send().await.unwrap();
+    let page = page.text().await.unwrap();
+    let counted =
+        r#"vivavoce_http_requests_total{method="GET",route="/sessions",status="401"} 600"#;
+    assert!(page.contains(counted), "{page}");
+    let log = server.log();
+    let lines = |status: u16| {
+        let lines = log
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let answered = lines.filter(|line| line["fields"]["message"] == "answered");
+        answered
+            .filter(|line| line["fields"]["status"] == status)
+            .count() as u64
+    };
+    // A burst of 100, and 10 a second.
+    assert!(lines(401) <= 101 + 10 * seconds, "{} lines", lines(401));
+    assert_eq!(lines(200), 150);
 }
 
 #[tokio::test]

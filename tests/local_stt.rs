@@ -2,18 +2,17 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::harness::eventually;
+use crate::harness::{eventually, write_script};
 use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
-use vivavoce::audio::companding::Law;
+use vivavoce::audio::g711::Law;
 use vivavoce::audio::{AudioFormat, Encoding, Layout, Resampler, SampleRate};
 use vivavoce::providers::local::pocketsphinx::Pocketsphinx;
 use vivavoce::providers::local::pocketsphinx::pool::{Deadlines, PoolSettings};
@@ -281,8 +280,7 @@ impl MarkedModel {
     /// A worker program that is this shell script.
     fn script(&self, text: &str) -> PathBuf {
         let file = self.0.path().join("worker.sh");
-        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&file, text);
         file
     }
 }

@@ -1,11 +1,9 @@
 //! The installed synthesisers, and stand-ins for them that misbehave.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{eventually, text_stream as text, tts_request as request};
+use crate::harness::{eventually, text_stream as text, tts_request as request, write_script};
 use futures_util::StreamExt;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -52,20 +50,15 @@ fn installed() -> LocalTts {
 fn folder_with_flite(script: &str) -> (TempDir, LocalTts) {
     let folder = tempfile::tempdir().unwrap();
     let listing = "case \"$1\" in -lv) echo 'Voices available: slt'; exit;; esac";
-    write_program(
+    write_script(
         &folder.path().join("flite"),
-        &format!("#!/bin/sh\n{listing}\n{script}\n"),
+        &format!("{listing}\n{script}"),
     );
     let tts = LocalTts::new(LocalTtsSettings {
         search_path: folder.path().into(),
         ..LocalTtsSettings::default()
     });
     (folder, tts)
-}
-
-fn write_program(file: &Path, content: &str) {
-    std::fs::write(file, content).unwrap();
-    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Processes of the programs of a folder: it is the first on the path that they are given, and they can write nothing down.

@@ -9,7 +9,7 @@ use futures_util::{SinkExt, StreamExt};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
-use vivavoce::actors::session::messages::ClientMessage;
+use vivavoce::actors::session::protocol::ClientMessage;
 
 use crate::auth::keys::EC;
 use crate::auth::service::{AuthService, Reply};

@@ -146,7 +146,7 @@ fn a_server_that_keeps_no_recordings_says_so_and_help_helps() {
         stderr(&output)
     );
     for (action, says) in [
-        ("list", "waits for it"),
+        ("list", "waits for upload"),
         ("verify", "SHA-256"),
         ("retry", "given up"),
     ] {

@@ -890,6 +890,7 @@ fn silence_closes_with_4409() {
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(2_500) {
         client.send(&last(PONG, ""));
+        #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
         std::thread::sleep(Duration::from_millis(50));
     }
     // Any frame counts as life: still open.

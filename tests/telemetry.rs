@@ -306,7 +306,7 @@ async fn providers_and_the_cache_are_counted_by_what_they_did() {
 fn metrics_url(server: &Server) -> String {
     let url = || {
         let log = server.log_so_far();
-        let (_, url) = log.split_once("without a token, at ")?;
+        let (_, url) = log.split_once("served without a token at ")?;
         Some(url.split_whitespace().next()?.to_owned())
     };
     within(PATIENCE, "nobody said where the metrics are", url)
@@ -527,7 +527,7 @@ async fn a_collector_that_is_away_costs_a_warning_and_nothing_else() {
     assert_eq!(answer.status(), 200);
     let log = server.log();
     assert_eq!(
-        log.matches("the collector does not take traces").count(),
+        log.matches("the collector does not accept traces").count(),
         1,
         "{log}"
     );

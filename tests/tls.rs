@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, crypto::ring};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::harness::*;
@@ -89,6 +90,72 @@ async fn requests_are_answered_over_tls_and_not_without_it() {
     assert!(client().get(plain).send().await.is_err());
 }
 
+/// Connections to the server on which nothing, or this, was sent.
+async fn connections(server: &Server, count: usize, sent: &[u8]) -> Vec<TcpStream> {
+    let address = server.url.strip_prefix("https://").unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        connection.write_all(sent).await.unwrap();
+        connections.push(connection);
+    }
+    connections
+}
+
+#[tokio::test]
+async fn handshakes_that_nobody_finishes_keep_nobody_out_where_metrics_have_an_address() {
+    let (pair, cert) = Pair::new();
+    let [tls_cert, key] = [pair.cert(), pair.key()].map(|file| file.display().to_string());
+    let server = Server::start_with(&[
+        ("SERVER_TLS_CERT", &tls_cert),
+        ("SERVER_TLS_KEY", &key),
+        ("METRICS_ADDRESS", "127.0.0.1:0"),
+    ]);
+    // More for each worker than the listener of the metrics has connections.
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let held = connections(&server, 80 * cores, b"").await;
+    let answer = tokio::time::timeout(Duration::from_secs(2), get(&server, &cert, "/healthz"));
+    let answer = answer.await.expect("handshakes wait for those before them");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(held);
+}
+
+/// The ClientHello of a client that says to want the host `local*ost`, of which rustls warns.
+fn hello_for_no_name() -> Vec<u8> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let name = hello.windows(9).position(|window| window == b"localhost");
+    hello[name.unwrap() + 5] = b'*';
+    hello
+}
+
+#[tokio::test]
+async fn what_is_no_handshake_fills_no_log() {
+    let (pair, cert) = Pair::new();
+    let [tls_cert, key] = [pair.cert(), pair.key()].map(|file| file.display().to_string());
+    let mut server =
+        Server::start_logged(&[("SERVER_TLS_CERT", &tls_cert), ("SERVER_TLS_KEY", &key)]);
+    // A ClientHello for a host whose name is none, and something else.
+    let hellos = connections(&server, 50, &hello_for_no_name()).await;
+    let others = connections(&server, 50, b"GET / HTTP/1.1\r\n\r\n").await;
+    for mut connection in hellos.into_iter().chain(others) {
+        // An alert, and the end.
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer).await;
+    }
+    let answer = get(&server, &cert, "/healthz").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let log = server.log();
+    assert!(log.lines().count() < 30, "{log}");
+}
+
 #[tokio::test]
 async fn a_session_runs_over_tls_to_its_clean_end() {
     let (pair, cert) = Pair::new();
@@ -146,7 +213,7 @@ async fn a_replaced_certificate_is_shown_to_who_comes_next_and_who_is_there_stay
     while connect(&server, &new).await.is_err() {
         attempts += 1;
         assert!(attempts < 1000, "the new certificate is not shown");
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(connect(&server, &old).await.is_err());
     socket.send(Message::Ping("still".into())).await.unwrap();

@@ -24,9 +24,9 @@ use vivavoce::auth::Authenticator;
 use vivavoce::config::{Config, Settings};
 use vivavoce::hooks::{Configured, Hooks};
 use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
-use vivavoce::outgoing::Authorities;
 use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
+use vivavoce::tls_roots::Authorities;
 use vivavoce::webhooks::{WebhookSettings, Webhooks};
 use vivavoce::{server, telemetry};
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use vivavoce::actors::session::playback::{PlaybackQueue, Sound, Speak};
 use vivavoce::actors::session::turn::{Moment, TurnDetector, TurnSettings};
-use vivavoce::audio::companding::Law;
 use vivavoce::audio::decode::StreamDecoder;
 use vivavoce::audio::denoise::Denoiser;
 use vivavoce::audio::encode::StreamEncoder;
+use vivavoce::audio::g711::Law;
 use vivavoce::audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 use vivavoce::audio::opus::{FRAME, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce::audio::vad::{RATE, Vad, VadEvent, VadSettings};

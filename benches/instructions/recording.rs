@@ -9,7 +9,7 @@ use vivavoce::actors::recorder::{RecorderActor, RecordingFailed, StopRecording, 
 use vivavoce::audio::opus::FRAME;
 use vivavoce::audio::{Channels, Layout, SampleRate};
 use vivavoce::recordings::journal::Journals;
-use vivavoce::recordings::writing::Writers;
+use vivavoce::recordings::writers::Writers;
 use vivavoce::recordings::{Metadata, RecordingSettings};
 
 use crate::{packets, sound};

@@ -1,4 +1,5 @@
-//! Who decides: actors that own a piece of state each and are messaged by the HTTP handlers.
+//! Sessions and registries: actors that each own a piece of state. The HTTP handlers send them messages; audio bypasses
+//! their mailboxes.
 
 pub mod recorder;
 pub mod registry;
@@ -11,7 +12,7 @@ pub mod tts;
 use actix::{Actor, Addr, AsyncContext, Context};
 use tracing::Instrument;
 
-/// Starts an actor whose log lines belong to what goes on now: [`Actor::create`] within the current span.
+/// [`Actor::create`] within the current span, to which the actor's log lines belong.
 fn start_in_span<A: Actor<Context = Context<A>>>(
     make: impl FnOnce(&mut Context<A>) -> A,
 ) -> Addr<A> {

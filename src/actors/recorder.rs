@@ -1,7 +1,7 @@
-//! The recorder of a session: what is heard and what leaves is put on one clock ([`Timeline`]), encoded, and written to
-//! the journal by pages as they fill. The session's media tasks bring it sound by plain calls ([`Tap`]); a task of its
-//! own takes what is due and hands it over to the threads that encode and write ([`Writers`]), one piece at a time. The
-//! actor steers the task and says when it fails.
+//! The recorder of a session: puts the audio of both sides on one clock ([`RecordingClock`]), encodes it, and writes it to the
+//! journal page by page. The session's media tasks bring audio by plain calls ([`Tap`]); a task of its own takes what is
+//! due and hands it to the threads that encode and write ([`Writers`]), one piece at a time. The actor controls the task
+//! and reports its failure.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,35 +21,35 @@ use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames,
     has_rate, silent_packets,
 };
-use vivavoce_audio::timeline::{Piece, Timeline};
+use vivavoce_audio::recording_clock::{Piece, RecordingClock};
 use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
 use vivavoce_recordings::journal::Journal;
-use vivavoce_recordings::writing::{Job, LATE, Writers};
-use vivavoce_recordings::{Line, Metadata, RecordingSettings};
+use vivavoce_recordings::writers::{Job, LATE, Writers};
+use vivavoce_recordings::{Metadata, RecordingSettings, TranscriptLine};
 
-/// How often the task looks what is due.
+/// How often the task takes what is due.
 const TICK: Duration = Duration::from_millis(50);
-/// How much sound a page holds. With the clock's lag, a tick and what the disk takes, what a process that is killed has
-/// not written is less than a second.
+/// How much audio a page holds. With the clock's lag, a tick and the disk's delay a process that is killed loses less than
+/// a second.
 const PAGE: Duration = Duration::from_millis(100);
-/// Pieces after which others have their turn.
+/// Pieces after which the task yields.
 const PIECES_AT_ONCE: usize = 16;
-/// Sound and lines that wait for the disk at most: 40 s of stereo at 48 kHz.
+/// The most bytes that wait for the disk: 40 s of stereo at 48 kHz.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
 
-/// Where a session's media tasks bring their sound. Clones are the same.
+/// Where a session's media tasks bring their audio. Clones are the same tap.
 #[derive(Clone)]
 pub struct Tap(Rc<RefCell<Tapped>>);
 
 struct Tapped {
-    timeline: Timeline,
+    clock: RecordingClock,
     start: Instant,
     lines: String,
 }
 
 impl Tap {
-    /// A clock that begins at `start`, with the least rate of Opus that holds both.
+    /// A clock that begins at `start`, with the lowest rate of Opus that holds both sides.
     pub fn new(heard: SampleRate, played: SampleRate, channels: Channels, start: Instant) -> Self {
         let wanted = heard.max(played);
         let rates = [8_000_u64, 12_000, 16_000, 24_000, 48_000];
@@ -57,63 +57,61 @@ impl Tap {
         let rate = rate.filter(|rate| has_rate(*rate) && *rate >= wanted).min();
         let layout = Layout::new(rate.unwrap_or(SampleRate::HZ_48000), channels);
         Self(Rc::new(RefCell::new(Tapped {
-            timeline: Timeline::new(layout),
+            clock: RecordingClock::new(layout),
             start,
             lines: String::new(),
         })))
     }
 
-    /// Sound that has come at `at`, and the Opus packet that it came in.
+    /// Takes audio of the client that came at `at`, and the Opus packet that it came in.
     pub fn hear(&self, sound: &Pcm, packet: Option<&[u8]>, at: Instant) {
         let tapped = &mut *self.0.borrow_mut();
         let at = at.saturating_duration_since(tapped.start);
-        tapped.timeline.hear(sound, packet, at);
+        tapped.clock.hear(sound, packet, at);
     }
 
-    /// Sound that leaves now, for a listener who has `unplayed` to hear before it.
+    /// Takes audio that is sent now, to a client that has `unplayed` left to play before it.
     pub fn play(&self, sound: &Pcm, unplayed: Duration) {
         let tapped = &mut *self.0.borrow_mut();
-        tapped
-            .timeline
-            .play(sound, tapped.start.elapsed(), unplayed);
+        tapped.clock.play(sound, tapped.start.elapsed(), unplayed);
     }
 
-    /// The last of what has left will not be heard.
+    /// The last part of the audio that was sent will not be played.
     pub fn cut(&self, unheard: Duration) {
-        self.0.borrow_mut().timeline.cut(unheard);
+        self.0.borrow_mut().clock.cut(unheard);
     }
 
-    /// A line for the transcript, at the millisecond that it is given. Beyond the bound lines are dropped.
+    /// Adds a line to the transcript, made from the current millisecond. Beyond the bound lines are dropped.
     pub fn note(&self, line: impl FnOnce(u64) -> String) {
         let tapped = &mut *self.0.borrow_mut();
-        let at = tapped.timeline.position(tapped.start.elapsed());
+        let at = tapped.clock.position(tapped.start.elapsed());
         let line = line(at.as_millis() as u64);
         if tapped.lines.len() + line.len() <= MAX_LINES {
             tapped.lines.push_str(&line);
         }
     }
 
-    /// What was understood.
+    /// Adds a final to the transcript.
     pub fn note_final(&self, result: &vivavoce_seams::SttResult) {
-        self.note(|at_ms| Line::Heard { at_ms, result }.to_json());
+        self.note(|at_ms| TranscriptLine::Heard { at_ms, result }.to_json());
     }
 
     fn layout(&self) -> Layout {
-        self.0.borrow().timeline.layout()
+        self.0.borrow().clock.layout()
     }
 }
 
-/// The recording has failed; what there is of it will be kept.
+/// The recording has failed; what was written of it is kept.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct RecordingFailed(pub String);
 
-/// The session has ended, and its recording with it.
+/// Ends the recording with its session.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct StopRecording;
 
-/// The actor.
+/// The recorder of one session.
 pub struct RecorderActor {
     tap: Tap,
     recording: Option<Recording>,
@@ -130,7 +128,7 @@ struct Recording {
 }
 
 impl RecorderActor {
-    /// A recorder of what the tap brings.
+    /// A recorder of the audio that the tap takes.
     pub fn new(
         tap: Tap,
         journal: Journal,
@@ -159,7 +157,7 @@ impl Actor for RecorderActor {
         let Some(recording) = self.recording.take() else {
             return;
         };
-        // It outlives the actor: what was recorded is written to its end.
+        // It outlives the actor: the recording is written to its end.
         let task = record(self.tap.clone(), recording, self.ended.clone());
         let task = actix::spawn(task.in_current_span());
         context.spawn(task.into_actor(self).map(|ended, recorder, context| {
@@ -170,7 +168,7 @@ impl Actor for RecorderActor {
             };
             if let Some(problem) = problem {
                 tracing::warn!(%problem, "a recording has failed");
-                // One per life.
+                // Once per recording.
                 recorder.report.do_send(RecordingFailed(problem));
             }
             context.stop();
@@ -192,7 +190,7 @@ impl Handler<StopRecording> for RecorderActor {
     }
 }
 
-/// Why a recording stopped before its session.
+/// Why a recording has failed.
 #[derive(Debug, thiserror::Error)]
 enum RecordError {
     #[error("the journal cannot be written: {0}")]
@@ -205,7 +203,7 @@ enum RecordError {
     Slow,
 }
 
-/// Hands over what is due until the session ends, and then the rest.
+/// Writes what is due until the session ends, and then the rest.
 async fn record(
     tap: Tap,
     recording: Recording,
@@ -234,13 +232,13 @@ async fn record(
     }
     let total = {
         let tapped = &mut *tap.0.borrow_mut();
-        tapped.timeline.finish(tapped.start.elapsed())
+        tapped.clock.finish(tapped.start.elapsed())
     };
     desk.take_due(&tap).await?;
     desk.finish(total).await
 }
 
-/// What the comment header says.
+/// The tags of the comment header.
 fn tags(metadata: &Metadata) -> Vec<(&'static str, String)> {
     let providers = ["STT_PROVIDER", "TTS_PROVIDER"];
     let providers = providers.into_iter().zip(&metadata.participants);
@@ -255,13 +253,13 @@ fn tags(metadata: &Metadata) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// The encoder, and the pages that it has filled.
+/// The encoder and the pages that it has filled.
 struct Pages {
     encoder: OpusEncoder,
     writer: OggOpusWriter,
     packet: Vec<u8>,
     bytes: BytesMut,
-    /// Frames of the clock that were encoded.
+    /// Frames of the clock that have been encoded.
     encoded: u64,
     complexity: u8,
     hurries: bool,
@@ -308,12 +306,12 @@ impl Pages {
         })
     }
 
-    /// The headers, before there is any sound.
+    /// The headers, before there is any audio.
     fn begin(&mut self) {
         self.bytes.extend_from_slice(&self.writer.headers());
     }
 
-    /// Who is behind tries less hard: what is worse to hear later is better than what is not there.
+    /// A recorder that is behind encodes more cheaply: worse quality is better than a gap.
     fn hurry(&mut self, hurries: bool) -> Result<(), RecordError> {
         if self.hurries != hurries {
             self.hurries = hurries;
@@ -339,7 +337,7 @@ impl Pages {
         Ok(())
     }
 
-    /// A packet as it is.
+    /// Copies a packet as it is.
     fn push(&mut self, packet: &[u8]) -> Result<(), RecordError> {
         self.encoded += u64::from(clock_frames(packet)?);
         self.bytes.extend_from_slice(&self.writer.push(packet)?);
@@ -354,7 +352,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The end of the stream behind so many frames.
+    /// Ends the stream after so many frames.
     fn finish(mut self, frames: u64) -> Result<BytesMut, RecordError> {
         let layout = self.encoder.layout();
         let frames = frames * u64::from(SampleRate::HZ_48000.hz() / layout.rate.hz());
@@ -370,7 +368,7 @@ impl Pages {
     }
 }
 
-/// A piece of what was recorded that is not encoded yet.
+/// A piece of the recording that is not encoded yet.
 enum Sound {
     /// Of [`FRAME`].
     Block(Box<[i16]>),
@@ -380,7 +378,7 @@ enum Sound {
 }
 
 impl Sound {
-    /// The bytes that it holds.
+    /// Its size in bytes.
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -391,14 +389,14 @@ impl Sound {
     }
 }
 
-/// Who encodes and writes: on the desk of its recording, or on a thread of the writers.
+/// Encodes and writes: either at rest with its recording, or on a thread of the writers.
 struct Scribe {
     pages: Pages,
     journal: Journal,
 }
 
 impl Scribe {
-    /// Gives itself back unless that was the end.
+    /// Writes, and returns itself unless that was the end.
     fn write(mut self, piece: &Unwritten) -> Written {
         self.pages.hurry(piece.hurried)?;
         for sound in &piece.sound {
@@ -434,10 +432,10 @@ impl Unwritten {
 
 type Written = Result<Option<Scribe>, RecordError>;
 
-/// What waits for the scribe, and how late that is.
+/// What waits for the scribe, and how late it is.
 struct Desk {
     writers: Writers,
-    /// There while nothing of this recording is being written, with what its last piece was.
+    /// `Some` while nothing of this recording is being written.
     idle: Option<Scribe>,
     writing: Option<oneshot::Receiver<Written>>,
     refused: Option<Job>,
@@ -466,14 +464,14 @@ impl Desk {
         }
     }
 
-    /// Takes what is due, a little at a time.
+    /// Takes what is due, piece by piece.
     async fn take_due(&mut self, tap: &Tap) -> Result<(), RecordError> {
         let samples = tap.layout().samples_in(FRAME);
         for number in 1.. {
             let mut block = Vec::with_capacity(samples);
             let piece = {
                 let tapped = &mut *tap.0.borrow_mut();
-                tapped.timeline.take(tapped.start.elapsed(), &mut block)
+                tapped.clock.take(tapped.start.elapsed(), &mut block)
             };
             let piece = match piece {
                 Some(Piece::Block) => Sound::Block(block.into()),
@@ -496,7 +494,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Looks whether what was handed over is written, and how late everything is.
+    /// Checks whether the last piece is written, and how late everything is.
     fn take_back(&mut self) -> Result<(), RecordError> {
         if let Some(writing) = &mut self.writing {
             match writing.try_recv() {
@@ -524,7 +522,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Has what waits written, unless the piece before is still being written.
+    /// Hands over what waits, unless the piece before is still being written.
     fn hand_over(&mut self) {
         if let Some(job) = self.refused.take() {
             self.submit(job);
@@ -542,17 +540,17 @@ impl Desk {
         self.writing = Some(told);
         self.handed_over = self.taken;
         self.submit(Box::new(move || {
-            // Nobody waits where the recording was given up.
+            // After a failure nobody waits for it.
             let _ = tell.send(scribe.write(&piece));
         }));
     }
 
-    /// Where too much waits already it is tried again.
+    /// Tries again while too much waits.
     fn submit(&mut self, job: Job) {
         self.refused = self.writers.submit(job).err();
     }
 
-    /// Has the rest written, and returns when it is.
+    /// Writes the rest, and returns when it is written.
     async fn finish(mut self, frames: u64) -> Result<(), RecordError> {
         self.waiting.end = Some(frames);
         loop {

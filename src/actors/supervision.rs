@@ -1,53 +1,49 @@
-//! When a part that has failed is started again: a back-off with jitter and a budget per window of time. It only
-//! says when; making the new part, and what to tell the client once the budget is spent, are the supervisor's.
+//! When a child that has failed is started again: exponential back-off with jitter, and a budget per window of time.
+//! Starting the child, and telling the client once the budget is spent, is left to the supervisor.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a part must last to have worked.
+use vivavoce_core::backoff::Backoff;
+
+/// How long a child must last to have worked.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How patient a supervisor is with one kind of part.
+/// The restart policy for one kind of child.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RestartPolicy {
-    /// The delay before the first restart.
-    pub first_delay: Duration,
-    /// How much longer each further delay is.
-    pub factor: f64,
-    /// No delay is longer.
-    pub max_delay: Duration,
-    /// The share of a delay, 0–1, that is left to chance, so that many sessions do not come back in one moment.
-    pub jitter_share: f64,
+    /// The delays before restarts.
+    pub backoff: Backoff,
     /// Restarts within `window`; one more is refused.
     pub budget: usize,
-    /// After this long a restart is forgiven.
+    /// After this long a restart no longer counts.
     pub window: Duration,
 }
 
 impl RestartPolicy {
-    /// For a recogniser: the budget is spent after about as long an outage as the feed's 30 s of sound can bridge.
+    /// For a recogniser: the budget lasts for about as long an outage as the 30 s of the replay buffer can bridge.
     pub const RECOGNISER: Self = Self {
-        first_delay: Duration::from_millis(100),
-        factor: 2.0,
-        max_delay: Duration::from_secs(5),
-        jitter_share: 0.2,
+        backoff: Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5), 0.2),
         budget: 10,
         window: Duration::from_mins(1),
     };
 }
 
 impl RestartPolicy {
-    /// For a synthesiser's actor: it dies only of our own faults.
+    /// For the actor of a synthesiser, which ends only by our own bugs.
     pub const SYNTHESISER: Self = Self {
         budget: 3,
         ..Self::RECOGNISER
     };
-    /// For one utterance at a provider that fails before its first sound: somebody waits to hear it.
+    /// For one utterance at a provider that fails before its first audio, while a user waits for it.
     pub const UTTERANCE: Self = Self {
+        backoff: Backoff {
+            factor: 3.0,
+            ..Self::RECOGNISER.backoff
+        },
         budget: 3,
-        factor: 3.0,
         ..Self::RECOGNISER
     };
 }
@@ -57,16 +53,16 @@ pub fn jitter() -> f64 {
     fastrand::f64()
 }
 
-/// The restarts of one part.
+/// The restarts of one child.
 #[derive(Debug, Clone)]
 pub struct Restarts {
     policy: RestartPolicy,
-    /// When each restart within the window was asked for; at most `budget`.
+    /// When each restart within the window was requested; at most `budget`.
     recent: VecDeque<Instant>,
 }
 
 impl Restarts {
-    /// A part that has not failed yet.
+    /// For a child that has not failed yet.
     pub fn new(policy: RestartPolicy) -> Self {
         Self {
             policy,
@@ -74,8 +70,8 @@ impl Restarts {
         }
     }
 
-    /// The part has failed: how long to wait before its next life, or `None` once the budget is spent, which is for
-    /// the supervisor to escalate. `jitter` is a random number, 0–1.
+    /// The child has failed: how long to wait before the next attempt, or `None` once the budget is spent, which the
+    /// supervisor has to escalate. `jitter` is a random number, 0–1.
     pub fn next(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
         let forgiven = |&at: &Instant| now.saturating_duration_since(at) >= self.policy.window;
         while self.recent.front().is_some_and(forgiven) {
@@ -84,25 +80,16 @@ impl Restarts {
         if self.recent.len() >= self.policy.budget {
             return None;
         }
-        let earlier = i32::try_from(self.recent.len()).unwrap_or(i32::MAX);
+        let earlier = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
         self.recent.push_back(now);
-        Some(self.delay(earlier, jitter))
+        Some(self.policy.backoff.delay(earlier, jitter))
     }
 
-    /// The part works again: what lies more than a moment back counts no more, so that one whose lives are short but
-    /// useful, as streams with a limit are, is not given up. One that fails as soon as it works still waits longer.
+    /// The child works again: restarts more than a moment ago no longer count, so that a child whose attempts are short but
+    /// useful, such as a stream with a time limit, is not given up on. One that fails as soon as it works still waits longer.
     pub fn forgive(&mut self, now: Instant) {
         let is_fresh = |&at: &Instant| now.saturating_duration_since(at) < MOMENT;
         self.recent.retain(is_fresh);
-    }
-
-    fn delay(&self, earlier: i32, jitter: f64) -> Duration {
-        let policy = &self.policy;
-        let grown = policy.first_delay.as_secs_f64() * policy.factor.powi(earlier);
-        let longest = grown.min(policy.max_delay.as_secs_f64());
-        let share = policy.jitter_share * jitter;
-        Duration::try_from_secs_f64(longest * (1.0 - share))
-            .map_or(policy.max_delay, |delay| delay.min(policy.max_delay))
     }
 }
 
@@ -134,7 +121,7 @@ mod tests {
         let almost = now + POLICY.window - Duration::from_millis(1);
         assert_eq!(restarts.next(almost, 0.0), None);
         let healthy = now + POLICY.window;
-        assert_eq!(restarts.next(healthy, 0.0), Some(POLICY.first_delay));
+        assert_eq!(restarts.next(healthy, 0.0), Some(POLICY.backoff.first));
     }
 
     #[test]
@@ -142,14 +129,14 @@ mod tests {
         let mut restarts = Restarts::new(POLICY);
         let mut now = Instant::now();
         for _ in 0..100 {
-            assert_eq!(restarts.next(now, 0.0), Some(POLICY.first_delay));
+            assert_eq!(restarts.next(now, 0.0), Some(POLICY.backoff.first));
             now += MOMENT;
             restarts.forgive(now);
         }
         // Working for less than a moment is no excuse.
         restarts.next(now, 0.0);
         restarts.forgive(now + MOMENT / 2);
-        assert_eq!(restarts.next(now, 0.0), Some(POLICY.first_delay * 2));
+        assert_eq!(restarts.next(now, 0.0), Some(POLICY.backoff.first * 2));
     }
 
     proptest! {
@@ -166,7 +153,7 @@ mod tests {
                 let delay = restarts.next(start + since, jitter);
                 prop_assert_eq!(delay.is_some(), recent < POLICY.budget);
                 if let Some(delay) = delay {
-                    prop_assert!(delay <= POLICY.max_delay);
+                    prop_assert!(delay <= POLICY.backoff.longest);
                     granted.push(since);
                 }
             }
@@ -175,8 +162,8 @@ mod tests {
         #[test]
         fn chance_only_shortens_a_delay_and_by_its_share(jitter in 0.0..=1.0) {
             let delay = Restarts::new(POLICY).next(Instant::now(), jitter).unwrap();
-            prop_assert!(delay <= POLICY.first_delay);
-            prop_assert!(delay >= POLICY.first_delay.mul_f64(1.0 - POLICY.jitter_share - 1e-9));
+            prop_assert!(delay <= POLICY.backoff.first);
+            prop_assert!(delay >= POLICY.backoff.first.mul_f64(1.0 - POLICY.backoff.jitter - 1e-9));
         }
     }
 }

@@ -1,20 +1,21 @@
-//! The synthesiser of one session: an actor that turns the playback queue's commands into sound, one utterance at a
-//! time, sentence by sentence where the text comes so, and brings it to the player. Caching, sharing and converting are
-//! [`Synthesizer`]'s work; when the sound leaves is the player's. It is stopped and made anew by the session.
+//! The synthesiser of one session: an actor that turns the playback queue's commands into audio, one utterance at a time,
+//! sentence by sentence where the text comes so, and brings it to a [`SpeechSink`]. Caching, sharing and converting are
+//! left to [`Synthesizer`], pacing to the sink, restarts to the session.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use futures_util::future::LocalBoxFuture;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::session::playback::{Command, UtteranceKey};
-use super::session::player::{CHUNK, Player};
+use super::session::playback::{CHUNK, Command, UtteranceKey};
 use super::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use vivavoce_core::party::Party;
@@ -24,84 +25,110 @@ use vivavoce_synthesis::{
     Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer,
 };
 
-/// The longest that a provider's own `Retry-After` is waited for while an utterance hangs on it.
+/// The longest `Retry-After` of a provider that an utterance waits for.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
-/// Text that is synthesised at once, about two minutes of speech: what is made ahead of a listener who interrupts is
-/// thrown away, and has to be kept until then.
+/// Bytes of text that are synthesised at once, about two minutes of speech: audio that was made ahead is thrown away when
+/// the user interrupts, and has to be kept until then.
 const PORTION_BYTES: usize = 2_000;
 
-/// Changes that wait for their utterance at most: there are no more utterances that wait.
+/// The most voice changes that wait for their utterance: as many as utterances can wait.
 const MAX_CHANGES: usize = 65;
+
+/// Takes the speech of a synthesiser, utterance by utterance, and gives it the commands of its playback queue. What is
+/// brought of an utterance that was cancelled is ignored.
+pub trait SpeechSink {
+    /// The layout in which it takes audio.
+    fn layout(&self) -> Layout;
+
+    /// Sends commands to this synthesiser from now on.
+    fn attach(&self, synthesizer: Recipient<Synthesize>);
+
+    /// Takes audio of an utterance; waits while enough of it is queued.
+    fn audio(&self, utterance: UtteranceKey, audio: Pcm) -> LocalBoxFuture<'_, ()>;
+
+    /// The audio from `at` on speaks these bytes of the utterance's text.
+    fn begin_text(&self, utterance: UtteranceKey, text: Range<usize>, at: Duration);
+
+    /// The word at this byte of the text begins at `start` in the audio since the last [`begin_text`](Self::begin_text).
+    /// Comes before the audio that it is in.
+    fn word(&self, utterance: UtteranceKey, byte: usize, start: Duration);
+
+    /// The audio of the text that was begun ends at `at`.
+    fn end_text(&self, utterance: UtteranceKey, at: Duration);
+
+    /// All audio of the utterance has been brought.
+    fn done(&self, utterance: UtteranceKey);
+
+    /// The utterance could not be synthesised.
+    fn failed(&self, utterance: UtteranceKey);
+}
 
 /// A command of the playback queue.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Synthesize(pub Command);
 
-/// What a synthesiser tells its session.
+/// A report of a synthesiser to its session.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct TtsReport {
-    /// Which of the session's synthesisers says so.
-    pub life: u32,
-    /// What happened.
+    /// The number that [`TtsActor::new`] was given.
+    pub attempt: u32,
     pub news: TtsNews,
 }
 
-/// See [`TtsReport`].
+/// What a synthesiser reports.
 #[derive(Debug)]
 pub enum TtsNews {
-    /// The provider has failed and is asked again.
+    /// The provider has failed and is tried again.
     Retrying(SynthesisError),
-    /// It speaks again.
+    /// The provider works again.
     Recovered,
     /// The provider has failed, and a fallback takes its place.
     Switched {
         /// The slug of the fallback.
         to: String,
-        /// Why.
         error: SynthesisError,
     },
     /// The utterance has failed. Others may succeed.
     Failed(SynthesisError),
-    /// The actor has ended without having been told to.
+    /// The actor has ended without having been dismissed.
     Stopped,
 }
 
-/// What is queued from this utterance on is said in another way. The format stays.
+/// Changes the voice from this utterance on. The format stays.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct ChangeVoice {
-    /// The first one.
     pub from: UtteranceKey,
-    /// How it is said.
     pub speech: SpeechConfig,
 }
 
-/// The actor.
+/// The synthesiser of one output.
 pub struct TtsActor {
     voice: Rc<Voice>,
-    /// What says the utterances from a key on instead, the latest last.
+    /// Voices that take over from an utterance on, the latest last.
     changes: VecDeque<(UtteranceKey, Rc<Voice>)>,
     job: Option<Job>,
-    life: u32,
+    attempt: u32,
     report: Recipient<TtsReport>,
-    /// Whether it ends because its session wants it to.
     dismissed: bool,
 }
 
-/// What every utterance is said with.
+/// How utterances are spoken.
 struct Voice {
     synthesizer: Arc<Synthesizer>,
-    /// What is asked for, and what instead.
+    /// The configured provider and its fallbacks.
     choices: Vec<SpeechConfig>,
-    /// Which of them speaks.
+    /// Which of them is used.
     choice: Cell<usize>,
     party: Party,
-    player: Player,
-    /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that met with it
-    /// may have been called off.
+    output: Rc<dyn SpeechSink>,
+    /// How many characters providers have spoken.
+    characters: Rc<Cell<u64>>,
+    /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that failed may have
+    /// been cancelled.
     away: Cell<bool>,
 }
 
@@ -110,24 +137,26 @@ impl Voice {
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
         party: Party,
-        player: Player,
+        output: Rc<dyn SpeechSink>,
+        characters: Rc<Cell<u64>>,
     ) -> Self {
         let format = AudioFormat {
             encoding: Encoding::Linear16,
-            layout: player.layout(),
+            layout: output.layout(),
         };
         Self {
             synthesizer,
             choices: SpeechConfig { format, ..config }.choices(),
             choice: Cell::new(0),
             party,
-            player,
+            output,
+            characters,
             away: Cell::new(false),
         }
     }
 }
 
-/// The utterance in hand.
+/// The utterance that is being synthesised.
 struct Job {
     utterance: UtteranceKey,
     text: Rc<Text>,
@@ -160,7 +189,7 @@ impl Text {
     }
 }
 
-/// The task of an utterance has ended before it was done: it was called off, or it has panicked.
+/// The task of an utterance has ended before it was done: it was cancelled, or it has panicked.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 struct Lost(UtteranceKey);
@@ -180,38 +209,40 @@ impl LostUnlessDone {
 impl Drop for LostUnlessDone {
     fn drop(&mut self) {
         if !self.done {
-            // At most one per utterance.
+            // At most once per utterance.
             self.actor.do_send(Lost(self.utterance));
         }
     }
 }
 
-/// Ends the actor; nothing is reported any more.
+/// Stops the actor without a report.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Dismiss;
 
 impl TtsActor {
-    /// A synthesiser for one player, which says everything with one `tts_config`.
+    /// A synthesiser for one output, with one `tts_config`. It adds to `characters` what providers speak: the text that they
+    /// were given, once its first audio has come.
     pub fn new(
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
         party: Party,
-        player: Player,
-        (life, report): (u32, Recipient<TtsReport>),
+        output: Rc<dyn SpeechSink>,
+        characters: Rc<Cell<u64>>,
+        (attempt, report): (u32, Recipient<TtsReport>),
     ) -> Self {
-        let voice = Voice::new(synthesizer, config, party, player);
+        let voice = Voice::new(synthesizer, config, party, output, characters);
         Self {
             voice: Rc::new(voice),
             changes: VecDeque::new(),
             job: None,
-            life,
+            attempt,
             report,
             dismissed: false,
         }
     }
 
-    /// Who says an utterance. Whoever said those before it is not needed any more: they come in order.
+    /// The voice of an utterance. Utterances come in order, so that earlier voices are no longer needed.
     fn voice_of(&mut self, utterance: UtteranceKey) -> Rc<Voice> {
         while let Some((_, voice)) = self.changes.pop_front_if(|(from, _)| *from <= utterance) {
             self.voice = voice;
@@ -223,11 +254,11 @@ impl TtsActor {
         let text = Rc::new(Text::default());
         let voice = self.voice_of(utterance);
         let say = Say {
-            framer: Framer::new(voice.player.layout()),
+            framer: Framer::new(voice.output.layout()),
             voice,
             utterance,
             report: self.report.clone(),
-            life: self.life,
+            attempt: self.attempt,
         };
         let lost = LostUnlessDone {
             actor: ctx.address(),
@@ -253,21 +284,19 @@ impl Actor for TtsActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // More than the playback queue asks for between two turns of the thread.
+        // More commands than the playback queue gives between two polls.
         ctx.set_mailbox_capacity(256);
-        self.voice
-            .player
-            .set_synthesizer(Some(ctx.address().recipient()));
+        self.voice.output.attach(ctx.address().recipient());
     }
 }
 
 impl Drop for TtsActor {
-    /// Also when it has panicked. Past the mailbox's capacity: a session that misses this stays mute, and it is one
-    /// message a life.
+    /// Also after a panic. `do_send` although the mailbox may be full: without it the session never restarts the
+    /// synthesiser, and it is one message per attempt.
     fn drop(&mut self) {
         if !self.dismissed {
-            let (life, news) = (self.life, TtsNews::Stopped);
-            self.report.do_send(TtsReport { life, news });
+            let (attempt, news) = (self.attempt, TtsNews::Stopped);
+            self.report.do_send(TtsReport { attempt, news });
         }
     }
 }
@@ -286,9 +315,16 @@ impl Handler<ChangeVoice> for TtsActor {
 
     fn handle(&mut self, ChangeVoice { from, speech }: ChangeVoice, _: &mut Context<Self>) {
         let before = &self.voice;
-        let (synthesizer, player) = (Arc::clone(&before.synthesizer), before.player.clone());
-        let voice = Voice::new(synthesizer, speech, before.party.clone(), player);
-        // Of two changes before the same utterance the later one counts.
+        let (synthesizer, output) = (Arc::clone(&before.synthesizer), Rc::clone(&before.output));
+        let characters = Rc::clone(&before.characters);
+        let voice = Voice::new(
+            synthesizer,
+            speech,
+            before.party.clone(),
+            output,
+            characters,
+        );
+        // Of two changes from the same utterance on the later one counts.
         self.changes.retain(|(known, _)| *known != from);
         self.changes.push_back((from, Rc::new(voice)));
         if self.changes.len() > MAX_CHANGES
@@ -345,7 +381,7 @@ struct Say {
     utterance: UtteranceKey,
     framer: Framer,
     report: Recipient<TtsReport>,
-    life: u32,
+    attempt: u32,
 }
 
 impl Say {
@@ -355,12 +391,12 @@ impl Say {
         loop {
             let (piece, last) = text.next().await;
             for portion in sentences::portions(&piece, PORTION_BYTES) {
-                // Between sentences there may be nothing but white space.
+                // Between sentences there may be only white space.
                 if !portion.trim().is_empty()
                     && let Err(error) = self.say_patiently(portion, at).await
                 {
                     self.tell(TtsNews::Failed(error)).await;
-                    return self.voice.player.failed(self.utterance);
+                    return self.voice.output.failed(self.utterance);
                 }
                 at += portion.len();
             }
@@ -369,17 +405,17 @@ impl Say {
             }
         }
         if let Some(rest) = self.framer.finish() {
-            self.voice.player.sound(self.utterance, rest).await;
+            self.voice.output.audio(self.utterance, rest).await;
         }
-        self.voice.player.done(self.utterance);
+        self.voice.output.done(self.utterance);
     }
 
-    /// Says a piece; a fallback says what of it the provider leaves unsaid, and where there is none a provider that fails
-    /// before its first sound is asked again a few times.
+    /// Speaks a portion. If the provider fails, a fallback speaks the rest; without a fallback a provider that fails before
+    /// its first audio is tried again a few times.
     async fn say_patiently(&mut self, text: &str, at: usize) -> Result<(), SynthesisError> {
         let mut restarts = Restarts::new(RestartPolicy::UTTERANCE);
         let mut fallbacks = self.voice.choices.len() - 1;
-        // Up to where it was said.
+        // Up to where it was spoken.
         let mut said = 0;
         loop {
             let begun = self.framer.taken;
@@ -403,7 +439,7 @@ impl Say {
                         said += unsaid;
                         continue;
                     }
-                    // Where the provider tells no words the next utterance is the fallback's first.
+                    // Without word times the fallback begins with the next utterance.
                     None => return Err(error),
                 }
             }
@@ -423,7 +459,7 @@ impl Say {
         }
     }
 
-    /// The next provider in order speaks from now on, after the last the first again.
+    /// Uses the next provider in order from now on, after the last the first again.
     async fn fall_back(&self, error: SynthesisError) {
         let voice = &self.voice;
         let next = (voice.choice.get() + 1) % voice.choices.len();
@@ -433,7 +469,7 @@ impl Say {
         self.tell(TtsNews::Switched { to, error }).await;
     }
 
-    /// Says a text that stands there in the utterance's.
+    /// Speaks a text that begins at this byte of the utterance's.
     async fn say(&mut self, text: &str, at: usize) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
         let config = voice.choices[voice.choice.get()].clone();
@@ -444,12 +480,17 @@ impl Say {
         };
         let mut speech = voice.synthesizer.speak(config, text, &voice.party).await?;
         let begun = self.framer.duration_of(self.framer.taken);
-        let player = &voice.player;
-        player.begin_text(self.utterance, at..at + text.len(), begun);
+        let output = &voice.output;
+        output.begin_text(self.utterance, at..at + text.len(), begun);
+        let mut uncounted = if speech.cached {
+            0
+        } else {
+            told.spoken.text.chars().count() as u64
+        };
         while let Some(sound) = speech.next().await {
-            // Places are known before the sound is heard that they are for.
+            // Words are told before the audio that they are in.
             for (byte, start) in told.more(&speech) {
-                player.word(self.utterance, at + byte, start);
+                output.word(self.utterance, at + byte, start);
             }
             let mut sound = match sound {
                 Ok(sound) => sound,
@@ -458,47 +499,49 @@ impl Say {
                     return Err(Cut { error, words });
                 }
             };
-            // Long sound that is there at once is taken piece by piece, so that others have their turn.
+            let characters = voice.characters.get() + std::mem::take(&mut uncounted);
+            voice.characters.set(characters);
+            // Long audio that is there at once is taken piece by piece, so that other tasks can run.
             while !sound.is_empty() {
                 let piece = sound.split_to(sound.len().min(self.framer.chunk_bytes()));
                 if let Some(chunk) = self.framer.push(&piece) {
-                    player.sound(self.utterance, chunk).await;
+                    output.audio(self.utterance, chunk).await;
                 }
             }
         }
         for (byte, start) in told.more(&speech) {
-            player.word(self.utterance, at + byte, start);
+            output.word(self.utterance, at + byte, start);
         }
         let end = self.framer.duration_of(self.framer.taken);
-        player.end_text(self.utterance, end);
+        output.end_text(self.utterance, end);
         Ok(())
     }
 
     async fn tell(&self, news: TtsNews) {
-        let life = self.life;
-        // A session that has gone wants no news.
-        let _ = self.report.send(TtsReport { life, news }).await;
+        let attempt = self.attempt;
+        // The session may be gone.
+        let _ = self.report.send(TtsReport { attempt, news }).await;
     }
 }
 
-/// Speech that has ended too early.
+/// Speech that was cut by an error.
 struct Cut {
     error: SynthesisError,
-    /// What is known of its words: each one's byte of the text, and where it begins in the sound.
+    /// Its words, as far as they are known: the byte of the text, and where it begins in the audio.
     words: Vec<(usize, Duration)>,
 }
 
-/// The words that a voice tells while it says a text, and where they are in it.
+/// The words that a provider reports while it speaks a text, and where they are in it.
 struct ToldWords {
     spoken: SpokenText,
     /// Those that were found.
     places: Vec<(usize, Duration)>,
-    /// How many the voice has told.
+    /// How many the provider has reported.
     told: usize,
 }
 
 impl ToldWords {
-    /// Those that were told since this was asked.
+    /// The words that were reported since the last call.
     fn more(&mut self, speech: &Speech) -> Vec<(usize, Duration)> {
         let more = speech.words(self.told);
         self.told += more.len();
@@ -509,8 +552,8 @@ impl ToldWords {
     }
 }
 
-/// The byte of a text where its first word begins that was not said when the sound ended after `heard`. `None` where
-/// its voice does not tell.
+/// The byte of a text at which its first word begins that was not spoken whole when the audio ended after `heard`. `None`
+/// where the provider reports no words.
 fn first_unsaid(words: &[(usize, Duration)], heard: Duration) -> Option<usize> {
     // A word is complete where the next one has begun.
     let begun = words.iter().take_while(|(_, start)| *start <= heard);
@@ -525,7 +568,7 @@ impl From<SynthesisError> for Cut {
     }
 }
 
-/// Whether the same may succeed a moment later.
+/// Whether the same request may succeed a moment later.
 const fn is_passing(error: &SynthesisError) -> bool {
     match error {
         SynthesisError::Provider { error, .. } => matches!(
@@ -540,7 +583,7 @@ const fn is_passing(error: &SynthesisError) -> bool {
     }
 }
 
-/// How long the provider wants to be left alone.
+/// The provider's `Retry-After`.
 fn asked_for(error: &SynthesisError) -> Duration {
     match error {
         SynthesisError::Provider {
@@ -555,7 +598,7 @@ fn asked_for(error: &SynthesisError) -> Duration {
     }
 }
 
-/// Cuts the sound of an utterance into chunks, whatever pieces it comes in.
+/// Cuts the audio of an utterance into chunks, whatever pieces it comes in.
 struct Framer {
     layout: Layout,
     held: Vec<u8>,
@@ -580,7 +623,7 @@ impl Framer {
         self.layout.rate.duration_of(bytes as usize / 2)
     }
 
-    /// Takes at most the bytes of one chunk; gives one when it is complete.
+    /// Takes at most the bytes of one chunk; returns a chunk that is complete.
     fn push(&mut self, bytes: &[u8]) -> Option<Pcm> {
         self.taken += bytes.len() as u64;
         self.held.extend_from_slice(bytes);
@@ -593,7 +636,7 @@ impl Framer {
         Some(Pcm::new(self.layout, samples))
     }
 
-    /// The last part of a chunk, with silence behind it: every chunk is equally long, also for encoders of frames.
+    /// The last chunk, padded with silence: all chunks are equally long, for encoders of frames.
     fn finish(&mut self) -> Option<Pcm> {
         let mut samples = linear16::samples(&std::mem::take(&mut self.held));
         if samples.is_empty() {

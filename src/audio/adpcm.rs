@@ -1,9 +1,9 @@
-//! The two kinds of ADPCM that WAV files have, four bits a sample: Microsoft's (format tag 2) and IMA's (0x11), as the
-//! multimedia data standards update of 1994 describes them. Block by block; finding the blocks is [`super::wav`]'s.
+//! The two ADPCM formats found in WAV files, with four bits per sample: Microsoft's (format tag 2) and IMA's (0x11), as
+//! in the 1994 multimedia data standards update. Decodes single blocks; [`super::wav`] finds them.
 
 use bytes::Buf;
 
-/// Which of the two.
+/// The variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adpcm {
     /// Microsoft's: two-tap prediction, an adaptive step.
@@ -13,7 +13,7 @@ pub enum Adpcm {
 }
 
 impl Adpcm {
-    /// Bytes at the start of a block for each channel; they hold the first samples.
+    /// The size of a block's header per channel, which contains the first samples.
     const fn header(self) -> usize {
         match self {
             Self::Ms => 7,
@@ -21,7 +21,7 @@ impl Adpcm {
         }
     }
 
-    /// Frames in a whole block; `None` where a block could not even hold its header.
+    /// Frames in a whole block; `None` if a block could not even hold its header.
     pub fn frames_of_block(self, bytes: usize, channels: usize) -> Option<u64> {
         let nibbles = bytes.checked_sub(self.header() * channels)? * 2;
         let first = match self {
@@ -31,7 +31,7 @@ impl Adpcm {
         Some((nibbles / channels + first) as u64)
     }
 
-    /// Appends the interleaved samples of a block, or of what there is of one.
+    /// Appends the interleaved samples of a block, which may be truncated.
     pub fn decode(self, block: &[u8], channels: usize, samples: &mut Vec<i16>) {
         if block.len() < self.header() * channels {
             return;
@@ -64,7 +64,7 @@ impl Ms {
     const ADAPTATION: [i32; 16] = [
         230, 230, 230, 230, 307, 409, 512, 614, 768, 614, 512, 409, 307, 230, 230, 230,
     ];
-    /// Steps that sound has never; damaged blocks would grow them without end.
+    /// The upper bound of the step size, which damaged blocks would otherwise grow without limit.
     const MAX_STEP: i32 = i32::MAX / 768;
 
     fn next(&mut self, nibble: u8) -> i16 {

@@ -1,6 +1,5 @@
-//! The audio bus: one writer, many readers, each with its own place in a bounded ring. The writer never waits; a
-//! reader that is too slow loses the oldest sound, which is counted for that reader alone. What the readers do with
-//! the sound is theirs.
+//! The audio bus: one writer and many readers, each with its own position in a bounded ring buffer. The writer never
+//! waits; a reader that is too slow loses the oldest audio, which is counted for that reader alone.
 
 use std::sync::Arc;
 
@@ -8,37 +7,37 @@ use tokio::sync::broadcast::{self, error::RecvError, error::TryRecvError};
 
 use super::pcm::Pcm;
 
-/// The writer's end. Readers hear the end of the stream once it is dropped and they have read what was left.
+/// The writing end. Once it is dropped, readers get what is left and then the end of the stream.
 #[derive(Debug)]
 pub struct AudioBus {
     ring: broadcast::Sender<Arc<Pcm>>,
 }
 
-/// One reader. It hears what is written after it was made.
+/// A reader. It gets what is written after it was created.
 #[derive(Debug)]
 pub struct BusReader {
     ring: broadcast::Receiver<Arc<Pcm>>,
     dropped: u64,
 }
 
-/// There is nothing to read without waiting.
+/// Why nothing can be read without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nothing {
-    /// Not yet.
+    /// Nothing at the moment.
     Yet,
-    /// Never again: the writer is gone.
+    /// The stream has ended.
     EverAgain,
 }
 
 impl AudioBus {
-    /// A bus that remembers at least `chunks` chunks for its slowest reader (the next power of two).
+    /// A bus that keeps at least `chunks` chunks for its slowest reader (rounded up to a power of two).
     pub fn new(chunks: usize) -> Self {
         Self {
             ring: broadcast::Sender::new(chunks.max(1)),
         }
     }
 
-    /// Another reader.
+    /// Adds a reader.
     pub fn reader(&self) -> BusReader {
         BusReader {
             ring: self.ring.subscribe(),
@@ -46,14 +45,14 @@ impl AudioBus {
         }
     }
 
-    /// Writes one chunk. Nobody listening is no error.
+    /// Writes a chunk. Not an error if there are no readers.
     pub fn write(&mut self, sound: impl Into<Arc<Pcm>>) {
         let _unheard = self.ring.send(sound.into());
     }
 }
 
 impl BusReader {
-    /// The next chunk; `None` at the end of the stream. Nothing is lost when the future is dropped.
+    /// The next chunk; `None` at the end of the stream. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Arc<Pcm>> {
         loop {
             match self.ring.recv().await {
@@ -64,7 +63,7 @@ impl BusReader {
         }
     }
 
-    /// The next chunk if it is there.
+    /// The next chunk, if there is one.
     pub fn try_recv(&mut self) -> Result<Arc<Pcm>, Nothing> {
         loop {
             match self.ring.try_recv() {
@@ -76,7 +75,7 @@ impl BusReader {
         }
     }
 
-    /// Chunks that this reader has lost because it was slow.
+    /// Chunks that this reader has lost.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }

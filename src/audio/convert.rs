@@ -1,5 +1,5 @@
-//! From any format to any other as the sound comes: decode, mix down, stretch, resample, encode. What a provider
-//! cannot produce itself is made here of what it can. Whether somebody listens meanwhile decides which resampler does it:
+//! Streaming conversion between any two formats: decode, downmix, time-stretch, resample, encode. Used for what a
+//! provider cannot produce itself. The resampler depends on whether somebody is listening in real time:
 //! [`Converter::live`] or [`Converter::offline`].
 
 use bytes::{Bytes, BytesMut};
@@ -12,22 +12,21 @@ use super::pcm::Pcm;
 use super::resample::Resampler;
 use super::stretch::{Speed, SpeedError, Stretch};
 
-/// Why sound could not be converted.
+/// Why audio could not be converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// What came is not what was declared.
+    /// The input is not in the declared format.
     #[error("the sound cannot be decoded: {0}")]
     Decode(#[from] DecodeError),
-    /// What was asked for cannot be made.
+    /// The requested output cannot be produced.
     #[error("the sound cannot be encoded: {0}")]
     Encode(#[from] EncodeError),
-    /// A speed that cannot be had.
+    /// The speed is not possible.
     #[error(transparent)]
     Speed(#[from] SpeedError),
 }
 
-/// Converts one stream. Sound in two channels is mixed down on the way. It lasts as long as before,
-/// divided by the speed.
+/// Converts one stream. Stereo is mixed down to mono. The duration is divided by the speed.
 #[derive(Debug)]
 pub struct Converter {
     decoder: StreamDecoder,
@@ -35,7 +34,7 @@ pub struct Converter {
     encoder: StreamEncoder,
 }
 
-/// Everything between decoding and encoding. The rate of the source may only be known with its first sound.
+/// The stages between decoding and encoding. The rate of the source may only be known from its first audio.
 #[derive(Debug)]
 struct Shaper {
     resampling: Resampling,
@@ -52,7 +51,7 @@ struct Stages {
     stretched: Vec<i16>,
 }
 
-/// Which resampler is used.
+/// The resampler to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resampling {
     /// [`Resampler`].
@@ -92,15 +91,15 @@ impl RateConverter {
 }
 
 impl Converter {
-    /// A converter at the start of a stream that somebody follows in real time: less than 2 ms of it are held for a
-    /// change of rate. `speed` 2.0 halves the time without a change of pitch. Must be called in a runtime when the
-    /// target is MP3.
+    /// A converter for a stream that is listened to in real time: changing the rate delays it by less than 2 ms. A
+    /// `speed` of 2.0 halves the duration without changing the pitch. Must be called in a tokio runtime if the target
+    /// is MP3.
     pub fn live(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
         Self::new(from, to, speed, Resampling::Live)
     }
 
-    /// The same for sound that nobody follows in real time: the rate is changed by [`super::offline`], which holds more
-    /// and takes longer.
+    /// The same for audio that nobody listens to in real time: the rate is changed by [`super::offline`], which has a
+    /// longer delay and takes more time.
     pub fn offline(from: AudioFormat, to: AudioFormat, speed: f64) -> Result<Self, ConvertError> {
         Self::new(from, to, speed, Resampling::Offline)
     }
@@ -123,7 +122,7 @@ impl Converter {
         })
     }
 
-    /// Converts more bytes and returns what is ready.
+    /// Converts bytes and returns what is ready.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<Bytes, ConvertError> {
         let mut shaped = Vec::new();
         self.shaper.shape(self.decoder.push(bytes), &mut shaped)?;
@@ -144,7 +143,7 @@ impl Converter {
 }
 
 impl Shaper {
-    /// Appends to `shaped` what the chunks are in one channel, at the target's rate and speed.
+    /// Appends the chunks to `shaped`, as mono at the target's rate and speed.
     fn shape(&mut self, chunks: Chunks<'_>, shaped: &mut Vec<i16>) -> Result<(), ConvertError> {
         for chunk in chunks {
             let chunk = chunk?.into_mono();
@@ -156,7 +155,8 @@ impl Shaper {
         Ok(())
     }
 
-    /// The stages for sound at this rate. A stream that changes its rate (chained files) is finished and begun anew.
+    /// The stages for audio of this rate. If the rate changes (chained files), the old stages are flushed and new ones
+    /// created.
     fn stages_for(&mut self, rate: SampleRate, shaped: &mut Vec<i16>) -> &mut Stages {
         if self
             .stages

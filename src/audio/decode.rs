@@ -1,6 +1,6 @@
-//! Bytes into sound. [`StreamDecoder`] decodes what comes over a wire, in the format that was declared, as it comes;
-//! [`FileDecoder`] decodes whole files of any format that we know, found by their content. Both give sound in chunks
-//! and hold little; converting it to another rate is the resampler's work.
+//! Decoding. [`StreamDecoder`] decodes a stream in a declared format as it arrives; [`FileDecoder`] decodes whole files
+//! of any supported format, detected by content. Both produce audio in chunks and buffer little; resampling is left to
+//! the resampler.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,16 +17,16 @@ use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
-use super::companding::Law;
 use super::format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
+use super::g711::Law;
 use super::linear16;
-use super::mpeg::{Mp3Decoder, Mp3Error};
+use super::mp3_decoder::{Mp3Decoder, Mp3Error};
 use super::ogg::{self, OggError, OggItem, OggOpusReader, OggPacket, OpusHead};
 use super::opus::{self, OpusDecoder, OpusError};
 use super::pcm::Pcm;
 use super::wav::{WavError, WavFormat, WavReader, whole_frames};
 
-/// Why bytes did not become sound.
+/// Why bytes could not be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// An Opus packet.
@@ -41,30 +41,31 @@ pub enum DecodeError {
     /// An MP3 stream.
     #[error(transparent)]
     Mp3(#[from] Mp3Error),
-    /// A rate that the server does not handle.
+    /// The sample rate is not supported.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A file whose content is none of the formats that we know.
+    /// The file is in none of the supported formats.
     #[error("the file is neither WAV, MP3, FLAC nor Ogg/Opus: {0}")]
     Unrecognised(#[source] SymphoniaError),
-    /// A file that holds no sound.
+    /// The file contains no audio.
     #[error("there is no sound in the file")]
     NoSound,
-    /// A file that is damaged beyond use.
+    /// The file is too damaged.
     #[error("the file cannot be decoded: {0}")]
     File(#[source] SymphoniaError),
-    /// A file that cannot be read.
+    /// The file cannot be read.
     #[error("the file cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A file of more sound than allowed.
+    /// The file is longer than allowed.
     #[error("the file is longer than the {} s that are allowed", .0.as_secs())]
     TooLong(Duration),
 }
 
-/// Decodes one stream in a declared format: bytes in any chunking, except bare Opus, where one push is one packet.
+/// Decodes one stream in a declared format. Bytes may be pushed in any chunks, except that for bare Opus one push is
+/// one packet.
 ///
-/// A header wins over what was declared: [`Self::layout`] says what the sound really is. After an error in a stream
-/// with a header nothing more comes; a bare Opus packet that is damaged costs only itself.
+/// A header takes precedence over the declared format: [`Self::layout`] tells the actual one. After an error in a
+/// stream with a header nothing more is decoded; for bare Opus, a damaged packet costs only itself.
 #[derive(Debug)]
 pub struct StreamDecoder {
     decoder: Decoder,
@@ -85,12 +86,12 @@ enum Decoder {
     OggOpus(OggOpusDecoder),
     Opus(OpusDecoder),
     Mp3(Mp3Decoder),
-    /// An error was reported; what comes now has no meaning.
+    /// An error has been reported; further input is meaningless.
     Failed,
 }
 
 impl StreamDecoder {
-    /// A decoder at the start of a stream. Opus is decoded at the declared rate where Opus has it, else at 48 kHz.
+    /// A decoder at the start of a stream. Opus is decoded at the declared rate if Opus supports it, else at 48 kHz.
     pub fn new(format: AudioFormat) -> Result<Self, DecodeError> {
         let layout = format.layout;
         let held = Vec::new();
@@ -114,7 +115,7 @@ impl StreamDecoder {
         Ok(Self { decoder })
     }
 
-    /// What the sound is: at once where there is no header, else once the header has come.
+    /// The layout of the audio: known at once if there is no header, else once the header has been read.
     pub fn layout(&self) -> Option<Layout> {
         match &self.decoder {
             Decoder::Linear16 { layout, .. } | Decoder::Companded { layout, .. } => Some(*layout),
@@ -126,8 +127,8 @@ impl StreamDecoder {
         }
     }
 
-    /// The sound in the next bytes, decoded while it is iterated over: a few bytes of Opus may be minutes of sound.
-    /// Iterate to the end before the next push.
+    /// The audio in the next bytes, decoded lazily: a few bytes of Opus may contain minutes. Iterate to the end before
+    /// the next push.
     pub fn push<'a>(&'a mut self, bytes: &'a [u8]) -> Chunks<'a> {
         match &mut self.decoder {
             Decoder::OggOpus(decoder) => decoder.reader.push(bytes),
@@ -142,7 +143,7 @@ impl StreamDecoder {
         }
     }
 
-    /// The sound that waited for the end. A stream that was cut off is no error once its sound had begun.
+    /// The audio held back until the end. A truncated stream is not an error once its audio has begun.
     pub fn finish(&mut self) -> Chunks<'_> {
         if let Decoder::Mp3(decoder) = &mut self.decoder {
             decoder.end();
@@ -156,7 +157,7 @@ impl StreamDecoder {
     }
 }
 
-/// The rate to decode Opus at.
+/// The rate at which to decode Opus.
 const fn opus_rate(declared: SampleRate) -> SampleRate {
     if opus::has_rate(declared) {
         declared
@@ -165,14 +166,14 @@ const fn opus_rate(declared: SampleRate) -> SampleRate {
     }
 }
 
-/// Chunks of sound as they are decoded.
+/// An iterator over chunks of decoded audio.
 #[derive(Debug)]
 #[must_use = "nothing is decoded before it is iterated over"]
 pub struct Chunks<'a> {
     decoder: &'a mut Decoder,
-    /// What was pushed, for the formats that need no buffer.
+    /// The bytes pushed, for formats that need no buffer.
     bytes: Option<&'a [u8]>,
-    /// The packet of bare Opus that was decoded.
+    /// The bare Opus packet that was decoded.
     packet: Option<&'a [u8]>,
     ended: bool,
 }
@@ -195,7 +196,7 @@ impl Iterator for Chunks<'_> {
 }
 
 impl Chunks<'_> {
-    /// The Opus packet that the newest chunk was decoded from, if it was.
+    /// The Opus packet from which the last chunk was decoded, if it was.
     pub fn packet(&self) -> Option<&[u8]> {
         match &*self.decoder {
             Decoder::OggOpus(decoder) => Some(&decoder.packet),
@@ -252,7 +253,7 @@ fn some(sound: Pcm) -> Option<Pcm> {
     (!sound.is_empty()).then_some(sound)
 }
 
-/// The sound that a reader gave, if any.
+/// The audio returned by a reader, if any.
 fn wav_sound(reader: &WavReader, samples: Vec<i16>) -> Option<Pcm> {
     let format = reader.format()?;
     some(mix_down(samples, format.channels().into(), format.rate()))
@@ -265,7 +266,7 @@ fn wav_layout(format: WavFormat) -> Layout {
     )
 }
 
-/// What is left of a number of channels.
+/// What remains of a number of channels.
 const fn channels_after_mixing(channels: usize) -> Channels {
     match channels {
         2 => Channels::Stereo,
@@ -273,7 +274,7 @@ const fn channels_after_mixing(channels: usize) -> Channels {
     }
 }
 
-/// Sound of any number of channels in one or two: more than two become their mean.
+/// Audio of any number of channels as mono or stereo: more than two channels are averaged.
 fn mix_down(samples: Vec<i16>, channels: usize, rate: SampleRate) -> Pcm {
     let layout = Layout::new(rate, channels_after_mixing(channels));
     if channels <= 2 {
@@ -286,12 +287,12 @@ fn mix_down(samples: Vec<i16>, channels: usize, rate: SampleRate) -> Pcm {
     Pcm::new(layout, mixed.collect())
 }
 
-/// Ogg/Opus to sound, for streams and files alike.
+/// Ogg/Opus decoding, for streams and files.
 #[derive(Debug)]
 struct OggOpusDecoder {
     reader: OggOpusReader,
     rate: SampleRate,
-    /// Of the first head; chained streams are brought to its channels.
+    /// The channels of the first header; chained streams are converted to them.
     head: Option<OpusHead>,
     decoder: Option<OpusDecoder>,
     /// The newest packet.
@@ -340,8 +341,8 @@ impl OggOpusDecoder {
         let layout = decoder.layout();
         let mut samples = Vec::new();
         decoder.decode(&packet.data, &mut samples)?;
-        // Pre-skip and end are counted at 48 kHz; at lower rates a part of a frame is rounded the same way at both
-        // ends, so that the length stays right.
+        // Pre-skip and end are given at 48 kHz; at lower rates fractions of frames are rounded the same way at both
+        // ends, so that the length is right.
         let at = |clock: u32| {
             let frames = clock.div_ceil(opus::CLOCK_HZ / layout.rate.hz());
             (frames as usize * layout.channels.count()).min(samples.len())
@@ -353,14 +354,14 @@ impl OggOpusDecoder {
     }
 }
 
-/// What a file may cost.
+/// Limits of decoding a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// The most sound that is decoded.
+    /// The maximum duration decoded.
     pub duration: Duration,
 }
 
-/// Decodes a file, chunk by chunk. A file that is cut off gives what was there and ends; damaged packets are left out.
+/// Decodes a file chunk by chunk. A truncated file yields what is there; damaged packets are skipped.
 pub struct FileDecoder {
     source: Source,
     layout: Layout,
@@ -374,7 +375,7 @@ enum Source {
     Wav {
         file: Box<dyn ReadSeek>,
         reader: Box<WavReader>,
-        /// What was decoded with the header.
+        /// What was decoded along with the header.
         first: Vec<i16>,
     },
     OggOpus {
@@ -429,13 +430,13 @@ impl fmt::Debug for FileDecoder {
     }
 }
 
-/// Bytes read at once, and how much of a file is searched for its first sound and its last page.
+/// The read size, and how much of a file is searched for its first audio and for its last page.
 const READ: usize = 16 * 1024;
 const TAIL: u64 = 128 * 1024;
 
 impl FileDecoder {
-    /// Opens a file of WAV, MP3, FLAC or Ogg/Opus and reads as far as its first sound. This and the iteration block
-    /// on the file.
+    /// Opens a WAV, MP3, FLAC or Ogg/Opus file and reads up to its first audio. Opening and iterating block on the
+    /// file.
     pub fn open(
         mut file: impl Read + Seek + Send + Sync + 'static,
         limits: FileLimits,
@@ -460,12 +461,12 @@ impl FileDecoder {
         })
     }
 
-    /// What the sound is.
+    /// The layout of the audio.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// How long all of it lasts, where the file says so; for MP3 without a tag an estimate.
+    /// The total duration, if the file tells; for MP3 without a tag an estimate.
     pub const fn duration(&self) -> Option<Duration> {
         self.duration
     }
@@ -508,7 +509,7 @@ impl Iterator for FileDecoder {
     }
 }
 
-/// A decoder at the start of its sound, what the sound is, and how long.
+/// A decoder at the start of the audio, its layout, and its duration.
 type Opened = (Source, Layout, Option<Duration>);
 
 fn open_wav(mut file: Box<dyn ReadSeek>) -> Result<Opened, DecodeError> {
@@ -535,7 +536,7 @@ fn open_wav(mut file: Box<dyn ReadSeek>) -> Result<Opened, DecodeError> {
     Ok((source, wav_layout(format), duration))
 }
 
-/// Reads on and decodes; whether there was more to read.
+/// Reads and decodes more; whether there was more to read.
 fn read_wav(
     file: &mut impl Read,
     reader: &mut WavReader,
@@ -606,7 +607,7 @@ fn next_of_ogg_opus(
             Ok(Some(sound)) => return Ok(Some(sound)),
             Ok(None) if read_more(file, &mut decoder.reader)? => {}
             Ok(None) => return Ok(None),
-            // One packet is damaged; the next may be whole.
+            // A packet is damaged; the next one may be intact.
             Err(DecodeError::Opus(_) | DecodeError::Ogg(OggError::Packet(_))) => {}
             Err(error) => return Err(error),
         }
@@ -614,7 +615,7 @@ fn next_of_ogg_opus(
 }
 
 fn open_with_symphonia(file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, DecodeError> {
-    /// Pictures and lyrics are not for us; tags are skipped, not kept.
+    /// Pictures and lyrics are of no use; tags are skipped, not stored.
     const KEPT_METADATA: Limit = Limit::Maximum(64 * 1024);
     let file = Box::new(KnownLength { file, len });
     let stream = MediaSourceStream::new(file, MediaSourceStreamOptions::default());
@@ -646,9 +647,9 @@ fn open_with_symphonia(file: Box<dyn ReadSeek>, len: u64) -> Result<Opened, Deco
     Ok((source, layout, duration))
 }
 
-/// What the file says, unless that cannot be true: programs that stream write lengths that they cannot know.
+/// The duration that the file claims, unless it cannot be true: programs that stream write lengths they do not know.
 fn duration_of(track: &Track, rate: SampleRate, file_len: u64) -> Option<Duration> {
-    /// No codec of ours packs more frames than this into a byte for any length of time.
+    /// None of the supported codecs packs more frames than this into a byte over any length of time.
     const MAX_FRAMES_PER_BYTE: u64 = 600;
     let frames = track.num_frames?;
     (frames <= file_len.saturating_mul(MAX_FRAMES_PER_BYTE))
@@ -666,7 +667,7 @@ fn next_of_symphonia(
             Ok(Some(packet)) if packet.track_id == track => packet,
             Ok(Some(_)) => continue,
             Ok(None) => return Ok(None),
-            // The end of a file that is cut off, or whose header promised more than there is.
+            // The end of a truncated file, or of one whose header promised too much.
             Err(SymphoniaError::IoError(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Ok(None);
             }
@@ -675,7 +676,7 @@ fn next_of_symphonia(
         };
         let buffer = match decoder.decode(&packet) {
             Ok(buffer) => buffer,
-            // Only this packet is damaged, says symphonia.
+            // According to symphonia only this packet is damaged.
             Err(SymphoniaError::DecodeError(_) | SymphoniaError::IoError(_)) => continue,
             Err(error) => return Err(DecodeError::File(error)),
         };

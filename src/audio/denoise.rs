@@ -1,9 +1,8 @@
-//! Noise suppression: speech out of noise, for whoever listens to a microphone or a room. A small recurrent network
-//! (RNNoise, by `nnnoiseless`) weighs the bands of 10 ms frames at 48 kHz; here are the frames, the rates and the
-//! places of samples. Who wants it, and what is done with the result, is decided elsewhere.
+//! Noise suppression for microphones and rooms. A small recurrent network (RNNoise, by `nnnoiseless`) weights the
+//! frequency bands of 10 ms frames at 48 kHz; this module does the framing, resampling and alignment.
 //!
-//! The network answers a frame late. What comes out is moved back by that, so that every sample keeps its place: the
-//! whole output is as long as the whole input, and a word is where it was. It only comes up to [`Denoiser::HELD`] later.
+//! The network's output lags by a frame. The output is shifted back by that, so that every sample keeps its position:
+//! the output is as long as the input, and a word is where it was. It is only available up to [`Denoiser::HELD`] later.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,32 +12,31 @@ use nnnoiseless::DenoiseState;
 use super::pcm::saturate;
 use super::{Layout, Resampler, SampleRate};
 
-/// The rate that the network hears.
+/// The network's sample rate.
 const RATE: SampleRate = SampleRate::HZ_48000;
-/// What it hears at a time: 10 ms.
+/// The network's frame size: 10 ms.
 const FRAME: usize = DenoiseState::FRAME_SIZE;
 
-/// Suppresses the noise of one stream of mono sound. The output does not depend on how the input was cut into chunks.
+/// Suppresses noise in one mono stream. The output does not depend on how the input is divided into chunks.
 pub struct Denoiser {
     layout: Layout,
     raise: Resampler,
     network: Box<DenoiseState<'static>>,
     lower: Resampler,
-    /// What does not fill a frame yet, at the network's rate.
+    /// An incomplete frame, at the network's rate.
     rest: Vec<i16>,
-    /// Samples that the network was given, and those of its answers that were taken.
+    /// Samples given to the network, and samples taken of its output.
     heard: u64,
     answered: u64,
-    /// Frames that the network was given.
+    /// Frames given to the network.
     frames: u64,
 }
 
 impl Denoiser {
-    /// How much later than it went in sound comes out at most: a frame that has to fill, the one that the network
-    /// holds, and both resamplers.
+    /// The maximum delay: a frame to be filled, a frame held by the network, and both resamplers.
     pub const HELD: Duration = Duration::from_millis(28);
 
-    /// A denoiser of mono sound at this rate that has heard nothing yet.
+    /// A denoiser for mono audio at this rate.
     pub fn new(rate: SampleRate) -> Self {
         Self {
             layout: Layout::mono(rate),
@@ -52,32 +50,32 @@ impl Denoiser {
         }
     }
 
-    /// What goes in and comes out.
+    /// The layout of input and output.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Takes sound and appends to `output` what can be said of it.
+    /// Processes audio and appends to `output` what is ready.
     pub fn push(&mut self, input: &[i16], output: &mut Vec<i16>) {
         let mut raised = Vec::new();
         self.raise.push(input, &mut raised);
         self.answer(&raised, u64::MAX, output);
     }
 
-    /// The input has ended: appends what is still held, so that the whole output is as long as the whole input. The
-    /// denoiser is then as new.
+    /// Ends the input: appends what is still held, so that the output is as long as the input. The denoiser is then as
+    /// good as new.
     pub fn finish(&mut self, output: &mut Vec<i16>) {
         let mut raised = Vec::new();
         self.raise.finish(&mut raised);
         let all = self.heard + raised.len() as u64;
-        // Silence behind the end draws out what the network holds.
+        // Silence after the end flushes the network.
         raised.resize(raised.len() + 2 * FRAME, 0);
         self.answer(&raised, all, output);
         self.lower.finish(output);
         *self = Self::new(self.layout.rate);
     }
 
-    /// Gives the network sound, and takes its answers up to `until`.
+    /// Gives the network audio, and takes its output up to `until`.
     fn answer(&mut self, raised: &[i16], until: u64, output: &mut Vec<i16>) {
         self.heard += raised.len() as u64;
         let mut raised = raised;
@@ -86,7 +84,7 @@ impl Denoiser {
             raised = others;
             self.rest.extend_from_slice(taken);
             let frame = self.frame();
-            // The first answer is about what was before the first sample.
+            // The first output is about what was before the first sample.
             if self.frames > 1 {
                 let wanted = until.saturating_sub(self.answered).min(FRAME as u64);
                 self.lower.push(&frame[..wanted as usize], output);
@@ -96,7 +94,7 @@ impl Denoiser {
         self.rest.extend_from_slice(raised);
     }
 
-    /// What the network answers to the frame that is complete.
+    /// Processes the complete frame.
     fn frame(&mut self) -> [i16; FRAME] {
         let mut heard = [0.0; FRAME];
         let mut said = [0.0; FRAME];
@@ -123,7 +121,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Something like a voice: harmonics of a changing pitch, in syllables of a quarter second with pauses.
+    /// A synthetic voice: harmonics of a changing pitch, in syllables of a quarter second with pauses.
     fn voice(rate: SampleRate, seconds: f64) -> Vec<i16> {
         let hz = f64::from(rate.hz());
         let mut phase = 0.0;
@@ -159,7 +157,7 @@ mod tests {
             / sound.len() as f64
     }
 
-    /// The shift of `output` against `input`, in samples, at which they are most alike.
+    /// The shift of `output` against `input`, in samples, at which they correlate most.
     fn shift(input: &[i16], output: &[i16], most: i64) -> i64 {
         let alike = |shift: i64| -> f64 {
             let range = most as usize..input.len() - most as usize;
@@ -181,7 +179,7 @@ mod tests {
             assert_eq!(output.len(), sound.len(), "{hz} Hz");
             let most = i64::from(hz / 200);
             let shift = shift(&sound, &output, most);
-            // The network lets the pitch of a voice through with a little of its own phase.
+            // The network slightly changes the phase of a voice's pitch.
             assert!(shift.abs() <= i64::from(hz / 4_000), "{shift} at {hz} Hz");
         }
     }

@@ -1,51 +1,51 @@
-//! Sound into bytes, for every [`Encoding`]: what leaves over HTTP or a socket. The sound must already have the
-//! encoder's rate and channels; cutting, pacing and sending the result are the caller's work.
+//! Encoding into every [`Encoding`], for HTTP responses and sockets. The audio must already have the encoder's rate and
+//! channels; chunking, pacing and sending are left to the caller.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::companding::Law;
 use super::format::{AudioFormat, Encoding, FormatError, Layout, SampleRate};
+use super::g711::Law;
 use super::linear16;
-use super::mp3::Mp3Encoder;
+use super::mp3_encoder::Mp3Encoder;
 use super::ogg::{self, OggError, OggOpusWriter, OpusHead};
 use super::opus::{self, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings};
 use super::pcm::Pcm;
 use super::wav;
 use vivavoce_core::process::ProgramError;
 
-/// Why sound did not become bytes.
+/// Why audio could not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// A rate that the encoding does not have.
+    /// The encoding does not support the rate.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Sound of another rate or number of channels than the encoder was made for.
+    /// The audio has another layout than the encoder was created for.
     #[error("the encoder takes {expected}, not {got}")]
     Layout {
-        /// What it takes.
+        /// The encoder's layout.
         expected: Layout,
-        /// What came.
+        /// The layout of the audio.
         got: Layout,
     },
-    /// The Opus encoder.
+    /// The Opus encoder failed.
     #[error(transparent)]
     Opus(#[from] OpusError),
-    /// The Ogg writer.
+    /// The Ogg writer failed.
     #[error(transparent)]
     Ogg(#[from] OggError),
-    /// The MP3 encoder, a program.
+    /// The MP3 encoder, an external program, failed.
     #[error(transparent)]
     Mp3(#[from] ProgramError),
 }
 
-/// Bytes that are ready to leave; of bare Opus exactly one packet.
+/// Encoded bytes; for bare Opus exactly one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
     /// The bytes.
     pub data: Bytes,
-    /// How long the sound in them lasts when it is decoded; zero for a header.
+    /// The duration of the audio in them; zero for a header.
     pub duration: Duration,
 }
 
@@ -72,12 +72,12 @@ enum Encoder {
 }
 
 impl StreamEncoder {
-    /// An encoder at the start of a stream. MP3 starts the program `lame` and must be called within a tokio runtime.
+    /// An encoder at the start of a stream. MP3 starts the program `lame` and must be called in a tokio runtime.
     pub fn new(format: AudioFormat) -> Result<Self, EncodeError> {
         Self::with_pages(format, ogg::PAGE_TIME)
     }
 
-    /// The same for a listener who plays it as it comes: every Opus packet gets an Ogg page of its own.
+    /// The same for a listener who plays it as it arrives: every Opus packet gets an Ogg page of its own.
     pub fn live(format: AudioFormat) -> Result<Self, EncodeError> {
         Self::with_pages(format, FRAME)
     }
@@ -101,12 +101,12 @@ impl StreamEncoder {
         Ok(Self { layout, encoder })
     }
 
-    /// What sound it takes.
+    /// The layout it takes.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Encodes more sound and returns what is ready, in order. Only MP3 ever waits, a few seconds at most.
+    /// Encodes audio and returns what is ready, in order. Only MP3 ever waits, a few seconds at most.
     pub async fn push(&mut self, sound: &Pcm) -> Result<Vec<Encoded>, EncodeError> {
         if sound.layout() != self.layout {
             return Err(EncodeError::Layout {
@@ -155,7 +155,7 @@ impl StreamEncoder {
         Ok(ready)
     }
 
-    /// The rest of the stream: what waited for a whole frame, and the end. Nothing can be pushed afterwards.
+    /// The rest of the stream: an incomplete frame, and the end. Nothing can be pushed afterwards.
     pub async fn finish(&mut self) -> Result<Vec<Encoded>, EncodeError> {
         let mut ready = Vec::new();
         match &mut self.encoder {
@@ -203,7 +203,7 @@ fn give(ready: &mut Vec<Encoded>, data: Bytes, duration: Duration) {
     }
 }
 
-/// Of a stream whose length is not known; [`wav::patch_length`] writes it in where the stream is kept.
+/// A header for unknown length; [`wav::patch_length`] fills it in where the stream is stored.
 fn wav_header(layout: Layout) -> Bytes {
     Bytes::copy_from_slice(&wav::header(layout, None))
 }
@@ -213,7 +213,7 @@ fn clock_duration(frames: u64) -> Duration {
 }
 
 fn ogg_writer(encoder: &OpusEncoder, page_time: Duration) -> Result<OggOpusWriter, OggError> {
-    /// Tells streams of one file apart; ours has one, and equal sound shall be equal bytes.
+    /// The serial number distinguishes streams in one file; ours has one, and equal audio should give equal bytes.
     const SERIAL: u32 = 1;
     let head = OpusHead {
         channels: encoder.layout().channels,
@@ -224,7 +224,7 @@ fn ogg_writer(encoder: &OpusEncoder, page_time: Duration) -> Result<OggOpusWrite
     OggOpusWriter::new(head, ::opus::version(), &tags, SERIAL, page_time)
 }
 
-/// Pages that became complete in one go; nearly always none or one, which is not copied.
+/// Pages completed in one go; nearly always none or one, which is not copied.
 #[derive(Default)]
 struct Pages {
     first: Bytes,
@@ -252,15 +252,15 @@ impl Pages {
     }
 }
 
-/// Cuts sound into frames of Opus and encodes them.
+/// Cuts audio into Opus frames and encodes them.
 #[derive(Debug)]
 struct Framer {
     encoder: OpusEncoder,
-    /// A frame that is not complete yet.
+    /// An incomplete frame.
     held: Vec<i16>,
-    /// Frames (one sample per channel) that came in.
+    /// Frames (one sample per channel) received.
     frames: u64,
-    /// The same that went to the encoder, padding included.
+    /// Frames encoded, including padding.
     encoded: u64,
     packet: Box<[u8; MAX_FRAME_PACKET]>,
 }
@@ -306,7 +306,7 @@ impl Framer {
         Ok(())
     }
 
-    /// Encodes the last part of a frame, padded with silence, and as much silence as the decoder lags behind.
+    /// Encodes the last, incomplete frame, padded with silence, and as much silence as the decoder lags behind.
     fn finish(
         &mut self,
         mut packet: impl FnMut(&[u8]) -> Result<(), EncodeError>,
@@ -331,7 +331,7 @@ impl Framer {
         packet(&self.packet[..len])
     }
 
-    /// What came in, at 48 kHz.
+    /// The number of frames received, at 48 kHz.
     fn clock_frames(&self) -> u64 {
         self.frames * u64::from(opus::CLOCK_HZ / self.encoder.layout().rate.hz())
     }
@@ -354,7 +354,7 @@ mod tests {
         Pcm::new(layout, samples.collect())
     }
 
-    /// Everything that an encoder gives for `sound`, pushed in chunks of so many frames.
+    /// Everything an encoder returns for `sound`, pushed in chunks of this many frames.
     fn encode(format: AudioFormat, sound: &Pcm, chunk: usize) -> Vec<Encoded> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -424,7 +424,7 @@ mod tests {
         let format = format(Encoding::Opus, 16_000, Channels::Mono);
         let encoded = encode(format, &sound(format.layout, 16_000), 100);
         assert!(encoded.iter().all(|encoded| encoded.duration == FRAME));
-        // A second, and one packet for what the decoder lags behind.
+        // A second, and one packet for the decoder's delay.
         assert_eq!(encoded.len(), 51);
         assert_eq!(frames(&decode(format, &encoded)), 51 * 320);
     }

@@ -1,6 +1,6 @@
-//! What a piece of sound is: its rate, its channels, how its samples are written down, and how long it lasts.
-//! Every conversion between bytes, samples, frames and time happens here, so nobody else does untyped byte
-//! arithmetic. A *frame* is one sample per channel (the field's usual word); a *sample* is one number.
+//! The format of audio: sample rate, channels, encoding, duration. Every conversion between bytes, samples, frames and
+//! time is here, so that no other code does untyped byte arithmetic. A *frame* is one sample per channel; a *sample* is
+//! one number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,36 +8,36 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a format cannot be had.
+/// Why a format is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// A rate outside [`SampleRate::MIN`]`..=`[`SampleRate::MAX`].
     #[error("sample rate {0} Hz is outside {min}..={max} Hz", min = SampleRate::MIN.hz(), max = SampleRate::MAX.hz())]
     Rate(u64),
-    /// A rate that a file may have, but nothing on the wire.
+    /// A rate that is allowed in files, but not on the wire.
     #[error("sample rate {0} Hz is outside {min}..={max} Hz", min = SampleRate::MIN.hz(), max = SampleRate::MAX_WIRE.hz())]
     WireRate(u64),
     /// A channel count other than 1 or 2.
     #[error("{0} channels are not supported; use 1 or 2")]
     Channels(u64),
-    /// A name that is no encoding of ours.
+    /// The name of an unknown encoding.
     #[error(
         "unknown audio format {0:?}; use one of linear16, wav, mulaw, alaw, mp3, ogg_opus, opus"
     )]
     Encoding(String),
-    /// An encoding that cannot have this rate.
+    /// An encoding that does not support the rate.
     #[error("{encoding} cannot have a sample rate of {rate}; use {allowed}")]
     RateOfEncoding {
-        /// The encoding that was asked for.
+        /// The requested encoding.
         encoding: Encoding,
-        /// The rate that it cannot have.
+        /// The unsupported rate.
         rate: SampleRate,
-        /// The rates that it can have, for people.
+        /// The supported rates, for people.
         allowed: String,
     },
 }
 
-/// Samples per second and channel. Parsed once at the door, trusted inside.
+/// Samples per second and channel. Parsed once at the edge, trusted inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u32")]
 pub struct SampleRate(u32);
@@ -49,13 +49,13 @@ impl SampleRate {
     pub const MAX: Self = Self(192_000);
     /// The highest rate that a client may send or ask for.
     pub const MAX_WIRE: Self = Self(48_000);
-    /// Telephone band.
+    /// Narrowband telephony.
     pub const HZ_8000: Self = Self(8_000);
-    /// What most recognisers hear.
+    /// The rate of most recognisers.
     pub const HZ_16000: Self = Self(16_000);
-    /// What most synthesisers say, and our default output.
+    /// The rate of most synthesisers, and our default output rate.
     pub const HZ_24000: Self = Self(24_000);
-    /// The clock of Opus and of rooms.
+    /// The clock rate of Opus, and thereby of rooms.
     pub const HZ_48000: Self = Self(48_000);
 
     /// A rate from a number; anything outside [`Self::MIN`]`..=`[`Self::MAX`] is an error.
@@ -106,7 +106,7 @@ impl fmt::Display for SampleRate {
     }
 }
 
-/// One voice or two sides.
+/// Mono or stereo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub enum Channels {
@@ -143,13 +143,13 @@ impl From<Channels> for u64 {
     }
 }
 
-/// How samples are written down. The names are those of the wire (`audio_format`, `encoding`).
+/// The encoding of samples. The names are those of the wire (`audio_format`, `encoding`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
     /// Signed 16-bit little-endian PCM without a header.
     Linear16,
-    /// The same behind a RIFF header.
+    /// The same with a RIFF header.
     Wav,
     /// G.711 µ-law, one byte a sample.
     Mulaw,
@@ -201,7 +201,7 @@ impl Encoding {
         }
     }
 
-    /// The rate that leaves when none was asked for (protocol, section 2).
+    /// The default output rate (protocol, section 2).
     pub const fn default_rate(self) -> SampleRate {
         match self {
             Self::Mulaw | Self::Alaw => SampleRate::HZ_8000,
@@ -209,7 +209,7 @@ impl Encoding {
         }
     }
 
-    /// The rates that output may have; `None` stands for any rate of the wire.
+    /// The supported output rates; `None` means any rate allowed on the wire.
     pub const fn output_rates(self) -> Option<&'static [u32]> {
         match self {
             Self::Linear16 | Self::Wav | Self::Mulaw | Self::Alaw => None,
@@ -218,7 +218,7 @@ impl Encoding {
         }
     }
 
-    /// The output rate for a request: the default when `hz` is absent, an error when this encoding cannot have it.
+    /// The output rate for a request: the default if `hz` is absent, an error if this encoding does not support it.
     pub fn output_rate(self, hz: Option<u64>) -> Result<SampleRate, FormatError> {
         let Some(hz) = hz else {
             return Ok(self.default_rate());
@@ -259,17 +259,17 @@ impl FromStr for Encoding {
     }
 }
 
-/// Encoding, rate and channels together: what a stretch of bytes means.
+/// Encoding, rate and channels: what bytes mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AudioFormat {
-    /// How the samples are written down.
+    /// The encoding.
     pub encoding: Encoding,
-    /// Their rate and channels.
+    /// Rate and channels.
     pub layout: Layout,
 }
 
 impl AudioFormat {
-    /// One channel of `encoding` at `rate`: what speech is nearly always.
+    /// Mono of `encoding` at `rate`, as speech nearly always is.
     pub const fn mono(encoding: Encoding, rate: SampleRate) -> Self {
         Self {
             encoding,
@@ -284,7 +284,7 @@ impl fmt::Display for AudioFormat {
     }
 }
 
-/// Rate and channels of sound in memory.
+/// Rate and channels of audio in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Frames per second.

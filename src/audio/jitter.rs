@@ -1,16 +1,16 @@
-//! The jitter buffer of one received track: Opus packets come when the network lets them, sound leaves it 20 ms at a
-//! time. It waits no longer than the arrivals ask for, fills what is missing, and follows the publisher's clock without
-//! a click. Who asks for the sound and when, and what becomes of it, is left to others.
+//! The jitter buffer of a received track: Opus packets arrive when the network delivers them, audio leaves 20 ms at a
+//! time. It adds no more delay than the arrivals require, conceals what is missing, and follows the publisher's clock
+//! without clicks.
 //!
-//! Everything is reckoned in samples of 48 kHz: a packet's *transit* is when it arrived minus its timestamp, the
-//! *delay* of a sample is when it is handed out minus its timestamp. Packets are in time as long as the delay exceeds
-//! their transit, so the delay is kept near a target: the fastest transit, and on top of it the *depth* that the spread
-//! of the transits asks for. It is corrected where that is not heard: in silence between two talk spurts, or by a period
-//! of the voice taken out or put in. A publisher's clock that drifts moves all transits, the target with them, and is so
-//! corrected in the same way.
+//! All times are in samples at 48 kHz: a packet's *transit* is its arrival minus its timestamp, the *delay* of a sample
+//! is its playout minus its timestamp. Packets are in time as long as the delay exceeds their transit, so the delay is
+//! kept near a target: the fastest transit plus the *depth*, which depends on the spread of the transits. It is
+//! corrected where that is inaudible: in silence between talk spurts, or by removing or inserting a pitch period of the
+//! voice. When a publisher's clock drifts, all transits and thus the target move, and the drift is corrected in the
+//! same way.
 //!
-//! When nothing is there in time the sound is stretched, not skipped: a packet that comes a little late is still played
-//! in full. Words matter more than a few milliseconds, which are won back later.
+//! If a packet is not there in time, the audio is stretched, not skipped: a packet that arrives a little late is still
+//! played in full. Words matter more than a few milliseconds of delay, which are recovered later.
 
 mod arrivals;
 mod splice;
@@ -26,39 +26,39 @@ use super::opus::{OpusDecoder, OpusError, carries_redundancy, clock_frames};
 use super::pcm::energy;
 use arrivals::{Sequences, Transits};
 
-/// Samples that are handed out at a time: 20 ms.
+/// Samples per frame: 20 ms.
 pub const FRAME: usize = 960;
-/// The least depth. What is asked for in steps of 20 ms must be there 20 ms before; the rest is room for a correction to
-/// wait until it is not heard.
+/// The minimum depth. A 20 ms frame must be there 20 ms before; the rest gives a correction time to wait until it is
+/// inaudible.
 const SHALLOWEST: i64 = 24 * MS;
-/// The greatest depth that is aimed at; packets that are later still stretch the sound.
+/// The maximum target depth; packets that are later still stretch the audio.
 const DEEPEST: i64 = 200 * MS;
-/// The most sound that is kept. Of more the oldest is dropped.
+/// The maximum audio buffered. Beyond it the oldest is dropped.
 const CAPACITY: i64 = 1_000 * MS;
-/// The most packets that are kept: a second of the shortest, and what may surround it.
+/// The maximum number of packets buffered: a second of the shortest, plus some margin.
 const MOST_PACKETS: usize = 512;
 /// A millisecond.
 const MS: i64 = 48;
 /// libopus conceals in units of 2.5 ms.
 const UNIT: usize = 120;
-/// Sound that is made up is faded out from here …
+/// Concealment is faded out from here …
 const FADE_FROM: usize = 60 * MS as usize;
-/// … to here: after that it would be a drone, not a voice.
+/// … to here: after that it would sound like a drone, not like a voice.
 const FADE_TO: usize = 120 * MS as usize;
-/// The fade into a voice after silence, so that it does not click.
+/// The fade-in of a voice after silence, so that it does not click.
 const RISE: usize = UNIT;
-/// The fade from sound that was made up, and does not meet what follows, to a voice.
+/// The cross-fade from concealment to a voice that does not continue it.
 const JOINT: usize = 2 * UNIT;
-/// Beyond this a packet does not belong to those before it: the publisher has started anew.
+/// Beyond this a packet does not belong to the stream before it: the publisher has restarted.
 const STRANGE: i64 = 2_000 * MS;
-/// The same in numbers.
+/// The same in sequence numbers.
 const STRANGE_NUMBERS: u64 = 3_000;
-/// Share of lost packets from which on the buffer waits for the redundancy in the next one.
+/// Loss rate above which the buffer waits for the redundancy (FEC) in the next packet.
 const LOSSY: f32 = 0.01;
-/// Share of lost packets below which it no longer does.
+/// Loss rate below which it no longer does.
 const LOSSLESS: f32 = 0.003;
 
-/// A packet as it came.
+/// A received packet.
 #[derive(Debug, Clone)]
 pub struct Arrived {
     /// The RTP sequence number, extended so that it does not wrap.
@@ -69,49 +69,60 @@ pub struct Arrived {
     pub payload: Arc<[u8]>,
     /// When it arrived.
     pub at: Instant,
+    /// How loud its sender says it is, in −dBov: 0 is the loudest, 127 silence (RFC 6464).
+    pub level: Option<u8>,
 }
 
-/// What a frame is made of; of several the last of this list.
+/// A packet that is due, without its audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// As in [`Arrived`].
+    pub level: Option<u8>,
+    /// Whether it has no audio: only its first byte (DTX), and perhaps the number of its frames.
+    pub empty: bool,
+}
+
+/// The origin of a frame; if there are several, the last of this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heard {
-    /// Digital silence: nobody speaks, or nothing has come for longer than can be made up.
+    /// Digital silence: nobody speaks, or nothing has arrived for longer than can be concealed.
     Silence,
-    /// What the publisher sent.
+    /// Received audio.
     Voice,
-    /// A lost packet was replaced from the redundancy in the next one.
+    /// A lost packet was recovered from the redundancy (FEC) in the next one.
     Recovered,
-    /// Something was missing; the sound before it was continued.
+    /// Concealment: the preceding audio was continued.
     Concealed,
 }
 
-/// Counts since the beginning.
+/// Statistics since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JitterStats {
-    /// Packets, doubles not counted.
+    /// Packets received, excluding duplicates.
     pub received: u64,
-    /// Packets that came twice.
+    /// Duplicate packets.
     pub duplicates: u64,
-    /// Packets that never came.
+    /// Packets never received.
     pub lost: u64,
-    /// Packets that came after their place was filled.
+    /// Packets received after their playout.
     pub late: u64,
-    /// Packets dropped because too many waited.
+    /// Packets dropped because too many were buffered.
     pub overrun: u64,
     /// Packets that are not Opus.
     pub unreadable: u64,
-    /// Lost or late packets that were replaced from the redundancy in the next one.
+    /// Lost or late packets recovered from the redundancy in the next one.
     pub recovered: u64,
-    /// Sound that was made up for what was lost or late. The end of a talk spurt, where nothing was to come, is not in it.
+    /// Concealment of lost or late packets. Excludes the end of talk spurts, where no packets were due.
     pub concealed: Duration,
-    /// How many times a piece of sound was shortened.
+    /// How often audio was shortened.
     pub shortened: u64,
-    /// How many times a piece of sound was lengthened.
+    /// How often audio was lengthened.
     pub lengthened: u64,
-    /// How many times the publisher started anew.
+    /// How often the publisher restarted.
     pub restarts: u64,
-    /// How much later sound is handed out now than it could be without jitter.
+    /// How much later audio is played than would be necessary without jitter.
     pub depth: Duration,
-    /// The depth that is aimed at.
+    /// The target depth.
     pub target: Duration,
 }
 
@@ -122,51 +133,54 @@ struct Waiting {
     timestamp: i64,
     length: i64,
     payload: Arc<[u8]>,
+    level: Option<u8>,
 }
 
-/// What is to be decoded next.
+/// The next packet to decode.
 #[derive(Debug, Clone, Copy)]
 struct Next {
     sequence: u64,
     timestamp: i64,
 }
 
-/// See the module.
+/// The jitter buffer of one track.
 #[derive(Debug)]
 pub struct JitterBuffer {
     decoder: OpusDecoder,
-    /// Where time begins: at the first packet.
+    /// The origin of time: the first packet's arrival.
     epoch: Option<Instant>,
     /// By sequence number.
     waiting: VecDeque<Waiting>,
-    /// The newest timestamp that was seen, as it came and extended.
+    /// The newest timestamp, as received and extended.
     newest: Option<(u32, i64)>,
-    /// A packet that does not belong to those before it. A second one like it decides.
+    /// A packet that does not belong to the stream before it. A second one like it decides.
     stranger: Option<(Arrived, i64)>,
     next: Option<Next>,
-    /// Sound that was decoded and not handed out: less than a frame between two calls.
+    /// Decoded audio waiting for playout: less than a frame between two calls.
     ready: Vec<i16>,
-    /// What the end of it is.
+    /// The origin of its end.
     tail: Heard,
-    /// Samples made up since the last real one.
+    /// Samples concealed since the last received one.
     made_up: usize,
-    /// Those of them that stretched the sound: they stand for nothing yet.
+    /// Of these, the samples that stretch the audio: they do not stand for anything yet.
     stretched: i64,
-    /// Whether what comes next does not begin where the sound before it ends.
+    /// Whether the next audio does not continue the preceding one.
     disjoint: bool,
-    /// What the sound before it would go on with, to fade from; mostly empty.
+    /// The continuation of the preceding audio to cross-fade from; usually empty.
     before: Vec<i16>,
-    /// Those samples made up that are not silence, not counted yet: what they stand for is seen afterwards.
+    /// Concealed samples that are not silence and not counted yet: what they stand for is known later.
     uncounted: usize,
     transits: Transits,
     sequences: Sequences,
-    /// Share of packets that were missing when they were needed, of late.
+    /// The recent rate of packets missing at their playout.
     loss: f32,
-    /// How much longer to wait, so that there is time to recover what is lost from the packet after it.
+    /// Whether the audio is passed over: see [`JitterBuffer::skip`].
+    skipped: bool,
+    /// Additional delay, so that lost packets can be recovered from their successors.
     patience: i64,
-    /// The loudest of late, to know a pause by: root mean square.
+    /// The recent peak level (RMS), relative to which pauses are detected.
     loudest: f32,
-    /// Frames since the sound was last shortened.
+    /// Frames since the audio was last shortened.
     unchanged: u32,
     stats: JitterStats,
     concealed: u64,
@@ -192,6 +206,7 @@ impl JitterBuffer {
             transits: Transits::default(),
             sequences: Sequences::default(),
             loss: 0.0,
+            skipped: false,
             patience: 0,
             loudest: 0.0,
             unchanged: 0,
@@ -200,7 +215,7 @@ impl JitterBuffer {
         })
     }
 
-    /// Takes a packet, in whatever order they come.
+    /// Inserts a packet; any order is fine.
     pub fn push(&mut self, packet: Arrived) {
         let Ok(length) = clock_frames(&packet.payload) else {
             self.stats.unreadable += 1;
@@ -233,6 +248,7 @@ impl JitterBuffer {
             timestamp,
             length: i64::from(length),
             payload: packet.payload,
+            level: packet.level,
         };
         if self.next.is_some_and(|next| next.is_past(&packet)) {
             self.stats.late += 1;
@@ -246,10 +262,14 @@ impl JitterBuffer {
         self.drop_oldest();
     }
 
-    /// The next 20 ms, to be called once every 20 ms. `now` is when they are due rather than when the caller came round
-    /// to it: its own unpunctuality would be taken for the network's.
+    /// The next 20 ms, to be called every 20 ms. `now` is the nominal playout time, not the time of the call: the
+    /// caller's own jitter would otherwise be attributed to the network.
     pub fn pull(&mut self, now: Instant, frame: &mut [i16; FRAME]) -> Heard {
         let now = self.clock(now);
+        if std::mem::take(&mut self.skipped) {
+            // If this fails, the audio begins with a remainder of what was decoded before.
+            let _ = self.decoder.reset();
+        }
         let mut heard = Heard::Silence;
         if !self.ready.is_empty() {
             heard = self.tail;
@@ -265,7 +285,45 @@ impl JitterBuffer {
         heard
     }
 
-    /// The counts.
+    /// Instead of [`Self::pull`]: the next 20 ms are not wanted, and their packets are dropped without being decoded. The
+    /// audio that is pulled afterwards has the target delay.
+    pub fn skip(&mut self, now: Instant) {
+        let now = self.clock(now);
+        if !std::mem::replace(&mut self.skipped, true) {
+            self.ready.clear();
+            self.before.clear();
+            self.tail = Heard::Silence;
+            self.made_up = FADE_TO;
+            self.stretched = 0;
+            self.uncounted = 0;
+            self.disjoint = true;
+        }
+        let target = self.target();
+        // Also those that reach beyond: decoding one from its middle is impossible, and from its beginning too late.
+        let played = now + FRAME as i64 - target;
+        while let Some(first) = self.waiting.pop_front_if(|first| first.timestamp < played) {
+            self.next = Some(Next {
+                sequence: first.sequence.wrapping_add(1),
+                timestamp: first.timestamp + first.length,
+            });
+        }
+        self.stats.target = duration(target - self.transits.fastest().unwrap_or(0));
+        self.stats.depth = self.stats.target;
+    }
+
+    /// The next packet, if it is due within the next 20 ms.
+    pub fn due(&mut self, now: Instant) -> Option<Due> {
+        let now = self.clock(now);
+        let first = self.waiting.front()?;
+        let continues = !self.skipped && self.made_up < FADE_TO;
+        let due = self.delay(now, first.timestamp) + FRAME as i64 > self.target();
+        (continues || due).then_some(Due {
+            level: first.level,
+            empty: first.payload.len() <= 2,
+        })
+    }
+
+    /// The statistics.
     pub fn stats(&self) -> JitterStats {
         JitterStats {
             received: self.sequences.received(),
@@ -299,7 +357,7 @@ impl JitterBuffer {
         far || (transit - fastest).abs() > STRANGE
     }
 
-    /// Begins anew with the next packet; what was heard last is faded out.
+    /// Restarts with the next packet; the preceding audio is faded out.
     fn restart(&mut self) {
         self.stats.restarts += 1;
         self.waiting.clear();
@@ -327,13 +385,13 @@ impl JitterBuffer {
         }
     }
 
-    /// The delay that is aimed at.
+    /// The target delay.
     fn target(&self) -> i64 {
         let depth = self.transits.spread() + SHALLOWEST + self.patience;
         self.transits.fastest().unwrap_or(0) + depth.clamp(SHALLOWEST, DEEPEST)
     }
 
-    /// The delay with which what has this timestamp is handed out, if it comes after what is ready.
+    /// The playout delay of a timestamp, if it follows what is buffered.
     fn delay(&self, now: i64, timestamp: i64) -> i64 {
         now + self.ready.len() as i64 - timestamp
     }
@@ -356,7 +414,7 @@ impl JitterBuffer {
         let (sequence, timestamp) = (first.sequence, first.timestamp);
         let gap = match self.next {
             Some(next) if self.made_up < FADE_TO => timestamp - next.timestamp,
-            // It begins, or begins again: as late as is good for it.
+            // A start or restart: with the target delay.
             _ => return self.wait_for(now, timestamp),
         };
         if gap <= 0 {
@@ -369,12 +427,12 @@ impl JitterBuffer {
         self.bridge(now, gap)
     }
 
-    /// Samples that lack to a frame, in whole units.
+    /// Samples missing to a frame, in whole concealment units.
     fn missing(&self) -> usize {
         (FRAME.saturating_sub(self.ready.len())).next_multiple_of(UNIT)
     }
 
-    /// Between two talk spurts time can be left out or put in freely, so that the second has the delay aimed at.
+    /// Between talk spurts time can be removed or inserted freely, so that the second one has the target delay.
     fn wait_for(&mut self, now: i64, timestamp: i64) -> Heard {
         self.disjoint = true;
         let early = self.target() - self.delay(now, timestamp);
@@ -384,7 +442,7 @@ impl JitterBuffer {
         }
     }
 
-    /// Goes on through a gap left by lost packets.
+    /// Continues across a gap left by lost packets.
     fn bridge(&mut self, now: i64, gap: i64) -> Heard {
         let (Some(next), Some(first)) = (&mut self.next, self.waiting.front()) else {
             return self.decode();
@@ -395,7 +453,7 @@ impl JitterBuffer {
             0
         };
         if self.stretched > 0 {
-            // It was already bridged when nobody could know that it was lost. What can be recovered is, all the same.
+            // It was concealed before it was known to be lost. What can be recovered is recovered all the same.
             let bridged = self.stretched.min(gap - redundancy);
             next.timestamp += bridged;
             self.stretched = 0;
@@ -413,7 +471,7 @@ impl JitterBuffer {
         self.make_up(length)
     }
 
-    /// Appends the `gap` before a packet, from what it holds of it.
+    /// Appends the `gap` before a packet, from the packet's redundancy.
     fn recover(&mut self, following: &[u8], gap: i64) -> Heard {
         self.prolong();
         let start = self.ready.len();
@@ -468,7 +526,7 @@ impl JitterBuffer {
         }
     }
 
-    /// Real sound begins at `start` of what is ready.
+    /// Received audio begins at `start` of what is buffered.
     fn voiced(&mut self, start: usize) {
         if self.made_up >= FADE_TO {
             for (n, sample) in self.ready.iter_mut().skip(start).take(RISE).enumerate() {
@@ -486,12 +544,12 @@ impl JitterBuffer {
         self.stretched = 0;
     }
 
-    /// Prepares to fade into what does not begin where the sound before it ends.
+    /// Prepares a cross-fade to audio that does not continue what precedes it.
     fn prolong(&mut self) {
         self.before.clear();
         if self.disjoint && self.made_up < FADE_TO {
             let length = SampleRate::HZ_48000.duration_of(JOINT);
-            // Where it fails there is nothing to fade from.
+            // If this fails there is nothing to fade from.
             let _ = self.decoder.conceal(length, &mut self.before);
             let left = FADE_TO - self.made_up;
             for sample in &mut self.before {
@@ -500,14 +558,15 @@ impl JitterBuffer {
         }
     }
 
-    /// Appends `length` samples that nobody sent, at most a frame: what was heard before goes on, fading, then silence.
+    /// Appends `length` samples of concealment, at most a frame: the preceding audio continued and fading, then
+    /// silence.
     fn make_up(&mut self, length: usize) -> Heard {
         let length = length.clamp(1, FRAME);
         let start = self.ready.len();
         let silence = self.made_up >= FADE_TO;
         if !silence {
             let units = length.div_ceil(UNIT) as u32;
-            // Where it fails there is silence.
+            // If this fails the result is silence.
             let _ = self
                 .decoder
                 .conceal(units * Duration::from_micros(2_500), &mut self.ready);
@@ -525,13 +584,13 @@ impl JitterBuffer {
         Heard::Concealed
     }
 
-    /// Brings the delay nearer to the target where that is not heard; true when something was taken out.
+    /// Moves the delay towards the target where that is inaudible; true if something was removed.
     fn adapt(&mut self, now: i64) -> bool {
         let (Some(next), Some(fastest)) = (self.next, self.transits.fastest()) else {
             return false;
         };
         let (delay, target) = (self.delay(now, next.timestamp), self.target());
-        // While the sound is stretched nobody knows whether what is missing is late or lost.
+        // While the audio is stretched it is unknown whether what is missing is late or lost.
         if self.stretched == 0 {
             self.stats.depth = duration(delay - fastest);
         }
@@ -573,7 +632,7 @@ impl JitterBuffer {
 }
 
 impl Next {
-    /// Whether the place of a packet is filled.
+    /// Whether a packet is too late for its playout.
     const fn is_past(&self, packet: &Waiting) -> bool {
         packet.sequence < self.sequence || packet.timestamp + packet.length <= self.timestamp
     }

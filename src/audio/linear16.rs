@@ -1,15 +1,15 @@
-//! Samples as bytes: signed 16-bit little-endian PCM (`linear16`), the form in which sound travels most. Headers,
-//! rates and half frames are the callers' affair.
+//! Samples as bytes: signed 16-bit little-endian PCM (`linear16`). Headers, rates and incomplete frames are left to the
+//! callers.
 
 use bytes::Bytes;
 
-/// Appends the samples in `bytes`; a last odd byte is no sample and is left out.
+/// Appends the samples in `bytes`; an odd byte at the end is ignored.
 pub fn decode(bytes: &[u8], samples: &mut Vec<i16>) {
     let pairs = bytes.chunks_exact(2);
     samples.extend(pairs.map(|pair| i16::from_le_bytes([pair[0], pair[1]])));
 }
 
-/// The samples in `bytes`; a last odd byte is no sample and is left out.
+/// The samples in `bytes`; an odd byte at the end is ignored.
 pub fn samples(bytes: &[u8]) -> Vec<i16> {
     let mut samples = Vec::with_capacity(bytes.len() / 2);
     decode(bytes, &mut samples);

@@ -1,22 +1,22 @@
-//! Several mono sounds at once: each with a gain that may change along a straight line, the sum cut off at full scale.
-//! Who is heard when is decided by others; all sources of a mix have the same rate and are as long as the block.
+//! Mixing of mono sources, each with a gain that may change linearly over time; the sum is clipped at full scale. All
+//! sources of a mix have the same rate.
 
 use std::time::Duration;
 
 use super::format::SampleRate;
 use super::pcm::saturate;
 
-/// How long a fade lasts that should not be noticed as one and makes no click.
+/// The duration of a fade that is neither noticed as such nor clicks.
 pub const FADE: Duration = Duration::from_millis(30);
 
-/// A factor on the amplitude, 0 (silence) to [`Gain::MAX`]. Anything beyond is brought within; not-a-number is silence.
+/// An amplitude factor from 0 (silence) to [`Gain::MAX`]. Values outside are clamped; NaN is silence.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Gain(f32);
 
 impl Gain {
-    /// Nothing is heard.
+    /// Silence.
     pub const SILENCE: Self = Self(0.0);
-    /// The sound as it is.
+    /// Unchanged.
     pub const UNITY: Self = Self(1.0);
     /// Four times the amplitude, 12 dB.
     pub const MAX: Self = Self(4.0);
@@ -36,7 +36,7 @@ impl Gain {
     }
 }
 
-/// The gain of one source over time: constant, or on its way from one value to another.
+/// The gain of a source over time: constant, or moving from one value to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fader {
     from: f32,
@@ -48,7 +48,7 @@ pub struct Fader {
 }
 
 impl Fader {
-    /// A gain that stays.
+    /// A constant gain.
     pub const fn new(gain: Gain) -> Self {
         Self {
             from: gain.0,
@@ -58,7 +58,7 @@ impl Fader {
         }
     }
 
-    /// From the gain of this moment to another in a straight line over `time`; at once when that is nought.
+    /// Moves linearly from the current gain to another over `time`; at once if that is zero.
     pub fn fade_to(&mut self, gain: Gain, rate: SampleRate, time: Duration) {
         *self = Self {
             from: self.gain().0,
@@ -73,7 +73,7 @@ impl Fader {
         Gain(self.at(self.passed))
     }
 
-    /// Whether the gain no longer changes.
+    /// Whether the gain is constant.
     pub const fn is_settled(&self) -> bool {
         self.passed >= self.length
     }
@@ -86,7 +86,7 @@ impl Fader {
         }
     }
 
-    /// Calls `each` with the gain for every sample of `samples`, and moves on by as many.
+    /// Calls `each` with the gain of every sample, and advances.
     fn run(&mut self, samples: usize, mut each: impl FnMut(usize, f32)) {
         let fading = samples.min(self.length - self.passed);
         for sample in 0..fading {
@@ -98,7 +98,7 @@ impl Fader {
         }
     }
 
-    /// Applies the gain to a piece of sound in place.
+    /// Applies the gain in place.
     pub fn apply(&mut self, sound: &mut [i16]) {
         self.run(sound.len(), |sample, gain| {
             sound[sample] = saturate(f32::from(sound[sample]) * gain);
@@ -106,21 +106,21 @@ impl Fader {
     }
 }
 
-/// Adds up one block after another. Keeps its memory between blocks.
+/// Sums up one block after another, reusing its memory.
 #[derive(Debug, Default)]
 pub struct Mixer {
     sum: Vec<f32>,
 }
 
 impl Mixer {
-    /// Begins a block of so many samples with silence.
+    /// Begins a block of `length` silent samples.
     pub fn begin(&mut self, samples: usize) {
         self.sum.clear();
         self.sum.resize(samples, 0.0);
     }
 
-    /// Adds a source. One that is shorter than the block is silent for the rest of it, of one that is longer the rest
-    /// is not heard; the fader moves on by the length of the block.
+    /// Adds a source. A shorter source is padded with silence, the excess of a longer one is ignored; the fader
+    /// advances by the length of the block.
     pub fn add(&mut self, source: &[i16], fader: &mut Fader) {
         let heard = source.len().min(self.sum.len());
         let (sum, source) = (&mut self.sum[..heard], &source[..heard]);
@@ -130,7 +130,7 @@ impl Mixer {
         fader.run(self.sum.len() - heard, |_, _| {});
     }
 
-    /// Ends the block: appends the sum, cut off at full scale.
+    /// Ends the block: appends the sum, clipped at full scale.
     pub fn finish(&mut self, output: &mut Vec<i16>) {
         output.extend(self.sum.drain(..).map(saturate));
     }

@@ -1,13 +1,13 @@
-//! From one sample rate to another where nobody listens yet: clips, files, speech that is made to be kept. Any pair of
-//! rates, one or two channels; the length is exact and the sound stays where it was in time.
+//! Sample rate conversion of audio that nobody listens to in real time: clips, files, cached speech. Any pair of rates,
+//! mono or stereo; the length is exact and the audio keeps its position in time.
 //!
-//! There are two resamplers because there are two tasks. This one is [rubato](https://docs.rs/rubato), a well-kept
-//! library, and the first choice. The other, [`super::resample`], is our own and for live sound: it holds less than
-//! 2 ms where this one collects [`BLOCK_FRAMES`], takes a quarter of the time, and shares its filters between streams
-//! where rubato computes a table for each (`benches/RESULTS.md`, "Resamplers side by side").
+//! There are two resamplers because there are two tasks. This one is [rubato](https://docs.rs/rubato), a
+//! well-maintained library, and the first choice. The other, [`super::resample`], is our own, for live audio: it delays
+//! by less than 2 ms where this one collects [`BLOCK_FRAMES`], takes a quarter of the time, and shares its filters
+//! between streams where rubato computes a table for each (`benches/RESULTS.md`, "Resamplers side by side").
 //!
-//! The filter is the one that was measured there: it passes everything to 0.40 of the lower rate (0.1 dB down there)
-//! and nothing from 0.60 of it (93 dB down).
+//! The filter is the one measured there: its passband ends at 0.40 of the lower rate (−0.1 dB), its stopband begins at
+//! 0.60 (−93 dB).
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{
@@ -19,37 +19,37 @@ use super::format::{Layout, SampleRate};
 use super::pcm::{Pcm, saturate};
 use super::resample::{Ratio, frames_for};
 
-/// Length of the filter in frames of the lower rate: the shortest that meets the demands on the live resampler with one
-/// of rubato's windows.
+/// The length of the filter in frames of the lower rate: the shortest that meets the requirements of the live resampler
+/// with one of rubato's windows.
 const SPAN: f64 = 32.0;
-/// rubato makes the length a multiple of this.
+/// rubato rounds the length up to a multiple of this.
 const SPAN_STEP: usize = 8;
-/// Where the filter is 6 dB down, in parts of half the lower rate.
+/// The −6 dB point of the filter, as a fraction of half the lower rate.
 const CUTOFF: f32 = 0.95;
-/// With both parts of the ratio up to this, each position between two input frames has a row of its own. The largest
-/// part of a standard pair is 640 (22.05 to 32 kHz).
+/// If both parts of the ratio are at most this, each position between two input frames has a row of its own. The
+/// largest part of a standard pair is 640 (22.05 to 32 kHz).
 const EXACT_PART: u32 = 640;
 /// Rows per frame of the lower rate otherwise, with cubic interpolation between them: an error below −100 dB.
 const INTERPOLATED_ROWS: f64 = 64.0;
-/// rubato is given this many frames at a time, so the output does not depend on how the input was cut, and memory does
-/// not grow with it. 10 ms at 24 kHz.
+/// rubato gets this many frames at a time, so that the output does not depend on how the input is divided, nor memory
+/// on chunk sizes. 10 ms at 24 kHz.
 const BLOCK_FRAMES: usize = 256;
 
-/// Changes the rate of a whole sound, which may come in chunks.
+/// Converts the rate of a finite stream, which may arrive in chunks.
 #[derive(Debug)]
 pub struct OfflineResampler {
     from: Layout,
     to: SampleRate,
-    /// Frames taken since the start.
+    /// Frames received since the start.
     accepted: u64,
-    /// Frames given since the start.
+    /// Frames returned since the start.
     delivered: u64,
     /// `None` when both rates are the same.
     engine: Option<Engine>,
 }
 
 impl OfflineResampler {
-    /// From sound laid out as `from` to the same channels at `to`. Computes a filter: up to a millisecond.
+    /// Converts from layout `from` to the same channels at `to`. Computing the filter takes up to a millisecond.
     pub fn new(from: Layout, to: SampleRate) -> Self {
         Self {
             from,
@@ -61,18 +61,17 @@ impl OfflineResampler {
         }
     }
 
-    /// What goes in.
+    /// The layout of the input.
     pub const fn input_layout(&self) -> Layout {
         self.from
     }
 
-    /// What comes out.
+    /// The layout of the output.
     pub const fn output_layout(&self) -> Layout {
         Layout::new(self.to, self.from.channels)
     }
 
-    /// Takes interleaved samples and appends to `output` what is ready. A trailing partial frame is dropped, as
-    /// everywhere.
+    /// Takes interleaved samples and appends to `output` what is ready. An incomplete frame at the end is dropped.
     pub fn push(&mut self, input: &[i16], output: &mut Vec<i16>) {
         let channels = self.from.channels.count();
         let frames = input.len() / channels;
@@ -86,26 +85,26 @@ impl OfflineResampler {
         self.delivered += ((output.len() - before) / channels) as u64;
     }
 
-    /// The input has ended: appends the sound still held, so that the whole output has [`Self::frames_for`] the whole
-    /// input. The resampler is then as new.
+    /// Ends the input: appends the remaining audio, so that the output has [`Self::frames_for`] the whole input. The
+    /// resampler is then as good as new.
     pub fn finish(&mut self, output: &mut Vec<i16>) {
         let owed = self
             .frames_for(self.accepted)
             .saturating_sub(self.delivered);
         if let Some(engine) = &mut self.engine {
-            // No more than a block and a filter hold, so it fits.
+            // At most a block and the length of the filter, so it fits.
             engine.finish(owed as usize, output);
         }
         self.accepted = 0;
         self.delivered = 0;
     }
 
-    /// How many frames come out, in the end, for so many that go in: the same time, rounded to the nearest frame.
+    /// The number of output frames for this many input frames: the same duration, rounded to the nearest frame.
     pub fn frames_for(&self, input_frames: u64) -> u64 {
         frames_for(input_frames, self.from.rate, self.to)
     }
 
-    /// A whole piece of sound at another rate.
+    /// Converts a whole piece of audio.
     pub fn convert(sound: Pcm, to: SampleRate) -> Pcm {
         if sound.rate() == to {
             return sound;
@@ -119,20 +118,20 @@ impl OfflineResampler {
     }
 }
 
-/// rubato, and what its interface leaves to its callers: whole blocks, and the delay of the filter.
+/// rubato, plus what its interface leaves to the caller: whole blocks, and compensating the filter's delay.
 #[derive(Debug)]
 struct Engine {
-    /// `None` if rubato refused the parameters, which it does for none that two rates can make; then there is silence.
+    /// `None` if rubato rejected the parameters, which no two rates can cause; then the output is silence.
     rubato: Option<Async<f32>>,
     channels: usize,
     alignment: Alignment,
-    /// Whether the silence in front has gone in.
+    /// Whether the leading silence has been pushed.
     begun: bool,
-    /// Output samples yet to be dropped.
+    /// Output samples still to be dropped.
     drop: usize,
-    /// Interleaved samples, less than a block of them between two calls.
+    /// Interleaved samples, less than a block between two calls.
     block: Vec<f32>,
-    /// What rubato wrote last.
+    /// rubato's last output.
     converted: Vec<f32>,
 }
 
@@ -142,7 +141,7 @@ impl Engine {
         let (rows, interpolation) = if ratio.up.max(ratio.down) <= EXACT_PART {
             (ratio.up, SincInterpolationType::Nearest)
         } else {
-            // A power of two: rubato multiplies positions with it in two places, which must round alike.
+            // A power of two: rubato multiplies positions by it in two places, which must round alike.
             let rows = (INTERPOLATED_ROWS * ratio.band()).ceil() as u32;
             (rows.next_power_of_two(), SincInterpolationType::Cubic)
         };
@@ -180,14 +179,14 @@ impl Engine {
         self.take(input, output);
     }
 
-    /// Puts the silence in front that makes an output frame lie on the first input frame.
+    /// Pushes the leading silence that aligns an output frame with the first input frame.
     fn begin(&mut self, output: &mut Vec<i16>) {
         self.begun = true;
         self.drop = self.alignment.dropped * self.channels;
         let mut silence = self.alignment.silence * self.channels;
         while silence > 0 {
             let piece = silence.min(BLOCK_FRAMES);
-            // All that comes of it is dropped.
+            // All output for it is dropped.
             self.take(&[0; BLOCK_FRAMES][..piece], output);
             silence -= piece;
         }
@@ -206,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// Appends what the block, which is whole, brings; `None` if rubato failed, which it does for no block.
+    /// Appends the output for a whole block; `None` if rubato failed, which no block can cause.
     fn convert(&mut self, output: &mut Vec<i16>) -> Option<()> {
         let rubato = self.rubato.as_mut()?;
         let frames = rubato.output_frames_next();
@@ -224,7 +223,7 @@ impl Engine {
         Some(())
     }
 
-    /// Appends the last `owed` frames, over silence, and starts again.
+    /// Appends the last `owed` frames, followed by silence, and restarts.
     fn finish(&mut self, owed: usize, output: &mut Vec<i16>) {
         let end = output.len() + owed * self.channels;
         while output.len() < end {
@@ -242,8 +241,8 @@ impl Engine {
     }
 }
 
-/// What goes in before the sound, and what is dropped of the output for it, so that the first output frame that is
-/// left lies on the first frame of the sound.
+/// The silence pushed before the audio, and how much output to drop for it, so that the first remaining output frame is
+/// aligned with the first input frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Alignment {
     /// Input frames.
@@ -253,12 +252,12 @@ struct Alignment {
 }
 
 impl Alignment {
-    /// rubato's output frame `n` lies `(n + 1) * down / up + 1 / rows` input frames behind a point half a filter before
-    /// the input: behind `silence` frames for which that is a whole number. With a row for each position there are such;
-    /// otherwise those are taken for which it comes closest, to less than a hundredth of a frame.
+    /// rubato's output frame `n` is `(n + 1) * down / up + 1 / rows` input frames after a point half a filter before
+    /// the input. So the leading silence is chosen such that this is a whole number of frames for some `n`. With a row
+    /// for each position this is exact; otherwise the closest is chosen, within a hundredth of a frame.
     fn new(ratio: Ratio, length: usize, rows: u32) -> Self {
         let (up, down, rows) = (u64::from(ratio.up), u64::from(ratio.down), u64::from(rows));
-        // In parts of `up * rows` of an input frame.
+        // In units of 1 / (`up * rows`) of an input frame.
         let step = down * rows;
         let place = |silence: u64| (silence + length as u64 / 2) * up * rows - up;
         let off = |silence: &u64| {
@@ -280,10 +279,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::format::Channels;
+    use super::super::test_signals::{
+        any_rate, level, pulse, rate, rms, rounded, square_wave, standard_pairs, time_of_pulse,
+        tone,
+    };
     use super::*;
     use crate::Resampler;
 
-    const STANDARD: [u32; 7] = [8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000];
     /// Few to many positions, rows for all and between rows, up and down.
     const ODD: [(u32, u32); 8] = [
         (11_025, 48_000),
@@ -295,17 +297,8 @@ mod tests {
         (191_999, 8_000),
         (44_100, 44_101),
     ];
-    const AMPLITUDE: f64 = 29_500.0;
-
-    fn rate(hz: u32) -> SampleRate {
-        SampleRate::new(hz).unwrap()
-    }
-
     fn pairs() -> impl Iterator<Item = (u32, u32)> {
-        let all = STANDARD.into_iter();
-        all.flat_map(|from| STANDARD.map(|to| (from, to)))
-            .filter(|(from, to)| from != to)
-            .chain(ODD)
+        standard_pairs().chain(ODD)
     }
 
     fn convert_mono(from: u32, to: u32, input: &[i16]) -> Vec<i16> {
@@ -313,26 +306,11 @@ mod tests {
         OfflineResampler::convert(sound, rate(to)).into_samples()
     }
 
-    fn tone(hz: f64, rate: u32, frames: u32) -> Vec<f64> {
-        (0..frames)
-            .map(|n| AMPLITUDE * (TAU * hz * f64::from(n) / f64::from(rate)).sin())
-            .collect()
-    }
-
-    fn rounded(signal: &[f64]) -> Vec<i16> {
-        signal.iter().map(|x| x.round() as i16).collect()
-    }
-
-    fn rms(signal: impl ExactSizeIterator<Item = f64>) -> f64 {
-        let count = signal.len() as f64;
-        (signal.map(|x| x * x).sum::<f64>() / count).sqrt()
-    }
-
     /// How far the middle of a tone is below it, in decibels, after `expected` was taken off.
     fn below(output: &[i16], expected: impl Fn(usize) -> f64) -> f64 {
         let middle = output.len() / 4..output.len() * 3 / 4;
         let rest = rms(middle.map(|n| f64::from(output[n]) - expected(n)));
-        -20.0 * (rest / (AMPLITUDE / 2.0_f64.sqrt())).max(1e-9).log10()
+        -level(rest)
     }
 
     #[test]
@@ -377,18 +355,8 @@ mod tests {
     #[test]
     fn sound_stays_where_it_was_in_time() {
         for (from, to) in pairs() {
-            // A smooth pulse of 2 ms, 50 ms into the sound; its centre of gravity is its place.
-            let at = |n: f64, hz: u32| (n / f64::from(hz) - 0.05) / 0.002;
-            let pulse: Vec<i16> = (0..from / 10)
-                .map(|n| (20_000.0 * (-at(f64::from(n), from).powi(2)).exp()).round() as i16)
-                .collect();
-            let output = convert_mono(from, to, &pulse);
-            let weight: f64 = output.iter().map(|&x| f64::from(x)).sum();
-            let moment: f64 = (0..)
-                .zip(&output)
-                .map(|(n, &x)| f64::from(n) * f64::from(x))
-                .sum();
-            let seconds = moment / weight / f64::from(to);
+            let output = convert_mono(from, to, &pulse(from));
+            let seconds = time_of_pulse(&output, to);
             assert!((seconds - 0.05).abs() < 1e-6, "{from} to {to}: {seconds} s");
         }
     }
@@ -445,16 +413,7 @@ mod tests {
     #[test]
     fn full_scale_saturates_and_never_wraps() {
         for (from, to) in pairs() {
-            let square: Vec<i16> = (0..from / 50)
-                .map(|n| {
-                    if n % (from / 200) < from / 400 {
-                        i16::MAX
-                    } else {
-                        i16::MIN
-                    }
-                })
-                .collect();
-            let output = convert_mono(from, to, &square);
+            let output = convert_mono(from, to, &square_wave(from));
             assert!(output.contains(&i16::MAX) && output.contains(&i16::MIN));
             let jumps = output
                 .windows(2)
@@ -538,10 +497,6 @@ mod tests {
         let expected = tone(hz, to, to);
         let rest = below(&tail, |n| expected[n]);
         assert!(rest > 75.0, "{rest:.1} dB");
-    }
-
-    fn any_rate() -> impl Strategy<Value = u32> {
-        prop_oneof![proptest::sample::select(&STANDARD[..]), 8_000_u32..=192_000]
     }
 
     proptest! {

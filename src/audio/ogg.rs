@@ -1,5 +1,5 @@
-//! Ogg/Opus (RFC 3533, RFC 7845): packets into pages and pages into packets, as pure structs that see bytes and never
-//! a file. Times are frames at 48 kHz, the clock of Opus; coding the packets is [`super::opus`]'s.
+//! Ogg/Opus (RFC 3533, RFC 7845): packing packets into pages and back, as pure structs that process bytes, not files.
+//! Times are in frames at 48 kHz, the clock of Opus; [`super::opus`] codes the packets.
 
 mod repair;
 
@@ -14,19 +14,18 @@ use super::opus::{OpusError, clock_frames};
 
 pub use repair::{Repaired, Truncate, repair, silent_stream};
 
-/// How much sound a page holds when nobody asked for anything else: RFC 7845 wants at most a second, listeners of a
-/// stream want less.
+/// The default duration of a page: RFC 7845 recommends at most a second, and live listeners want less.
 pub const PAGE_TIME: Duration = Duration::from_millis(200);
 
 const CAPTURE: &[u8; 4] = b"OggS";
-/// Bytes of a page's header before its lacing values.
+/// The size of a page header before its lacing values.
 const HEADER: usize = 27;
 const CRC_AT: Range<usize> = 22..26;
 const MAX_LACING: usize = 255;
 const MAX_BODY: usize = MAX_LACING * 255;
-/// A granule position that says nothing (RFC 3533, section 6).
+/// A granule position without meaning (RFC 3533, section 6).
 const NO_GRANULE: u64 = u64::MAX;
-/// How much may precede the first page before we say that this is no Ogg.
+/// How much may precede the first page before the stream is rejected as not Ogg.
 const MAX_PREAMBLE: usize = 64 * 1024;
 
 const CONTINUED: u8 = 1;
@@ -36,34 +35,34 @@ const END: u8 = 4;
 /// Why a stream cannot be written or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OggError {
-    /// No page was found where a stream should begin.
+    /// There is no page where the stream should begin.
     #[error("not an Ogg stream")]
     NotOgg,
-    /// Ogg, but nothing in it is Opus.
+    /// An Ogg stream without Opus.
     #[error("no Opus stream in this Ogg stream")]
     NoOpus,
-    /// An Opus stream that we do not play.
+    /// An Opus stream of an unsupported kind.
     #[error("unsupported Ogg/Opus stream: {0}")]
     Unsupported(&'static str),
-    /// A header that breaks RFC 7845.
+    /// A header that violates RFC 7845.
     #[error("damaged Ogg/Opus header: {0}")]
     Header(&'static str),
     /// Vendor and tags do not fit into one page.
     #[error("the comment header has {0} bytes; at most {MAX_BODY} fit")]
     Tags(usize),
-    /// A packet that is not Opus.
+    /// Not an Opus packet.
     #[error(transparent)]
     Packet(#[from] OpusError),
 }
 
-/// The identification header (RFC 7845, section 5.1) of a stream of one or two channels.
+/// The identification header (RFC 7845, section 5.1) of a mono or stereo stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpusHead {
     /// Mono or stereo.
     pub channels: Channels,
-    /// Frames at 48 kHz that the decoder gives before the sound begins.
+    /// Frames at 48 kHz to skip at the start of the decoded audio.
     pub pre_skip: u16,
-    /// The rate of the sound before it was encoded: information, not a promise.
+    /// The sample rate before encoding, for information only.
     pub input_hz: u32,
 }
 
@@ -97,7 +96,7 @@ impl OpusHead {
         if packet.get_u8() != 0 {
             return Err(OggError::Unsupported("more than two channels"));
         }
-        // Section 5.1 asks players to apply it; encoders of speech never write it.
+        // Section 5.1 requires players to apply it; speech encoders never write it.
         if gain != 0 {
             return Err(OggError::Unsupported("an output gain"));
         }
@@ -111,7 +110,7 @@ impl OpusHead {
     }
 }
 
-/// The comment header (RFC 7845, section 5.2): who encoded it, then names and values.
+/// The comment header (RFC 7845, section 5.2): the encoder's vendor, then names and values.
 fn write_tags(vendor: &str, tags: &[(&str, &str)]) -> Result<Vec<u8>, OggError> {
     let len = tags
         .iter()
@@ -134,27 +133,27 @@ fn write_tags(vendor: &str, tags: &[(&str, &str)]) -> Result<Vec<u8>, OggError> 
     Ok(packet)
 }
 
-/// Writes one stream: packets in, pages out. The newest packet is always kept back, because the last page of a stream
-/// must hold a packet to carry the end of the sound.
+/// Writes a stream: packets in, pages out. The newest packet is always held back, because the last page must contain a
+/// packet in order to carry the end of the audio.
 #[derive(Debug)]
 pub struct OggOpusWriter {
     serial: u32,
     sequence: u32,
     pre_skip: u16,
     page_frames: u32,
-    /// Frames at 48 kHz in the pages written and the one that is being filled.
+    /// Frames at 48 kHz in the pages written and in the current one.
     position: u64,
-    /// The same at the start of the page that is being filled.
+    /// The same at the start of the current page.
     page_start: u64,
     lacing: Vec<u8>,
     body: Vec<u8>,
-    /// The header pages, until the first call takes them.
+    /// The header pages, until they have been taken.
     output: BytesMut,
 }
 
 impl OggOpusWriter {
-    /// A stream with its headers. `serial` tells streams in one file apart: random, or anything in a file of one
-    /// stream. `page_time` is how much sound a page holds.
+    /// A stream with its headers. `serial` distinguishes streams in one file: random, or any number if there is one
+    /// stream. `page_time` is the duration of a page.
     pub fn new(
         head: OpusHead,
         vendor: &str,
@@ -186,7 +185,7 @@ impl OggOpusWriter {
         self.output.split().freeze()
     }
 
-    /// Adds one packet and returns the bytes that are complete now, often none.
+    /// Adds a packet and returns the bytes that are complete, often none.
     pub fn push(&mut self, packet: &[u8]) -> Result<Bytes, OggError> {
         let frames = clock_frames(packet)?;
         if lacing_of(packet) + self.lacing.len() > MAX_LACING
@@ -202,13 +201,13 @@ impl OggOpusWriter {
         Ok(self.output.split().freeze())
     }
 
-    /// The sound in the pages that are complete, without the pre-skip, in frames at 48 kHz.
+    /// The duration of complete pages without the pre-skip, in frames at 48 kHz.
     pub fn frames_written(&self) -> u64 {
         self.page_start.saturating_sub(self.pre_skip.into())
     }
 
-    /// The rest of the stream. Where `frames` (at 48 kHz, without pre-skip) is given, the sound ends there and what
-    /// the last packets hold beyond it is not played; it can only shorten what is still in the last page.
+    /// Ends the stream. If `frames` (at 48 kHz, without pre-skip) is given, the audio ends there; this can only shorten
+    /// what is in the last page.
     pub fn finish(mut self, frames: Option<u64>) -> Bytes {
         let end = frames.map_or(self.position, |frames| {
             frames
@@ -250,31 +249,31 @@ impl OggOpusWriter {
     }
 }
 
-/// Lacing values that a packet takes (RFC 3533, section 5).
+/// The number of lacing values of a packet (RFC 3533, section 5).
 const fn lacing_of(packet: &[u8]) -> usize {
     packet.len() / 255 + 1
 }
 
-/// One packet as it was found.
+/// A packet that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OggPacket {
     /// The Opus packet.
     pub data: Bytes,
-    /// Which of its frames at 48 kHz are to be heard: the others are pre-skip or lie beyond the end.
+    /// Which of its frames at 48 kHz to play: the others are pre-skip or lie beyond the end.
     pub heard: Range<u32>,
 }
 
-/// What the reader finds.
+/// What the reader returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OggItem {
-    /// A stream begins, the first or a chained one: decode on with a new decoder.
+    /// A stream begins, the first or a chained one: continue with a new decoder.
     Head(OpusHead),
-    /// Its next packet.
+    /// The next packet.
     Packet(OggPacket),
 }
 
 /// Reads streams: bytes in any chunking in, packets out. Damaged or missing pages are skipped and counted, streams
-/// that are not Opus are ignored, a chained stream begins with a head of its own. Holds at most one page beyond what
+/// other than Opus are ignored, and a chained stream begins with its own header. Buffers at most one page beyond what
 /// was pushed.
 #[derive(Debug, Default)]
 pub struct OggOpusReader {
@@ -290,12 +289,12 @@ pub struct OggOpusReader {
 struct Stream {
     serial: u32,
     next_sequence: u32,
-    /// Frames at 48 kHz of pre-skip that are still to be dropped.
+    /// Frames at 48 kHz of pre-skip still to be dropped.
     skip: u32,
-    /// The granule position at the end of the last page, unless pages are missing since.
+    /// The granule position at the end of the last page, unless pages have been missing since.
     position: Option<u64>,
     part: Part,
-    /// The beginning of a packet whose end is on the next page.
+    /// The beginning of a packet that continues on the next page.
     partial: Option<BytesMut>,
 }
 
@@ -306,7 +305,7 @@ enum Part {
     Ended,
 }
 
-/// One page, its checksum already verified.
+/// A page whose checksum has been verified.
 struct Page {
     flags: u8,
     granule: u64,
@@ -322,12 +321,12 @@ impl OggOpusReader {
         Self::default()
     }
 
-    /// More bytes. Take everything from [`Self::next_item`] before the next call.
+    /// Pushes bytes. Drain [`Self::next_item`] before the next call.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next item in the bytes so far; `None` until more are pushed.
+    /// The next item; `None` until more bytes are pushed.
     pub fn next_item(&mut self) -> Result<Option<OggItem>, OggError> {
         while self.items.is_empty() {
             match self.next_page()? {
@@ -338,7 +337,7 @@ impl OggOpusReader {
         self.items.pop_front().transpose()
     }
 
-    /// Says that no more bytes come: an error if no Opus stream ever began. A stream that is cut off is no error.
+    /// Signals the end: an error if there was no Opus stream. A truncated stream is not an error.
     pub fn finish(&self) -> Result<(), OggError> {
         match (&self.stream, self.pages) {
             (Some(_), _) => Ok(()),
@@ -347,7 +346,7 @@ impl OggOpusReader {
         }
     }
 
-    /// Pages that were missing or damaged.
+    /// The number of missing or damaged pages.
     pub const fn lost_pages(&self) -> u64 {
         self.lost_pages
     }
@@ -371,7 +370,8 @@ impl OggOpusReader {
                 &page[CRC_AT.end..],
             );
             if page[CAPTURE.len()] != 0 || page[CRC_AT] != crc.to_le_bytes() {
-                // Past the header and not by one byte: what looks like pages inside pages would cost quadratic time.
+                // Skips the whole header rather than one byte: pages nested in pages would otherwise take quadratic
+                // time.
                 self.buffer.advance(lacing_end);
                 continue;
             }
@@ -389,7 +389,7 @@ impl OggOpusReader {
         }
     }
 
-    /// Drops bytes up to the next capture pattern, or all but what may be the beginning of one.
+    /// Drops bytes up to the next capture pattern, or all except a possible beginning of one.
     fn skip_to_capture(&mut self) -> Result<(), OggError> {
         let skip = self
             .buffer
@@ -411,7 +411,7 @@ impl OggOpusReader {
         let stream = match &mut self.stream {
             Some(stream) if stream.serial == page.serial && stream.part != Part::Ended => stream,
             Some(_) => return Ok(()),
-            // Every stream begins before the first page that continues one (RFC 3533, section 4).
+            // All streams begin before the first page that continues one (RFC 3533, section 4).
             None => return Err(OggError::NoOpus),
         };
         let missing = page.sequence.wrapping_sub(stream.next_sequence);
@@ -426,7 +426,7 @@ impl OggOpusReader {
     }
 
     fn begin(&mut self, page: &Page) -> Result<(), OggError> {
-        // A second stream that begins beside ours is multiplexed with it; after its sound it is chained.
+        // A second stream that begins beside ours is multiplexed with it; one that begins after our audio is chained.
         let beside = matches!(&self.stream, Some(stream) if stream.part == Part::Tags);
         if beside || !page.body.starts_with(OpusHead::MAGIC) {
             return Ok(());
@@ -482,7 +482,7 @@ impl Stream {
         let mut packets = Vec::new();
         let mut body = page.body.clone();
         let mut partial = self.partial.take();
-        // The end of a packet whose beginning is lost.
+        // The end of a packet whose beginning was lost.
         let mut headless = false;
         if page.flags & CONTINUED == 0 {
             partial = None;
@@ -512,7 +512,7 @@ impl Stream {
         packets
     }
 
-    /// A packet that goes on. Comment headers may be huge and are not kept; no packet of sound is longer than a page.
+    /// Continues a packet. Comment headers may be huge and are not stored; no audio packet is longer than a page.
     fn grown(&self, mut partial: BytesMut, more: &[u8]) -> BytesMut {
         if self.part == Part::Sound && partial.len() + more.len() <= MAX_BODY {
             partial.extend_from_slice(more);
@@ -521,7 +521,7 @@ impl Stream {
     }
 }
 
-/// Takes `beyond` frames from the end of a page's packets; packets of which nothing is left are not heard at all.
+/// Drops `beyond` frames from the end of a page's packets; packets without any frames left are not returned.
 fn trim<'a>(
     items: impl DoubleEndedIterator<Item = &'a mut Result<OggItem, OggError>>,
     mut beyond: u64,
@@ -559,11 +559,11 @@ fn crc(start: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// The sound of a whole file, in frames at 48 kHz, by its first head and the last page in `tail` (its last bytes, at
-/// least one page of them).
+/// The duration of a whole file, in frames at 48 kHz, from its first header and the last page in `tail` (its last
+/// bytes, at least one page).
 pub fn total_frames(head: OpusHead, tail: &[u8]) -> Option<u64> {
     let mut reader = OggOpusReader::new();
-    // Everything counts as found, so that the beginning of a page that is cut off does not matter.
+    // The whole tail counts as found, so that a page cut off at its beginning does not matter.
     reader.pages = 1;
     reader.push(tail);
     let mut last = None;

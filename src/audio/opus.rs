@@ -1,45 +1,45 @@
-//! Opus (RFC 6716) over libopus: an encoder of 20 ms frames and a decoder with concealment, at the rates and channels
-//! that Opus has. Which packet was lost, and when, is the jitter buffer's to know; Ogg is [`super::ogg`]'s.
+//! Opus (RFC 6716) over libopus: an encoder of 20 ms frames, and a decoder with concealment. Which packets were lost is
+//! known to the jitter buffer; [`super::ogg`] is the container.
 
 use std::time::Duration;
 
 use super::format::{Channels, Layout, SampleRate};
 
-/// The length of the frames that we encode.
+/// The duration of encoded frames.
 pub const FRAME: Duration = Duration::from_millis(20);
-/// The most bytes that one encoded frame takes (RFC 6716, section 3.4, R2), and the byte before it.
+/// The maximum size of an encoded frame (RFC 6716, section 3.4, R2), plus the TOC byte.
 pub const MAX_FRAME_PACKET: usize = 1_276;
-/// The longest sound that one packet may hold (RFC 6716, section 3.4, R5).
+/// The maximum duration of a packet (RFC 6716, section 3.4, R5).
 pub const MAX_PACKET_DURATION: Duration = Duration::from_millis(120);
-/// The clock that packets, pre-skip and granule positions are counted in, whatever the rate of the sound.
+/// The clock of packets, pre-skip and granule positions, whatever the sample rate.
 pub const CLOCK_HZ: u32 = 48_000;
 
-/// Why sound could not be encoded or a packet not decoded.
+/// Why encoding or decoding failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpusError {
-    /// A rate that Opus does not have.
+    /// Opus does not support the rate.
     #[error("Opus has no sample rate of {0}; use 8000, 12000, 16000, 24000 or 48000 Hz")]
     Rate(SampleRate),
-    /// Not one frame of [`FRAME`].
+    /// The input is not one frame of [`FRAME`].
     #[error("an Opus frame of 20 ms has {expected} samples, not {got}")]
     FrameLength {
         /// Samples of one frame, over all channels.
         expected: usize,
-        /// What came.
+        /// Samples given.
         got: usize,
     },
-    /// Bytes that are no Opus packet.
+    /// Not an Opus packet.
     #[error("not an Opus packet: {0}")]
     Packet(&'static str),
     /// A loss that cannot be concealed in one step.
     #[error("a loss of {} ms cannot be concealed; use a multiple of 2.5 ms up to 120 ms", .0.as_millis())]
     Loss(Duration),
-    /// What libopus said.
+    /// An error of libopus.
     #[error("libopus, {function}: {}", code.description())]
     Library {
-        /// Which of its functions.
+        /// The function.
         function: &'static str,
-        /// Its error.
+        /// The error.
         code: ::opus::ErrorCode,
     },
 }
@@ -53,7 +53,7 @@ impl From<::opus::Error> for OpusError {
     }
 }
 
-/// Whether `rate` is one that libopus takes and gives.
+/// Whether libopus supports `rate`.
 pub const fn has_rate(rate: SampleRate) -> bool {
     matches!(rate.hz(), 8_000 | 12_000 | 16_000 | 24_000 | 48_000)
 }
@@ -68,29 +68,29 @@ const fn library_channels(channels: Channels) -> ::opus::Channels {
 /// What the encoder optimises for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Application {
-    /// Intelligible speech.
+    /// Speech intelligibility.
     Voip,
     /// Fidelity to the input.
     Audio,
 }
 
-/// How an encoder works.
+/// The settings of an encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpusSettings {
     /// What to optimise for.
     pub application: Application,
     /// Bits per second, 500 to 512,000.
     pub bitrate_bps: u32,
-    /// 0 (cheap) to 10 (best).
+    /// Complexity, from 0 (cheap) to 10 (best).
     pub complexity: u8,
-    /// In-band forward error correction, dimensioned for this share of lost packets in percent. Only the model of
-    /// speech has it: [`Application::Voip`] at a moderate bit rate.
+    /// In-band forward error correction (FEC) for this loss rate in percent. Only the SILK mode supports it:
+    /// [`Application::Voip`] at a moderate bit rate.
     pub fec_loss_percent: Option<u8>,
 }
 
 impl OpusSettings {
-    /// One voice on a reliable transport. At this bit rate fidelity is to be had: the filters and the model of speech
-    /// that `Voip` puts first would cost 18 dB of signal-to-noise ratio.
+    /// A voice over a reliable transport. At this bit rate fidelity is possible: the filters and the SILK mode that
+    /// `Voip` prefers would cost 18 dB of signal-to-noise ratio.
     pub const SPEECH: Self = Self {
         application: Application::Audio,
         bitrate_bps: 32_000,
@@ -99,7 +99,7 @@ impl OpusSettings {
     };
 }
 
-/// One encoder for one stream; its state runs through the whole of it.
+/// An encoder; its state spans the whole stream.
 #[derive(Debug)]
 pub struct OpusEncoder {
     encoder: ::opus::Encoder,
@@ -109,7 +109,7 @@ pub struct OpusEncoder {
 }
 
 impl OpusEncoder {
-    /// An encoder for sound of `layout`.
+    /// An encoder for audio of `layout`.
     pub fn new(layout: Layout, settings: OpusSettings) -> Result<Self, OpusError> {
         if !has_rate(layout.rate) {
             return Err(OpusError::Rate(layout.rate));
@@ -136,7 +136,7 @@ impl OpusEncoder {
         })
     }
 
-    /// Rate and channels of the input.
+    /// The layout of the input.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
@@ -146,18 +146,18 @@ impl OpusEncoder {
         self.frame_samples
     }
 
-    /// How far the decoded sound lags behind the input, in frames at 48 kHz: the pre-skip of RFC 7845.
+    /// The delay of the decoded audio, in frames at 48 kHz: the pre-skip of RFC 7845.
     pub const fn pre_skip(&self) -> u16 {
         self.pre_skip
     }
 
-    /// How hard it tries from here on, 0 to 10.
+    /// Changes the complexity, 0 to 10.
     pub fn set_complexity(&mut self, complexity: u8) -> Result<(), OpusError> {
         Ok(self.encoder.set_complexity(complexity.into())?)
     }
 
-    /// Encodes exactly one frame into `packet` and returns the packet's length. [`MAX_FRAME_PACKET`] bytes always
-    /// suffice; with fewer the encoder keeps within them.
+    /// Encodes exactly one frame into `packet` and returns its length. [`MAX_FRAME_PACKET`] bytes always suffice; with
+    /// fewer, the encoder keeps within them.
     pub fn encode(&mut self, frame: &[i16], packet: &mut [u8]) -> Result<usize, OpusError> {
         if frame.len() != self.frame_samples {
             return Err(OpusError::FrameLength {
@@ -169,7 +169,7 @@ impl OpusEncoder {
     }
 }
 
-/// One decoder for one stream. It gives the rate and channels that it was made for, whatever the encoder had.
+/// A decoder for one stream. Its output layout is independent of the encoder's.
 #[derive(Debug)]
 pub struct OpusDecoder {
     decoder: ::opus::Decoder,
@@ -177,7 +177,7 @@ pub struct OpusDecoder {
 }
 
 impl OpusDecoder {
-    /// A decoder that gives sound of `layout`.
+    /// A decoder with output of `layout`.
     pub fn new(layout: Layout) -> Result<Self, OpusError> {
         if !has_rate(layout.rate) {
             return Err(OpusError::Rate(layout.rate));
@@ -186,26 +186,31 @@ impl OpusDecoder {
         Ok(Self { decoder, layout })
     }
 
-    /// Rate and channels of the output.
+    /// The layout of the output.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Appends the sound of `packet` to `samples`.
+    /// Forgets what was decoded before, as at the beginning of a stream.
+    pub fn reset(&mut self) -> Result<(), OpusError> {
+        Ok(self.decoder.reset_state()?)
+    }
+
+    /// Appends the audio of `packet` to `samples`.
     pub fn decode(&mut self, packet: &[u8], samples: &mut Vec<i16>) -> Result<(), OpusError> {
         let frames = clock_frames(packet)? / (CLOCK_HZ / self.layout.rate.hz());
         self.run(packet, frames as usize, false, samples)
     }
 
-    /// Appends `lost` of sound in place of packets that never came, continued from what was heard before. `lost` is a
-    /// multiple of 2.5 ms, at most [`MAX_PACKET_DURATION`].
+    /// Conceals a loss: appends `lost` of audio that continues what was decoded before. `lost` is a multiple of 2.5 ms,
+    /// at most [`MAX_PACKET_DURATION`].
     pub fn conceal(&mut self, lost: Duration, samples: &mut Vec<i16>) -> Result<(), OpusError> {
         let frames = self.lost_frames(lost)?;
         self.run(&[], frames, false, samples)
     }
 
-    /// Appends the last `lost` of sound before `next`, from the redundancy that `next` carries if its encoder used
-    /// forward error correction, otherwise as [`Self::conceal`]. `next` itself is to be decoded after this.
+    /// Appends the last `lost` of audio before `next`, from the FEC data in `next` if there is any, otherwise like
+    /// [`Self::conceal`]. `next` itself is to be decoded afterwards.
     pub fn recover(
         &mut self,
         next: &[u8],
@@ -249,8 +254,8 @@ impl OpusDecoder {
     }
 }
 
-/// Packets of digital silence, for so many times 2.5 ms: frames of CELT in full band (configurations 28 to 31 of table 2
-/// in RFC 6716) that hold nothing but their flag of silence (section 4.3).
+/// Packets of digital silence, for this many times 2.5 ms: full-band CELT frames (configurations 28 to 31 of table 2 in
+/// RFC 6716) that only contain the silence flag (section 4.3).
 pub fn silent_packets(mut units: u32) -> impl Iterator<Item = [u8; 3]> {
     const SIZES: [(u32, u8); 4] = [(8, 31), (4, 30), (2, 29), (1, 28)];
     std::iter::from_fn(move || {
@@ -260,7 +265,7 @@ pub fn silent_packets(mut units: u32) -> impl Iterator<Item = [u8; 3]> {
     })
 }
 
-/// How long the sound in `packet` lasts, read from its first two bytes without decoding.
+/// The duration of `packet`, read from its first two bytes without decoding.
 pub fn packet_duration(packet: &[u8]) -> Result<Duration, OpusError> {
     Ok(SampleRate::HZ_48000.duration_of(clock_frames(packet)? as usize))
 }
@@ -304,8 +309,8 @@ pub fn clock_frames(packet: &[u8]) -> Result<u32, OpusError> {
     }
 }
 
-/// Whether `packet` carries the sound before it once more, for [`OpusDecoder::recover`]: the flag of low bit-rate
-/// redundancy at the head of its first SILK frame (RFC 6716, section 4.2.3), which only packets of SILK and hybrid have.
+/// Whether `packet` contains FEC data for [`OpusDecoder::recover`]: the LBRR flag at the start of its first SILK frame
+/// (RFC 6716, section 4.2.3), which only SILK and hybrid packets have.
 pub fn carries_redundancy(packet: &[u8]) -> bool {
     let Some(toc) = packet.first() else {
         return false;
@@ -320,10 +325,10 @@ pub fn carries_redundancy(packet: &[u8]) -> bool {
         // Two frames with a length between them, of one or two bytes.
         2 if packet.get(1).is_some_and(|length| *length >= 252) => 3,
         2 => 2,
-        // With padding and lengths of its own: rare, and concealment does for it.
+        // With padding and lengths: rare, and concealment is good enough.
         _ => return false,
     };
-    // After one flag of voice activity for each SILK frame of the channel.
+    // After a voice activity flag for each SILK frame of the channel.
     packet
         .get(head)
         .is_some_and(|flags| flags & (0x80 >> silk_frames) != 0)

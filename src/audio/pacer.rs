@@ -1,24 +1,23 @@
-//! Pacing: how much sound may leave now so that a listener who plays it as it comes is never more than a small lead
-//! behind us, and what of it has been played. A pure clock calculation; the queue of sound and the timer are the
-//! caller's.
+//! Pacing: how much audio may be sent now so that a listener who plays it as it arrives is never more than a small lead
+//! behind, and how much has been played. A pure calculation; the queue and the timer belong to the caller.
 
 use std::time::{Duration, Instant};
 
-/// How far ahead of real time sound leaves when nobody asked for anything else.
+/// The default lead over real time.
 pub const LEAD: Duration = Duration::from_millis(200);
 
-/// The clock of one listener. Durations are those of the decoded sound, whatever its encoding.
+/// The playback clock of a listener. Durations are those of the decoded audio.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     lead: Duration,
-    /// When the last sample that has left will have been played.
+    /// When the last sample sent will have been played.
     played_out: Option<Instant>,
-    /// Everything that has left and was not cut.
+    /// Everything sent and not cut.
     left: Duration,
 }
 
 impl Pacer {
-    /// A pacer that lets sound leave at most `lead` ahead of real time.
+    /// A pacer with at most `lead`.
     pub const fn new(lead: Duration) -> Self {
         Self {
             lead,
@@ -27,26 +26,26 @@ impl Pacer {
         }
     }
 
-    /// How much sound may leave now. A chunk leaves when it fits in whole.
+    /// How much may be sent now. A chunk is sent when it fits entirely.
     pub fn allowance(&self, now: Instant) -> Duration {
         self.lead.saturating_sub(self.unplayed(now))
     }
 
-    /// How long to wait before `chunk` may leave; zero means now. A chunk longer than the lead may leave when nothing
-    /// is left to play.
+    /// How long to wait until `chunk` may be sent; zero means now. A chunk longer than the lead may be sent when
+    /// nothing is left to play.
     pub fn wait(&self, now: Instant, chunk: Duration) -> Duration {
         let room = self.lead.saturating_sub(chunk);
         self.unplayed(now).saturating_sub(room)
     }
 
-    /// Says that `sound` leaves now. After a gap in the sound its clock starts anew.
+    /// Records that `sound` is sent now. After a gap the clock starts anew.
     pub fn leave(&mut self, now: Instant, sound: Duration) {
         let start = self.played_out.map_or(now, |end| end.max(now));
         self.played_out = Some(start + sound);
         self.left += sound;
     }
 
-    /// What has left and was not played yet.
+    /// What has been sent and not been played yet.
     pub fn unplayed(&self, now: Instant) -> Duration {
         self.played_out
             .map_or(Duration::ZERO, |end| end.saturating_duration_since(now))
@@ -57,12 +56,12 @@ impl Pacer {
         self.left.saturating_sub(self.unplayed(now))
     }
 
-    /// When everything that has left will have been played; `None` before anything did.
+    /// When everything sent will have been played; `None` before anything was sent.
     pub const fn played_out(&self) -> Option<Instant> {
         self.played_out
     }
 
-    /// The listener drops what was not played: the clock stands at `now`. Returns how much that was.
+    /// The listener drops what has not been played: the clock stops at `now`. Returns how much that was.
     pub fn clear(&mut self, now: Instant) -> Duration {
         let cut = self.unplayed(now);
         self.left = self.left.saturating_sub(cut);

@@ -1,11 +1,11 @@
-//! Sound in memory: interleaved signed 16-bit samples that know their own rate and channels, so that sound can never
-//! be labelled with a rate that it does not have.
+//! Audio in memory: interleaved signed 16-bit samples with their rate and channels, so that audio cannot be labelled
+//! with a rate it does not have.
 
 use std::time::Duration;
 
 use super::format::{Channels, Layout, SampleRate};
 
-/// A stretch of sound. The number of samples is always a whole number of frames.
+/// A piece of audio. It always consists of whole frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pcm {
     layout: Layout,
@@ -13,14 +13,14 @@ pub struct Pcm {
 }
 
 impl Pcm {
-    /// Sound from interleaved samples. A trailing partial frame (a stereo buffer of odd length) is dropped.
+    /// Audio from interleaved samples. An incomplete frame at the end is dropped.
     pub fn new(layout: Layout, mut samples: Vec<i16>) -> Self {
         let whole = samples.len() - samples.len() % layout.channels.count();
         samples.truncate(whole);
         Self { layout, samples }
     }
 
-    /// No sound at all.
+    /// Empty audio.
     pub const fn empty(layout: Layout) -> Self {
         Self {
             layout,
@@ -28,7 +28,7 @@ impl Pcm {
         }
     }
 
-    /// Digital silence of a length.
+    /// Digital silence of this duration.
     pub fn silence(layout: Layout, time: Duration) -> Self {
         Self {
             layout,
@@ -51,7 +51,7 @@ impl Pcm {
         &self.samples
     }
 
-    /// The interleaved samples, given away.
+    /// Consumes the audio and returns its samples.
     pub fn into_samples(self) -> Vec<i16> {
         self.samples
     }
@@ -61,17 +61,17 @@ impl Pcm {
         self.samples.len() / self.layout.channels.count()
     }
 
-    /// Whether there is nothing to hear, not even silence.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// How long it lasts.
+    /// The duration.
     pub fn duration(&self) -> Duration {
         self.layout.rate.duration_of(self.frames())
     }
 
-    /// The same sound in one channel: the mean of left and right.
+    /// The audio as mono: the mean of left and right.
     pub fn into_mono(self) -> Self {
         match self.layout.channels {
             Channels::Mono => self,
@@ -86,7 +86,7 @@ impl Pcm {
         }
     }
 
-    /// The same sound in two channels: both carry what one carried.
+    /// The audio as stereo: mono is copied to both channels.
     pub fn into_stereo(self) -> Self {
         match self.layout.channels {
             Channels::Stereo => self,
@@ -101,7 +101,7 @@ impl Pcm {
         }
     }
 
-    /// The same sound in as many channels as asked.
+    /// The audio with this number of channels.
     pub fn into_channels(self, channels: Channels) -> Self {
         match channels {
             Channels::Mono => self.into_mono(),
@@ -110,17 +110,16 @@ impl Pcm {
     }
 }
 
-/// The sample nearest to a value on the same scale; outside of the range, the end of the range.
+/// The nearest sample value; values out of range are clamped.
 pub(super) fn saturate(value: f32) -> i16 {
-    // In floats of this size the last bit of the fraction is worth one, so that the addition rounds (to even) and the
-    // integer can be read off: unlike `f32::round` this needs no call on any processor.
+    // For floats of this magnitude the last bit of the mantissa is worth one, so the addition rounds (to even) and the
+    // integer can be read off; unlike `f32::round`, this needs no function call on any processor.
     const UNIT_FRACTION: f32 = 12_582_912.0;
     let within = value.clamp(f32::from(i16::MIN), f32::from(i16::MAX));
     (within + UNIT_FRACTION).to_bits() as i16
 }
 
-/// The sum of the squares. Of fractions only the order of sums that is written down is kept: with eight at once the
-/// machine may add eight at once.
+/// The sum of the squares, as eight partial sums, so that the compiler can use vector instructions.
 pub fn energy(samples: &[i16]) -> f32 {
     let (eights, rest) = samples.as_chunks::<8>();
     let mut sums = [0.0_f32; 8];
@@ -133,7 +132,7 @@ pub fn energy(samples: &[i16]) -> f32 {
     sums.iter().sum::<f32>() + rest.sum::<f32>()
 }
 
-/// How loud a piece of sound is, in −dBov: 0 is the loudest, 127 silence (RFC 6464 section 3).
+/// The level in −dBov: 0 is the loudest, 127 is silence (RFC 6464, section 3).
 pub fn level_dbov(samples: &[i16]) -> u8 {
     let mean = f64::from(energy(samples)) / (samples.len() as f64).max(1.0);
     if mean < 1.0 {

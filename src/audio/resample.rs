@@ -1,17 +1,17 @@
-//! From one sample rate to another while the sound is still arriving: a polyphase windowed-sinc filter, any pair of
-//! rates, one or two channels. It holds less than 2 ms, keeps the sound where it was in time, and leaves changes of
-//! length to [`super::stretch`] and changes of channels to [`super::Pcm`].
+//! Sample rate conversion of live audio: a polyphase windowed-sinc filter for any pair of rates, mono or stereo. It
+//! delays by less than 2 ms and keeps the audio's position in time; [`super::stretch`] changes durations,
+//! [`super::Pcm`] channels.
 //!
-//! This one is for live sound, where thousands of streams share a processor and somebody waits for every millisecond:
-//! side by side it takes a quarter of the time of rubato, shares its filters between streams of the same rates, where
-//! rubato computes a table for each (1 ms at worst), and holds less (`benches/RESULTS.md`, "Resamplers side by side").
-//! Whole sounds and files, which nobody follows in real time, go through rubato: [`super::offline`].
+//! This resampler is for live audio, where thousands of streams share a processor and every millisecond counts:
+//! compared with rubato it takes a quarter of the time, shares its filters between streams of the same rates, where
+//! rubato computes a table for each (up to 1 ms), and has a shorter delay (`benches/RESULTS.md`, "Resamplers side by
+//! side"). Whole files, which nobody listens to in real time, are converted by rubato: [`super::offline`].
 //!
-//! Frame `n` of the output lies at `n * from / to` frames of the input. Around that point the filter spans
-//! [`SPAN`] frames of the *lower* of the two rates; it passes everything to 0.40 of that rate (0.15 dB down there) and
-//! nothing from 0.60 of it (86 dB down), both for aliases and for images. The ratio is a fraction, so the position
-//! between two input frames takes as many values as its numerator has: where that is few, each has its own row of
-//! taps and the result is exact; otherwise the taps are interpolated between neighbouring rows, an error below −100 dB.
+//! Frame `n` of the output is at `n * from / to` frames of the input. Around that point the filter spans [`SPAN`]
+//! frames of the *lower* of the two rates; its passband ends at 0.40 of that rate (−0.15 dB) and its stopband begins at
+//! 0.60 (−86 dB), for both aliases and images. The ratio is a fraction, so the position between two input frames takes
+//! as many values as its numerator: if these are few, each has its own row of taps and the result is exact; otherwise
+//! the taps are interpolated between neighbouring rows, with an error below −100 dB.
 
 use std::collections::VecDeque;
 use std::f64::consts::PI;
@@ -22,44 +22,44 @@ use super::format::{Layout, SampleRate};
 use super::pcm::{Pcm, saturate};
 use super::window::kaiser;
 
-/// Length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the shortest
-/// multiple of [`LANES`] that meets 80 dB at 0.60 and 1 dB at 0.40; the other two are where a search found the most
-/// rejection that it can have there, at 0.15 dB.
+/// The length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the
+/// shortest multiple of [`LANES`] that achieves 80 dB at 0.60 and 1 dB at 0.40; the other two were found by searching
+/// for the most rejection at 0.15 dB of loss.
 const SPAN: usize = 24;
-/// Where the sinc alone would cut, in parts of the lower rate. Below one half: what the passband has to spare pays
-/// for a shorter filter.
+/// The cutoff of the sinc, as a fraction of the lower rate. Below one half: the margin of the passband pays for a
+/// shorter filter.
 const CUTOFF: f64 = 0.48;
 /// Shape of the Kaiser window.
 const KAISER_BETA: f64 = 9.1;
-/// Sums that run side by side in the inner loop, so that the compiler can keep them in vector registers.
+/// Independent sums in the inner loop, so that the compiler can use vector registers.
 const LANES: usize = 8;
-/// With both parts of the ratio up to this, each position between two input frames has a row of its own. The largest
-/// part of a standard pair is 640 (22.05 to 32 kHz).
+/// If both parts of the ratio are at most this, each position between two input frames has a row of its own. The
+/// largest part of a standard pair is 640 (22.05 to 32 kHz).
 const EXACT_PART: u32 = 640;
 /// Rows per frame of the lower rate otherwise.
 const INTERPOLATED_ROWS: u32 = 512;
-/// Filters kept for the next resampler of the same ratio. The standard pairs have 26 ratios between them; the rest is
-/// room for odd ones, which displace each other. A filter takes at most 85 kB.
+/// Filters cached for the next resampler with the same ratio. The standard pairs have 26 ratios; the rest is for
+/// others, which evict each other. A filter takes at most 85 kB.
 const KEPT_FILTERS: usize = 64;
-/// Input is taken in pieces of this many frames: enough to make the bookkeeping cheap, little enough to stay in the
-/// first-level cache and to bound the memory of a resampler whatever the size of a chunk.
+/// Input is processed in blocks of this many frames: large enough to amortise the bookkeeping, small enough for the
+/// first-level cache and to bound the memory of a resampler whatever the chunk size.
 const BLOCK_FRAMES: usize = 512;
 
-/// Changes the rate of a stream of sound. The output does not depend on how the input was cut into chunks.
+/// Converts the rate of a stream. The output does not depend on how the input is divided into chunks.
 #[derive(Debug)]
 pub struct Resampler {
     from: Layout,
     to: SampleRate,
-    /// Frames taken since the start.
+    /// Frames received since the start.
     accepted: u64,
-    /// Frames given since the start.
+    /// Frames returned since the start.
     delivered: u64,
     /// `None` when both rates are the same.
     converter: Option<Converter>,
 }
 
 impl Resampler {
-    /// From sound laid out as `from` to the same channels at `to`.
+    /// Converts from layout `from` to the same channels at `to`.
     pub fn new(from: Layout, to: SampleRate) -> Self {
         Self {
             from,
@@ -71,18 +71,17 @@ impl Resampler {
         }
     }
 
-    /// What goes in.
+    /// The layout of the input.
     pub const fn input_layout(&self) -> Layout {
         self.from
     }
 
-    /// What comes out.
+    /// The layout of the output.
     pub const fn output_layout(&self) -> Layout {
         Layout::new(self.to, self.from.channels)
     }
 
-    /// Takes interleaved samples and appends to `output` what can be said for certain. A trailing partial frame is
-    /// dropped, as everywhere.
+    /// Takes interleaved samples and appends to `output` what is ready. An incomplete frame at the end is dropped.
     pub fn push(&mut self, input: &[i16], output: &mut Vec<i16>) {
         let channels = self.from.channels.count();
         let frames = input.len() / channels;
@@ -100,24 +99,24 @@ impl Resampler {
         self.delivered += ((output.len() - before) / channels) as u64;
     }
 
-    /// The input has ended: appends the sound still held, so that the whole output has [`Self::frames_for`] the whole
-    /// input. The resampler is then as new.
+    /// Ends the input: appends the remaining audio, so that the output has [`Self::frames_for`] the whole input. The
+    /// resampler is then as good as new.
     pub fn finish(&mut self, output: &mut Vec<i16>) {
         let owed = self.frames_for(self.accepted) - self.delivered;
         if let Some(converter) = &mut self.converter {
-            // No more than a window holds, so it fits.
+            // At most the length of the filter, so it fits.
             converter.finish(owed as usize, output);
         }
         self.accepted = 0;
         self.delivered = 0;
     }
 
-    /// How many frames come out, in the end, for so many that go in: the same time, rounded to the nearest frame.
+    /// The number of output frames for this many input frames: the same duration, rounded to the nearest frame.
     pub fn frames_for(&self, input_frames: u64) -> u64 {
         frames_for(input_frames, self.from.rate, self.to)
     }
 
-    /// Sound accepted and not yet delivered.
+    /// The current delay: input that has not been returned yet.
     pub fn held(&self) -> Duration {
         let (from, to) = (u128::from(self.from.rate.hz()), u128::from(self.to.hz()));
         let accepted = u128::from(self.accepted) * to;
@@ -126,7 +125,7 @@ impl Resampler {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// A whole piece of live sound at another rate; [`super::OfflineResampler`] converts all others.
+    /// Converts a whole piece of live audio; use [`super::OfflineResampler`] for anything else.
     pub fn convert(sound: Pcm, to: SampleRate) -> Pcm {
         let mut resampler = Self::new(sound.layout(), to);
         if resampler.converter.is_none() {
@@ -140,7 +139,7 @@ impl Resampler {
     }
 }
 
-/// Frames at one rate that last as long as so many at another, to the nearest.
+/// The number of frames at one rate with the same duration as `frames` at another, rounded to the nearest.
 pub(super) fn frames_for(frames: u64, from: SampleRate, to: SampleRate) -> u64 {
     let (from, to) = (u128::from(from.hz()), u128::from(to.hz()));
     let nearest = (2 * u128::from(frames) * to + from) / (2 * from);
@@ -169,13 +168,13 @@ impl Ratio {
         })
     }
 
-    /// The lower of the two rates, in parts of the input rate.
+    /// The lower of the two rates, as a fraction of the input rate.
     pub(super) fn band(self) -> f64 {
         (f64::from(self.up) / f64::from(self.down)).min(1.0)
     }
 }
 
-/// Filters by ratio, the longest unused first, so that many streams of the same rates share one table.
+/// Filters by ratio, least recently used first, so that many streams of the same rates share a table.
 #[derive(Debug, Default)]
 struct FilterCache(Mutex<VecDeque<Arc<Filter>>>);
 
@@ -184,7 +183,7 @@ impl FilterCache {
         if let Some(found) = Self::take_up(&mut self.lock(), ratio) {
             return found;
         }
-        // Computed outside the lock: a few milliseconds that nobody else should wait for.
+        // Computed outside the lock: it takes a few milliseconds.
         let computed = Arc::new(Filter::new(ratio));
         let mut kept = self.lock();
         if let Some(found) = Self::take_up(&mut kept, ratio) {
@@ -205,7 +204,7 @@ impl FilterCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Filter>>> {
-        // Each change is one call on the queue, so what a panic left behind is whole.
+        // Each change is a single operation on the queue, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,14 +212,14 @@ impl FilterCache {
 /// The filters of this process.
 static FILTERS: LazyLock<FilterCache> = LazyLock::new(FilterCache::default);
 
-/// The taps for one ratio: for each row, an evenly spaced position between two input frames, the weights of the
-/// `taps` input frames around it.
+/// The taps for a ratio: for each row, an evenly spaced position between two input frames, the weights of the `taps`
+/// input frames around it.
 #[derive(Debug)]
 struct Filter {
     ratio: Ratio,
     /// Taps in a row; a multiple of [`LANES`].
     taps: usize,
-    /// Rows per input frame. One more row, for the position of the next frame, ends the table.
+    /// Rows per input frame, plus one for the position of the next frame.
     rows: u32,
     weights: Vec<f32>,
 }
@@ -268,7 +267,7 @@ fn sinc(x: f64) -> f64 {
     }
 }
 
-/// Where the next output frame lies: `phase / up` beyond the centre of the window that starts at `frame`.
+/// The position of the next output frame: `phase / up` after the centre of the window that starts at `frame`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Position {
     frame: usize,
@@ -276,7 +275,7 @@ struct Position {
 }
 
 impl Position {
-    /// The position `frames` output frames further on.
+    /// The position `frames` output frames later.
     fn after(self, frames: usize, ratio: Ratio) -> Self {
         let positions = u64::from(self.phase) + frames as u64 * u64::from(ratio.down);
         Self {
@@ -304,8 +303,8 @@ impl Position {
 
 impl Filter {
     /// Appends the next `frames` output frames of one channel, the first at `at`; all their windows lie within
-    /// `history`. They are sums whose last four terms are still to be added: the compiler vectorises each half better
-    /// when it does not see the other.
+    /// `history`. The last four terms of each sum are left to be added: the compiler vectorises each half better if it
+    /// does not see the other.
     fn run(&self, at: Position, history: &[f32], frames: usize, output: &mut Vec<Quad>) {
         let positions = at.following(frames, self.ratio);
         if self.rows != self.ratio.up {
@@ -321,7 +320,8 @@ impl Filter {
             }));
             return;
         }
-        // Known lengths unroll the sum, a fifth to a third faster: every way up, most ways down, and 48 to 8 kHz.
+        // Known lengths allow unrolling, which is a fifth to a third faster: all ratios up, most ratios down, and 48 to
+        // 8 kHz.
         match self.taps {
             24 => self.run_exact::<24>(positions, history, output),
             32 => self.run_exact::<32>(positions, history, output),
@@ -350,10 +350,10 @@ impl Filter {
     }
 }
 
-/// A sum of which the last four terms are still to be added.
+/// A sum whose last four terms are still to be added.
 type Quad = [f32; LANES / 2];
 
-/// The sum of products of two slices of the same length, a multiple of [`LANES`].
+/// The dot product of two slices of the same length, a multiple of [`LANES`].
 #[inline]
 fn dot(left: &[f32], right: &[f32]) -> Quad {
     let mut sums = [0.0_f32; LANES];
@@ -366,21 +366,21 @@ fn dot(left: &[f32], right: &[f32]) -> Quad {
     std::array::from_fn(|lane| sums[lane] + sums[lane + LANES / 2])
 }
 
-/// The running filter: the input that it still needs and where it is in it.
+/// A running filter: its position and the input it still needs.
 #[derive(Debug)]
 struct Converter {
     filter: Arc<Filter>,
     /// Input by channel, from the first frame that the next output frame needs.
     history: Vec<Vec<f32>>,
-    /// Where the next output frame lies in it.
+    /// The position of the next output frame in it.
     at: Position,
-    /// One channel of a block of output, before it is rounded.
+    /// One channel of an output block, before rounding.
     scratch: Vec<Quad>,
 }
 
 impl Converter {
     fn new(filter: Arc<Filter>, channels: usize) -> Self {
-        // The first output frame lies on the first input frame: what its window sees before is silence.
+        // The first output frame is aligned with the first input frame: what its window covers before that is silence.
         let history = vec![vec![0.0; filter.taps / 2 - 1]; channels];
         Self {
             filter,
@@ -431,7 +431,7 @@ impl Converter {
         positions.div_ceil(u64::from(down)) as usize
     }
 
-    /// Appends the last `owed` frames, over silence, and starts again.
+    /// Appends the last `owed` frames, followed by silence, and restarts.
     fn finish(&mut self, owed: usize, output: &mut Vec<i16>) {
         let channels = self.history.len();
         let end = output.len() + owed * channels;
@@ -444,7 +444,7 @@ impl Converter {
     }
 }
 
-/// Rounds what [`Filter::run`] left.
+/// Rounds the output of [`Filter::run`].
 fn write<'a>(places: impl Iterator<Item = &'a mut i16>, sums: &[Quad]) {
     for (place, &[a, b, c, d]) in places.zip(sums) {
         *place = saturate((a + b) + (c + d));
@@ -458,20 +458,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::format::Channels;
+    use super::super::test_signals::{
+        AMPLITUDE, any_rate, decibels, level, pulse, rate, rms, rounded, square_wave,
+        standard_pairs, time_of_pulse, tone,
+    };
     use super::*;
-
-    const STANDARD: [u32; 7] = [8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000];
-    const AMPLITUDE: f64 = 29_500.0;
-
-    fn rate(hz: u32) -> SampleRate {
-        SampleRate::new(hz).unwrap()
-    }
-
-    fn standard_pairs() -> impl Iterator<Item = (u32, u32)> {
-        let all = STANDARD.into_iter();
-        all.flat_map(|from| STANDARD.map(|to| (from, to)))
-            .filter(|(from, to)| from != to)
-    }
 
     /// Everything that comes out when `input` goes in, cut where `cuts` (cycled) says.
     fn convert(from: Layout, to: u32, input: &[i16], cuts: &[usize]) -> Vec<i16> {
@@ -494,19 +485,9 @@ mod tests {
         convert(Layout::mono(rate(from)), to, input, &[input.len().max(1)])
     }
 
-    fn tone(hz: f64, rate: u32, frames: u32) -> Vec<i16> {
-        (0..frames)
-            .map(|n| (AMPLITUDE * (TAU * hz * f64::from(n) / f64::from(rate)).sin()).round() as i16)
-            .collect()
-    }
-
-    fn rms(signal: &[f64]) -> f64 {
-        (signal.iter().map(|x| x * x).sum::<f64>() / signal.len() as f64).sqrt()
-    }
-
     /// Loss of a tone, and how far below it everything else is, in decibels.
     fn measure(from: u32, to: u32, hz: f64) -> (f64, f64) {
-        let output = convert_mono(from, to, &tone(hz, from, from / 10));
+        let output = convert_mono(from, to, &rounded(&tone(hz, from, from / 10)));
         let middle = &output[output.len() / 4..output.len() * 3 / 4];
         // The least-squares fit of a sine of that frequency, its phase unknown.
         let wave: Vec<(f64, f64)> = (0..middle.len())
@@ -534,12 +515,8 @@ mod tests {
             .collect();
         (
             -decibels(a.hypot(b) / AMPLITUDE),
-            -decibels(rms(&rest) / (AMPLITUDE / 2.0_f64.sqrt())),
+            -level(rms(rest.into_iter())),
         )
-    }
-
-    fn decibels(ratio: f64) -> f64 {
-        20.0 * ratio.max(1e-9).log10()
     }
 
     fn assert_demands(from: u32, to: u32) {
@@ -558,10 +535,9 @@ mod tests {
         for part in [0.6, 0.6131, 0.6517, 0.7713, 0.9971, 1.4773, 2.2719] {
             let hz = part * lower;
             if hz < 0.499 * f64::from(from) {
-                let output = convert_mono(from, to, &tone(hz, from, from / 10));
+                let output = convert_mono(from, to, &rounded(&tone(hz, from, from / 10)));
                 let middle = output[output.len() / 4..output.len() * 3 / 4].iter();
-                let alias = rms(&middle.map(|&x| f64::from(x)).collect::<Vec<_>>());
-                let rejection = -decibels(alias / (AMPLITUDE / 2.0_f64.sqrt()));
+                let rejection = -level(rms(middle.map(|&x| f64::from(x))));
                 assert!(
                     rejection > 80.0,
                     "{from} to {to}: {rejection:.1} dB at {part}"
@@ -630,18 +606,8 @@ mod tests {
     #[test]
     fn sound_stays_where_it_was_in_time() {
         for (from, to) in standard_pairs().chain([(12_345, 44_100), (192_000, 8_000)]) {
-            // A smooth pulse of 2 ms, 50 ms into the sound; its centre of gravity is its place.
-            let at = |n: f64, hz: u32| (n / f64::from(hz) - 0.05) / 0.002;
-            let pulse: Vec<i16> = (0..from / 10)
-                .map(|n| (20_000.0 * (-at(f64::from(n), from).powi(2)).exp()).round() as i16)
-                .collect();
-            let output = convert_mono(from, to, &pulse);
-            let weight: f64 = output.iter().map(|&x| f64::from(x)).sum();
-            let moment: f64 = (0..)
-                .zip(&output)
-                .map(|(n, &x)| f64::from(n) * f64::from(x))
-                .sum();
-            let seconds = moment / weight / f64::from(to);
+            let output = convert_mono(from, to, &pulse(from));
+            let seconds = time_of_pulse(&output, to);
             assert!((seconds - 0.05).abs() < 1e-5, "{from} to {to}: {seconds} s");
         }
     }
@@ -657,16 +623,7 @@ mod tests {
             );
             assert!(lowest.iter().all(|&x| x < 100), "{from} to {to}");
             // A full-scale square wave overshoots by a tenth: that must be cut off.
-            let square: Vec<i16> = (0..from / 50)
-                .map(|n| {
-                    if n % (from / 200) < from / 400 {
-                        i16::MAX
-                    } else {
-                        i16::MIN
-                    }
-                })
-                .collect();
-            let output = convert_mono(from, to, &square);
+            let output = convert_mono(from, to, &square_wave(from));
             assert!(output.contains(&i16::MAX) && output.contains(&i16::MIN));
             let jump = |pair: &[i16]| pair[0].abs_diff(pair[1]);
             let high = output.windows(2).filter(|pair| jump(pair) > 60_000).count();
@@ -704,10 +661,6 @@ mod tests {
         }
         assert_eq!(cache.lock().len(), KEPT_FILTERS);
         assert!(Arc::ptr_eq(&double, &cache.get(ratio(8_000, 16_000))));
-    }
-
-    fn any_rate() -> impl Strategy<Value = u32> {
-        prop_oneof![proptest::sample::select(&STANDARD[..]), 8_000_u32..=192_000]
     }
 
     proptest! {

@@ -1,81 +1,91 @@
-//! What a room sounds like to one listener: the voices of those who speak, added up 20 ms at a time. Microphones that
-//! only rustle are left out, so that ten of them do not rustle ten times as loud; one voice alone passes bit by bit as
-//! it came; several together are kept below full scale without a change of level that could be heard.
+//! What a listener hears of a room: the voices of those who speak, mixed 20 ms at a time. Microphones with background
+//! noise only are left out, so that ten of them are not ten times as loud; a single voice is passed bit by bit; several
+//! voices are limited below full scale without audible changes of level.
 //!
-//! Places are those of participants: whoever has many tracks has no more of them than others as long as others want them.
+//! Slots belong to participants: whoever has many tracks gets no more slots than others as long as others want them.
 //!
-//! Who spoke last keeps the floor until somebody else speaks: the room behind them goes on, instead of dropping out
-//! between their words. Whose voice it is, and at what pace it comes, is left to others.
+//! The last speaker keeps the floor until somebody else speaks, so that the background does not drop out between words.
 
 use std::time::Duration;
 
 use super::pcm::{energy, saturate};
 
-/// Samples mixed at a time: 20 ms at 48 kHz.
+/// Samples per frame: 20 ms at 48 kHz.
 pub const FRAME: usize = 960;
-/// Voices that are heard at the same time. More than so many cannot be understood by anybody, nor by a recogniser.
+/// The maximum number of audible voices. Neither people nor recognisers understand more at once.
 pub const MOST_VOICES: usize = 6;
-/// Tracks that are listened to at once, whether or not they are heard.
+/// The maximum number of tracks analysed.
 pub const MOST_TRACKS: usize = 64;
-/// Parts in which levels and gains are reckoned: 5 ms.
+/// Sub-frames for levels and gains: 5 ms.
 const PART: usize = 240;
 const PARTS: usize = FRAME / PART;
-/// How long a track stays open after its last sound above the noise: longer than the pauses within words.
+/// How long a track stays open after its last sound above the noise: longer than pauses within words.
 const HANG_OVER: Duration = Duration::from_millis(400);
 const HANG_OVER_FRAMES: u32 = HANG_OVER.as_millis() as u32 / 20;
-/// All levels are decibels below full scale. Below this nothing is a voice.
+/// All levels are in dB below full scale. Anything below this is not a voice.
 const QUIETEST_VOICE: f32 = -60.0;
-/// Above this everything is, however long it lasts: music must not be taken for noise.
+/// Anything above this is considered a voice, however long it lasts: music must not be taken for noise.
 const SURELY_VOICE: f32 = -36.0;
 /// How far above its noise a track opens …
 const OPENS: f32 = 9.0;
 /// … and how far above it stays open.
 const STAYS: f32 = 5.0;
 /// The level of digital silence.
-const SILENCE: f32 = -100.0;
-/// How fast a level falls that was higher, in decibels per frame: 30 a second.
-const FALL: f32 = 0.6;
-/// How fast the noise is taken to rise, in decibels per frame: 3 a second.
+pub const SILENCE: f32 = -100.0;
+/// How fast a level falls, in dB per frame: 30 dB per second.
+pub const FALL: f32 = 0.6;
+/// How fast the noise estimate rises, in dB per frame: 3 dB per second.
 const NOISE_RISE: f32 = 0.06;
-/// How much louder another must be to take the place of one that is heard.
+/// How much louder another voice must be to replace an audible one.
 const DISPLACES: f32 = 6.0;
-/// The highest peak of several voices together.
+/// The maximum peak of several voices together.
 const CEILING: f32 = 32_000.0;
-/// How fast the gain comes back after a peak, in decibels per part: 4 a second, too slow to be heard as a change.
+/// How fast the gain recovers after a peak, in dB per sub-frame: 4 dB per second, too slow to be noticed.
 const RELEASE: f32 = 0.02;
 
-/// One of the tracks of a [`RoomMixer`].
+/// A track of a [`RoomMixer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TrackKey(u64);
 
 #[derive(Debug)]
 struct Track {
     key: TrackKey,
-    /// Whose it is, by name and by the first key of theirs that there was.
+    /// Its participant, and the first key that the participant had.
     identity: Box<str>,
     speaker: TrackKey,
-    /// Whether it is the loudest of its speaker's; reckoned only when there are too many.
+    /// Whether it is the loudest of its participant; computed only if there are too many.
     leads: bool,
     sound: Box<[i16; FRAME]>,
-    /// Whether there is a sound for this frame.
+    /// Whether there is audio for this frame.
     fresh: bool,
-    /// Of this frame.
+    /// The level of this frame.
     level: f32,
-    /// Of late.
+    /// The recent level.
     loudness: f32,
     noise: f32,
-    /// Frames until it closes; 0 when it is closed.
+    /// Frames until it closes; 0 if it is closed.
     open: u32,
-    /// The gain at the end of the frame before: 0 or 1.
+    /// The gain at the end of the previous frame: 0 or 1.
     gain: f32,
 }
 
-/// See the module.
+/// What the mixer knows of a track, in dB below full scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// Whether it is audible at present.
+    pub heard: bool,
+    /// The recent level of what was written.
+    pub loudness: f32,
+    /// The level above which it may be a voice.
+    pub voice_from: f32,
+}
+
+/// Mixes the tracks of a room for one listener.
 #[derive(Debug)]
 pub struct RoomMixer {
     tracks: Vec<Track>,
     next_key: u64,
-    /// Who spoke last.
+    /// The last speaker.
     floor: Option<TrackKey>,
     sum: Box<[f32; FRAME]>,
     limiter: Limiter,
@@ -94,8 +104,8 @@ impl Default for RoomMixer {
 }
 
 impl RoomMixer {
-    /// Adds a track of somebody's. Where there are as many as there may be, the newest track of whoever has most makes way,
-    /// see [`Self::has`], unless that would leave them fewer than somebody else has; then it is `None`.
+    /// Adds a track. If there are too many, the newest track of the participant with most tracks is removed
+    /// ([`Self::has`]), unless that would leave them fewer than somebody else has; then `None` is returned.
     pub fn join(&mut self, identity: &str) -> Option<TrackKey> {
         let of_theirs = |track: &&Track| *track.identity == *identity;
         let theirs = self.tracks.iter().find(of_theirs);
@@ -131,7 +141,7 @@ impl RoomMixer {
         Some(key)
     }
 
-    /// Whether a track has neither left nor made way for another.
+    /// Whether a track has neither been removed nor displaced.
     pub fn has(&self, key: TrackKey) -> bool {
         self.tracks.iter().any(|track| track.key == key)
     }
@@ -142,21 +152,30 @@ impl RoomMixer {
         self.floor = self.floor.filter(|floor| *floor != key);
     }
 
-    /// Where the next 20 ms of a track are to be written; a track that is not written to is silent. `None` when it has
-    /// left.
+    /// The buffer for a track's next 20 ms; a track that is not written to is silent. `None` if it has been removed.
     pub fn frame_mut(&mut self, key: TrackKey) -> Option<&mut [i16; FRAME]> {
         let track = self.tracks.iter_mut().find(|track| track.key == key)?;
         track.fresh = true;
         Some(&mut track.sound)
     }
 
-    /// Whether a track is heard at present.
+    /// What is known of a track; `None` if it has been removed.
+    pub fn standing(&self, key: TrackKey) -> Option<Standing> {
+        let track = self.tracks.iter().find(|track| track.key == key)?;
+        Some(Standing {
+            heard: track.gain > 0.0,
+            loudness: track.loudness,
+            voice_from: track.voice_from(STAYS),
+        })
+    }
+
+    /// Whether a track is audible at present.
     pub fn is_heard(&self, key: TrackKey) -> bool {
         let mut tracks = self.tracks.iter();
         tracks.any(|track| track.key == key && track.gain > 0.0)
     }
 
-    /// Mixes what was written since the last time. Allocates nothing.
+    /// Mixes what was written since the last call. Does not allocate.
     pub fn mix(&mut self, output: &mut [i16; FRAME]) {
         let alone = self.tracks.len() == 1;
         for track in &mut self.tracks {
@@ -193,7 +212,8 @@ impl RoomMixer {
         }
     }
 
-    /// Leaves the loudest open, of each speaker one before any has a second, and finds who has the floor.
+    /// Leaves only the loudest tracks open, one per participant before any gets a second, and determines who has the
+    /// floor.
     fn choose(&mut self) {
         let mut open = self.tracks.iter().filter(|track| track.open > 0).count();
         if open > MOST_VOICES {
@@ -201,7 +221,7 @@ impl RoomMixer {
         }
         while open > MOST_VOICES {
             let candidates = self.tracks.iter_mut().filter(|track| track.open > 0);
-            // Of equals the last to join goes.
+            // Among equals the last to join loses.
             let Some(least) = candidates.rev().min_by(|a, b| {
                 let by_weight = || a.weight().total_cmp(&b.weight());
                 a.leads.cmp(&b.leads).then_with(by_weight)
@@ -220,7 +240,7 @@ impl RoomMixer {
 }
 
 impl RoomMixer {
-    /// Finds the loudest open track of each speaker.
+    /// Determines the loudest open track of each participant.
     fn find_leaders(&mut self) {
         for at in 0..self.tracks.len() {
             let (before, rest) = self.tracks.split_at_mut(at);
@@ -229,7 +249,7 @@ impl RoomMixer {
             };
             let weight = track.weight();
             let theirs = |other: &&Track| other.open > 0 && other.speaker == track.speaker;
-            // Of equals the first to join leads.
+            // Among equals the first to join wins.
             track.leads = !before
                 .iter()
                 .filter(theirs)
@@ -243,12 +263,17 @@ impl RoomMixer {
 }
 
 impl Track {
-    /// How much it is to be heard when not all can be. The one that is heard has an advantage.
+    /// Its priority if not all can be audible. A track that is audible has an advantage.
     fn weight(&self) -> f32 {
         self.loudness + self.gain * DISPLACES
     }
 
-    /// Judges the frame: how loud it is, how much of that is noise, whether somebody speaks.
+    /// The level of a voice that is this far above the noise.
+    fn voice_from(&self, above: f32) -> f32 {
+        (self.noise + above).max(QUIETEST_VOICE)
+    }
+
+    /// Analyses the frame: its level, the noise estimate, and whether somebody speaks.
     fn listen(&mut self) {
         let parts = self.sound.chunks_exact(PART);
         let (mut loudest, mut quietest) = (SILENCE, 0.0_f32);
@@ -258,25 +283,25 @@ impl Track {
         }
         self.level = loudest;
         self.loudness = loudest.max(self.loudness - FALL);
-        // Digital silence tells nothing about the noise of a microphone.
+        // Digital silence says nothing about a microphone's noise.
         if loudest > SILENCE {
             let risen = self.noise + NOISE_RISE;
             self.noise = quietest.min(risen).clamp(-90.0, SURELY_VOICE - OPENS);
         }
         let above = if self.open > 0 { STAYS } else { OPENS };
-        if self.level > (self.noise + above).max(QUIETEST_VOICE) {
+        if self.level > self.voice_from(above) {
             self.open = HANG_OVER_FRAMES;
         } else {
             self.open = self.open.saturating_sub(1);
         }
     }
 
-    /// Whether it needs no fade to begin: what was left out before was silence, or the sound begins with it.
+    /// Whether it needs no fade-in: what was left out before was silence, or the audio begins with silence.
     fn begins_abruptly(&self) -> bool {
         self.sound.first().is_some_and(|first| first.abs() < 64)
     }
 
-    /// Adds the frame, with a gain that goes to `gain` within 5 ms if it opens, and 20 ms if it closes.
+    /// Adds the frame, with a gain that reaches `gain` within 5 ms when opening and 20 ms when closing.
     fn add_to(&mut self, sum: &mut [f32; FRAME], gain: f32) {
         let from = std::mem::replace(&mut self.gain, gain);
         if from == 0.0 && gain == 0.0 {
@@ -290,7 +315,7 @@ impl Track {
     }
 }
 
-/// Keeps the sum below [`CEILING`]: the gain is at once where a peak needs it, and comes back slowly.
+/// Keeps the sum below [`CEILING`]: the gain drops as soon as a peak requires it, and recovers slowly.
 #[derive(Debug)]
 struct Limiter {
     gain: f32,
@@ -303,7 +328,7 @@ impl Default for Limiter {
 }
 
 impl Limiter {
-    /// Whether it leaves everything as it is.
+    /// Whether it changes nothing.
     fn is_idle(&self) -> bool {
         self.gain >= 1.0
     }
@@ -319,7 +344,7 @@ impl Limiter {
             let (here, next) = (needed[n], needed[n + 1]);
             let from = self.gain;
             let to = (from * release).min(here).min(next).min(1.0);
-            // Only where a frame begins with a peak does the gain have to fall faster than over the part before.
+            // Only if a frame begins with a peak must the gain drop faster than over the previous sub-frame.
             let fade = if from > here { PART / 8 } else { PART };
             for (n, sample) in part.iter_mut().enumerate() {
                 let share = ((n + 1) as f32 / fade as f32).min(1.0);
@@ -330,7 +355,7 @@ impl Limiter {
     }
 }
 
-/// In decibels below full scale.
+/// In dB below full scale.
 fn level(part: &[i16]) -> f32 {
     let mean = energy(part) / (part.len().max(1) as f32 * 32_768.0 * 32_768.0);
     (10.0 * mean.max(1e-12).log10()).max(SILENCE)

@@ -1,6 +1,6 @@
-//! Faster or slower speech at the same pitch, while it is still arriving: WSOLA (Verhelst and Roelands 1993), which
-//! takes pieces of the input at another pace than it puts them down, each where it fits best to what the last piece
-//! would have gone on with. Made for one voice; music is not its business, and rates are [`super::resample`]'s.
+//! Time stretching of live speech without changing its pitch: WSOLA (Verhelst and Roelands 1993). Overlapping segments
+//! are taken from the input at a different pace than they are output, each from the position where it best continues
+//! the previous segment. Designed for a single voice, not for music; [`super::resample`] changes rates.
 
 use std::f32::consts::PI;
 use std::time::Duration;
@@ -8,33 +8,33 @@ use std::time::Duration;
 use super::format::SampleRate;
 use super::pcm::saturate;
 
-/// Sound put down with each piece, and the length over which it replaces the one before. Pieces are twice as long.
-/// Long enough for a period of the lowest voice, short enough not to repeat a syllable's onset.
+/// The output per segment, and the length of the cross-fade. Segments are twice as long. Long enough for a period of
+/// the lowest voice, short enough not to repeat a syllable's onset.
 const HOP: Duration = Duration::from_millis(12);
-/// How far before and after its place in time a piece may be taken. Both ways together span a period of 62 Hz.
+/// How far from its nominal position a segment may be taken. Both directions together span a period of 62 Hz.
 const REACH: Duration = Duration::from_millis(8);
-/// About the rate at which the best place is first looked for.
+/// The approximate sample rate of the coarse search.
 const COARSE_HZ: u32 = 8_000;
-/// Input is taken in pieces of this many samples, so that memory is bounded whatever the size of a chunk.
+/// Input is processed in blocks of this many samples, so that memory is bounded whatever the chunk size.
 const BLOCK: usize = 2_048;
-/// Sums that run side by side, so that the compiler can keep them in vector registers.
+/// Independent sums, so that the compiler can use vector registers.
 const LANES: usize = 8;
 
-/// A speed that cannot be had.
+/// A speed out of range.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("speed {0} is outside {min} to {max}", min = Speed::SLOWEST.0, max = Speed::FASTEST.0)]
 pub struct SpeedError(f64);
 
-/// How many times as fast as it was: 2 halves the duration.
+/// The speed as a factor: 2 halves the duration.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Speed(f64);
 
 impl Speed {
     /// A quarter of the speed.
     pub const SLOWEST: Self = Self(0.25);
-    /// As it was.
+    /// Unchanged.
     pub const NORMAL: Self = Self(1.0);
-    /// Four times as fast.
+    /// Four times the speed.
     pub const FASTEST: Self = Self(4.0);
 
     /// A speed from a factor; anything outside [`Self::SLOWEST`]`..=`[`Self::FASTEST`] is an error.
@@ -52,7 +52,7 @@ impl Speed {
     }
 }
 
-/// Changes the speed of a stream of mono sound. The output does not depend on how the input was cut into chunks.
+/// Changes the speed of a mono stream. The output does not depend on how the input is divided into chunks.
 #[derive(Debug)]
 pub struct Stretch {
     speed: Speed,
@@ -60,13 +60,13 @@ pub struct Stretch {
     hop: usize,
     /// [`REACH`] in samples.
     reach: usize,
-    /// The input that may still be needed.
+    /// Input that may still be needed.
     input: Vec<f32>,
-    /// How much came before it, in samples since the start.
+    /// Samples before it, since the start.
     dropped: u64,
-    /// Samples put down since the start.
+    /// Samples output since the start.
     delivered: u64,
-    /// Where the last piece was taken, in samples since the start; none before the first.
+    /// The position of the last segment in the input; `None` before the first.
     last: Option<u64>,
     /// The rising half of a Hann window, [`HOP`] long.
     rise: Vec<f32>,
@@ -74,7 +74,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// For sound at `rate`, to be heard at `speed`.
+    /// For audio at `rate`, to be played at `speed`.
     pub fn new(rate: SampleRate, speed: Speed) -> Self {
         let hop = rate.frames_in(HOP);
         let rise = (0..hop).map(|n| 0.5 - 0.5 * (PI * (n as f32 + 0.5) / hop as f32).cos());
@@ -91,7 +91,7 @@ impl Stretch {
         }
     }
 
-    /// Takes samples and appends to `output` what can be said for certain.
+    /// Takes samples and appends to `output` what is ready.
     pub fn push(&mut self, input: &[i16], output: &mut Vec<i16>) {
         if self.speed == Speed::NORMAL {
             output.extend_from_slice(input);
@@ -113,17 +113,17 @@ impl Stretch {
         }
     }
 
-    /// The input has ended: appends the rest, so that the whole output lasts as long as the whole input divided by the
-    /// speed. What is then ready to be stretched is another sound.
+    /// Ends the input: appends the rest, so that the output lasts as long as the input divided by the speed. The
+    /// stretcher is then as good as new.
     pub fn finish(&mut self, output: &mut Vec<i16>) {
         let accepted = self.accepted();
         let owed = (accepted as f64 / self.speed.0).round() as u64;
-        // A sound shorter than a piece is followed by silence.
+        // Audio shorter than a segment is padded with silence.
         self.input
             .resize(self.input.len() + 2 * (self.hop + self.reach), 0.0);
         while self.delivered < owed {
-            // The last pieces end with the input, not by the clock, so that its end is heard at any speed; those
-            // before are taken where they are whole.
+            // The last segments end with the input rather than at their nominal positions, so that the end is heard at
+            // any speed; those before are taken where they are complete.
             let rest = usize::try_from(owed - self.delivered).unwrap_or(usize::MAX);
             let latest = accepted.saturating_sub(rest.min(2 * self.hop) as u64);
             let place = if rest > 2 * self.hop {
@@ -140,26 +140,25 @@ impl Stretch {
         (self.dropped, self.delivered, self.last) = (0, 0, None);
     }
 
-    /// Samples taken since the start.
+    /// Samples received since the start.
     fn accepted(&self) -> u64 {
         self.dropped + self.input.len() as u64
     }
 
-    /// Where in the input the next piece belongs by the clock.
+    /// The nominal position of the next segment in the input.
     fn place(&self) -> u64 {
         (self.delivered as f64 * self.speed.0) as u64
     }
 
-    /// Whether the next piece is the same whatever is still to come: all the places to take it from have arrived, it is
-    /// whole (two hops: one is put down, the other is what it would have gone on with), and there will be enough after
-    /// it to fade in the end of the sound.
+    /// Whether the next segment no longer depends on future input: all its candidate positions have arrived, it is
+    /// complete (two hops: one for output, one for continuation), and enough follows to fade in the end of the audio.
     fn is_certain(&self) -> bool {
         let accepted = self.accepted();
         let end = (self.delivered + 2 * self.hop as u64) as f64 * self.speed.0;
         self.place() + (self.reach + 2 * self.hop) as u64 <= accepted && end <= accepted as f64
     }
 
-    /// Takes the next piece and appends `length` samples, at most a hop.
+    /// Takes the next segment and appends `length` samples, at most a hop.
     fn put_down(&mut self, places: Places, length: usize, output: &mut Vec<i16>) {
         let Places { first, place, last } = places;
         let at = |place: u64| (place - self.dropped) as usize;
@@ -182,7 +181,7 @@ impl Stretch {
         self.delivered += length as u64;
     }
 
-    /// Drops the input that no piece can need any more, not even the last ones.
+    /// Drops input that no segment can need any more.
     fn forget(&mut self) {
         let going_on = self.last.map_or(0, |last| last + self.hop as u64);
         let searched = self.place().saturating_sub(self.reach as u64);
@@ -196,7 +195,7 @@ impl Stretch {
     }
 }
 
-/// Where a piece may be taken from, in samples since the start: preferably at `place`.
+/// The candidate positions of a segment, in samples since the start; `place` is preferred.
 #[derive(Debug, Clone, Copy)]
 struct Places {
     first: u64,
@@ -204,10 +203,10 @@ struct Places {
     last: u64,
 }
 
-/// Finds where a region is most like what is expected: coarsely at a low rate, then sample by sample.
+/// Finds the position most similar to the expected continuation: first coarsely, then sample by sample.
 #[derive(Debug)]
 struct Search {
-    /// Samples in one of the low rate.
+    /// The decimation of the coarse search.
     step: usize,
     expected: Vec<f32>,
     region: Vec<f32>,
@@ -222,7 +221,7 @@ impl Search {
         }
     }
 
-    /// The offset into `region` at which it is most like `expected`; `nominal` when nothing is better.
+    /// The offset in `region` most similar to `expected`; `nominal` if no other is better.
     fn best(&mut self, expected: &[f32], region: &[f32], nominal: usize) -> usize {
         let last = region.len() - expected.len();
         if self.step == 1 {
@@ -251,8 +250,8 @@ impl Search {
     }
 }
 
-/// The offset into `region`, out of `offsets`, with the highest normalised correlation with `expected`; `nominal` (one
-/// of them) unless another is better.
+/// The offset among `offsets` with the highest normalised correlation with `expected`; `nominal` (one of them) unless
+/// another is better.
 fn most_alike(
     expected: &[f32],
     region: &[f32],
@@ -261,7 +260,7 @@ fn most_alike(
 ) -> usize {
     let alike = |offset: usize| {
         let piece = &region[offset..offset + expected.len()];
-        // One is added for the sake of silence; samples are integers, so it is nothing to a sound.
+        // One is added to handle silence; samples are integers, so it is negligible otherwise.
         dot(piece, expected) / (dot(piece, piece) + 1.0).sqrt()
     };
     let mut best = (nominal, alike(nominal));
@@ -274,7 +273,7 @@ fn most_alike(
     best.0
 }
 
-/// The sum of products of two slices of the same length.
+/// The dot product of two slices of the same length.
 fn dot(left: &[f32], right: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let (left, left_rest) = left.as_chunks::<LANES>();
@@ -319,7 +318,7 @@ mod tests {
             .collect()
     }
 
-    /// A second of vowel: glottal pulses through two resonances.
+    /// A second of a vowel: glottal pulses through two resonances.
     fn vowel(pitch_hz: f64, rate: u32) -> Vec<i16> {
         let period = f64::from(rate) / pitch_hz;
         let pulse = |n: u32| f64::from(u8::from(f64::from(n) % period < 1.0));
@@ -335,7 +334,7 @@ mod tests {
         sound.iter().map(|x| (x / peak * 20_000.0) as i16).collect()
     }
 
-    /// Frequency by upward crossings of nought, the ends interpolated.
+    /// Frequency from upward zero crossings, interpolating the ends.
     fn frequency(sound: &[i16], rate: u32) -> f64 {
         let crossings: Vec<f64> = sound
             .windows(2)
@@ -350,7 +349,7 @@ mod tests {
         (crossings.len() - 1) as f64 / time * f64::from(rate)
     }
 
-    /// Pitch by the autocorrelation between 60 and 400 Hz.
+    /// Pitch from the autocorrelation between 60 and 400 Hz.
     fn pitch(sound: &[i16], rate: u32) -> f64 {
         let lags = rate as usize / 400..=rate as usize / 60;
         let alike = |lag: usize| -> f64 {
@@ -358,7 +357,7 @@ mod tests {
             let sum: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
             sum / (sound.len() - lag) as f64
         };
-        // A multiple of the period is as good as the period: the shortest counts, at its peak.
+        // Multiples of the period are as good as the period: take the shortest, at its peak.
         let most = lags.clone().map(alike).fold(f64::MIN, f64::max);
         let good = |&lag: &usize| alike(lag) > 0.85 * most && alike(lag) >= alike(lag + 1);
         let best = lags.clone().find(good).unwrap();

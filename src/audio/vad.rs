@@ -1,29 +1,29 @@
-//! Voice activity detection: where in a stream of 16 kHz mono speech begins, pauses and ends. A small neural network
-//! (`earshot`) scores frames of 16 ms; hysteresis, a minimum length and a hang-over make events of the scores. What an
-//! event means for a turn or for an utterance is decided elsewhere.
+//! Voice activity detection: where speech begins, pauses and ends in a 16 kHz mono stream. A small neural network
+//! (`earshot`) scores frames of 16 ms; hysteresis, a minimum duration and a hang-over turn scores into events. What an
+//! event means for a turn or an utterance is decided elsewhere.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::format::SampleRate;
 
-/// The rate that the detector hears. Positions are samples at this rate since the first one pushed.
+/// The detector's sample rate. Positions are samples at this rate since the first one pushed.
 pub const RATE: SampleRate = SampleRate::HZ_16000;
-/// Samples that are scored together.
+/// Samples per score.
 pub const FRAME: usize = 256;
-/// Frames in a row that must agree before the state changes: a click is shorter.
+/// Consecutive frames that must agree before the state changes; a click is shorter.
 const CONSECUTIVE: u64 = 3;
-/// How far below the entering score speech may fall before it counts as silence.
+/// The hysteresis: how far below the threshold the score may fall before it counts as silence.
 const HYSTERESIS: f32 = 0.15;
 
-/// When speech counts as speech.
+/// The detector's settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VadSettings {
-    /// The score, 0–1, from which a frame is speech. It stays speech down to 0.15 less.
+    /// The score, 0–1, above which a frame is speech. It stays speech down to 0.15 less.
     pub threshold: f32,
-    /// Speech shorter than this never was any.
+    /// Shorter speech is ignored.
     pub min_speech: Duration,
-    /// Silence after which speech has ended.
+    /// The hang-over: silence after which speech has ended.
     pub hang_over: Duration,
 }
 
@@ -37,31 +37,32 @@ impl Default for VadSettings {
     }
 }
 
-/// No sample of a frame is louder: 66 dB below full scale, where no speech can be understood.
+/// A frame without louder samples than this is silent: 66 dB below full scale, where no speech is intelligible.
 const QUIET: u16 = 16;
-/// Quiet frames in a row after which the network has nothing else in its memory, and need not be asked about more of
-/// them: many lines are silent half of the time, and the network is most of what hearing costs.
+/// After this many silent frames the network's memory contains only silence, so it need not run for further ones: many
+/// lines are silent half of the time, and the network dominates the cost of detection.
 const SETTLED: u32 = 16;
 
-/// What was heard, with the sample where it happened. Events come later than that: the detector has to be sure.
+/// An event with the sample position where it happened. Events are delivered later than that, because the detector must
+/// be sure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VadEvent {
-    /// Somebody has begun to speak.
+    /// Speech has begun.
     SpeechStart {
         /// The first sample of speech, without pre-roll.
         at: u64,
     },
-    /// A pause, perhaps the end.
+    /// A pause, possibly the end.
     SilenceBegan {
         /// The first sample of the pause.
         at: u64,
     },
-    /// It was not the end.
+    /// Speech continues after a pause.
     SpeechResumed {
         /// The first sample of speech after the pause.
         at: u64,
     },
-    /// The pause has lasted for the hang-over: it was the end.
+    /// The pause has lasted for the hang-over: speech has ended.
     SpeechEnd {
         /// The first sample of the pause.
         at: u64,
@@ -69,7 +70,7 @@ pub enum VadEvent {
 }
 
 impl VadEvent {
-    /// The same where the detector's first sample was not the stream's, but this one.
+    /// The same event in a stream in which the detector's first sample is at this position.
     pub const fn later(self, start: u64) -> Self {
         match self {
             Self::SpeechStart { at } => Self::SpeechStart { at: at + start },
@@ -83,7 +84,7 @@ impl VadEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Silence,
-    /// Perhaps the beginning of speech.
+    /// Possibly the beginning of speech.
     Onset {
         at: u64,
     },
@@ -93,20 +94,20 @@ enum State {
     },
 }
 
-/// The voice probability, 0–1, of the next [`FRAME`] samples.
+/// The probability of voice, 0–1, in the next [`FRAME`] samples.
 pub type Score = Box<dyn FnMut(&[i16]) -> f32 + Send>;
 
-/// One detector for one stream.
+/// The detector for one stream.
 pub struct Vad {
     score: Score,
-    /// Quiet frames in a row, up to [`SETTLED`].
+    /// Consecutive silent frames, up to [`SETTLED`].
     quiet: u32,
-    /// Samples of a frame that is not complete yet.
+    /// The samples of an incomplete frame.
     frame: Vec<i16>,
     decider: Decider,
 }
 
-/// Scores in, events out: everything but the network.
+/// Turns scores into events: everything but the network.
 #[derive(Debug)]
 struct Decider {
     enter: f32,
@@ -116,18 +117,18 @@ struct Decider {
     state: State,
     /// The first sample of the next frame.
     position: u64,
-    /// Frames in a row that speak against the state.
+    /// Consecutive frames that contradict the current state.
     against: u64,
 }
 
 impl Vad {
-    /// A detector that has heard nothing yet.
+    /// A detector at the start of a stream.
     pub fn new(settings: VadSettings) -> Self {
         let mut network = earshot::Detector::default_boxed();
         Self::with_score(settings, Box::new(move |frame| network.predict_i16(frame)))
     }
 
-    /// A detector that is told what to think of each frame.
+    /// A detector with a given scorer.
     pub fn with_score(settings: VadSettings, score: Score) -> Self {
         Self {
             score,
@@ -137,27 +138,27 @@ impl Vad {
         }
     }
 
-    /// Samples of the complete frames heard so far: everything before this is decided.
+    /// Samples in complete frames so far: everything before this position is decided.
     pub const fn position(&self) -> u64 {
         self.decider.position
     }
 
-    /// Samples until the next frame is complete, and decided.
+    /// Samples until the next frame is complete.
     pub fn missing(&self) -> usize {
         FRAME - self.frame.len()
     }
 
-    /// Whether speech has paused, but not for the hang-over yet.
+    /// Whether speech has paused for less than the hang-over.
     pub const fn is_pause(&self) -> bool {
         matches!(self.decider.state, State::Pause { .. })
     }
 
-    /// Whether there is speech, the beginning of some, or a pause that is not over.
+    /// Whether there is speech: a possible beginning, speech, or a pause.
     pub const fn is_active(&self) -> bool {
         !matches!(self.decider.state, State::Silence)
     }
 
-    /// Whether the frames heard last may be the beginning of speech, which is not known yet.
+    /// Whether the last frames may be the beginning of speech, which is not certain yet.
     pub const fn is_onset(&self) -> bool {
         match self.decider.state {
             State::Onset { .. } => true,
@@ -166,7 +167,7 @@ impl Vad {
         }
     }
 
-    /// Ends speech without an event and with the last sample that was heard: what comes next is another onset.
+    /// Ends speech at the last sample, without an event: what follows is a new onset.
     pub fn interrupt(&mut self) {
         self.decider.position += self.frame.len() as u64;
         self.frame.clear();
@@ -174,7 +175,7 @@ impl Vad {
         self.decider.against = 0;
     }
 
-    /// Hears more and tells what happened, in order.
+    /// Takes samples and returns the events in order.
     pub fn push(&mut self, mut samples: &[i16]) -> Vec<VadEvent> {
         let mut events = Vec::new();
         while !samples.is_empty() {
@@ -226,7 +227,7 @@ impl Decider {
     fn new(settings: VadSettings) -> Self {
         Self {
             enter: settings.threshold,
-            // A low threshold keeps some hysteresis too.
+            // Even a low threshold has some hysteresis.
             leave: (settings.threshold - HYSTERESIS).max(settings.threshold / 2.0),
             min_speech: samples_in(settings.min_speech),
             hang_over: samples_in(settings.hang_over),
@@ -236,7 +237,7 @@ impl Decider {
         }
     }
 
-    /// Takes the score of the next frame.
+    /// Processes the score of the next frame.
     fn decide(&mut self, score: f32) -> Option<VadEvent> {
         let opposes = match self.state {
             State::Silence | State::Pause { .. } => score >= self.enter,
@@ -245,7 +246,7 @@ impl Decider {
         self.position += FRAME as u64;
         self.against = if opposes { self.against + 1 } else { 0 };
         let turned = self.against >= CONSECUTIVE;
-        // Where the frames that speak against the state began.
+        // Where the frames that contradict the state began.
         let since = self.position - self.against * FRAME as u64;
         let (state, event) = match self.state {
             State::Silence if turned => (State::Onset { at: since }, None),
@@ -266,7 +267,7 @@ impl Decider {
             self.against = 0;
             self.state = state;
         }
-        // At once, when the frames that brought us here were long enough.
+        // Immediately, if the frames that led here were long enough.
         if let State::Onset { at } = self.state
             && self.position - at >= self.min_speech
         {

@@ -1,40 +1,40 @@
-//! RIFF/WAVE: headers for 16-bit PCM written at once or patched afterwards, and a reader for streams whose header may
-//! lie about the length, for PCM of any width, float, G.711 and ADPCM.
+//! RIFF/WAVE: headers for 16-bit PCM, written at once or patched afterwards, and a streaming reader for PCM of any
+//! width, float, G.711 and ADPCM that tolerates wrong lengths in the header.
 
 use super::adpcm::Adpcm;
-use super::companding::Law;
 use super::format::{Layout, SampleRate};
+use super::g711::Law;
 use super::linear16;
 
-/// Bytes of the headers that we write.
+/// The size of the headers we write.
 pub const HEADER_LEN: usize = 44;
-/// Bytes of the header that its RIFF length counts.
+/// The part of it that is included in the RIFF length.
 const COUNTED: u32 = 36;
-/// Bytes of its format chunk.
+/// The size of its format chunk.
 const FORMAT_LEN: u32 = 16;
-/// Lengths from here on are those of programs that could not know it (espeak-ng's 0x7ffff000, 0xffffffff).
+/// Lengths from here on come from programs that did not know them (0x7ffff000 from espeak-ng, 0xffffffff).
 const FAKE_LEN: u32 = 0x7FFF_0000;
-/// The longest format chunk that is worth reading; 40 bytes are the longest that is defined.
+/// The maximum size of a format chunk; the longest one defined has 40 bytes.
 const MAX_FORMAT_CHUNK: u32 = 1_024;
-/// The most channels that are mixed down.
+/// The maximum number of channels that are mixed down.
 const MAX_CHANNELS: u16 = 32;
 
 /// Why a WAV stream cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WavError {
-    /// It does not begin like one.
+    /// It does not begin like a WAV stream.
     #[error("not a WAV stream")]
     NotWav,
-    /// It ended before its sound began.
+    /// It ended before its audio.
     #[error("the WAV header is cut off")]
     CutOff,
-    /// A header that contradicts itself.
+    /// The header contradicts itself.
     #[error("damaged WAV header: {0}")]
     Header(&'static str),
-    /// A rate that the server does not handle.
+    /// The sample rate is not supported.
     #[error(transparent)]
     Rate(#[from] super::format::FormatError),
-    /// A coding that we do not read.
+    /// The coding is not supported.
     #[error("unsupported WAV coding: format tag {tag:#06x} with {bits} bits")]
     Coding {
         /// `wFormatTag`.
@@ -44,7 +44,7 @@ pub enum WavError {
     },
 }
 
-/// How the samples behind a header are written down.
+/// The coding of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleFormat {
     /// 16-bit integers.
@@ -60,7 +60,7 @@ pub enum SampleFormat {
 }
 
 impl SampleFormat {
-    /// `wFormatTag` and bytes of a sample.
+    /// `wFormatTag` and bytes per sample.
     const fn tag_and_bytes(self) -> (u16, u16) {
         match self {
             Self::I16 => (PCM, 2),
@@ -73,19 +73,19 @@ impl SampleFormat {
     }
 }
 
-/// What a header says of the bytes behind it.
+/// The length of the data after a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataLength {
-    /// So many. More than a header can say is [`Self::Unknown`].
+    /// Known. A length that does not fit into the header becomes [`Self::Unknown`].
     Known(u32),
-    /// A stream whose length nobody knows yet: the highest number, as most programs write and understand it.
+    /// Unknown, written as the maximum, as most programs write and understand it.
     Unknown,
-    /// The same in the dialect of services that want zeros for it.
+    /// Unknown, written as zeros, as some services expect.
     UnknownAsZero,
 }
 
-/// The header of 16-bit PCM with `data_len` bytes of samples; `None` (or more than a header can say) for a stream
-/// whose length nobody knows yet.
+/// The header of 16-bit PCM with `data_len` bytes of samples; `None` (or more than fits) for a stream of unknown
+/// length.
 pub fn header(layout: Layout, data_len: Option<u32>) -> [u8; HEADER_LEN] {
     let length = data_len.map_or(DataLength::Unknown, DataLength::Known);
     header_of(SampleFormat::I16, layout, length)
@@ -118,8 +118,8 @@ pub fn header_of(samples: SampleFormat, layout: Layout, length: DataLength) -> [
     header
 }
 
-/// A header of ours with the size of an empty extension in its format chunk (`cbSize`), which the specification asks
-/// for beside other samples than PCM, and which few write and nobody misses.
+/// Our header plus the size of an empty extension of the format chunk (`cbSize`), which the specification requires for
+/// anything but PCM; few programs write it and none miss it.
 pub fn with_extension_size(header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN + 2] {
     let mut longer = [0; HEADER_LEN + 2];
     longer[..36].copy_from_slice(&header[..36]);
@@ -132,8 +132,8 @@ pub fn with_extension_size(header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN + 2] {
     longer
 }
 
-/// Writes the true length into a finished stream of `total_len` bytes that began with our [`header`]. `start` is its
-/// first [`HEADER_LEN`] bytes or more; a stream that is too short or too long for a length stays as it is.
+/// Writes the true length into a finished stream of `total_len` bytes that began with our [`header`]. `start` is at
+/// least its first [`HEADER_LEN`] bytes; a stream that is too short or too long for a length is left as it is.
 pub fn patch_length(start: &mut [u8], total_len: u64) {
     let Some(data_len) = total_len
         .checked_sub(HEADER_LEN as u64)
@@ -156,7 +156,7 @@ const MU_LAW: u16 = 7;
 const IMA_ADPCM: u16 = 0x11;
 const EXTENSIBLE: u16 = 0xFFFE;
 
-/// How samples are written down in a stream that we can read.
+/// The coding of samples in a readable stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
     U8,
@@ -186,8 +186,8 @@ impl Coding {
         })
     }
 
-    /// Bytes of a block, the least that can be decoded: a frame, except in ADPCM. `None` where a block of
-    /// `block_bytes`, as the header has it, cannot be.
+    /// The size of the smallest decodable block: a frame, except for ADPCM. `None` if `block_bytes` from the header is
+    /// not possible.
     fn block(self, block_bytes: usize, channels: usize) -> Option<usize> {
         let frame = match self {
             Self::U8 | Self::Companded(_) => channels,
@@ -205,7 +205,7 @@ impl Coding {
     }
 }
 
-/// What the format chunk says.
+/// The format chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WavFormat {
     coding: Coding,
@@ -223,7 +223,7 @@ impl WavFormat {
         };
         let bits = word(14)?;
         let tag = match word(0)? {
-            // The real tag begins the 16-byte name of the coding.
+            // The actual tag is at the beginning of the 16-byte GUID of the coding.
             EXTENSIBLE => word(24)?,
             tag => tag,
         };
@@ -244,7 +244,7 @@ impl WavFormat {
         })
     }
 
-    /// Channels as they are in the stream.
+    /// The channels in the stream.
     pub const fn channels(&self) -> u16 {
         self.channels
     }
@@ -254,12 +254,12 @@ impl WavFormat {
         self.rate
     }
 
-    /// Whether the samples are 16-bit PCM in the file, too.
+    /// Whether the samples are 16-bit PCM in the file as well.
     pub const fn is_pcm16(&self) -> bool {
         matches!(self.coding, Coding::I16)
     }
 
-    /// Frames in so many bytes.
+    /// Frames in this many bytes.
     fn frames_in(&self, bytes: u64) -> u64 {
         let frames = match self.coding {
             Coding::Adpcm(kind) => kind.frames_of_block(self.block_bytes, self.channels.into()),
@@ -268,7 +268,7 @@ impl WavFormat {
         (bytes / self.block_bytes as u64).saturating_mul(frames.unwrap_or(0))
     }
 
-    /// Appends the samples of whole blocks, in 16 bits.
+    /// Appends the samples of whole blocks, as 16 bits.
     fn decode(&self, bytes: &[u8], samples: &mut Vec<i16>) {
         let words = |width| bytes.chunks_exact(width);
         // Conversion from float saturates; NaN becomes silence.
@@ -300,23 +300,23 @@ impl WavFormat {
 pub struct WavReader {
     state: State,
     format: Option<WavFormat>,
-    /// A header or a frame that is not complete yet.
+    /// An incomplete header or frame.
     held: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Twelve bytes of RIFF.
+    /// The RIFF header, twelve bytes.
     Riff,
-    /// Eight bytes of a chunk's name and length.
+    /// A chunk header, eight bytes.
     Chunk,
-    /// The format chunk, of so many bytes.
+    /// The format chunk, with its size.
     Format(usize),
-    /// A chunk that does not matter, of so many bytes yet.
+    /// An ignored chunk, with its remaining bytes.
     Skip(u64),
-    /// Samples, so many bytes yet; after a length that cannot be true, to the end of the stream.
+    /// Samples, with their remaining bytes; if the length is not credible, until the end of the stream.
     Sound(Option<u64>),
-    /// What comes after the samples.
+    /// After the samples.
     After,
 }
 
@@ -330,12 +330,12 @@ impl WavReader {
         }
     }
 
-    /// What the samples are; known once the header was read.
+    /// The layout of the samples, known once the header has been read.
     pub fn format(&self) -> Option<WavFormat> {
         self.format.filter(|_| self.has_begun())
     }
 
-    /// Frames that are still to come by the header; `None` where it cannot know.
+    /// The remaining frames according to the header; `None` if it does not know.
     pub fn frames_left(&self) -> Option<u64> {
         let State::Sound(bytes) = self.state else {
             return Some(0);
@@ -365,7 +365,7 @@ impl WavReader {
                     if self.hold(&mut bytes, len) {
                         self.format = Some(WavFormat::read(&self.held)?);
                         self.held.clear();
-                        // Chunks begin at even positions.
+                        // Chunks are aligned to even positions.
                         self.state = State::Skip(len as u64 % 2);
                     }
                 }
@@ -384,8 +384,7 @@ impl WavReader {
         Ok(())
     }
 
-    /// Says that the stream has ended and appends what there is of a last block of ADPCM: an error if the stream never
-    /// came to its sound.
+    /// Signals the end and appends an incomplete last ADPCM block: an error if the stream had no audio.
     pub fn finish(&mut self, samples: &mut Vec<i16>) -> Result<(), WavError> {
         let format = self.format().ok_or(WavError::CutOff)?;
         if let Coding::Adpcm(_) = format.coding {
@@ -394,7 +393,7 @@ impl WavReader {
         Ok(())
     }
 
-    /// Moves bytes into `held` until it has `len`; true when it has.
+    /// Moves bytes into `held` until it has `len`; true once it has.
     fn hold(&mut self, bytes: &mut &[u8], len: usize) -> bool {
         let wanted = len.saturating_sub(self.held.len()).min(bytes.len());
         let (taken, rest) = bytes.split_at(wanted);
@@ -423,7 +422,7 @@ impl WavReader {
             b"data" if self.format.is_none() => {
                 return Err(WavError::Header("samples without a format"));
             }
-            // Programs that stream write 0 as well.
+            // Programs that stream also write 0.
             b"data" if len == 0 || len >= FAKE_LEN => State::Sound(None),
             b"data" => State::Sound(Some(len.into())),
             _ => State::Skip(u64::from(len) + u64::from(len % 2)),
@@ -438,7 +437,7 @@ impl WavReader {
         Ok(())
     }
 
-    /// Decodes the sound at the start of `bytes` and returns what follows it.
+    /// Decodes the audio at the start of `bytes` and returns what follows it.
     fn sound<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -468,8 +467,8 @@ impl Default for WavReader {
     }
 }
 
-/// Gives the whole frames in `held` and `bytes` to `decode`, without copying more than one frame, and holds what is
-/// left for the next time.
+/// Passes the whole frames in `held` and `bytes` to `decode`, copying at most one frame, and holds the remainder for
+/// the next call.
 pub(super) fn whole_frames(
     held: &mut Vec<u8>,
     mut bytes: &[u8],

@@ -1,22 +1,22 @@
-//! Whose things somebody may touch. Code that reaches for a room, a recording, a session or a hook is given an
-//! [`Access`], and asks it about the owner; where that comes from is a matter of this folder alone.
+//! Authorisation. Code that deals with rooms, recordings, sessions or hooks is given an [`Access`] and asks it about
+//! the owner; how the access was granted is known only in this crate.
 
 use std::net::IpAddr;
 
 use super::owner::Principal;
 use vivavoce_core::party::{Party, TenantId};
 
-/// Whose thing of a name is wanted, where several may have one of that name.
+/// Selects the owner where several may have something of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whose {
-    /// This tenant's.
+    /// This tenant.
     Of(TenantId),
-    /// Nobody's.
+    /// No tenant.
     Nobodys,
 }
 
 impl Whose {
-    /// As it stands in a query: a tenant's id, or nothing. What can be nobody's name names nothing.
+    /// Parses the query parameter: a tenant's id, or empty for no tenant. An invalid id selects nothing.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" => Some(Self::Nobodys),
@@ -33,11 +33,11 @@ impl Whose {
     }
 }
 
-/// Who asks, as far as it matters to whose things they may touch, and for whom what they take is counted.
+/// What a caller may access, and the party that its use of resources is counted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access(Scope, Counted);
 
-/// The address of somebody of whom nothing else is known. It makes nobody another: accesses to the same are equal.
+/// The address of a caller without a tenant. It is ignored in comparisons: accesses of the same scope are equal.
 #[derive(Debug, Clone, Default)]
 struct Counted(Option<IpAddr>);
 
@@ -53,46 +53,46 @@ impl Eq for Counted {}
 enum Scope {
     Everything,
     Tenant(TenantId),
-    /// Of what has an owner only the operator's own.
+    /// What the operator owns, and what nobody owns.
     Operator,
     /// What nobody owns.
     Public,
 }
 
 impl Access {
-    /// Somebody without a tenant where nobody needs one: authentication is off, or the token belongs to none.
+    /// Full access without a tenant: authentication is off, or the token belongs to no tenant.
     pub const fn anonymous() -> Self {
         Self(Scope::Everything, Counted(None))
     }
 
-    /// A tenant.
+    /// Access of a tenant.
     pub(crate) const fn tenant_only(tenant: TenantId) -> Self {
         Self(Scope::Tenant(tenant), Counted(None))
     }
 
-    /// A tenant of this name.
+    /// Access of the tenant with this id.
     #[cfg(any(test, feature = "testing"))]
     #[expect(clippy::missing_panics_doc, reason = "for tests alone")]
     pub fn of_tenant(id: &str) -> Self {
         Self::tenant_only(TenantId::new(id).expect("a name"))
     }
 
-    /// A session of somebody without a tenant while authentication is on: what a tenant owns is not for it.
+    /// A session authenticated without a tenant: it has no access to what tenants own.
     pub const fn operator_session() -> Self {
         Self(Scope::Operator, Counted(None))
     }
 
-    /// A session without a token while authentication is on: what has an owner is not for it.
+    /// A session without a token while authentication is on: it has no access to what anybody owns.
     pub const fn public() -> Self {
         Self(Scope::Public, Counted(None))
     }
 
-    /// Whether nobody knows who this is.
+    /// Whether the caller is unauthenticated while authentication is on.
     pub fn is_public(&self) -> bool {
         self.0 == Scope::Public
     }
 
-    /// On whose behalf they are in a room.
+    /// The principal that the caller acts for in a room.
     pub fn principal(&self) -> Principal {
         match &self.0 {
             Scope::Everything | Scope::Operator => Principal::Operator,
@@ -101,7 +101,7 @@ impl Access {
         }
     }
 
-    /// Whose they are: what is made with this access belongs to this tenant.
+    /// The tenant that owns whatever is created with this access.
     pub const fn tenant(&self) -> Option<&TenantId> {
         match &self.0 {
             Scope::Tenant(tenant) => Some(tenant),
@@ -109,13 +109,13 @@ impl Access {
         }
     }
 
-    /// The same, counted by its address where it has no tenant; by whoever runs the server where there is no address.
+    /// The same access, counted for this address if it has no tenant, or for the operator without an address.
     #[must_use]
     pub fn counted_by(self, address: Option<IpAddr>) -> Self {
         Self(self.0, Counted(address))
     }
 
-    /// For whom what they take is counted.
+    /// The party that the use of resources is counted for.
     pub fn party(&self) -> Party {
         match (&self.0, &self.1) {
             (Scope::Tenant(tenant), _) => Party::Tenant(tenant.clone()),
@@ -124,12 +124,12 @@ impl Access {
         }
     }
 
-    /// Whether the things of all tenants are there for them.
+    /// Whether resources of all tenants are accessible.
     pub const fn sees_every_tenant(&self) -> bool {
         matches!(self.0, Scope::Everything)
     }
 
-    /// Whether something of this owner is there for them; if not, it must look as if it were not there at all.
+    /// Whether a resource of this owner is accessible; if not, it must look as if it did not exist.
     pub fn may_see(&self, owner: Option<&TenantId>) -> bool {
         match &self.0 {
             Scope::Everything => true,
@@ -163,7 +163,7 @@ mod tests {
         let a = TenantId::new("a").unwrap();
         assert_eq!(of(Access::tenant_only(a.clone())), Party::Tenant(a));
         assert_eq!(Access::anonymous().party(), Party::Operator);
-        // It opens and closes nothing.
+        // The address does not affect what is accessible.
         assert_eq!(
             Access::anonymous().counted_by(Some(address)),
             Access::anonymous()

@@ -1,46 +1,46 @@
-//! What the authentication service has said lately: who was let in, with what and where. Only good answers are kept,
-//! for as long as the settings say, and the ones used longest ago make room.
+//! A cache of the authentication service's recent decisions. Only successful ones are cached, for as long as
+//! configured; the least recently used ones are evicted.
 
 use std::time::{Duration, Instant};
 
 use quick_cache::sync::Cache;
 use sha2::{Digest, Sha256};
 
-use super::service::Question;
+use super::service::AuthRequest;
 use super::token::{Holder, Token};
 
-/// Answers that are kept at most; each takes some 200 bytes.
+/// Capacity of the cache; an entry takes about 200 bytes.
 const MAX_DECISIONS: usize = 10_000;
 
-/// Stands for token, method, path and body.
+/// A digest of token, method, path and body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 32]);
 
 impl Key {
-    pub(super) fn new(token: &Token, question: &Question) -> Self {
+    pub(super) fn new(token: &Token, request: &AuthRequest) -> Self {
         let fields: [&[u8]; 3] = [
             token.expose().as_bytes(),
-            question.method.as_bytes(),
-            question.path.as_bytes(),
+            request.method.as_bytes(),
+            request.path.as_bytes(),
         ];
         let mut digest = Sha256::new();
         for field in fields {
             digest.update((field.len() as u64).to_le_bytes());
             digest.update(field);
         }
-        digest.update(&question.body);
+        digest.update(&request.body);
         Self(digest.finalize().into())
     }
 }
 
-/// The answers.
+/// The cached decisions.
 pub(super) struct Decisions {
     answers: Cache<Key, (Instant, Holder)>,
     keep: Duration,
 }
 
 impl Decisions {
-    /// `None` where nothing is to be kept.
+    /// `None` if caching is off.
     pub(super) fn new(keep: Duration) -> Option<Self> {
         (!keep.is_zero()).then(|| Self {
             answers: Cache::new(MAX_DECISIONS),
@@ -48,7 +48,7 @@ impl Decisions {
         })
     }
 
-    /// The holder of the token, where the answer is fresh.
+    /// The holder of the token, if a fresh decision is cached.
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Holder> {
         let (answered, holder) = self.answers.get(key)?;
         (now.saturating_duration_since(answered) < self.keep).then_some(holder)
@@ -65,8 +65,8 @@ mod tests {
     use bytes::Bytes;
 
     fn key([token, method, path, body]: [&'static str; 4]) -> Key {
-        let question = Question::new(method, path, [], Bytes::from_static(body.as_bytes()));
-        Key::new(&Token::new(token).unwrap(), &question)
+        let request = AuthRequest::new(method, path, [], Bytes::from_static(body.as_bytes()));
+        Key::new(&Token::new(token).unwrap(), &request)
     }
 
     #[test]

@@ -1,16 +1,73 @@
-//! Who may come in, and as whom (specification and protocol, section 5): tokens, shared secrets, the question to an
-//! authentication service, and [`Access`], which is what the rest of the house gets to see of it. It knows nothing of
-//! the web framework: `src/http/auth.rs` brings requests here and takes the answers back.
+//! Authentication and authorisation (protocol, section 5). This crate knows nothing of HTTP: `src/http/auth.rs` extracts
+//! credentials from requests and maps errors to responses.
+//!
+//! # Who calls
+//!
+//! A token is a shared secret, in a header (`Authorization: Bearer …`) or a query parameter, or anything that a
+//! delegated authentication service accepts. There are four kinds of callers:
+//!
+//! | caller | may access |
+//! |---|---|
+//! | anybody, while authentication is off | everything |
+//! | the operator: a token without a tenant | everything over REST; in a session, what no tenant owns |
+//! | a tenant | what it owns |
+//! | a session without a token, if `auth.socket` is `public` | what nobody owns |
+//!
+//! # From a token to an access
+//!
+//! [`Authenticator::identify`] compares the token with the shared secrets, in constant time. If none matches and a
+//! service is configured, the answer is [`Decision::AskService`]: the caller reads the request's body and asks. The
+//! service gets a JWT (RFC 7519) signed with RS256 or ES256 that contains the token and the request, including its body
+//! verbatim. Requests to the service are bounded: 256 in progress, 64 of them for one address, each with a timeout, and
+//! answers of at most 64 KiB.
+//!
+//! The result is an [`Access`], which the rest of the server asks whether a room, recording, session or hook is visible.
+//! What is not visible must look as if it did not exist. An access also names the [`Party`](vivavoce_core::party::Party)
+//! that the use of resources is counted for.
+//!
+//! # Sessions
+//!
+//! A session outlives the request that opened it, so its token is watched: [`Pass`] resolves when the token expires or
+//! when the service, asked again at intervals, no longer accepts it. A service that is down does not end sessions.
+//!
+//! # Example
+//!
+//! ```
+//! use std::collections::HashMap;
+//! use vivavoce_auth::{Authenticator, Credentials, Decision, Interface};
+//! use vivavoce_config::Config;
+//! use vivavoce_core::tls_roots::Authorities;
+//!
+//! let settings = [
+//!     ("AUTH_REQUIRED", "true"),
+//!     ("AUTH_API_SECRETS_JSON", r#"[{"id": "shop", "secret": "correct-horse-battery-staple-1234"}]"#),
+//! ];
+//! let settings: HashMap<_, _> = settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+//! let config = Config::from_sources(&[], &settings, None).unwrap();
+//! let authenticator = Authenticator::open(&config.settings.auth, &Authorities::default());
+//! let authenticator = authenticator.unwrap().expect("authentication is on");
+//!
+//! let credentials = Credentials {
+//!     authorization: vec![b"Bearer correct-horse-battery-staple-1234"],
+//!     query: "",
+//! };
+//! let decision = authenticator.identify(Interface::Rest, &credentials).unwrap();
+//! let Decision::Granted(access) = decision else {
+//!     unreachable!("there is no service to ask");
+//! };
+//! assert_eq!(access.tenant().unwrap().as_str(), "shop");
+//! assert!(!access.may_see(None));
+//! ```
 
 mod access;
 mod decisions;
 mod methods;
 mod owner;
-mod pass;
 mod secrets;
 mod service;
 pub mod signing;
 mod token;
+mod token_lifetime;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,11 +76,11 @@ use std::time::{Duration, SystemTime};
 
 pub use access::{Access, Whose};
 pub use methods::{problems, warnings};
-pub use owner::{Owner, Principal};
-pub use pass::{Pass, Withdrawn};
-pub use service::Question;
+pub use owner::{Owner, Principal, Takeover};
+pub use service::AuthRequest;
 pub use signing::KeyError;
 pub use token::Credentials;
+pub use token_lifetime::{Pass, Withdrawn};
 pub use vivavoce_core::party::{InvalidTenant, TenantId};
 
 use futures_util::FutureExt;
@@ -34,88 +91,88 @@ use secrets::Secrets;
 use service::AuthService;
 use token::{Holder, Token};
 use vivavoce_config::{Auth, SocketAuth};
-use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::tls_roots::Authorities;
 
-/// Why somebody is not let in. None of the texts holds anything of the request.
+/// Why authentication failed. The messages contain nothing of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// Neither header nor query.
+    /// There is no token, neither in a header nor in the query.
     #[error(
         "a token is needed: \"Authorization: Bearer <token>\", or api_key=<token> in the query"
     )]
     MissingHeader,
-    /// A header that is not understood, and nothing in the query instead.
+    /// The header is malformed, and the query has no token instead.
     #[error("the Authorization header must be \"Bearer\" and one token")]
     InvalidHeader,
-    /// A token that opens nothing.
+    /// The token is not valid.
     #[error("this token is not accepted")]
     Unauthorized,
-    /// The service answered with a status of 4xx other than 401.
+    /// The service answered with a 4xx status other than 401.
     #[error("the authentication service refused the request")]
     ServiceRefused,
-    /// The service answered with something that is no answer.
+    /// The service's answer is not valid.
     #[error("the authentication service failed")]
     ServiceFailed,
-    /// The service did not answer (in time).
+    /// The service did not answer in time.
     #[error("the authentication service does not answer")]
     ServiceUnavailable,
-    /// The key file has changed into something that is no key.
-    #[error("authentication is set up wrongly; the server's log says how")]
+    /// The signing key file has become unusable.
+    #[error("authentication is misconfigured; see the server's log")]
     Config,
-    /// The key does not sign.
-    #[error("the question to the authentication service could not be signed")]
+    /// Signing failed.
+    #[error("the request to the authentication service could not be signed")]
     Signing,
 }
 
-/// Why there is no [`Authenticator`].
+/// Why the [`Authenticator`] could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// Settings that do not fit together.
+    /// Settings contradict each other.
     #[error("{}", .0.join("\n"))]
     Settings(Vec<String>),
-    /// The key file.
+    /// The signing key cannot be used.
     #[error("auth.signing_key_path: {}: {source}", path.display())]
     Key {
-        /// Which file.
+        /// The key file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: KeyError,
     },
-    /// The client for the service, such as the system's certificates.
+    /// The HTTP client for the service cannot be created, for example because of the system's certificates.
     #[error("auth.service_url: {0}")]
     Client(#[from] reqwest::Error),
 }
 
-/// Which door somebody stands at.
+/// The interface that a caller uses: they treat callers without a token or tenant differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// A protected endpoint.
+pub enum Interface {
+    /// A protected REST endpoint.
     Rest,
     /// `GET /ws`.
     Socket,
 }
 
-/// What is known before the request's body has been read.
-pub enum Step<'a> {
-    /// Come in.
-    Enter(Access),
-    /// The service has to be asked.
-    Ask(Inquiry<'a>),
+/// The decision, as far as it is possible before the request's body has been read.
+pub enum Decision<'a> {
+    /// Access is granted.
+    Granted(Access),
+    /// The authentication service must be asked.
+    AskService(ServiceCheck<'a>),
 }
 
-/// Decides who comes in.
+/// Authenticates callers.
 pub struct Authenticator {
     secrets: Secrets,
     service: Option<Arc<AuthService>>,
     require_tenant: bool,
     socket: SocketAuth,
-    /// How often the service is asked again about the token of a session.
+    /// The interval at which the service is asked again about the token of a session.
     session_recheck: Option<Duration>,
 }
 
 impl Authenticator {
-    /// What the settings ask for; `None` when nobody needs a token. Reads the key file. `authorities` are believed about
-    /// the service.
+    /// An authenticator for these settings; `None` if authentication is off. Reads the signing key. The service's
+    /// certificate must be signed by the system's authorities or by `authorities`.
     pub fn open(settings: &Auth, authorities: &Authorities) -> Result<Option<Self>, SetupError> {
         let methods = Methods::from_settings(settings).map_err(SetupError::Settings)?;
         if !settings.required {
@@ -140,38 +197,38 @@ impl Authenticator {
         }))
     }
 
-    /// Looks at the token; what the secrets do not decide, the service must be asked.
+    /// Checks the token against the shared secrets; if it is none of them, the service must be asked.
     pub fn identify(
         &self,
-        door: Door,
+        interface: Interface,
         credentials: &Credentials<'_>,
-    ) -> Result<Step<'_>, AuthError> {
+    ) -> Result<Decision<'_>, AuthError> {
         let token = match credentials.token() {
             Err(AuthError::MissingHeader)
-                if door == Door::Socket && self.socket == SocketAuth::Public =>
+                if interface == Interface::Socket && self.socket == SocketAuth::Public =>
             {
-                return Ok(Step::Enter(Access::public()));
+                return Ok(Decision::Granted(Access::public()));
             }
             token => token?,
         };
         if let Some(holder) = self.secrets.find(&token) {
-            return self.admit(door, holder).map(Step::Enter);
+            return self.admit(interface, holder).map(Decision::Granted);
         }
         let service = self.service.as_ref().ok_or(AuthError::Unauthorized)?;
-        Ok(Step::Ask(Inquiry {
+        Ok(Decision::AskService(ServiceCheck {
             authenticator: self,
             service,
-            door,
+            interface,
             token,
         }))
     }
 
-    fn admit(&self, door: Door, Holder(tenant): Holder) -> Result<Access, AuthError> {
-        match (tenant, door) {
+    fn admit(&self, interface: Interface, Holder(tenant): Holder) -> Result<Access, AuthError> {
+        match (tenant, interface) {
             (Some(tenant), _) => Ok(Access::tenant_only(tenant)),
             (None, _) if self.require_tenant => Err(AuthError::Unauthorized),
-            (None, Door::Rest) => Ok(Access::anonymous()),
-            (None, Door::Socket) => Ok(Access::operator_session()),
+            (None, Interface::Rest) => Ok(Access::anonymous()),
+            (None, Interface::Socket) => Ok(Access::operator_session()),
         }
     }
 }
@@ -189,47 +246,48 @@ impl fmt::Debug for Authenticator {
 }
 
 /// A token that only the service can judge.
-pub struct Inquiry<'a> {
+pub struct ServiceCheck<'a> {
     authenticator: &'a Authenticator,
     service: &'a Arc<AuthService>,
-    door: Door,
+    interface: Interface,
     token: Token,
 }
 
-impl Inquiry<'_> {
-    /// Asks the service about the token and what it is used for.
-    pub async fn ask(self, question: Question) -> Result<Access, AuthError> {
-        let holder = self.service.ask(self.token, question).await?;
-        self.authenticator.admit(self.door, holder)
+impl ServiceCheck<'_> {
+    /// Asks the service about the token and the request it is used for.
+    pub async fn ask(self, request: AuthRequest) -> Result<Access, AuthError> {
+        let holder = self.service.ask(self.token, request).await?;
+        self.authenticator.admit(self.interface, holder)
     }
 
-    /// The same for a session, with what tells it when the token is not good any more.
+    /// The same for a session. The future that is also returned resolves when the token is no longer valid.
     ///
-    /// A token that looks like a JWT is believed about its end, although nobody has verified it here: whoever forges it
-    /// shortens their own session. One that was over when the service accepted it is not what the service goes by.
-    /// Later on only [`AuthError::Unauthorized`] or another holder count: a service that is away or busy must not cut
-    /// conversations.
-    pub async fn ask_for_session(self, question: Question) -> Result<(Access, Pass), AuthError> {
+    /// If the token looks like a JWT, its `exp` claim ends the session although the signature has not been verified
+    /// here: forging it could only shorten one's own session. A token already expired when the service accepted it
+    /// shows that the service does not use `exp`, so it is ignored. When the service is asked again, only
+    /// [`AuthError::Unauthorized`] or a different tenant end the session: an unavailable or overloaded service must not
+    /// cut conversations.
+    pub async fn ask_for_session(self, request: AuthRequest) -> Result<(Access, Pass), AuthError> {
         let Self {
             authenticator,
             service,
-            door,
+            interface,
             token,
         } = self;
-        let holder = service.ask(token.clone(), question.clone()).await?;
-        let access = authenticator.admit(door, holder.clone())?;
+        let holder = service.ask(token.clone(), request.clone()).await?;
+        let access = authenticator.admit(interface, holder.clone())?;
         let expires = token
             .time_left(SystemTime::now())
             .and_then(|left| Instant::now().checked_add(left));
         let service = Arc::clone(service);
         let is_good = async move || {
-            let again = service.ask_anew(token.clone(), question.clone()).await;
+            let again = service.ask_anew(token.clone(), request.clone()).await;
             match again {
                 Ok(now) => now == holder,
                 Err(error) => error != AuthError::Unauthorized,
             }
         };
-        let pass = pass::withdrawn(expires, authenticator.session_recheck, is_good);
+        let pass = token_lifetime::withdrawn(expires, authenticator.session_recheck, is_good);
         Ok((access, pass.boxed_local()))
     }
 }
@@ -261,7 +319,7 @@ mod tests {
         settings(json!([{"id": "a", "secret": "of-a"}]))
     }
 
-    fn at(settings: &Auth, door: Door, query: &str) -> Result<Access, AuthError> {
+    fn at(settings: &Auth, interface: Interface, query: &str) -> Result<Access, AuthError> {
         let authenticator = Authenticator::open(settings, &Authorities::default())
             .unwrap()
             .unwrap();
@@ -269,9 +327,9 @@ mod tests {
             authorization: Vec::new(),
             query,
         };
-        match authenticator.identify(door, &credentials)? {
-            Step::Enter(access) => Ok(access),
-            Step::Ask(_) => panic!("there is no service to ask"),
+        match authenticator.identify(interface, &credentials)? {
+            Decision::Granted(access) => Ok(access),
+            Decision::AskService(_) => panic!("there is no service to ask"),
         }
     }
 
@@ -279,25 +337,33 @@ mod tests {
     fn a_secret_without_tenant_opens_everything_but_a_socket_to_what_is_owned() {
         let settings = tenant_a();
         let a = TenantId::new("a").unwrap();
-        for (door, query, expected) in [
-            (Door::Rest, "api_key=house", Ok(Access::anonymous())),
+        for (interface, query, expected) in [
+            (Interface::Rest, "api_key=house", Ok(Access::anonymous())),
             (
-                Door::Rest,
+                Interface::Rest,
                 "api_key=of-a",
                 Ok(Access::tenant_only(a.clone())),
             ),
-            (Door::Rest, "api_key=x", Err(AuthError::Unauthorized)),
-            (Door::Rest, "", Err(AuthError::MissingHeader)),
+            (Interface::Rest, "api_key=x", Err(AuthError::Unauthorized)),
+            (Interface::Rest, "", Err(AuthError::MissingHeader)),
             (
-                Door::Socket,
+                Interface::Socket,
                 "api_key=house",
                 Ok(Access::operator_session()),
             ),
-            (Door::Socket, "api_key=of-a", Ok(Access::tenant_only(a))),
-            (Door::Socket, "api_key=x", Err(AuthError::Unauthorized)),
-            (Door::Socket, "", Ok(Access::public())),
+            (
+                Interface::Socket,
+                "api_key=of-a",
+                Ok(Access::tenant_only(a)),
+            ),
+            (Interface::Socket, "api_key=x", Err(AuthError::Unauthorized)),
+            (Interface::Socket, "", Ok(Access::public())),
         ] {
-            assert_eq!(at(&settings, door, query), expected, "{door:?} {query}");
+            assert_eq!(
+                at(&settings, interface, query),
+                expected,
+                "{interface:?} {query}"
+            );
         }
     }
 
@@ -308,7 +374,7 @@ mod tests {
                 socket,
                 ..tenant_a()
             };
-            let got = at(&settings, Door::Socket, "");
+            let got = at(&settings, Interface::Socket, "");
             assert_eq!(got, Err(AuthError::MissingHeader), "{socket:?}");
         }
         let open = Auth {
@@ -360,9 +426,9 @@ mod tests {
             require_tenant: true,
             ..tenant_a()
         };
-        let got = at(&settings, Door::Rest, "api_key=house");
+        let got = at(&settings, Interface::Rest, "api_key=house");
         assert_eq!(got, Err(AuthError::Unauthorized));
-        assert!(at(&settings, Door::Rest, "api_key=of-a").is_ok());
+        assert!(at(&settings, Interface::Rest, "api_key=of-a").is_ok());
         assert!(
             warnings(&settings)
                 .iter()

@@ -1,5 +1,4 @@
-//! What the settings say about authentication, checked as far as that is possible without looking at files: which
-//! secrets there are, whether a service is asked, and what does not fit together.
+//! The authentication methods configured in the settings, validated as far as possible without reading files.
 
 use std::path::PathBuf;
 
@@ -10,23 +9,23 @@ use super::token::Token;
 use vivavoce_config::{Auth, HttpUrl, JsonText, Secret, SocketAuth};
 use vivavoce_core::party::TenantId;
 
-/// A secret below this can be guessed (specification, section 8).
+/// Shorter secrets are considered guessable (specification, section 8).
 const GOOD_SECRET_BYTES: usize = 32;
 
-/// The ways to get in.
+/// The configured methods.
 #[derive(Default)]
 pub(super) struct Methods {
     pub(super) secrets: Secrets,
-    /// Whom to ask, and the file of the key that signs the questions.
+    /// The service's URL, and the file of the signing key.
     pub(super) service: Option<(HttpUrl, PathBuf)>,
 }
 
-/// What does not fit, each with its key. None of it holds a secret.
+/// Contradictions in the settings, each with its key. The messages contain no secrets.
 pub fn problems(settings: &Auth) -> Vec<String> {
     Methods::from_settings(settings).err().unwrap_or_default()
 }
 
-/// What fits, and is probably not meant.
+/// Settings that are valid but probably not intended.
 pub fn warnings(settings: &Auth) -> Vec<String> {
     let mut warnings = Vec::new();
     let short = |secret: &Secret| secret.expose().len() < GOOD_SECRET_BYTES;
@@ -48,7 +47,7 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
         || settings.api_secrets_json.is_some()
         || settings.service_url.is_some();
     if method && !settings.required {
-        warnings.push("auth.required is false: nobody is asked for a token".to_owned());
+        warnings.push("auth.required is false: callers need no token".to_owned());
     }
     if settings.required && settings.socket() == SocketAuth::Public {
         let records = if settings.public_recordings {
@@ -63,7 +62,7 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
     }
     if settings.require_tenant && settings.api_secret.is_some() {
         let useless =
-            "auth.require_tenant: auth.api_secret belongs to no tenant, so it opens nothing";
+            "auth.require_tenant: auth.api_secret belongs to no tenant, so it is never accepted";
         warnings.push(useless.to_owned());
     }
     warnings
@@ -85,26 +84,24 @@ impl Methods {
         match (&settings.service_url, &settings.signing_key_path) {
             (Some(url), Some(key)) => methods.service = Some((url.clone(), key.clone())),
             (Some(_), None) => problems.push(
-                "auth.signing_key_path: is needed where auth.service_url is set: it signs the questions"
+                "auth.signing_key_path: is required with auth.service_url: it signs the requests to the service"
                     .to_owned(),
             ),
             (None, Some(_)) => problems.push(
-                "auth.service_url: is needed where auth.signing_key_path is set: it is who is asked"
+                "auth.service_url: is required with auth.signing_key_path: the key signs requests to this service"
                     .to_owned(),
             ),
             (None, None) => {}
         }
         if settings.socket == Some(SocketAuth::Required) && !settings.required {
             problems.push(
-                "auth.socket: required means nothing while auth.required is false: nobody is asked for a token"
-                    .to_owned(),
+                "auth.socket: required has no effect while auth.required is false".to_owned(),
             );
         }
         let public = settings.required && settings.socket() == SocketAuth::Public;
         if settings.public_recordings && !public {
             problems.push(
-                "auth.public_recordings: means nothing unless auth.required is true and auth.socket public: \
-                 every session has a token, or nobody is asked for one"
+                "auth.public_recordings: has no effect unless auth.required is true and auth.socket is public"
                     .to_owned(),
             );
         }
@@ -162,7 +159,7 @@ struct Entry {
     secret: String,
 }
 
-/// What serde would say of an entry that does not fit may quote it, so it is not repeated.
+/// serde's error for an invalid entry may quote it, so it is not repeated.
 fn entries(json: &JsonText) -> Result<Vec<Entry>, String> {
     let list = json.0.as_array().filter(|list| !list.is_empty());
     let list = list.ok_or("must be an array with at least one {\"id\", \"secret\"}")?;

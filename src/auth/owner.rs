@@ -1,5 +1,5 @@
-//! Whose a room is, and on whose behalf somebody is in it. The owner stands in the room's metadata, where every replica and
-//! every deployment finds it: `auth_id` is the tenant, `operator` says that no tenant may claim the room.
+//! The owner of a room, and the principal that a participant acts for. The owner is stored in the room's metadata,
+//! where every replica and deployment finds it: `auth_id` is the tenant, `operator` reserves the room for the operator.
 
 use std::net::IpAddr;
 
@@ -10,25 +10,26 @@ use super::access::Access;
 use vivavoce_core::party::Party;
 use vivavoce_core::party::TenantId;
 
-/// The key of the tenant, and the one that keeps a room for the operator.
+/// The metadata keys of the tenant, and of the operator's mark.
 const TENANT: &str = "auth_id";
 const OPERATOR: &str = "operator";
 
-/// On whose behalf somebody is in a room.
+/// The principal that somebody acts for in a room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Principal {
-    /// Whoever runs the server: callers who belong to no tenant, tokens that others have signed with the key pair, and
-    /// everybody while authentication is off.
+    /// The operator: callers without a tenant, tokens that others have signed with the key pair, and everybody while
+    /// authentication is off.
     Operator,
     /// A tenant.
     Tenant(TenantId),
-    /// Nobody knows who: a session without a token while authentication is on.
+    /// An unauthenticated session while authentication is on.
     Public,
 }
 
 impl Principal {
-    /// For whom a room counts that is made on their behalf; `stranger` is the address of whoever is known by nothing else.
+    /// The party that a room created by this principal counts for; `stranger` is the address of a caller known by
+    /// nothing else.
     pub fn party(&self, stranger: Option<IpAddr>) -> Party {
         match self {
             Self::Tenant(tenant) => Party::Tenant(tenant.clone()),
@@ -37,21 +38,21 @@ impl Principal {
     }
 }
 
-/// Whose a room is, by its metadata.
+/// The owner of a room, by its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody's.
+    /// No owner.
     Nobody,
-    /// The operator's: no tenant may claim it.
+    /// The operator: no tenant may claim the room.
     Operator,
-    /// A tenant's.
+    /// A tenant.
     Tenant(TenantId),
-    /// What nobody can read counts as another's.
+    /// Metadata that cannot be parsed counts as somebody else's.
     Unknown,
 }
 
 impl Owner {
-    /// Reads a room's metadata.
+    /// Parses a room's metadata.
     pub fn of(metadata: &str) -> Self {
         if metadata.is_empty() {
             return Self::Nobody;
@@ -69,7 +70,7 @@ impl Owner {
         }
     }
 
-    /// The tenant, if it is one's.
+    /// The tenant, if the owner is one.
     pub fn tenant(&self) -> Option<&str> {
         match self {
             Self::Tenant(tenant) => Some(tenant.as_str()),
@@ -77,7 +78,7 @@ impl Owner {
         }
     }
 
-    /// For whom it counts what is in the room.
+    /// The party that resources of the room count for.
     pub fn party(&self) -> Party {
         match self {
             Self::Tenant(tenant) => Party::Tenant(tenant.clone()),
@@ -95,7 +96,7 @@ impl Owner {
         }
     }
 
-    /// Whether somebody may be in the room on behalf of this one. The operator may be in every room.
+    /// Whether a participant may act for this principal in the room. The operator may be in every room.
     pub fn admits(&self, principal: &Principal) -> bool {
         match principal {
             Principal::Operator => true,
@@ -104,8 +105,8 @@ impl Owner {
         }
     }
 
-    /// The metadata of a room that becomes this owner's. Of a room that was nobody's all other keys stay; what another
-    /// owner has written there is not for the new one.
+    /// The metadata of a room after this owner has taken it over. If it had no owner, its other keys are kept; what
+    /// another owner has written is dropped.
     pub fn in_place_of(&self, metadata: &str) -> String {
         let before = Self::of(metadata);
         if before == *self {
@@ -121,6 +122,28 @@ impl Owner {
             Self::Nobody | Self::Unknown => return String::new(),
         };
         Value::Object(fields).to_string()
+    }
+}
+
+/// How an inbound call takes its room, which the called number names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Takeover {
+    /// The owner of the call, and then of the room.
+    pub owner: Owner,
+    /// Whether the operator has given the called number to the owner. Any other number is the caller's choice, and so
+    /// would be whose room it is: that one stays its owner's.
+    pub by_number: bool,
+}
+
+impl Takeover {
+    /// Whether the call may take a room of this owner.
+    pub fn may_take(&self, current: &Owner) -> bool {
+        self.by_number
+            || match current {
+                Owner::Nobody => true,
+                Owner::Unknown => self.owner == Owner::Operator,
+                Owner::Operator | Owner::Tenant(_) => *current == self.owner,
+            }
     }
 }
 
@@ -226,6 +249,21 @@ mod tests {
         ] {
             let admits = principals.each_ref().map(|one| owner.admits(one));
             assert_eq!(admits, admitted, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_takes_the_room_of_another_owner_by_a_number_of_its_owners_alone() {
+        let [a, b] = ["a", "b"].map(|id| Owner::Tenant(tenant(id)));
+        let rooms = [Owner::Nobody, Owner::Operator, Owner::Unknown, a.clone(), b];
+        for (owner, by_number, takes) in [
+            (Owner::Operator, false, [true, true, true, false, false]),
+            (a.clone(), false, [true, false, false, true, false]),
+            (a, true, [true; 5]),
+        ] {
+            let call = Takeover { owner, by_number };
+            let taken = rooms.each_ref().map(|room| call.may_take(room));
+            assert_eq!(taken, takes, "{call:?}");
         }
     }
 

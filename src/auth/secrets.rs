@@ -1,5 +1,5 @@
-//! Shared secrets, compared by their digests in constant time: neither their length nor which one came near can be
-//! learnt from how long it takes.
+//! Shared secrets, compared by their digests in constant time, so that response times reveal neither their length nor
+//! how much of a guess was right.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use super::token::{Holder, Token};
 use vivavoce_core::party::TenantId;
 
-/// A digest in machine words: compared byte by byte in constant time it costs many times as much.
+/// A digest in machine words: a constant-time comparison byte by byte would cost many times as much.
 type Words = [u64; 4];
 
 fn words(digest: [u8; 32]) -> Words {
@@ -21,12 +21,12 @@ struct Known {
     holder: Holder,
 }
 
-/// The secrets that open the doors.
+/// The shared secrets.
 #[derive(Default)]
 pub(super) struct Secrets(Vec<Known>);
 
 impl Secrets {
-    /// Takes a secret. `false` where it is known already: it could not be said whose it is.
+    /// Adds a secret. Returns `false` if it is known already, because its owner would be ambiguous.
     pub(super) fn add(&mut self, secret: &Token, tenant: Option<TenantId>) -> bool {
         let digest = words(secret.digest());
         if self.0.iter().any(|known| known.digest == digest) {
@@ -43,7 +43,7 @@ impl Secrets {
         self.0.is_empty()
     }
 
-    /// Whose secret this token is, if it is one.
+    /// The holder of a token that is one of the secrets.
     pub(super) fn find(&self, token: &Token) -> Option<Holder> {
         let digest = words(token.digest());
         let mut found = 0_u32;

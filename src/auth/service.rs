@@ -1,5 +1,5 @@
-//! The authentication service: the question about a token, signed and sent, and what its answer means (protocol,
-//! section 5). Everything about it is bounded: questions at once, the time of each, the length of an answer.
+//! The authentication service: signing and sending requests about tokens, and interpreting the answers (protocol,
+//! section 5). Everything is bounded: concurrent requests, the time of each, the size of an answer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,39 +21,39 @@ use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use vivavoce_config::HttpUrl;
-use vivavoce_core::outgoing::Authorities;
 use vivavoce_core::party::TenantId;
+use vivavoce_core::tls_roots::Authorities;
 
-/// The constant issuer marker.
+/// The constant `sub` claim.
 const SUBJECT: &str = "service-auth";
-/// How long a question is valid.
+/// The lifetime of a signed request.
 const LIFETIME_SECONDS: u64 = 300;
-/// The longest answer that is read.
+/// The maximum size of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// Questions on their way at once; more wait, within the time that each has.
-const MAX_QUESTIONS: usize = 256;
+/// Concurrent requests; more wait, within their timeout.
+const MAX_REQUESTS: usize = 256;
 /// Of these, for one address.
-const MAX_QUESTIONS_OF_ADDRESS: usize = MAX_QUESTIONS / 4;
-/// Shorter than what servers keep an idle connection for, so that none is used just as it closes.
+const MAX_REQUESTS_PER_ADDRESS: usize = MAX_REQUESTS / 4;
+/// Shorter than most servers' keep-alive timeout, so that a connection is not reused just as the server closes it.
 const IDLE_CONNECTION: Duration = Duration::from_secs(4);
 
-/// Headers that the service is not told, and beginnings of such.
+/// Headers, and prefixes of headers, that are not passed on to the service.
 const HIDDEN_HEADERS: &[&str] = &["authorization", "cookie", "host", "x-real-ip"];
 const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", "x-service-"];
 
-/// What a token is used for.
+/// The request that a token is used for.
 #[derive(Clone)]
-pub struct Question {
+pub struct AuthRequest {
     pub(super) method: String,
     pub(super) path: String,
     headers: BTreeMap<String, String>,
     pub(super) body: Bytes,
-    /// The address, or the network of one, that it is asked for; the service is not told.
+    /// The caller's address or network, for limiting; not passed on to the service.
     caller: Option<IpAddr>,
 }
 
-impl Question {
-    /// A request, with all its headers; those that the service is not told are left out here.
+impl AuthRequest {
+    /// A request with all its headers; those that are not passed on are removed here.
     pub fn new<'a>(
         method: &str,
         path: &str,
@@ -87,12 +87,12 @@ impl Question {
         }
     }
 
-    /// The same, for somebody at this address, who has so many turns and no more.
+    /// Counts the request for an address, which may have a limited number in progress.
     pub fn asked_by(self, caller: Option<IpAddr>) -> Self {
         Self { caller, ..self }
     }
 
-    /// The claims about it. A body that is not JSON is a mistake of whoever asks: it must not count as none.
+    /// The claims about the request. A body that is not JSON is an error: it must not count as absent.
     fn claims(&self, token: &Token, now: SystemTime) -> serde_json::Result<Vec<u8>> {
         let issued = now
             .duration_since(UNIX_EPOCH)
@@ -134,19 +134,19 @@ struct AuthData<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Body<'a> {
-    /// The very text, so that nobody can make it look different to the service.
+    /// The verbatim text, so that the service sees exactly what the handler will parse.
     Json(&'a RawValue),
     None {},
 }
 
-/// The service.
+/// The client of the authentication service.
 pub(super) struct AuthService {
     url: HttpUrl,
     client: Client,
     key: Arc<KeyFile>,
     patience: Duration,
-    places: Semaphore,
-    turns: Turns,
+    slots: Semaphore,
+    address_limits: AddressLimits,
     decisions: Option<Decisions>,
 }
 
@@ -161,7 +161,7 @@ impl AuthService {
         let path = key.clone();
         let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
         let client = if url.0.scheme() == "http" {
-            // A machine without certificates of authorities can have such a service too.
+            // A machine without CA certificates can still use a service over plain HTTP.
             Client::builder().tls_certs_only([])
         } else {
             authorities.client()
@@ -169,7 +169,7 @@ impl AuthService {
         let client = client
             .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::none())
-            // A proxy of the environment would get to see every token.
+            // A proxy from the environment would see every token.
             .no_proxy()
             .pool_idle_timeout(IDLE_CONNECTION);
         Ok(Self {
@@ -177,53 +177,60 @@ impl AuthService {
             client: client.build()?,
             key: Arc::new(key),
             patience,
-            places: Semaphore::new(MAX_QUESTIONS),
-            turns: Turns::default(),
+            slots: Semaphore::new(MAX_REQUESTS),
+            address_limits: AddressLimits::default(),
             decisions: Decisions::new(keep),
         })
     }
 
-    /// Whose the token is, if it may be used for this.
-    pub(super) async fn ask(&self, token: Token, question: Question) -> Result<Holder, AuthError> {
+    /// Asks for the holder of a token, or takes the answer from the cache.
+    pub(super) async fn ask(
+        &self,
+        token: Token,
+        request: AuthRequest,
+    ) -> Result<Holder, AuthError> {
         let kept = self.decisions.as_ref();
-        let kept = kept.map(|decisions| (decisions, Key::new(&token, &question)));
+        let kept = kept.map(|decisions| (decisions, Key::new(&token, &request)));
         if let Some((decisions, key)) = &kept
             && let Some(holder) = decisions.get(key, Instant::now())
         {
             return Ok(holder);
         }
-        let holder = self.ask_anew(token, question).await?;
+        let holder = self.ask_anew(token, request).await?;
         if let Some((decisions, key)) = kept {
             decisions.put(key, holder.clone(), Instant::now());
         }
         Ok(holder)
     }
 
-    /// The same, whatever was answered before.
+    /// The same, without the cache.
     pub(super) async fn ask_anew(
         &self,
         token: Token,
-        question: Question,
+        request: AuthRequest,
     ) -> Result<Holder, AuthError> {
-        let answer = tokio::time::timeout(self.patience, self.put(token, question)).await;
+        let answer = tokio::time::timeout(self.patience, self.put(token, request)).await;
         answer.unwrap_or_else(|_| {
             tracing::warn!("the authentication service did not answer in time");
             Err(AuthError::ServiceUnavailable)
         })
     }
 
-    async fn put(&self, token: Token, question: Question) -> Result<Holder, AuthError> {
-        // Neither is ever closed. The caller's own turn comes first, so that nobody waits for it in a place.
-        let queue = question.caller.map(|caller| self.turns.queue(caller));
+    async fn put(&self, token: Token, request: AuthRequest) -> Result<Holder, AuthError> {
+        // The semaphores are never closed. The address's own limit comes first, so that nobody waits for it while
+        // holding one of the shared slots.
+        let queue = request
+            .caller
+            .map(|caller| self.address_limits.queue(caller));
         let _turn = match &queue {
             Some(queue) => queue.semaphore.acquire().await.ok(),
             None => None,
         };
-        let _place = self.places.acquire().await;
+        let _slot = self.slots.acquire().await;
         let key = Arc::clone(&self.key);
         let now = SystemTime::now();
         let sign = move || {
-            let claims = question.claims(&token, now);
+            let claims = request.claims(&token, now);
             key.sign(&claims.map_err(|_| AuthError::Signing)?)
         };
         let signed = tokio::task::spawn_blocking(sign).await;
@@ -247,23 +254,23 @@ impl AuthService {
     }
 }
 
-/// Whose turn it is at each address, as long as somebody there asks or waits.
+/// A semaphore per address, as long as requests from there are in progress or waiting.
 #[derive(Default)]
-struct Turns(DashMap<IpAddr, Arc<Semaphore>>);
+struct AddressLimits(DashMap<IpAddr, Arc<Semaphore>>);
 
-/// The queue of an address.
+/// A reference to an address's semaphore.
 struct Queue<'a> {
-    turns: &'a Turns,
+    address_limits: &'a AddressLimits,
     caller: IpAddr,
     semaphore: Arc<Semaphore>,
 }
 
-impl Turns {
+impl AddressLimits {
     fn queue(&self, caller: IpAddr) -> Queue<'_> {
-        let new = || Arc::new(Semaphore::new(MAX_QUESTIONS_OF_ADDRESS));
+        let new = || Arc::new(Semaphore::new(MAX_REQUESTS_PER_ADDRESS));
         let semaphore = Arc::clone(&self.0.entry(caller).or_insert_with(new));
         Queue {
-            turns: self,
+            address_limits: self,
             caller,
             semaphore,
         }
@@ -272,9 +279,9 @@ impl Turns {
 
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
-        // The last one to leave finds only what the table keeps.
+        // Dropped first, so that the last one to leave finds only the table's own reference.
         self.semaphore = Arc::new(Semaphore::new(0));
-        let table = &self.turns.0;
+        let table = &self.address_limits.0;
         table.remove_if(&self.caller, |_, left| Arc::strong_count(left) == 1);
     }
 }
@@ -292,13 +299,13 @@ fn unreachable(error: reqwest::Error) -> AuthError {
     AuthError::ServiceUnavailable
 }
 
-/// The body of a good answer, and what its head says of it.
+/// The body of a successful answer, and what its head says about it.
 #[derive(Debug, Default)]
 struct Answer {
     body: Vec<u8>,
-    /// Whether the head says that the body is JSON, or that it is encoded.
+    /// Whether the head says that the body is JSON, or that it is compressed.
     claims_json: bool,
-    /// Whether the body ended only because the connection did, so that nobody can say whether it is whole.
+    /// Whether the body ended only with the connection, so that it may be truncated.
     end_unmarked: bool,
 }
 
@@ -316,7 +323,7 @@ impl Answer {
         };
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
             if answer.body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                tracing::warn!("an answer of the authentication service is too long");
+                tracing::warn!("the authentication service's answer is too long");
                 return Err(AuthError::ServiceFailed);
             }
             answer.body.extend_from_slice(&chunk);
@@ -324,12 +331,12 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The tenant that it names. Without a tenant everything is open: what may have been meant to name one, and cannot
-    /// be read as that, must not be taken for none.
+    /// The tenant that the answer names. No tenant means full access, so anything that may have been meant to name a
+    /// tenant but cannot be parsed is an error.
     fn tenant(&self) -> Result<Option<TenantId>, AuthError> {
         use serde_json::Value;
         let failed = |why| {
-            tracing::warn!("an answer of the authentication service {why}");
+            tracing::warn!("the authentication service's answer {why}");
             AuthError::ServiceFailed
         };
         let start = start(&self.body);
@@ -338,13 +345,13 @@ impl Answer {
             Some(first) => !self.claims_json && !matches!(first, b'{' | b'['),
         };
         if text && self.end_unmarked {
-            return Err(failed("may have been cut off"));
+            return Err(failed("may have been truncated"));
         }
         if text {
             return Ok(None);
         }
         let Ok(Value::Object(answer)) = serde_json::from_slice(&self.body) else {
-            return Err(failed("is no JSON object"));
+            return Err(failed("is not a JSON object"));
         };
         match answer.get("id") {
             None | Some(Value::Null) => Ok(None),
@@ -352,12 +359,12 @@ impl Answer {
                 .as_str()
                 .and_then(|id| TenantId::new(id).ok())
                 .map(Some)
-                .ok_or_else(|| failed("has an id that is no tenant's")),
+                .ok_or_else(|| failed("has an id that is not a valid tenant id")),
         }
     }
 }
 
-/// The first byte that is neither blank nor part of a byte order mark.
+/// The first byte that is neither white space nor part of a byte order mark.
 fn start(body: &[u8]) -> Option<u8> {
     let blank = |byte: &u8| {
         byte.is_ascii_whitespace()
@@ -367,7 +374,7 @@ fn start(body: &[u8]) -> Option<u8> {
     body.iter().copied().find(|byte| !blank(byte))
 }
 
-/// Whether a content type is `application/json`, `text/json` or something written as JSON (RFC 6839, section 3.1).
+/// Whether a content type is `application/json`, `text/json` or has the suffix `+json` (RFC 6839, section 3.1).
 fn is_json(content_type: &[u8]) -> bool {
     let media_type = content_type.split(|byte| *byte == b';').next();
     let media_type = media_type.unwrap_or_default().trim_ascii();
@@ -384,14 +391,14 @@ mod tests {
         let headers = headers
             .iter()
             .map(|(name, value)| (*name, value.as_bytes()));
-        let question = Question::new(
+        let request = AuthRequest::new(
             "POST",
             "/speak",
             headers,
             Bytes::from_static(body.as_bytes()),
         );
         let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
-        let claims = question.claims(&Token::new("t").unwrap(), now).unwrap();
+        let claims = request.claims(&Token::new("t").unwrap(), now).unwrap();
         serde_json::from_slice(&claims).unwrap()
     }
 
@@ -426,23 +433,23 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_a_quarter_of_the_turns_and_leaves_nothing_behind() {
-        let turns = Turns::default();
+        let address_limits = AddressLimits::default();
         let [one, other] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
-        let queues: Vec<_> = (0..=MAX_QUESTIONS_OF_ADDRESS)
-            .map(|_| turns.queue(one))
+        let queues: Vec<_> = (0..=MAX_REQUESTS_PER_ADDRESS)
+            .map(|_| address_limits.queue(one))
             .collect();
         let mut held: Vec<_> = queues[1..]
             .iter()
             .map(|queue| queue.semaphore.try_acquire().unwrap())
             .collect();
         assert!(queues[0].semaphore.try_acquire().is_err());
-        assert!(turns.queue(other).semaphore.try_acquire().is_ok());
+        assert!(address_limits.queue(other).semaphore.try_acquire().is_ok());
         held.pop();
         assert!(queues[0].semaphore.try_acquire().is_ok());
-        assert_eq!(turns.0.len(), 1);
+        assert_eq!(address_limits.0.len(), 1);
         drop(held);
         drop(queues);
-        assert!(turns.0.is_empty());
+        assert!(address_limits.0.is_empty());
     }
 
     #[test]
@@ -450,8 +457,8 @@ mod tests {
         assert_eq!(claims(&[], "")["auth_data"]["request_body"], json!({}));
         let now = UNIX_EPOCH;
         for body in [&b"{"[..], b"text", b"{} {}", b" ", b"{\"a\": \"\xff\"}"] {
-            let question = Question::new("POST", "/speak", [], Bytes::from_static(body));
-            assert!(question.claims(&Token::new("t").unwrap(), now).is_err());
+            let request = AuthRequest::new("POST", "/speak", [], Bytes::from_static(body));
+            assert!(request.claims(&Token::new("t").unwrap(), now).is_err());
         }
         for body in ["[1]", "null", "\"x\""] {
             let told = &claims(&[], body)["auth_data"]["request_body"];

@@ -1,4 +1,5 @@
-//! The token of a request: the header first, the query where the header is absent or not understood.
+//! Extracting the token from a request: from the `Authorization` header, or from the query if the header is absent or
+//! malformed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,17 +13,17 @@ use sha2::{Digest, Sha256};
 use super::AuthError;
 use vivavoce_core::party::TenantId;
 
-/// Where a token may be in a request.
+/// The slots where a request may contain a token.
 #[derive(Clone)]
 pub struct Credentials<'a> {
     /// The values of all `Authorization` headers.
     pub authorization: Vec<&'a [u8]>,
-    /// The query, as it stands in the request.
+    /// The raw query string.
     pub query: &'a str,
 }
 
 impl Credentials<'_> {
-    /// Whether there is a token among them, good or not.
+    /// Whether the request contains a token, valid or not.
     pub fn show_token(&self) -> bool {
         self.token().is_ok()
     }
@@ -31,18 +32,18 @@ impl Credentials<'_> {
         let header = match self.authorization.as_slice() {
             [] => Err(AuthError::MissingHeader),
             [header] => bearer(header).ok_or(AuthError::InvalidHeader),
-            // Whoever stands before this server may have believed another one of them.
+            // A proxy in front of this server may have checked another one of them.
             _ => Err(AuthError::InvalidHeader),
         };
         header.or_else(|error| api_key(self.query).ok_or(error))
     }
 }
 
-/// Whose a good token is: a tenant's, or somebody's who has none.
+/// The holder of a valid token: a tenant, or somebody without a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder(pub(super) Option<TenantId>);
 
-/// What a caller shows at the door. Never empty, never with spaces or control characters; never shown.
+/// A token from a request: never empty, without spaces and control characters, never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token(String);
 
@@ -52,13 +53,13 @@ impl Token {
         (!text.is_empty() && !text.contains(odd)).then(|| Self(text.to_owned()))
     }
 
-    /// The text itself, for the one who must be asked about it.
+    /// The token itself, for the authentication service.
     pub(super) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// How long it is good yet, where it looks like a JWT that says so (RFC 7519, section 4.1.4); nobody has verified
-    /// that. `None` where it says nothing, or that it is over.
+    /// How long the token remains valid by its `exp` claim, if it looks like a JWT that has one (RFC 7519, section
+    /// 4.1.4). The signature has not been verified. `None` if there is no such claim or it has passed.
     pub(super) fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let mut parts = self.0.split('.');
         let (Some(_), Some(claims), Some(_), None) =
@@ -90,7 +91,7 @@ fn bearer(header: &[u8]) -> Option<Token> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// Of several, none: nobody could say which one is meant.
+/// `None` if there are several, because it would be ambiguous which one is meant.
 fn api_key(query: &str) -> Option<Token> {
     let mut keys = form_urlencoded::parse(query.as_bytes())
         .filter(|(name, _)| name == "api_key")

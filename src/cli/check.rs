@@ -1,15 +1,15 @@
-//! `vivavoce check`: whether a server would start with these settings, and what it would be able to do. Mistakes in
-//! the settings never come this far: loading them has reported every one.
+//! `vivavoce check`: whether a server would start with these settings, and what it could do. Invalid settings are
+//! reported earlier, when they are loaded.
 
 use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
-use crate::outgoing::Authorities;
 use crate::process::confinement::Confinement;
 use crate::server::{check_telephone, engines, secure};
+use crate::tls_roots::Authorities;
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
-    // Their files are all that loading has not looked at.
+    // Loading has not read the files that settings refer to.
     let ca_file = config.settings.outgoing.ca_file.as_deref();
     let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
     Authenticator::open(&config.settings.auth, &authorities).map_err(Failure::usage)?;
@@ -30,7 +30,7 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
         .count();
     if missing == engines.len() {
         return Err(Failure::work(
-            "no engine was found: this server could neither hear nor speak",
+            "no engine was found: this server could neither recognise nor synthesise speech",
         ));
     }
     Ok(())

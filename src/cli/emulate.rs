@@ -1,4 +1,4 @@
-//! `vivavoce emulate`: the vendors' servers on this machine, until SIGTERM or Ctrl-C.
+//! `vivavoce emulate`: emulates the vendors' servers on this machine, until SIGTERM or Ctrl-C.
 
 use std::io::Write;
 
@@ -36,25 +36,25 @@ use crate::server::{self, StopSignal};
     While it runs: GET, POST {\"faults\": [\"...\"]} and DELETE /control/faults; GET and DELETE /control/log tells what\n\
     each connection sent and got. Keys that begin with \"bad\" are always refused.")]
 pub(super) struct Arguments {
-    /// Port for HTTP and WebSocket; 0 takes a free one
+    /// Port for HTTP and WebSocket; 0 picks a free one
     #[arg(short, long, default_value_t = 3101)]
     port: u16,
-    /// Port for the same with TLS, by an authority of its own; 0 takes a free one
+    /// Port for the same with TLS, signed by a CA of its own; 0 picks a free one
     #[arg(long, default_value_t = 3102, value_name = "PORT")]
     tls_port: u16,
-    /// Port for gRPC, without TLS (h2c) or with it; 0 takes a free one
+    /// Port for gRPC, without TLS (h2c) or with it; 0 picks a free one
     #[arg(long, default_value_t = 3103, value_name = "PORT")]
     grpc_port: u16,
-    /// Hears and says tone-words, a fixed sound for each number, instead of speech
+    /// Recognise and synthesise tone-words, a fixed sound for each number, instead of speech
     #[arg(long)]
     scripted: bool,
     /// How many times faster than real time limits, keep-alives and delays run
     #[arg(long, default_value = "1", value_name = "TIMES", value_parser = clock)]
     speed: Clock,
-    /// What goes wrong (see below); may be given again
+    /// A fault to inject (see below); may be repeated
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
-    /// The only key that is accepted; without it any is
+    /// The only key to accept; default: any
     #[arg(long)]
     key: Option<String>,
 }
@@ -67,7 +67,7 @@ fn clock(text: &str) -> Result<Clock, String> {
 pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
     let config = load(config, &[])?;
     runtime()?.block_on(async {
-        // Signals are caught before anything is announced, so that an early one is not lost.
+        // Signals are caught before the ports are announced, so that an early one is not lost.
         let mut stop = StopSignal::listen().map_err(Failure::work)?;
         let engine = if arguments.scripted {
             Engine::Scripted
@@ -88,7 +88,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
             ..Settings::new(engine)
         };
         let emulators = Emulators::start(settings).await.map_err(Failure::work)?;
-        // A closed standard output is no reason not to serve.
+        // A closed standard output does not prevent serving.
         let _ = std::io::stdout()
             .lock()
             .write_all(emulators.hints().as_bytes());

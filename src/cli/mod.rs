@@ -21,7 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
 
-/// A real-time voice server: hears, says, and keeps what was said.
+/// A real-time voice server: speech-to-text, text-to-speech, rooms, telephone calls and recordings
 #[derive(Debug, Parser)]
 #[command(
     name = "vivavoce",
@@ -44,39 +44,39 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct ConfigArgs {
-    /// Settings file (default: vivavoce.yaml in the current folder, where it exists)
+    /// Settings file (default: vivavoce.yaml in the current folder, if it exists)
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Sets one setting, above all other sources; may be given again
+    /// Overrides a setting; may be repeated
     #[arg(short, long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the server
+    /// Run the server
     Serve(serve::Arguments),
-    /// Checks the settings and looks for the local engines
+    /// Check the settings and look for the local engines
     Check,
-    /// Shows every setting with its value and where it comes from
+    /// Show every setting with its value and source
     PrintConfig,
-    /// Lists the voices that there are
+    /// List the available voices
     Voices(voices::Arguments),
-    /// Speaks a text, aloud or into a file
+    /// Synthesise a text and play it, or write it to a file
     Say(say::Arguments),
-    /// Writes down what is said in an audio file
+    /// Transcribe an audio file
     Transcribe(transcribe::Arguments),
-    /// Lists and checks what was recorded, and has stored what still waits
+    /// List and verify recordings, and retry uploads
     Recordings(recordings::Arguments),
-    /// Makes a token with which somebody joins a room
+    /// Create a token for joining a room
     Token(token::Arguments),
-    /// Measures the server under load
+    /// Measure the performance of the server under load
     Bench(bench::Arguments),
-    /// Runs the vendors' servers on this machine, for development and tests without a key
+    /// Emulate the vendors' servers on this machine, for development and tests without an API key
     Emulate(emulate::Arguments),
-    /// Prints the description of the interface (OpenAPI 3.1), for generators of clients
+    /// Print the API description (OpenAPI 3.1), for client generators
     Openapi(openapi::Arguments),
-    /// Recognises speech for a server (started by the server itself)
+    /// Recognise speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
 }
@@ -86,7 +86,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
-/// Why a subcommand did not do its work.
+/// Why a subcommand failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -102,7 +102,7 @@ impl Failure {
         }
     }
 
-    /// It was asked for in a way that cannot be: exit status 2.
+    /// Invalid usage: exit status 2.
     pub(crate) fn usage(message: impl Display) -> Self {
         Self {
             message: message.to_string(),
@@ -113,7 +113,7 @@ impl Failure {
 
 /// Runs the program.
 pub fn run() -> ExitCode {
-    // What every client and server of this process encrypts with; nobody can have been here before.
+    // The process-wide TLS provider; nothing can have installed another one yet.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Cli { config, command } = Cli::parse();
     match dispatch(&config, command) {
@@ -150,7 +150,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
     }
 }
 
-/// The settings, with a subcommand's own flags on top.
+/// The settings, with a subcommand's own flags taking precedence.
 fn load(arguments: &ConfigArgs, flags: &[(&str, Option<String>)]) -> Result<Config, Failure> {
     let own = flags
         .iter()
@@ -159,7 +159,7 @@ fn load(arguments: &ConfigArgs, flags: &[(&str, Option<String>)]) -> Result<Conf
     crate::server::settings::load(&flags, arguments.config.as_deref()).map_err(Failure::usage)
 }
 
-/// A runtime for subcommands that talk to providers.
+/// A tokio runtime for subcommands that use providers.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

@@ -1,4 +1,4 @@
-//! `vivavoce openapi`: the description of the interface, for generators of clients.
+//! `vivavoce openapi`: prints the API description, for client generators.
 
 use std::io::{Write, stdout};
 
@@ -9,7 +9,7 @@ use crate::http::openapi;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Prints the JSON Schema of the socket's messages instead
+    /// Print the JSON Schema of the socket's messages instead
     #[arg(long)]
     socket: bool,
 }
@@ -20,6 +20,6 @@ pub(super) fn run(arguments: &Arguments) {
     } else {
         openapi::document()
     };
-    // Whoever reads may have seen enough.
+    // A closed pipe is not an error.
     let _ = stdout().write_all(openapi::text(&document).as_bytes());
 }

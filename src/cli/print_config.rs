@@ -1,4 +1,4 @@
-//! `vivavoce print-config`: every setting, its value, and where the value comes from. Secrets are masked.
+//! `vivavoce print-config`: every setting with its value and source. Secrets are masked.
 
 use std::io::{BufWriter, Write, stdout};
 
@@ -21,7 +21,7 @@ pub(super) fn run(config: &Config) {
             resolved.setting.key, resolved.origin
         );
         if line.is_err() {
-            // Whoever reads has seen enough.
+            // A closed pipe is not an error.
             return;
         }
     }

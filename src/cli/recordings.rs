@@ -1,5 +1,5 @@
-//! `vivavoce recordings`: what a server with these settings has recorded, whether it is whole, and what still waits for
-//! the store. Works beside a running server.
+//! `vivavoce recordings`: what a server with these settings has recorded, whether it is intact, and what waits for
+//! upload. Can be used while the server is running.
 
 use std::io::{BufWriter, Write, stdout};
 
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::{Failure, runtime};
 use crate::actors::session::StreamId;
 use crate::config::Config;
-use crate::outgoing::Authorities;
 use crate::providers::StoreError;
-use crate::recordings::examine::{Damage, examine};
-use crate::recordings::place::Place;
+use crate::recordings::recording_location::RecordingLocation;
+use crate::recordings::verify::{VerifyError, verify_recording};
 use crate::recordings::{catalogue, journal, uploader};
 use crate::server;
+use crate::tls_roots::Authorities;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -31,25 +31,25 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists what is in the store, and what waits for it
+    /// List what is in the store and what waits for upload
     List(Output),
-    /// Reads recordings from the store and checks their size, SHA-256, Ogg/Opus structure and duration
+    /// Read recordings from the store and check their size, SHA-256, Ogg/Opus structure and duration
     Verify {
-        /// Only these, of whatever tenant; all when none is named
+        /// Only recordings with these names, of any tenant; default: all
         stream_ids: Vec<String>,
-        /// Only this tenant's; nobody's, where it is empty
+        /// Only recordings of this tenant; empty for those without a tenant
         #[arg(long)]
         tenant: Option<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Has what waits for the store tried at once, also what was given up; the server does it, now or when it starts
+    /// Retry all waiting uploads at once, including those given up; done by the running server, or by the next one
     Retry(Output),
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 struct Output {
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +66,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     }
 }
 
-/// Whoever reads may have seen enough: a closed pipe is no failure.
+/// A closed pipe is not an error.
 fn line(out: &mut impl Write, output: Output, value: &Value, text: &str) {
     let _ = if output.json {
         writeln!(out, "{value}")
@@ -79,7 +79,7 @@ async fn opened(config: &Config) -> Result<server::Store, Failure> {
     let ca_file = config.settings.outgoing.ca_file.as_deref();
     let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
     let store = server::recording_store(&config.settings, &authorities).await;
-    store.ok_or_else(|| Failure::usage("recording.backend: is off: there are no recordings"))
+    store.ok_or_else(|| Failure::usage("recording.backend is off, so there are no recordings"))
 }
 
 async fn list(config: &Config, output: Output) -> Result<(), Failure> {
@@ -128,15 +128,15 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A journal on this disk.
+/// A journal on local disk.
 struct Waiting {
     stream_id: String,
     tenant: Option<String>,
-    /// Why it was given up, if it was.
+    /// Why its upload was given up, if it was.
     why: Option<String>,
 }
 
-/// The journals on this disk, live ones too.
+/// The journals on local disk, including those being written.
 fn waiting(config: &Config) -> Result<Vec<Waiting>, Failure> {
     let root = journal::root(&config.settings.storage.data_dir);
     let entries = match std::fs::read_dir(&root) {
@@ -151,7 +151,7 @@ fn waiting(config: &Config) -> Result<Vec<Waiting>, Failure> {
     names.sort_unstable();
     let known = |name: String| {
         let folder = root.join(&name);
-        // One that cannot be read waits as well; its name tells what it is called.
+        // A journal whose metadata cannot be read is listed by the name of its folder.
         let known = journal::described(&folder).ok().flatten();
         let tenant = known.as_ref().and_then(|known| known.tenant.clone());
         Waiting {
@@ -163,19 +163,21 @@ fn waiting(config: &Config) -> Result<Vec<Waiting>, Failure> {
     Ok(names.into_iter().map(known).collect())
 }
 
-/// What is to be verified: everything, or what of it has these names, and is this tenant's. A name that nothing has is
-/// looked for where nobody's would be.
+/// The recordings to verify: all, or those with these names and of this tenant. A name that does not exist is looked up
+/// as one without a tenant.
 async fn wanted(
     store: &server::Store,
     prefix: &str,
     stream_ids: &[String],
     tenant: Option<&str>,
-) -> Result<Vec<Place>, StoreError> {
+) -> Result<Vec<RecordingLocation>, StoreError> {
     let there = catalogue::all(&**store, prefix).await?;
-    let of_tenant = |place: &Place| match tenant {
+    let of_tenant = |place: &RecordingLocation| match tenant {
         None => true,
-        Some("") => *place == Place::top(place.stream_id()),
-        Some(tenant) => place.path() == Place::new(Some(tenant), place.stream_id()).path(),
+        Some("") => *place == RecordingLocation::top(place.stream_id()),
+        Some(tenant) => {
+            place.path() == RecordingLocation::new(Some(tenant), place.stream_id()).path()
+        }
     };
     let there: Vec<_> = there.into_iter().filter(of_tenant).collect();
     if stream_ids.is_empty() {
@@ -187,7 +189,7 @@ async fn wanted(
         let before = wanted.len();
         wanted.extend(named.cloned());
         if wanted.len() == before {
-            wanted.push(Place::new(
+            wanted.push(RecordingLocation::new(
                 tenant.filter(|tenant| !tenant.is_empty()),
                 stream_id,
             ));
@@ -211,8 +213,8 @@ async fn verify(
     for place in &wanted {
         let name = place.stream_id();
         let result = match StreamId::parse(name) {
-            Ok(_) => examine(&*store, prefix, place).await,
-            Err(_) => Err(Damage::Store(StoreError::NotFound)),
+            Ok(_) => verify_recording(&*store, prefix, place).await,
+            Err(_) => Err(VerifyError::Store(StoreError::NotFound)),
         };
         match result {
             Ok(_) => line(
@@ -252,8 +254,9 @@ fn retry(config: &Config, output: Output) -> Result<(), Failure> {
         let root = journal::root(&config.settings.storage.data_dir);
         uploader::retry(&root).map_err(Failure::work)?
     };
-    let text =
-        format!("{waiting} on this disk will be tried at once, {given_up} of them were given up");
+    let text = format!(
+        "{waiting} waiting uploads will be retried at once, {given_up} of which had been given up"
+    );
     let value = json!({"waiting": waiting, "given_up": given_up});
     line(&mut stdout().lock(), output, &value, &text);
     Ok(())

@@ -1,5 +1,5 @@
-//! `vivavoce say TEXT`: speaks a text into a file, to standard output, or aloud through the first player that is
-//! installed.
+//! `vivavoce say TEXT`: synthesises a text to a file, to standard output, or plays it with the first audio player that
+//! is installed.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::quotas::{Party, Quotas};
 use crate::server::{providers, synthesis_settings};
 use crate::synthesis::{MAX_TEXT_BYTES, SpeechConfig, Synthesizer, TtsConfig};
 
-/// Players that take a WAV file on standard input, in the order of preference.
+/// Players that read a WAV file from standard input, in order of preference.
 const PLAYERS: &[(&str, &[&str])] = &[
     ("pw-play", &["-"]),
     ("paplay", &[]),
@@ -35,24 +35,24 @@ const PLAYERS: &[(&str, &[&str])] = &[
     vivavoce say -v espeak-de \"Guten Tag.\" -o tag.wav\n  \
     echo \"From a pipe.\" | vivavoce say - -o - > pipe.wav")]
 pub(super) struct Arguments {
-    /// What to say; `-` reads it from standard input
+    /// The text; `-` reads it from standard input
     text: String,
-    /// Where to: a file, or `-` for standard output (WAV unless --format says otherwise)
+    /// The output file, or `-` for standard output (WAV unless --format is given)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// One of `vivavoce voices`
+    /// A voice listed by `vivavoce voices`
     #[arg(short, long, value_name = "ID")]
     voice: Option<String>,
-    /// How fast, 0.25 to 4.0
+    /// Speaking rate, 0.25 to 4.0
     #[arg(short, long, default_value_t = 1.0)]
     rate: f64,
-    /// linear16, wav, mulaw, alaw, mp3 or ogg_opus, whatever the file is called
+    /// linear16, wav, mulaw, alaw, mp3 or ogg_opus, regardless of the file's name
     #[arg(short, long, value_name = "FORMAT", requires = "output")]
     format: Option<String>,
-    /// Samples per second
+    /// Sample rate in Hz
     #[arg(long, value_name = "HZ")]
     sample_rate: Option<u32>,
-    /// Who speaks
+    /// The provider
     #[arg(short, long, default_value = "local", value_name = "SLUG")]
     provider: String,
     /// The provider's model
@@ -113,7 +113,7 @@ fn read_text(text: String) -> Result<String, Failure> {
     }
 }
 
-/// The format that a file's name promises.
+/// The format implied by a file's name.
 fn format_of(file: &Path) -> Result<&'static str, Failure> {
     if file.as_os_str() == "-" {
         return Ok("wav");
@@ -143,7 +143,7 @@ async fn synthesize(
 ) -> Result<Vec<Bytes>, Failure> {
     let providers = Arc::new(providers(&config.settings).map_err(Failure::work)?);
     let mut settings = synthesis_settings(&config.settings, &Quotas::unlimited());
-    // A command that runs once has nothing to keep.
+    // A one-off command needs no cache.
     settings.cache = None;
     let synthesizer = Synthesizer::open(providers, &settings).map_err(Failure::work)?;
     let mut speech = synthesizer
@@ -169,7 +169,7 @@ fn play(sound: &[Bytes]) -> Result<(), Failure> {
             .spawn();
         let Ok(mut child) = started else { continue };
         if let Some(mut stdin) = child.stdin.take() {
-            // A player that stops early says so by its exit status.
+            // A player that stops early reports why by its exit status.
             let _ = sound.iter().try_for_each(|chunk| stdin.write_all(chunk));
         }
         let status = child.wait().map_err(Failure::work)?;

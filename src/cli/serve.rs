@@ -1,4 +1,4 @@
-//! `vivavoce serve`: the server, until SIGTERM or Ctrl-C.
+//! `vivavoce serve`: runs the server, until SIGTERM or Ctrl-C.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, load};
-use crate::outgoing::Authorities;
 use crate::server::check_telephone;
+use crate::tls_roots::Authorities;
 use crate::{server, telemetry};
 
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
     /// Address to listen on (server.host)
     #[arg(long)]
     host: Option<IpAddr>,
-    /// Port to listen on; 0 takes a free one (server.port)
+    /// Port to listen on; 0 picks a free one (server.port)
     #[arg(short, long)]
     port: Option<u16>,
     /// Folder for cache, recordings, spools and keys (data_dir)

@@ -1,5 +1,4 @@
-//! `vivavoce stt-worker`: the inside of a recogniser process. A server starts it by itself; see
-//! `providers::local::pocketsphinx`.
+//! `vivavoce stt-worker`: a recogniser's worker process, started by the server; see `providers::local::pocketsphinx`.
 
 use std::path::PathBuf;
 
@@ -15,6 +14,6 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // What went wrong was told to the server in the protocol, or the server is gone; nobody reads standard error.
+    // Errors have been reported to the server through the protocol, or the server is gone; nobody reads standard error.
     worker::run(&arguments.model).map_err(|_| Failure::work(""))
 }

@@ -1,4 +1,5 @@
-//! `vivavoce token`: a LiveKit token for one room, signed with the key pair of the settings or of the data folder.
+//! `vivavoce token`: creates a LiveKit token for one room, signed with the key pair of the settings or of the data
+//! folder.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::Failure;
 use crate::config::Config;
 use crate::providers::{ApiKey, RoomPass};
 
-/// What is asked for.
+/// The arguments.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  vivavoce token --room kitchen --identity ann\n\nThe token lets its bearer join this room, publish, subscribe, send data \
@@ -18,18 +19,18 @@ pub(super) struct Arguments {
     /// The room
     #[arg(long, value_parser = named)]
     room: String,
-    /// Who joins, as the room knows them
+    /// The participant's identity
     #[arg(long, value_parser = named)]
     identity: String,
-    /// What others read (default: the identity)
+    /// The display name (default: the identity)
     #[arg(long, value_parser = named)]
     name: Option<String>,
-    /// Seconds that it can be used (default: rtc.token_ttl_seconds)
+    /// Validity in seconds (default: rtc.token_ttl_seconds)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     ttl: Option<u64>,
 }
 
-/// The bounds of `POST /rtc/token`.
+/// The same limits as `POST /rtc/token`.
 fn named(text: &str) -> Result<String, &'static str> {
     match text.chars().count() {
         _ if text.trim().is_empty() => Err("must not be empty"),

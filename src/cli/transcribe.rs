@@ -1,5 +1,4 @@
-//! `vivavoce transcribe FILE`: writes down what is said in an audio file, a line for each utterance, with progress on
-//! a terminal.
+//! `vivavoce transcribe FILE`: transcribes an audio file, a line per utterance, with progress on a terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write, stderr, stdin, stdout};
@@ -21,13 +20,13 @@ use crate::config::Config;
 use crate::providers::{AudioSink, SttEvent, SttRequest, SttStream, Transcript};
 use crate::server::providers;
 
-/// The longest recording that is transcribed in one go.
+/// The maximum duration.
 const LONGEST: Duration = Duration::from_hours(24);
-/// The most that is read from standard input.
-const MOST_PIPED: u64 = 4 << 30;
-/// Sound that goes to the recogniser at once.
+/// The maximum size of standard input.
+const MAX_STDIN_BYTES: u64 = 4 << 30;
+/// The chunk size of audio sent to the recogniser.
 const CHUNK: Duration = Duration::from_millis(100);
-/// Columns of the progress line.
+/// The width of the progress line.
 const COLUMNS: usize = 79;
 
 #[derive(Debug, Args)]
@@ -37,15 +36,15 @@ const COLUMNS: usize = 79;
     vivavoce say \"Hello.\" -o - | vivavoce transcribe -\n\n\
     WAV, MP3, FLAC and Ogg/Opus files are read, whatever they are called.")]
 pub(super) struct Arguments {
-    /// The file; `-` reads standard input
+    /// The audio file; `-` reads standard input
     file: PathBuf,
-    /// A line of JSON for each utterance: text, start and end in seconds, confidence, words
+    /// Print a line of JSON per utterance: text, start and end in seconds, confidence, words
     #[arg(long)]
     json: bool,
-    /// What is spoken, BCP-47
+    /// The language, as a BCP-47 tag
     #[arg(short, long, default_value = "en-US", value_name = "TAG")]
     language: String,
-    /// Who listens
+    /// The provider
     #[arg(short, long, default_value = "local", value_name = "SLUG")]
     provider: String,
     /// The provider's model
@@ -93,7 +92,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
             report.take(event.map_err(Failure::work)?)?;
         }
         report.clear();
-        // The recogniser may have ended first; then its events have said why.
+        // If the recogniser ended first, its events have said why.
         match feeding.await {
             Ok(Ok(())) => report.end(),
             Ok(Err(error)) => Err(named(&error)),
@@ -102,20 +101,22 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     })
 }
 
-/// The file; standard input is put into one, because the end of some formats is needed at the beginning.
+/// The file; standard input is copied to a temporary one, because some formats have to be read at the end first.
 fn open(file: &Path) -> io::Result<File> {
     if file.as_os_str() != "-" {
         return File::open(file);
     }
     let mut piped = tempfile::tempfile()?;
-    if io::copy(&mut stdin().lock().take(MOST_PIPED + 1), &mut piped)? > MOST_PIPED {
-        return Err(io::Error::other(format!("more than {MOST_PIPED} bytes")));
+    if io::copy(&mut stdin().lock().take(MAX_STDIN_BYTES + 1), &mut piped)? > MAX_STDIN_BYTES {
+        return Err(io::Error::other(format!(
+            "more than {MAX_STDIN_BYTES} bytes"
+        )));
     }
     piped.rewind()?;
     Ok(piped)
 }
 
-/// Decodes, converts and sends. It waits for the recogniser, so a file is never held in memory.
+/// Decodes, converts and sends the audio. It waits for the recogniser, so a file is never held in memory.
 fn feed(
     decoder: FileDecoder,
     layout: Layout,
@@ -141,7 +142,7 @@ fn feed(
     Ok(())
 }
 
-/// `false` when the recogniser has ended.
+/// Returns `false` if the recogniser has ended.
 fn send(samples: &mut Vec<i16>, layout: Layout, sink: &AudioSink) -> bool {
     let sent = samples.chunks(layout.samples_in(CHUNK)).all(|chunk| {
         let audio: Bytes = linear16::encode(chunk);
@@ -151,7 +152,7 @@ fn send(samples: &mut Vec<i16>, layout: Layout, sink: &AudioSink) -> bool {
     sent
 }
 
-/// What the reader sees: utterances on standard output, progress and trouble on standard error.
+/// The output: utterances on standard output, progress and errors on standard error.
 struct Report {
     json: bool,
     progress: bool,
@@ -188,7 +189,7 @@ impl Report {
             SttEvent::UtteranceLost(error) => {
                 self.clear();
                 self.lost += 1;
-                eprintln!("vivavoce: an utterance was lost: {error}");
+                eprintln!("vivavoce: an utterance could not be transcribed: {error}");
             }
         }
         Ok(())
@@ -225,7 +226,7 @@ impl Report {
             .chars()
             .take(COLUMNS)
             .collect();
-        // Progress that cannot be shown is no failure.
+        // Failing to show progress is not an error.
         let _ = write!(stderr().lock(), "\r\x1b[K{line}");
     }
 
@@ -238,7 +239,7 @@ impl Report {
     fn end(&self) -> Result<(), Failure> {
         if self.lost > 0 {
             return Err(Failure::work(format!(
-                "{} of {} utterances were lost",
+                "{} of {} utterances could not be transcribed",
                 self.lost,
                 self.lost + self.utterances
             )));

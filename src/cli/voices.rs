@@ -1,4 +1,4 @@
-//! `vivavoce voices`: a table of the voices that there are, or the same as JSON.
+//! `vivavoce voices`: the available voices as a table or as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write, stdout};
@@ -13,10 +13,10 @@ use crate::server::providers;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  vivavoce voices\n  vivavoce voices --provider local --json")]
 pub(super) struct Arguments {
-    /// Only this provider's
+    /// Only voices of this provider
     #[arg(short, long, value_name = "SLUG")]
     provider: Option<String>,
-    /// As JSON, in the shape of GET /voices
+    /// Print JSON, as GET /voices returns it
     #[arg(long)]
     json: bool,
 }
@@ -31,7 +31,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     } else {
         print_table(&mut out, &lists)
     };
-    // Whoever reads may have seen enough: a closed pipe is no failure.
+    // A closed pipe is not an error.
     let _ = written.and_then(|()| out.flush());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, made from the declarations; a test compares the two.
+//! Generates `docs/configuration.md` from the declarations of the settings; a test compares the two.
 
 use std::fmt::Write;
 

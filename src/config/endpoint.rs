@@ -1,20 +1,20 @@
-//! Where a Wyoming server listens, as a setting names it.
+//! The address of a Wyoming server, as a setting's value.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a server listens: `tcp://host:port` or `unix:///path`.
+/// An address: `tcp://host:port` or `unix:///path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A host name or address, without brackets, and a port.
+    /// A host name or address (without brackets) and a port.
     Tcp(String, u16),
-    /// A socket in the file system.
+    /// A Unix domain socket.
     Unix(PathBuf),
 }
 
-/// Why a URL is no [`Endpoint`].
+/// Why a text is not an [`Endpoint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a Wyoming server; write tcp://host:port or unix:///path")]
 pub struct EndpointError(String);

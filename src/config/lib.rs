@@ -1,6 +1,47 @@
-//! The settings: declared once in [`settings`], read here from flags, environment, file and defaults, in that order
-//! of precedence. This is the only place that reads the environment. Every mistake is reported, with the file and
-//! line or the variable where it stands, and none is ever shown with a secret's value.
+//! The settings: declared once in [`settings`], read here from four sources.
+//!
+//! # Sources
+//!
+//! In ascending order of precedence: the default, the settings file (YAML, `vivavoce.yaml`), the environment, and flags.
+//! Every setting has a dotted key (`limits.sessions`), used in the file and by `--set`, and a variable
+//! (`LIMITS_SESSIONS`). This is the only place that reads the environment. An empty value counts as absent.
+//!
+//! # Types
+//!
+//! All sources provide text, which [`value`] parses: durations in seconds (keys end in `_seconds`) or milliseconds
+//! (`_ms`), sizes in bytes with optional units, URLs without credentials, lists with commas. A value is parsed once and
+//! trusted afterwards. A [`Secret`] cannot be displayed: neither `Debug` nor errors nor `vivavoce print-config` show it,
+//! and credentials inside URLs are masked.
+//!
+//! # Mistakes
+//!
+//! All problems are reported together, each with the variable, or the file and line, and what would be accepted. Unknown
+//! keys are mistakes as well, with a suggestion. Whether valid settings contradict each other is checked by the crates
+//! that use them (`problems(&Settings)`).
+//!
+//! `docs/configuration.md` is generated from the declarations; a settings file may have at most 1 MiB and plain nesting,
+//! and its parser has a fuzz target.
+//!
+//! # Example
+//!
+//! ```
+//! use std::collections::HashMap;
+//! use vivavoce_config::Config;
+//!
+//! let flags = [("limits.sessions".to_owned(), "50".to_owned())];
+//! let environment = HashMap::from([
+//!     ("LIMITS_SESSIONS".to_owned(), "20".to_owned()),
+//!     ("AUTH_API_SECRET".to_owned(), "correct-horse-battery-staple".to_owned()),
+//! ]);
+//! let config = Config::from_sources(&flags, &environment, None).unwrap();
+//! // Flags take precedence over the environment, and secrets are not printed.
+//! assert_eq!(config.settings.limits.sessions, 50);
+//! assert!(!format!("{:?}", config.settings.auth).contains("correct"));
+//!
+//! let typo = [("limits.sesions".to_owned(), "50".to_owned())];
+//! let error = Config::from_sources(&typo, &HashMap::new(), None).unwrap_err();
+//! assert!(error.to_string().contains("did you mean limits.sessions?"));
+//! ```
 
 pub mod document;
 mod endpoint;
@@ -26,16 +67,16 @@ pub use value::{
     SocketAuth, VendorUrl,
 };
 
-/// Reads a text as a settings file, for `fuzzing`.
+/// Parses a settings file, for the fuzz target `settings_file`.
 #[doc(hidden)]
 pub fn fuzz_yaml(text: &str) {
     let _read = yaml::parse(Path::new("fuzzed.yaml"), text);
 }
 
-/// The file that is read from the current folder when no other is named.
+/// The settings file that is read if none is given and it exists in the current folder.
 pub const DEFAULT_FILE: &str = "vivavoce.yaml";
 
-/// Where a value comes from, strongest first.
+/// The source of a value, in descending order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// The command line.
@@ -44,7 +85,7 @@ pub enum Origin {
     Environment(&'static str),
     /// A line of the settings file.
     File(PathBuf, usize),
-    /// Nobody set it.
+    /// The default.
     Default,
 }
 
@@ -59,18 +100,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting with its text and where that comes from. The text of a secret is never shown by `Debug`.
+/// A setting's text and its source. `Debug` never shows the text of a secret.
 #[derive(Clone)]
 pub struct Resolved {
     /// The declaration.
     pub setting: &'static Setting,
-    /// Where the value comes from.
+    /// The source of the value.
     pub origin: Origin,
     text: String,
 }
 
 impl Resolved {
-    /// The value for people; a secret is masked, and so is what may be one in an address.
+    /// The value for display; secrets are masked, and so are credentials in URLs.
     pub fn shown(&self) -> Cow<'_, str> {
         if self.setting.secret && !self.text.is_empty() {
             "***".into()
@@ -80,8 +121,8 @@ impl Resolved {
     }
 }
 
-/// A text without what may be a credential in the addresses of it: what stands before an `@`, also where the address is
-/// not one, the values of a query, and what stands behind a `#`.
+/// Masks possible credentials in URLs: everything before an `@`, even if the text is not a valid URL, the values of the
+/// query, and the fragment.
 pub fn masked(text: &str) -> Cow<'_, str> {
     let begins = |rest: &str| {
         let scheme = rest
@@ -99,7 +140,7 @@ pub fn masked(text: &str) -> Cow<'_, str> {
     if !may_hide {
         return text.into();
     }
-    // A comma ends an address only where another one begins.
+    // A comma ends a URL only if another URL follows.
     let commas = text.match_indices(',').map(|(at, _)| at);
     let ends = commas.filter(|at| begins(&text[at + 1..]));
     let mut masked = String::new();
@@ -115,7 +156,7 @@ pub fn masked(text: &str) -> Cow<'_, str> {
 }
 
 fn mask_address(address: &str, masked: &mut String) {
-    // Whatever is before the last one may be who one is: an `@` in a query masks too much, never too little.
+    // Everything before the last `@` may be user information: an `@` in the query masks too much, never too little.
     let rest = match address.rsplit_once('@') {
         Some((user, rest)) => {
             let scheme = user.find("://").map_or(0, |at| at + "://".len());
@@ -157,25 +198,26 @@ impl fmt::Debug for Resolved {
     }
 }
 
-/// Everything that is wrong with the settings.
+/// All problems with the settings.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ConfigError(pub Vec<String>);
 
-/// The settings and how they came about.
+/// The settings and their sources.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The values.
     pub settings: Settings,
-    /// Each with its origin, in the order of the documents.
+    /// Each setting with its source, in the order of the documentation.
     pub resolved: Vec<Resolved>,
 }
 
 impl Config {
-    /// Reads the settings of this process: `flags` are keys with their values, `file` is the settings file that was
-    /// asked for ([`DEFAULT_FILE`] of the current folder otherwise, where it exists).
+    /// Reads the settings of this process. `flags` are keys with values; `file` is the settings file given on the
+    /// command line, otherwise [`DEFAULT_FILE`] in the current folder is used if it exists.
     pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Self, ConfigError> {
-        // A variable that is not Unicode cannot be a valid value; the lossy text fails its own check by name.
+        // A value that is not Unicode is not valid for any setting; its lossy conversion fails validation under the
+        // right name.
         let environment = std::env::vars_os()
             .map(|(name, text)| {
                 (
@@ -231,7 +273,7 @@ impl Config {
     }
 }
 
-/// The strongest text for each key, and what is wrong so far.
+/// The text of the highest precedence for each key, and the problems so far.
 #[derive(Default)]
 struct Layers {
     texts: HashMap<&'static str, (String, Origin)>,
@@ -240,7 +282,7 @@ struct Layers {
 }
 
 impl Layers {
-    /// Takes a text from a source; sources come weakest first. An empty text unsets nothing: it says nothing.
+    /// Sets a text from a source; sources come in ascending order of precedence. An empty text counts as absent.
     fn take(&mut self, key: &str, text: String, origin: Origin) {
         match TABLE.iter().find(|setting| setting.key == key) {
             Some(_) if text.is_empty() => {}

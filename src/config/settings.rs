@@ -1,6 +1,6 @@
-//! Every setting, declared once: its type, default, key, environment name and meaning. The struct that the code
-//! reads, the table that `print-config` shows and `docs/configuration.md` are all made from these declarations
-//! (protocol, section 6).
+//! All settings, each declared once: type, default, key, environment variable and meaning. The struct that the code
+//! reads, the table of `print-config` and `docs/configuration.md` are generated from these declarations (protocol,
+//! section 6).
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -14,30 +14,30 @@ use super::value::{
     Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
 };
 
-/// One declaration.
+/// The declaration of a setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// The YAML key, with dots.
     pub key: &'static str,
     /// The environment variable.
     pub env: &'static str,
-    /// The text that it has when nobody sets it; empty means absent or "see the meaning".
+    /// The default as text; empty means absent or "see the meaning".
     pub default: &'static str,
-    /// What may be written.
+    /// What is accepted.
     pub shape: &'static str,
-    /// Whether the value must never be shown.
+    /// Whether the value must never be displayed.
     pub secret: bool,
-    /// What it does.
+    /// The meaning.
     pub meaning: &'static str,
 }
 
-/// Where a setting's text comes from while [`Settings::build`] reads them one by one.
+/// Provides the texts of settings while [`Settings::build`] reads them one by one.
 pub(super) trait Reader {
-    /// The value of `setting`; a failure is remembered and `None` returned.
+    /// The value of `setting`; on failure the problem is recorded and `None` returned.
     fn read<T: SettingValue>(&mut self, setting: &'static Setting, check: Check<T>) -> Option<T>;
 }
 
-/// An extra rule for a value: `Err` completes the sentence "must …".
+/// An additional rule for a value: `Err` completes the sentence "must …".
 pub(super) type Check<T> = fn(&T) -> Result<(), &'static str>;
 
 macro_rules! settings {
@@ -51,7 +51,7 @@ macro_rules! settings {
             )+
         }
     )+) => {
-        /// All settings, checked.
+        /// All settings, validated.
         #[derive(Debug, Clone)]
         pub struct Settings {
             $(#[doc = $group_doc] pub $group: $Group,)+
@@ -65,7 +65,7 @@ macro_rules! settings {
             }
         )+
 
-        /// Every declaration, in the order of the documents.
+        /// All declarations, in the order of the documentation.
         pub static TABLE: &[Setting] = &[$($(
             Setting {
                 key: $key,
@@ -78,7 +78,7 @@ macro_rules! settings {
         )+)+];
 
         impl Settings {
-            /// Reads all of them, so that every mistake is found in one go. `None` if there was any.
+            /// Reads all settings, so that all problems are found at once. `None` if there was any.
             pub(super) fn build(reader: &mut impl Reader) -> Option<Self> {
                 let mut table = TABLE.iter();
                 $(
@@ -103,20 +103,22 @@ macro_rules! settings {
 settings! {
     /// Where the server listens.
     server: Server {
-        /// Address to listen on. Any other than a loopback address starts with a warning that lists what is open.
+        /// Address to listen on. On any other than a loopback address the server warns at start about what can be used
+        /// without a token.
         host: IpAddr = "127.0.0.1", "server.host", "HOST";
-        /// Port to listen on; 0 takes a free one and prints it.
+        /// Port to listen on; 0 picks a free one and prints it.
         port: u16 = "3001", "server.port", "PORT";
-        /// Threads that serve requests and sessions; 0 means one per core.
+        /// Worker threads for requests and sessions; 0 means one per core.
         workers: usize = "0", "server.workers", "SERVER_WORKERS";
-        /// Origins of web pages, beside the server's own, that may use it, as `https://host[:port]`.
+        /// Origins whose web pages may use the server, besides its own, as `https://host[:port]`.
         cors_origins: List = "", "server.cors_origins", "SERVER_CORS_ORIGINS", check origins;
-        /// Names, beside `localhost` and loopback addresses, under which this server is asked where it listens on a loopback address alone and nobody
-        /// needs a token; requests for others are refused with 421, because web pages can point their own name at this machine. `*` takes any.
+        /// Host names, besides `localhost` and loopback addresses, by which the server may be addressed while it
+        /// listens on a loopback address only and no token is required; requests for other hosts are refused with 421,
+        /// because web pages can point their own name at this machine (DNS rebinding). `*` allows any.
         allowed_hosts: List = "", "server.allowed_hosts", "SERVER_ALLOWED_HOSTS", check hosts;
-        /// Proxies whose `Forwarded` or `X-Forwarded-For` is believed, as addresses or networks.
+        /// Proxies whose `Forwarded` or `X-Forwarded-For` headers are trusted, as addresses or networks.
         trusted_proxies: Networks = "", "server.trusted_proxies", "SERVER_TRUSTED_PROXIES";
-        /// File with the certificate chain (PEM), with which the server speaks TLS. Read again when it changes.
+        /// File with the certificate chain (PEM); enables TLS. Reloaded when it changes.
         tls_cert: Option<PathBuf> = "", "server.tls.cert", "SERVER_TLS_CERT";
         /// File with the certificate's private key (PEM).
         tls_key: Option<PathBuf> = "", "server.tls.key", "SERVER_TLS_KEY";
@@ -124,355 +126,370 @@ settings! {
 
     /// Connections that the server opens to others.
     outgoing: Outgoing {
-        /// File with certificates of authorities (PEM) that are believed beside the system's, for networks that have their own.
+        /// File with certificates of certificate authorities (PEM) that are trusted in addition to the system's, for
+        /// networks with a private CA.
         ca_file: Option<PathBuf> = "", "outgoing.ca_file", "OUTGOING_CA_FILE";
-        /// Seconds after which a connection to a vendor is used for no further utterance, for networks that cut connections; a vendor's own limit counts where it is shorter.
+        /// Seconds after which a connection to a vendor is not used for further utterances, for networks that cut
+        /// connections; a vendor's own limit applies if it is shorter.
         connection_seconds: Duration = "3600", "outgoing.connection_seconds", "OUTGOING_CONNECTION_SECONDS";
     }
 
-    /// The socket of a session.
+    /// The WebSocket of a session.
     socket: Socket {
-        /// Seconds within which a config must have been carried out.
+        /// Seconds within which a config must be processed.
         config_timeout_seconds: Duration = "30", "socket.config_timeout_seconds", "SOCKET_CONFIG_TIMEOUT_SECONDS";
-        /// Seconds after which a client that sends no frame of any kind is given up.
+        /// Seconds after which a client that sends no frame of any kind is disconnected.
         idle_timeout_seconds: Duration = "60", "socket.idle_timeout_seconds", "SOCKET_IDLE_TIMEOUT_SECONDS";
         /// Seconds that a message may take from its first byte to its last.
         message_timeout_seconds: Duration = "30", "socket.message_timeout_seconds", "SOCKET_MESSAGE_TIMEOUT_SECONDS", check not_nought;
-        /// Sound that waits for a client that reads slowly; beyond it playback waits.
+        /// Audio queued for a client that reads slowly; beyond it playback waits.
         max_buffered_audio_ms: Millis = "2000", "socket.max_buffered_audio_ms", "SOCKET_MAX_BUFFERED_AUDIO_MS", check some_time;
-        /// How far ahead of real time speech is sent at most.
+        /// How far ahead of real time speech is sent.
         lead_ms: Millis = "200", "socket.lead_ms", "SOCKET_LEAD_MS", check some_time;
-        /// Whether speech is sent at the pace at which it is played; `off` sends it as fast as it comes.
+        /// Whether speech is sent in real time; `off` sends it as fast as it is synthesised.
         pacing: bool = "true", "socket.pacing", "SOCKET_PACING";
     }
 
-    /// Where files are kept.
+    /// Where files are stored.
     storage: Storage {
         /// Folder for cache, recordings, spools and keys. Files in it are readable by this user only.
         data_dir: PathBuf = "./data", "data_dir", "DATA_DIR";
     }
 
-    /// What is written to standard error.
+    /// Log lines on standard error.
     log: Log {
-        /// How much is logged. What people say appears at debug and below only.
+        /// The log level. What people say appears at debug and below only.
         level: LogLevel = "info", "log.level", "LOG_LEVEL";
-        /// How log lines look.
+        /// The format of log lines.
         format: LogFormat = "text", "log.format", "LOG_FORMAT";
     }
 
-    /// What is told to others about requests and sessions.
+    /// Traces and metrics.
     telemetry: Telemetry {
-        /// Collector that is sent traces by OTLP over HTTP, as `http://host:4318`; no traces when absent.
+        /// OTLP collector for traces, over HTTP, as `http://host:4318`; no traces if absent.
         otlp_endpoint: Option<String> = "", "telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT";
-        /// Address, as `host:port`, where alone `/metrics` is served then: in plain HTTP and without a token.
+        /// Address, as `host:port`, at which `/metrics` is then exclusively served: in plain HTTP and without a token.
         metrics_address: Option<SocketAddr> = "", "metrics.address", "METRICS_ADDRESS";
     }
 
-    /// How the server stops.
+    /// Shutdown.
     shutdown: Shutdown {
-        /// Seconds that running requests and sessions may go on after SIGTERM or Ctrl-C.
+        /// Seconds that requests and sessions in progress have after SIGTERM or Ctrl-C.
         drain_seconds: Duration = "30", "shutdown.drain_seconds", "SHUTDOWN_DRAIN_SECONDS";
     }
 
-    /// The engines and vendors that hear and speak.
+    /// Local engines and vendors.
     providers: Providers {
         /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port` or `unix:///path`.
         local_stt_url: Option<Endpoint> = "", "providers.local.stt_url", "LOCAL_STT_URL";
-        /// A Wyoming server that speaks instead of flite and espeak-ng, as `tcp://host:port` or `unix:///path`.
+        /// A Wyoming server that synthesises speech instead of flite and espeak-ng, as `tcp://host:port` or
+        /// `unix:///path`.
         local_tts_url: Option<Endpoint> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
         /// Folder of the pocketsphinx model.
         local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
-        /// Recogniser processes at most (about 100 MB each); 0 means one per core.
+        /// Maximum number of recogniser processes (about 100 MB each); 0 means one per core.
         local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
         /// Credential for Deepgram.
         deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
-        /// Where Deepgram recognises; the vendor's own when absent.
+        /// URL of Deepgram's recognition API; default: the vendor's.
         deepgram_stt_url: Option<VendorUrl> = "", "providers.deepgram.stt_url", "DEEPGRAM_STT_URL";
-        /// Where Deepgram speaks; the vendor's own when absent.
+        /// URL of Deepgram's synthesis API; default: the vendor's.
         deepgram_tts_url: Option<VendorUrl> = "", "providers.deepgram.tts_url", "DEEPGRAM_TTS_URL";
-        /// Streams that one credential may have open at once for recognition at Deepgram; no limit when absent.
+        /// Concurrent recognition streams per credential at Deepgram; no limit if absent.
         deepgram_stt_streams: Option<NonZeroU32> = "", "providers.deepgram.stt_streams", "DEEPGRAM_STT_STREAMS";
-        /// Connections that one credential may use at once for synthesis at Deepgram; no limit when absent.
+        /// Concurrent synthesis connections per credential at Deepgram; no limit if absent.
         deepgram_tts_streams: Option<NonZeroU32> = "", "providers.deepgram.tts_streams", "DEEPGRAM_TTS_STREAMS";
         /// Credential for ElevenLabs.
         elevenlabs_api_key: Option<Secret> = "", "providers.elevenlabs.api_key", "ELEVENLABS_API_KEY";
-        /// Where ElevenLabs recognises; the vendor's own when absent.
+        /// URL of ElevenLabs' recognition API; default: the vendor's.
         elevenlabs_stt_url: Option<VendorUrl> = "", "providers.elevenlabs.stt_url", "ELEVENLABS_STT_URL";
-        /// Where ElevenLabs speaks; the vendor's own when absent.
+        /// URL of ElevenLabs' synthesis API; default: the vendor's.
         elevenlabs_tts_url: Option<VendorUrl> = "", "providers.elevenlabs.tts_url", "ELEVENLABS_TTS_URL";
-        /// Streams that one credential may have open at once for recognition at ElevenLabs; no limit when absent.
+        /// Concurrent recognition streams per credential at ElevenLabs; no limit if absent.
         elevenlabs_stt_streams: Option<NonZeroU32> = "", "providers.elevenlabs.stt_streams", "ELEVENLABS_STT_STREAMS";
-        /// Connections that one credential may use at once for synthesis at ElevenLabs; no limit when absent.
+        /// Concurrent synthesis connections per credential at ElevenLabs; no limit if absent.
         elevenlabs_tts_streams: Option<NonZeroU32> = "", "providers.elevenlabs.tts_streams", "ELEVENLABS_TTS_STREAMS";
         /// Credential for Cartesia.
         cartesia_api_key: Option<Secret> = "", "providers.cartesia.api_key", "CARTESIA_API_KEY";
-        /// Where Cartesia recognises; the vendor's own when absent.
+        /// URL of Cartesia's recognition API; default: the vendor's.
         cartesia_stt_url: Option<VendorUrl> = "", "providers.cartesia.stt_url", "CARTESIA_STT_URL";
-        /// Where Cartesia speaks; the vendor's own when absent.
+        /// URL of Cartesia's synthesis API; default: the vendor's.
         cartesia_tts_url: Option<VendorUrl> = "", "providers.cartesia.tts_url", "CARTESIA_TTS_URL";
-        /// Streams that one credential may have open at once for recognition at Cartesia; no limit when absent.
+        /// Concurrent recognition streams per credential at Cartesia; no limit if absent.
         cartesia_stt_streams: Option<NonZeroU32> = "", "providers.cartesia.stt_streams", "CARTESIA_STT_STREAMS";
-        /// Connections that one credential may use at once for synthesis at Cartesia; no limit when absent.
+        /// Concurrent synthesis connections per credential at Cartesia; no limit if absent.
         cartesia_tts_streams: Option<NonZeroU32> = "", "providers.cartesia.tts_streams", "CARTESIA_TTS_STREAMS";
-        /// File with the service account for Google.
+        /// File with the credentials of a Google service account.
         google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS";
         /// Google's region.
         google_location: String = "global", "providers.google.location", "GOOGLE_LOCATION", check location;
-        /// Where Google recognises; the vendor's own when absent.
+        /// URL of Google's recognition API; default: the vendor's.
         google_stt_url: Option<VendorUrl> = "", "providers.google.stt_url", "GOOGLE_STT_URL";
-        /// Where Google speaks; the vendor's own when absent.
+        /// URL of Google's synthesis API; default: the vendor's.
         google_tts_url: Option<VendorUrl> = "", "providers.google.tts_url", "GOOGLE_TTS_URL";
-        /// Streams that one credential may have open at once for recognition at Google; no limit when absent.
+        /// Concurrent recognition streams per credential at Google; no limit if absent.
         google_stt_streams: Option<NonZeroU32> = "", "providers.google.stt_streams", "GOOGLE_STT_STREAMS";
-        /// Connections that one credential may use at once for synthesis at Google; no limit when absent.
+        /// Concurrent synthesis connections per credential at Google; no limit if absent.
         google_tts_streams: Option<NonZeroU32> = "", "providers.google.tts_streams", "GOOGLE_TTS_STREAMS";
         /// Credential for Azure.
         azure_subscription_key: Option<Secret> = "", "providers.azure.subscription_key", "AZURE_SPEECH_SUBSCRIPTION_KEY";
         /// Azure's region.
         azure_region: String = "eastus", "providers.azure.region", "AZURE_SPEECH_REGION";
-        /// Where Azure recognises; the vendor's own when absent.
+        /// URL of Azure's recognition API; default: the vendor's.
         azure_stt_url: Option<VendorUrl> = "", "providers.azure.stt_url", "AZURE_STT_URL";
-        /// Where Azure speaks; the vendor's own when absent.
+        /// URL of Azure's synthesis API; default: the vendor's.
         azure_tts_url: Option<VendorUrl> = "", "providers.azure.tts_url", "AZURE_TTS_URL";
-        /// Streams that one credential may have open at once for recognition at Azure; no limit when absent.
+        /// Concurrent recognition streams per credential at Azure; no limit if absent.
         azure_stt_streams: Option<NonZeroU32> = "", "providers.azure.stt_streams", "AZURE_STT_STREAMS";
-        /// Connections that one credential may use at once for synthesis at Azure; no limit when absent.
+        /// Concurrent synthesis connections per credential at Azure; no limit if absent.
         azure_tts_streams: Option<NonZeroU32> = "", "providers.azure.tts_streams", "AZURE_TTS_STREAMS";
-        /// Whether there is a provider `null`, which hears fixed words and says tones, for measurements.
+        /// Whether to enable the provider `null`, which recognises fixed words and synthesises tones, for measurements.
         null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
     }
 
-    /// Synthesised speech that is kept.
+    /// The cache of synthesised speech.
     cache: Cache {
-        /// Whether synthesised speech is kept at all.
+        /// Whether synthesised speech is cached.
         enabled: bool = "true", "cache.enabled", "CACHE_ENABLED";
-        /// Folder for it; `cache` in the data folder when absent.
+        /// Folder of the cache; default: `cache` in the data folder.
         path: Option<PathBuf> = "", "cache.path", "CACHE_PATH";
         /// Seconds after which an entry is no longer used (30 days).
         ttl_seconds: Duration = "2592000", "cache.ttl_seconds", "CACHE_TTL_SECONDS";
-        /// Bytes on disk at most; the entries used longest ago go first. Servers that share a folder count apart.
+        /// Maximum bytes on disk; the least recently used entries are evicted first. Servers that share a folder count
+        /// separately.
         max_bytes: ByteSize = "1GiB", "cache.max_bytes", "CACHE_MAX_BYTES";
-        /// Bytes in memory at most, for the entries used most.
+        /// Maximum bytes in memory, for the most used entries.
         memory_bytes: ByteSize = "64MiB", "cache.memory_bytes", "CACHE_MEMORY_BYTES";
     }
 
-    /// How much is served at once.
+    /// Limits.
     limits: Limits {
-        /// Syntheses under way at once per provider; more wait for a place until their connection timeout.
+        /// Concurrent syntheses per provider; more wait for a slot until their connection timeout.
         syntheses_per_provider: usize = "64", "limits.syntheses_per_provider", "LIMITS_SYNTHESES_PER_PROVIDER", check positive;
-        /// Sessions in all.
+        /// Sessions in total.
         sessions: usize = "2000", "limits.sessions", "LIMITS_SESSIONS", check positive;
         /// Sockets that have not sent their config yet.
         unconfigured_sockets: usize = "200", "limits.unconfigured_sockets", "LIMITS_UNCONFIGURED_SOCKETS", check positive;
-        /// Memory of all socket messages that have begun and are not complete, beside 32 KiB of each socket; a socket that needs more is closed.
+        /// Memory of all incomplete socket messages, besides 32 KiB per socket; a socket that needs more is closed.
         unfinished_message_bytes: ByteSize = "64MiB", "limits.unfinished_message_bytes", "LIMITS_UNFINISHED_MESSAGE_BYTES";
-        /// Memory of all request bodies that are not complete, beside 16 KiB of each; and as much again of what unauthenticated callers have sent
-        /// before they are answered, beside 8 KiB of each connection.
+        /// Memory of all incomplete request bodies, besides 16 KiB each; and the same again for unanswered bytes from
+        /// unauthenticated callers, besides 8 KiB per connection.
         unfinished_body_bytes: ByteSize = "64MiB", "limits.unfinished_body_bytes", "LIMITS_UNFINISHED_BODY_BYTES";
-        /// Percent of connections, sessions, sockets without config, and unfinished bodies and messages that callers without a good token may hold
-        /// together while authentication is on; the rest is kept for those who have one.
+        /// Percent of connections, sessions, sockets without config, and incomplete bodies and messages that callers
+        /// without a valid token may hold together while authentication is on; the rest is reserved for authenticated
+        /// callers.
         unauthenticated_percent: Percent = "75", "limits.unauthenticated_percent", "LIMITS_UNAUTHENTICATED_PERCENT";
-        /// Percent of sessions, sockets without config, and unfinished bodies and messages that one address of unauthenticated callers may hold,
-        /// and of sockets without config and unfinished bodies and messages one tenant. Trusted proxies, and this machine's own addresses where
-        /// nobody needs a token, have no share of their own.
+        /// Percent of sessions, sockets without config, and incomplete bodies and messages that one address of
+        /// unauthenticated callers may hold, and of sockets without config and incomplete bodies and messages one
+        /// tenant. Trusted proxies, and this machine's own addresses while no token is required, are exempt.
         caller_percent: Percent = "25", "limits.caller_percent", "LIMITS_CALLER_PERCENT";
-        /// Connections in all, or half as many as the system allows open files, if that is less; more wait for a place.
+        /// Connections in total, or half of the system's limit of open files if that is less; more wait to be accepted.
         connections: usize = "10000", "limits.connections", "LIMITS_CONNECTIONS", check positive;
-        /// Connections from one address that is no trusted proxy; 0 means no limit. More are cut.
+        /// Connections from one address, except trusted proxies; 0 means no limit. More are closed.
         connections_per_address: u32 = "1000", "limits.connections_per_address", "LIMITS_CONNECTIONS_PER_ADDRESS";
-        /// Sessions of one tenant; no limit when absent.
+        /// Sessions per tenant; no limit if absent.
         sessions_per_tenant: Option<NonZeroU32> = "", "limits.sessions_per_tenant", "LIMITS_SESSIONS_PER_TENANT";
         /// Percent of what it holds and what is free together that one tenant may hold of each quota, and one unknown address; all unknown addresses together are one more such party while authentication is on. 100 means no quotas.
         share_percent: u8 = "75", "limits.share_percent", "LIMITS_SHARE_PERCENT", check a_share;
-        /// Embedded rooms in all.
+        /// Embedded rooms in total.
         rooms: usize = "10000", "limits.rooms", "LIMITS_ROOMS", check positive;
-        /// Participants of embedded rooms in all.
+        /// Participants of embedded rooms in total.
         participants: usize = "10000", "limits.participants", "LIMITS_PARTICIPANTS", check positive;
-        /// Syntheses in all, those that wait for a place included; more are refused.
+        /// Syntheses in total, including waiting ones; more are refused.
         syntheses: usize = "10000", "limits.syntheses", "LIMITS_SYNTHESES", check positive;
-        /// Recognisers in all: one for each session that hears, or for each participant whom it hears alone.
+        /// Recognisers in total: one per session that recognises speech, or one per participant that it recognises
+        /// separately.
         recognisers: usize = "10000", "limits.recognisers", "LIMITS_RECOGNISERS", check positive;
-        /// Recordings in all that are being made or wait for the store.
+        /// Recordings in total that are being made or wait for upload.
         recordings: usize = "20000", "limits.recordings", "LIMITS_RECORDINGS", check positive;
-        /// Requests per second of one tenant, and of one address; twice as many at once. No limit when absent.
+        /// Requests per second per tenant, and per address, with bursts of twice as many. No limit if absent.
         requests_per_second: Option<NonZeroU32> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND";
     }
 
-    /// Who may come in.
+    /// Authentication.
     auth: Auth {
-        /// Whether the protected endpoints need a token.
+        /// Whether the protected endpoints require a token.
         required: bool = "false", "auth.required", "AUTH_REQUIRED";
-        /// The shared secret, of 32 random bytes or more. It belongs to no tenant and opens everything.
+        /// The shared secret, of 32 random bytes or more. It belongs to no tenant and gives access to everything.
         api_secret: Option<Secret> = "", "auth.api_secret", "AUTH_API_SECRET";
         /// Secrets of tenants, `[{"id","secret"}]`.
         api_secrets_json: Option<JsonText> = "", "auth.api_secrets_json", "AUTH_API_SECRETS_JSON";
-        /// The service that decides about tokens that are no secret of the above.
+        /// The authentication service for tokens that are not among these secrets.
         service_url: Option<HttpUrl> = "", "auth.service_url", "AUTH_SERVICE_URL";
-        /// The private key that signs what is sent to it: PEM, RSA (RS256) or P-256 (ES256). A file that changes is read again.
+        /// The private key that signs requests to the service: PEM, RSA (RS256) or P-256 (ES256). Reloaded when it
+        /// changes.
         signing_key_path: Option<PathBuf> = "", "auth.signing_key_path", "AUTH_SIGNING_KEY_PATH";
-        /// Seconds that it may take to answer.
+        /// Timeout of the service, in seconds.
         timeout_seconds: Duration = "5", "auth.timeout_seconds", "AUTH_TIMEOUT_SECONDS", check not_nought;
-        /// Whether a token without a tenant is refused.
+        /// Whether tokens without a tenant are refused.
         require_tenant: bool = "false", "auth.require_tenant", "AUTH_REQUIRE_TENANT";
-        /// Seconds that its answers are kept, by token, method, path and body; 0 means not at all.
+        /// Seconds that the service's answers are cached, by token, method, path and body; 0 disables caching.
         cache_seconds: Duration = "0", "auth.cache_seconds", "AUTH_CACHE_SECONDS";
-        /// Seconds after which it is asked again about the token of a running session, which ends when it says 401; 0 means never.
+        /// Seconds after which the service is asked again about the token of a running session, which ends if the
+        /// answer is 401; 0 means never.
         session_recheck_seconds: Duration = "300", "auth.session_recheck_seconds", "AUTH_SESSION_RECHECK_SECONDS";
-        /// Whether `GET /ws` needs a token too; when absent `required` where `auth.required` is true, else `public`. Where it is public, a
-        /// token that is sent must be good all the same.
+        /// Whether `GET /ws` requires a token; default: `required` if `auth.required` is true, else `public`. On a
+        /// public socket, a token that is sent must still be valid.
         socket: Option<SocketAuth> = "", "auth.socket", "AUTH_SOCKET";
-        /// Whether a session without a token may record while authentication is on. Every authenticated caller may fetch such a recording.
+        /// Whether a session without a token may record while authentication is on. Every authenticated caller may
+        /// fetch such recordings.
         public_recordings: bool = "false", "auth.public_recordings", "AUTH_PUBLIC_RECORDINGS";
-        /// Whether a room without an owner becomes that of the tenant who asks for a token for it.
+        /// Whether a room without an owner becomes the property of the tenant that requests a token for it.
         claim_unowned_rooms: bool = "true", "auth.claim_unowned_rooms", "AUTH_CLAIM_UNOWNED_ROOMS";
     }
 
     /// Rooms.
     rtc: Rtc {
-        /// Which rooms are used; when absent `livekit` where `rtc.url` is set, else `embedded`.
+        /// Which rooms to use; default: `livekit` if `rtc.url` is set, else `embedded`.
         mode: Option<RtcMode> = "", "rtc.mode", "RTC_MODE";
-        /// The LiveKit deployment: http, https, ws or wss.
+        /// URL of the LiveKit deployment: http, https, ws or wss.
         url: Option<VendorUrl> = "", "rtc.url", "RTC_URL";
-        /// The address that clients are given: ws or wss. When absent that of `rtc.url`, and for embedded rooms the one under which
-        /// this server was asked.
+        /// URL given to clients: ws or wss. Default: that of `rtc.url`, and for embedded rooms the address by which
+        /// this server was reached.
         public_url: Option<VendorUrl> = "", "rtc.public_url", "RTC_PUBLIC_URL";
-        /// Name of the key pair; made on first start for embedded rooms.
+        /// API key; generated on first start for embedded rooms.
         api_key: Option<String> = "", "rtc.api_key", "RTC_API_KEY";
-        /// Secret of the key pair.
+        /// API secret.
         api_secret: Option<Secret> = "", "rtc.api_secret", "RTC_API_SECRET";
-        /// Seconds that a token of `POST /rtc/token` can be used.
+        /// Lifetime of tokens of `POST /rtc/token`, in seconds.
         token_ttl_seconds: Duration = "3600", "rtc.token_ttl_seconds", "RTC_TOKEN_TTL_SECONDS", check not_nought;
-        /// Seconds for which a session's lost connection to a room of a LiveKit deployment is sought before it ends.
+        /// Seconds during which a session tries to reconnect to a room of a LiveKit deployment before it ends.
         reconnect_seconds: Duration = "60", "rtc.reconnect_seconds", "RTC_RECONNECT_SECONDS", check not_nought;
-        /// The UDP port of embedded rooms; 0 takes any that is free.
+        /// UDP port of embedded rooms; 0 picks a free one.
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
-        /// Addresses that embedded rooms tell their clients; those of all interfaces when absent.
+        /// Addresses that embedded rooms advertise to their clients; default: those of all interfaces.
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
-        /// Participants of one embedded room at a time, whatever the room is made with.
+        /// Participants per embedded room, whatever limit the room was created with.
         participants_per_room: usize = "2000", "rtc.participants_per_room", "RTC_PARTICIPANTS_PER_ROOM", check positive;
-        /// How hard the encoder of what a session says in a room tries, 0 (cheap) to 10 (best).
+        /// Complexity of the encoder for a session's speech in a room, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "rtc.complexity", "RTC_COMPLEXITY", check up_to_ten;
-        /// Where embedded rooms post what happens in them, as LiveKit does. What `webhooks.allow_insecure` and `webhooks.allow_private`
-        /// say holds for these too.
+        /// URLs to which embedded rooms post their events, as LiveKit does. `webhooks.allow_insecure` and
+        /// `webhooks.allow_private` apply to these, too.
         webhook_urls: HttpUrls = "", "rtc.webhook_urls", "RTC_WEBHOOK_URLS";
     }
 
     /// Recordings.
     recording: Recording {
-        /// Where recordings go.
+        /// Where recordings are stored.
         backend: RecordingBackend = "file", "recording.backend", "RECORDING_BACKEND";
-        /// The first part of their keys, `/`-separated names; for files a folder in the data folder.
+        /// Prefix of keys, `/`-separated names; for files a folder in the data folder.
         prefix: String = "recordings", "recording.prefix", "RECORDING_PREFIX", check key_prefix;
-        /// Whether what is heard is left and what is played right, or both are mixed.
+        /// Whether input is left and output right, or both are mixed.
         layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
-        /// How hard the encoder tries, 0 (cheap) to 10 (best).
+        /// Complexity of the encoder, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
-        /// Days after which recordings are removed from the store; never when absent.
+        /// Days after which recordings are deleted from the store; never if absent.
         retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";
         /// The bucket.
         s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
         s3_region: Option<String> = "", "recording.s3_region", "RECORDING_S3_REGION";
-        /// Its address, for other clouds than Amazon's.
+        /// Endpoint URL, for S3-compatible stores other than Amazon's.
         s3_endpoint: Option<HttpUrl> = "", "recording.s3_endpoint", "RECORDING_S3_ENDPOINT";
-        /// Access key; the default chain of AWS when absent.
+        /// Access key; default: the default chain of AWS.
         s3_access_key: Option<Secret> = "", "recording.s3_access_key", "RECORDING_S3_ACCESS_KEY";
         /// Secret key.
         s3_secret_key: Option<Secret> = "", "recording.s3_secret_key", "RECORDING_S3_SECRET_KEY";
-        /// Whether the bucket is in the path instead of the host name.
+        /// Whether the bucket is part of the path instead of the host name.
         s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE";
     }
 
-    /// Who is told what happens.
+    /// Webhooks.
     webhooks: Webhooks {
-        /// Where the server posts what happens to recordings and sessions; nowhere when absent.
+        /// URL to which events of recordings and sessions are posted; none if absent.
         url: Option<HttpUrl> = "", "webhooks.url", "WEBHOOKS_URL";
-        /// Signs what is posted; 16 bytes or more.
+        /// Secret that signs them; 16 bytes or more.
         secret: Option<Secret> = "", "webhooks.secret", "WEBHOOKS_SECRET";
-        /// Whether the receiver may be without TLS.
+        /// Whether the receiver may use http.
         allow_insecure: bool = "false", "webhooks.allow_insecure", "WEBHOOKS_ALLOW_INSECURE";
         /// Whether the receiver may have a loopback, link-local or private address.
         allow_private: bool = "false", "webhooks.allow_private", "WEBHOOKS_ALLOW_PRIVATE";
-        /// Seconds for which the server tries to deliver each, counted anew when it starts.
+        /// Seconds during which delivery of each is attempted, counted anew when the server starts.
         retry_seconds: Duration = "600", "webhooks.retry_seconds", "WEBHOOKS_RETRY_SECONDS";
     }
 
-    /// The telephone.
+    /// Telephone calls.
     sip: Sip {
-        /// Where outbound calls go, `hostname` or `hostname:port`.
+        /// Gateway for outbound calls, `hostname` or `hostname:port`.
         outbound_address: Option<String> = "", "sip.outbound_address", "SIP_OUTBOUND_ADDRESS", check gateway;
-        /// How outbound calls are signalled.
+        /// SIP transport of outbound calls.
         outbound_transport: SipTransport = "udp", "sip.outbound_transport", "SIP_OUTBOUND_TRANSPORT";
-        /// User name there. It is used at no other address.
+        /// User name at the gateway. Not used at any other address.
         outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME";
-        /// Password there. It is used at no other address.
+        /// Password at the gateway. Not used at any other address.
         outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD";
         /// Whether requests may name gateways with loopback, link-local or private addresses.
         allow_private_outbound: bool = "false", "sip.allow_private_outbound", "SIP_ALLOW_PRIVATE_OUTBOUND";
-        /// How the numbers that may be called begin; all where absent. Emergency numbers never.
+        /// Prefixes of numbers that may be called; all if absent. Emergency numbers are never called.
         allowed_destinations: List = "", "sip.allowed_destinations", "SIP_ALLOWED_DESTINATIONS";
-        /// Where the telephone side listens, `udp:host:port`, `tcp:…`, `tls:…`; nowhere when absent, and outbound calls
-        /// leave from any free port. IPv6 hosts stand in brackets.
+        /// Addresses on which SIP is received, `udp:host:port`, `tcp:…`, `tls:…`; none if absent, and outbound calls
+        /// use any free port. IPv6 hosts must be in brackets.
         listen: List = "", "sip.listen", "SIP_LISTEN";
-        /// The address that others are told for signalling and sound; that of the interface towards them when absent.
+        /// Address advertised in signalling and for media; default: that of the interface towards the other side.
         advertised_address: Option<IpAddr> = "", "sip.advertised_address", "SIP_ADVERTISED_ADDRESS";
         /// Certificate of `tls:` in `sip.listen`, a PEM file.
         tls_cert: Option<PathBuf> = "", "sip.tls_cert", "SIP_TLS_CERT";
         /// Its key, a PEM file.
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
-        /// Who may call in, as addresses or networks; nobody when absent.
+        /// Who may call in, as addresses or networks; nobody if absent.
         allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
-        /// From where the sound of calls may come besides `sip.allowed_addresses`, as addresses or networks, where it comes
-        /// neither from whom a call describes nor from whom it is signalled with. It is heard once it has proved to be a stream.
+        /// Additional sources of calls' media besides `sip.allowed_addresses`, as addresses or networks, for media that
+        /// comes neither from the address in the call's SDP nor from that of its signalling. It is played once it has
+        /// proved to be a stream.
         media_addresses: Networks = "", "sip.media_addresses", "SIP_MEDIA_ADDRESSES";
-        /// First part of the rooms of inbound calls; the number that was called is the second.
+        /// Prefix of the rooms of inbound calls, followed by the called number.
         room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX";
-        /// Whether calls to one number at the same time share a room (`number`) or have one each (`call`: a further one gets its id behind the
-        /// number); when absent `call` where `auth.required` is true and rooms are embedded, else `number`.
+        /// Whether concurrent calls to one number share a room (`number`) or have one each (`call`: further ones get
+        /// their id appended to the number); default: `call` if `auth.required` is true and rooms are embedded, else
+        /// `number`.
         room_mode: Option<RoomMode> = "", "sip.room_mode", "SIP_ROOM_MODE";
-        /// Numbers of tenants, `{"tenant":["+49…"]}`: whose a call is that came to one of them, unless its hook says so.
+        /// Numbers of tenants, `{"tenant":["+49…"]}`: they own calls to these numbers, whichever host is called.
         tenant_numbers: Option<JsonText> = "", "sip.tenant_numbers", "SIP_TENANT_NUMBERS";
-        /// UDP ports for the sound of calls, two for each.
+        /// UDP ports for media of calls, two for each.
         rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
-        /// Whether the sound of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.
+        /// Whether media of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.
         media_encryption: MediaEncryption = "off", "sip.media_encryption", "SIP_MEDIA_ENCRYPTION";
         /// Seconds without a packet after which a call ends; 0 means never.
         media_timeout_seconds: Duration = "30", "sip.media_timeout_seconds", "SIP_MEDIA_TIMEOUT_SECONDS";
         /// Seconds that an outbound call may ring.
         ringing_timeout_seconds: Duration = "60", "sip.ringing_timeout_seconds", "SIP_RINGING_TIMEOUT_SECONDS", check not_nought;
-        /// Seconds that a call may last.
+        /// Maximum duration of a call, in seconds.
         max_call_seconds: Duration = "86400", "sip.max_call_seconds", "SIP_MAX_CALL_SECONDS", check not_nought;
-        /// Calls at the same time.
+        /// Concurrent calls.
         max_calls: usize = "500", "sip.max_calls", "SIP_MAX_CALLS", check positive;
-        /// Calls in one room at the same time: each hears all the others.
+        /// Concurrent calls in one room, each of which hears all others.
         max_calls_per_room: usize = "32", "sip.max_calls_per_room", "SIP_MAX_CALLS_PER_ROOM", check positive;
-        /// Inbound calls at the same time whose answer is not acknowledged yet.
+        /// Inbound calls whose answer has not been acknowledged yet.
         max_unacknowledged_calls: usize = "200", "sip.max_unacknowledged_calls", "SIP_MAX_UNACKNOWLEDGED_CALLS", check positive;
         /// The same from one address.
         max_unacknowledged_calls_per_address: usize = "100", "sip.max_unacknowledged_calls_per_address", "SIP_MAX_UNACKNOWLEDGED_CALLS_PER_ADDRESS", check positive;
-        /// Seconds for which an answer to an inbound call is repeated until it is acknowledged; then the call ends.
+        /// Seconds during which the answer to an inbound call is repeated until it is acknowledged; then the call ends.
         ack_timeout_seconds: Duration = "8", "sip.ack_timeout_seconds", "SIP_ACK_TIMEOUT_SECONDS", check not_nought;
-        /// Signs what is sent to hooks that have no secret of their own; 16 bytes or more.
+        /// Secret that signs notifications to hooks without a secret of their own; 16 bytes or more.
         hook_secret: Option<Secret> = "", "sip.hook_secret", "SIP_HOOK_SECRET";
         /// Hooks that cannot be changed at run time, `[{"host","url","auth_id"?,"secret"?}]`.
         hooks_json: Option<JsonText> = "", "sip.hooks_json", "SIP_HOOKS_JSON";
-        /// Which hosts' hooks a tenant may set, `{"tenant":["host",…]}`; any that no other tenant has, when absent.
+        /// Hosts for which a tenant may set hooks, `{"tenant":["host",…]}`. If absent, `sip.claim_unowned_hosts` decides.
         tenant_hosts: Option<JsonText> = "", "sip.tenant_hosts", "SIP_TENANT_HOSTS";
-        /// Whether hooks may be without TLS.
+        /// Whether a tenant may set a hook for any host that nobody else has, as long as `sip.tenant_hosts` is absent. It
+        /// then owns calls to that host, except those to another tenant's number. If absent, true as long as
+        /// `sip.tenant_numbers` is absent, too.
+        claim_unowned_hosts: Option<bool> = "", "sip.claim_unowned_hosts", "SIP_CLAIM_UNOWNED_HOSTS";
+        /// Whether hooks may use http.
         allow_insecure_hooks: bool = "false", "sip.allow_insecure_hooks", "SIP_ALLOW_INSECURE_HOOKS";
         /// Whether hooks may have a loopback, link-local or private address.
         allow_private_hooks: bool = "false", "sip.allow_private_hooks", "SIP_ALLOW_PRIVATE_HOOKS";
     }
 
-    /// What replicas share.
+    /// State shared by replicas.
     redis: Redis {
-        /// Where hooks are shared between replicas, `redis://` or `rediss://`.
+        /// Redis server through which replicas share hooks, `redis://` or `rediss://`.
         url: Option<Secret> = "", "redis.url", "REDIS_URL";
     }
 }
 
 impl Auth {
-    /// Whether `GET /ws` needs a token.
+    /// Whether `GET /ws` requires a token.
     pub fn socket(&self) -> SocketAuth {
         let by_default = if self.required {
             SocketAuth::Required

@@ -1,6 +1,5 @@
-//! The types that a setting may have: how each is read from text, shown to people, and described in the documents.
-//! Every source (flag, environment, file, default) hands over text, so a value is read the same way wherever it
-//! comes from.
+//! The types of settings: how each is parsed, displayed and documented. All sources (flags, environment, file,
+//! defaults) provide text, so a value is parsed the same way wherever it comes from.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,31 +11,31 @@ use ipnet::IpNet;
 
 use super::endpoint::Endpoint;
 
-/// A setting's type.
+/// The type of a setting.
 pub trait SettingValue: Sized {
-    /// What may be written, for people: completes the sentence "must be …".
+    /// What is accepted, for people: completes the sentence "must be …".
     const SHAPE: &'static str;
-    /// Whether its value must never be shown.
+    /// Whether the value must never be displayed.
     const SECRET: bool = false;
-    /// The value of a text that is not empty.
+    /// Parses a text that is not empty.
     fn parse(text: &str) -> Option<Self>;
-    /// The value of a setting that nobody has set and that has no default.
+    /// The value of a setting that is not set and has no default.
     fn absent() -> Option<Self> {
         None
     }
 }
 
-/// A text that is never shown: not by `Debug`, not in logs, not in errors. It has no `Display`.
+/// A text that is never displayed: not by `Debug`, in logs or in errors. It has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A secret.
+    /// Wraps a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that must send or compare it.
+    /// The secret itself, for the code that must send or compare it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -48,35 +47,35 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A part of something, in percent.
+/// A percentage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Percent(pub u8);
 
 impl Percent {
-    /// So much of all there is; never nothing of something.
+    /// This part of `all`, rounded so that something is always left of something.
     pub fn of(self, all: usize) -> usize {
         let part = all as u128 * u128::from(self.0) / 100;
         usize::try_from(part).unwrap_or(all).max(1).min(all)
     }
 }
 
-/// A number of bytes, written as a number or with a suffix.
+/// A number of bytes, written as a number or with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
 
-/// A list written with commas (in YAML also as a sequence).
+/// A comma-separated list (in YAML also a sequence).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List(pub Vec<String>);
 
-/// Addresses, written with commas.
+/// A comma-separated list of IP addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Addresses(pub Vec<IpAddr>);
 
-/// Networks of addresses, written with commas; an address alone is a network of one.
+/// A comma-separated list of IP networks; a single address is a network of one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Networks(pub Vec<IpNet>);
 
-/// A range of ports, `first-last`, both included.
+/// An inclusive range of ports, `first-last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRange {
     /// The first port.
@@ -85,7 +84,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// Where a service is: `http` or `https`, with a host, and without a user name that could be a credential.
+/// An `http` or `https` URL with a host and without user information, which could be a credential.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpUrl(pub reqwest::Url);
 
@@ -95,31 +94,31 @@ impl fmt::Debug for HttpUrl {
     }
 }
 
-/// Several of them, written with commas.
+/// A comma-separated list of such URLs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpUrls(pub Vec<HttpUrl>);
 
-/// Where a vendor's interface is: the part of its addresses before their paths. `ws` and `wss` mean `http` and `https`.
+/// The base URL of a vendor's API. `ws` and `wss` are accepted for `http` and `https`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VendorUrl(reqwest::Url);
 
 impl VendorUrl {
-    /// The address of a path below it; each segment is encoded.
+    /// The URL of a path below it; each segment is percent-encoded.
     pub fn at<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> reqwest::Url {
         let mut url = self.0.clone();
-        // Addresses of the web always have segments.
+        // http and https URLs always have path segments.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
         }
         url
     }
 
-    /// The address itself.
+    /// The URL itself.
     pub const fn url(&self) -> &reqwest::Url {
         &self.0
     }
 
-    /// The same as a client of sockets writes it, `ws://…` or `wss://…`, without a slash at its end.
+    /// The URL with the scheme `ws` or `wss`, without a trailing slash.
     pub fn socket(&self) -> String {
         let text = self.0.as_str().trim_end_matches('/');
         text.strip_prefix("http")
@@ -127,7 +126,7 @@ impl VendorUrl {
     }
 }
 
-/// JSON text, kept as it is; whoever uses it knows its shape. It may hold secrets.
+/// JSON text, kept verbatim; its shape is known to whoever uses it. It may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JsonText(pub serde_json::Value);
 
@@ -281,7 +280,7 @@ impl SettingValue for SocketAddr {
     }
 }
 
-/// A duration whose key ends in `_ms`.
+/// A duration in milliseconds; the keys of such settings end in `_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Millis(pub Duration);
 
@@ -392,7 +391,7 @@ impl SettingValue for JsonText {
     }
 }
 
-/// A setting with a fixed set of words, as an enum.
+/// Defines a setting with a fixed set of values as an enum.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? } $shape:literal) => {
         $(#[$doc])*
@@ -409,9 +408,9 @@ macro_rules! words {
 }
 
 words! {
-    /// Which room provider serves `/rtc`.
+    /// The room provider behind `/rtc`.
     RtcMode {
-        /// Rooms inside this process.
+        /// The embedded SFU.
         Embedded = "embedded",
         /// A LiveKit deployment at `rtc.url`.
         Livekit = "livekit",
@@ -421,21 +420,21 @@ words! {
 }
 
 words! {
-    /// Where recordings go.
+    /// Where recordings are stored.
     RecordingBackend {
         /// A folder.
         File = "file",
         /// An S3 bucket.
         S3 = "s3",
-        /// Nowhere: recordings are refused.
+        /// Recording is off: requests to record are refused.
         Off = "off",
     } "file, s3 or off"
 }
 
 words! {
-    /// How the two sides of a recording lie in it.
+    /// The channel layout of recordings.
     RecordingLayout {
-        /// Left heard, right played.
+        /// Input on the left, output on the right.
         Stereo = "stereo",
         /// Both mixed.
         Mono = "mono",
@@ -443,11 +442,11 @@ words! {
 }
 
 words! {
-    /// Whether `GET /ws` needs a token.
+    /// Whether `GET /ws` requires a token.
     SocketAuth {
-        /// Not to connect; a token that is there must be good.
+        /// No, but a token that is given must be valid.
         Public = "public",
-        /// As the protected endpoints.
+        /// Yes, like the protected endpoints.
         Required = "required",
     } "public or required"
 }
@@ -455,7 +454,7 @@ words! {
 words! {
     /// Which calls share a room.
     RoomMode {
-        /// Those to one number.
+        /// Calls to the same number.
         Number = "number",
         /// None.
         Call = "call",
@@ -463,23 +462,23 @@ words! {
 }
 
 words! {
-    /// How calls are signalled.
+    /// The transport of SIP signalling.
     SipTransport {
-        /// Datagrams.
+        /// UDP.
         Udp = "udp",
-        /// A connection.
+        /// TCP.
         Tcp = "tcp",
-        /// An encrypted connection.
+        /// TLS.
         Tls = "tls",
     } "udp, tcp or tls"
 }
 
 words! {
-    /// Whether the sound of calls is encrypted.
+    /// Whether the media of calls is encrypted (SRTP).
     MediaEncryption {
         /// Never.
         Off = "off",
-        /// Where the other side offers it.
+        /// If the other side offers it.
         Allow = "allow",
         /// Always; calls without it are refused.
         Require = "require",
@@ -487,25 +486,25 @@ words! {
 }
 
 words! {
-    /// How log lines look.
+    /// The format of log lines.
     LogFormat {
-        /// For people.
+        /// Human-readable text.
         Text = "text",
-        /// One JSON object a line.
+        /// One JSON object per line.
         Json = "json",
     } "text or json"
 }
 
 words! {
-    /// How much this program's own code logs; other crates stay at `info` and below whatever is said here.
+    /// The log level of Vivavoce's own code; dependencies stay at `warn` whatever is set here.
     LogLevel {
-        /// Failures only.
+        /// Failures.
         Error = "error",
-        /// What somebody should look at.
+        /// Conditions that an operator should look at.
         Warn = "warn",
-        /// What happened.
+        /// Events.
         Info = "info",
-        /// How it happened, including what people said.
+        /// Details, including what people said.
         Debug = "debug",
         /// Everything.
         Trace = "trace",

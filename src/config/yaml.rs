@@ -1,48 +1,48 @@
-//! The settings file: YAML, flattened into dotted keys that remember the line where they stand.
+//! The settings file: YAML, flattened into dotted keys with the lines they are on.
 
 use std::path::{Path, PathBuf};
 
 use marked_yaml::types::{Marker, Node};
 use marked_yaml::{LoadError, LoaderOptions, parse_yaml_with_options};
 
-/// The most that is read of a settings file.
+/// The maximum size of a settings file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A line that cannot be read.
+/// Why a settings file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
-    /// The file itself.
+    /// The file cannot be opened or read.
     #[error("{file}: {source}", file = file.display())]
     Read {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A place in the file.
+    /// A syntax error.
     #[error("{file}:{line}: {message}", file = file.display())]
     Syntax {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
 }
 
-/// One value of the file.
+/// A value of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct YamlValue {
     /// The dotted key.
     pub key: String,
-    /// The text of the value; a sequence is joined with commas.
+    /// The value as text; sequences are joined with commas.
     pub text: String,
-    /// Where it stands, from 1.
+    /// The line, from 1.
     pub line: usize,
 }
 
-/// Reads a settings file.
+/// Parses a settings file.
 pub fn read(file: &Path) -> Result<Vec<YamlValue>, YamlError> {
     let failed = |source| YamlError::Read {
         file: file.to_owned(),
@@ -103,7 +103,7 @@ fn flatten(node: &Node, key: String, values: &mut Vec<YamlValue>) -> Result<(), 
             flatten(value, key, values)
         }),
         Node::Scalar(scalar) => {
-            // `key:` and `key: null` say nothing, as everywhere in the protocol.
+            // `key:` and `key: null` count as absent, as everywhere in the protocol.
             let text = if scalar.may_coerce() && matches!(scalar.as_str(), "null" | "~") {
                 ""
             } else {

@@ -1,18 +1,18 @@
-//! What is said of telephone calls everywhere: who called whom, why a call is over, and how its sound did.
+//! Types shared by everything that deals with telephone calls: direction, hangup cause and media statistics.
 
 use std::time::Duration;
 
-/// Who called whom.
+/// Direction of a call, seen from this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// They called us.
+    /// The call came in.
     Inbound,
-    /// We called them.
+    /// This server placed the call.
     Outbound,
 }
 
 impl Direction {
-    /// As the events say it.
+    /// The value used in events and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
@@ -21,38 +21,38 @@ impl Direction {
     }
 }
 
-/// Why a call is over.
+/// Why a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HangupCause {
     /// The telephone hung up.
     Remote,
-    /// We hung up: by wish, or because the participant or the room was ended.
+    /// This server hung up: on request, or because the participant or the room ended.
     Local,
-    /// It rang before anybody picked up, and we gave it up by wish.
+    /// An outbound call was cancelled on request while it was ringing.
     Cancelled,
     /// Busy (486, 600).
     Busy,
-    /// They would not (603 and others).
+    /// The callee rejected the call (603 and others).
     Declined,
-    /// Nobody picked up in time (408, 480, our own limit).
+    /// Nobody answered in time (408, 480, or our own limit).
     NoAnswer,
     /// No such number (404, 410, 484, 604).
     NotFound,
-    /// The gateway refuses us (401, 403, 407).
+    /// The gateway rejects our credentials (401, 403, 407).
     Unauthorized,
-    /// Nobody answers at the gateway's address, or it cannot be used.
+    /// The gateway does not answer, or its address cannot be used.
     Unreachable,
-    /// The two sides have no way to speak in common (415, 488).
+    /// The two sides have no codec or transport in common (415, 488).
     Media,
-    /// No sound came for too long.
+    /// No RTP arrived for too long.
     MediaTimeout,
-    /// It was moved elsewhere.
+    /// The call was transferred.
     Transferred,
-    /// It lasted as long as it may.
+    /// The call reached its maximum duration.
     TooLong,
-    /// The gateway failed (other answers).
+    /// The gateway failed (all other responses).
     Failed,
-    /// The server stops.
+    /// The server is shutting down.
     Shutdown,
 }
 
@@ -75,12 +75,12 @@ impl HangupCause {
         Self::Shutdown,
     ];
 
-    /// The one that [`Self::as_str`] calls so.
+    /// Inverse of [`Self::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.as_str() == text)
     }
 
-    /// As the events say it.
+    /// The value used in events and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Remote => "remote",
@@ -102,25 +102,25 @@ impl HangupCause {
     }
 }
 
-/// How the sound of a call does.
+/// Media statistics of a call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MediaReport {
     /// `PCMU`, `PCMA`, `G722` or `opus`.
     pub codec: &'static str,
-    /// Whether it is encrypted.
+    /// Whether the media is encrypted (SRTP).
     pub encrypted: bool,
-    /// Packets that came.
+    /// Packets received.
     pub received: u64,
-    /// Packets that should have come and did not.
+    /// Packets expected but not received.
     pub lost: u64,
     /// Interarrival jitter (RFC 3550 section 6.4.1), in milliseconds.
     pub jitter_ms: f64,
-    /// Packets that were sent.
+    /// Packets sent.
     pub sent: u64,
-    /// Packets that the other side missed, by its reports.
+    /// Packets lost on the way to the other side, according to its RTCP reports.
     pub lost_there: u64,
-    /// From the answer to the first packet that came.
+    /// Time from the answer to the first packet received.
     pub first_received: Option<Duration>,
-    /// From the answer to the first packet that was sent.
+    /// Time from the answer to the first packet sent.
     pub first_sent: Option<Duration>,
 }

@@ -1,22 +1,22 @@
-//! What fuzz targets are made of, and how a seeded sample of one is run by tests. A target is declared beside the parser that
-//! it tries; `src/fuzzing.rs` at the top collects all of them.
+//! The type of a fuzz target, and how tests run a seeded sample of one. A target is declared beside the parser it
+//! exercises; the root package's `src/fuzzing.rs` collects all of them.
 
 pub mod mutation;
 pub mod rounds;
 
-/// A parser, and what it is given in earnest.
+/// A fuzz target: a parser and sample inputs.
 pub struct Target {
-    /// Its name, and that of its file in `fuzz/fuzz_targets`.
+    /// The target's name, which is also that of its file in `fuzz/fuzz_targets`.
     pub name: &'static str,
-    /// Takes anything, and may only return.
+    /// Runs the parser on arbitrary input. It fails by panicking.
     pub run: fn(&[u8]),
-    /// What well-behaved peers send.
+    /// Valid inputs, as well-behaved peers send them: the seed corpus.
     pub samples: fn() -> Vec<Vec<u8>>,
-    /// Whether lines and numbers are worth changing as such.
+    /// Whether the input is text, so that mutating lines, words and numbers is worthwhile.
     pub is_text: bool,
 }
 
-/// A target for text.
+/// A target whose input is text.
 pub const fn text(name: &'static str, run: fn(&[u8]), samples: fn() -> Vec<Vec<u8>>) -> Target {
     Target {
         name,
@@ -26,7 +26,7 @@ pub const fn text(name: &'static str, run: fn(&[u8]), samples: fn() -> Vec<Vec<u
     }
 }
 
-/// A target for bytes.
+/// A target whose input is binary.
 pub const fn binary(name: &'static str, run: fn(&[u8]), samples: fn() -> Vec<Vec<u8>>) -> Target {
     Target {
         is_text: false,

@@ -1,10 +1,10 @@
-//! SHA-256 of files, and hexadecimal text.
+//! SHA-256 of files, and hexadecimal output.
 
 use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of what is left to read.
+/// The SHA-256 of everything left to read.
 pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
     io::copy(
@@ -14,7 +14,7 @@ pub fn sha256(reader: &mut impl Read) -> io::Result<[u8; 32]> {
     Ok(hash.finalize().into())
 }
 
-/// In lower-case hexadecimal.
+/// Bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,26 +1,26 @@
-//! Host names as the `Host` header and settings write them.
+//! Parsing of `host[:port]`, as the `Host` header and settings contain it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A host as `Host` writes it.
+/// A host with an optional port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName {
-    /// In lower case, without a dot at its end.
+    /// The host, in lower case and without a trailing dot.
     pub host: Host,
-    /// The port, where one stands behind it.
+    /// The port, where one is given.
     pub port: Option<u16>,
 }
 
-/// What a host is called.
+/// A host name or an IP address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// By a name, in lower case.
+    /// A name, in lower case.
     Name(String),
-    /// By an address.
+    /// An IP address.
     Address(IpAddr),
 }
 
-/// Reads `name`, `192.0.2.1` or `[2001:db8::1]`, each also with a port; `None` for anything else.
+/// Parses `name`, `192.0.2.1` or `[2001:db8::1]`, each with an optional port; `None` for anything else.
 pub fn host_name(text: &str) -> Option<HostName> {
     let (host, rest) = if let Some(bracketed) = text.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']')?;
@@ -42,7 +42,7 @@ pub fn host_name(text: &str) -> Option<HostName> {
     };
     let port = match rest.strip_prefix(':') {
         None if rest.is_empty() => None,
-        // A colon without a port is allowed (RFC 9110, section 4.2.3).
+        // An empty port is allowed (RFC 9110, section 4.2.3).
         Some("") => None,
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(port.parse().ok()?),
         _ => return None,

@@ -1,20 +1,21 @@
-//! JSON from outside into our types. A failure names the place where the text does not fit.
+//! Deserialising JSON from outside into our types. An error names the field that is wrong and never repeats its
+//! value, which may be a credential or what somebody said.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// Why a text is not what was expected.
+/// Why a text does not deserialise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct Misfit {
-    /// The field, with dots and indices; `body` where the text itself is broken.
+    /// The path of the field, with dots and indices; `body` where the text is not valid JSON.
     pub place: String,
     /// What is wrong there.
     pub problem: String,
 }
 
-/// The value of a text that holds an object.
+/// Deserialises a text that must be an object.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
-    // serde would also take an array of its fields.
+    // serde would also accept an array of the fields in order.
     let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
         let problem = "must be an object".to_owned();
@@ -26,13 +27,13 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
     parse_any(text)
 }
 
-/// Values that one text may hold. Each becomes dozens of bytes, however short it is written.
+/// How many values one text may contain: each costs dozens of bytes of memory, however short it is written.
 const MAX_VALUES: usize = 1 << 16;
 
-/// The value of a text that may hold an array, too.
+/// Deserialises a text that may be an array, too.
 pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
-    // A comma stands before every value but the first of an array or object, and some stand in texts. A chain of the
-    // first ones is what the parser's own limit of depth is for.
+    // Counting commas bounds the number of values: one precedes every value but the first of an array or object
+    // (nesting is bounded by the parser's recursion limit). Commas inside strings only make the estimate higher.
     let commas = text.split(|byte| *byte == b',').count() - 1;
     if commas >= MAX_VALUES {
         let problem = format!("must have fewer than {MAX_VALUES} commas");
@@ -41,14 +42,15 @@ pub fn parse_any<T: DeserializeOwned>(text: &[u8]) -> Result<T, Misfit> {
             problem,
         });
     }
-    // Following the path costs more than parsing, so it is followed only when there is something to name.
+    // Tracking the path costs more than parsing, so the text is parsed again with tracking only after an error.
     serde_json::from_slice(text).map_err(|error| misfit::<T>(text, &error))
 }
 
 fn misfit<T: DeserializeOwned>(text: &[u8], error: &serde_json::Error) -> Misfit {
-    // serde_json calls some values broken that are only out of place, such as a number for the name of a variant.
+    // serde_json reports some type errors as syntax errors, such as a number where the name of a variant is
+    // expected.
     let broken = !error.is_data() && serde_json::from_slice::<IgnoredAny>(text).is_err();
-    // Where the text itself is broken its line and column say more than a path, which may be of any name.
+    // For invalid JSON the line and column say more than a path, which may contain arbitrary keys.
     let path = (!broken).then(|| path::<T>(text)).flatten();
     if let Some(field) = (!broken).then(|| twice(error)).flatten() {
         return Misfit {
@@ -68,14 +70,14 @@ fn path<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
     (!matches!(path.as_str(), "" | "." | "?")).then_some(path)
 }
 
-/// The field that an object has more than once: one of ours, by the name that we gave it.
+/// The name of a field that occurs twice in an object. It is one of our field names, not input.
 fn twice(error: &serde_json::Error) -> Option<String> {
     let message = error.to_string();
     let (field, _) = message.strip_prefix("duplicate field `")?.split_once('`')?;
     Some(field.to_owned())
 }
 
-/// What is wrong, without what was sent: that may be a credential, or what somebody says.
+/// The problem, without repeating the input, which may be a credential or what somebody said.
 fn problem(error: &serde_json::Error, broken: bool) -> String {
     let message = error.to_string();
     let at = format!(" at line {} column {}", error.line(), error.column());
@@ -90,7 +92,7 @@ fn problem(error: &serde_json::Error, broken: bool) -> String {
     }
 }
 
-/// What serde expects, in the words of JSON.
+/// serde's "expected …" in the terms of JSON.
 fn in_words(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
@@ -172,7 +174,7 @@ mod tests {
             let misfit = parse::<Outer>(text.as_bytes()).unwrap_err().to_string();
             assert_eq!(misfit, format!("{place}: is given more than once"));
         }
-        // What nobody reads may be there as often as it likes.
+        // Unknown fields may be repeated.
         let other = br#"{"list": [], "other": 1, "other": 2}"#;
         assert!(parse::<Outer>(other).is_ok());
     }

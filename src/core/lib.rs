@@ -1,18 +1,56 @@
-//! The small things that every other crate of Vivavoce stands on: reading JSON with errors that name the field, telephone
-//! numbers, sentences of a text that comes bit by bit, programs that are run beside the server, and whom the server
-//! believes when it connects to others over TLS. Nothing here knows a vendor, a session or the settings.
+//! The small types and functions that every other crate of Vivavoce uses. Nothing here knows a vendor, a session or the
+//! settings, and nothing runs in the background.
+//!
+//! # What lives here
+//!
+//! * **Input.** [`json`] deserialises JSON from outside with errors that name the field and never repeat the value;
+//!   [`phone`], [`host_name`] and [`stream_id`] parse names once, at the edge, into types that are trusted inside.
+//! * **Text.** [`sentences`] splits text that a language model writes token by token into pieces that can be synthesised
+//!   one by one, at most 300 characters (about 20 seconds of speech) each.
+//! * **Who is counted.** [`party`] has the tenant id and the subject that quotas are counted for.
+//! * **Connections to other servers.** [`tls_roots`] are the certificate authorities that are trusted beside the system's;
+//!   [`egress_policy`] decides which addresses may be connected to when somebody else supplied the URL.
+//! * **The server's own certificate.** [`listener_tls`] reloads it when its files change.
+//! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
+//! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
+//!   are described everywhere, [`hash`] is SHA-256 in hexadecimal.
+//!
+//! Everything that grows is bounded: a JSON text by the number of its values, a child by time, output, memory, files and
+//! processes.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_core::egress_policy::EgressPolicy;
+//! use vivavoce_core::phone::PhoneNumber;
+//! use vivavoce_core::sentences::complete_len;
+//!
+//! Visual separators and a `tel:` prefix (RFC 3966) are dropped.
+//! let number = PhoneNumber::parse("tel:+49 (30) 123-456").unwrap();
+//! assert_eq!(number.as_str(), "+4930123456");
+//!
+//! Only the first sentence is certainly complete; the second may go on.
+//! assert_eq!(complete_len("It is five. Shall we"), "It is five. ".len());
+//!
+//! A URL from outside may not point into the server's own network.
+//! let metadata = "https://169.254.169.254/latest/meta-data".parse().unwrap();
+//! assert!(EgressPolicy::default().check(&metadata).is_err());
+//! ```
 
+pub mod backoff;
 pub mod call;
+pub mod egress_policy;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod hash;
 pub mod host_name;
 pub mod json;
 pub mod listener_tls;
-pub mod outgoing;
 pub mod party;
 pub mod phone;
 pub mod process;
 pub mod provider_error;
+pub mod sdp;
 pub mod sentences;
 pub mod stream_id;
+pub mod tls_roots;

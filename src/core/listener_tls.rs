@@ -1,5 +1,5 @@
-//! The server's certificate and key: read at the start, and again when one of the files has changed. Which connections
-//! are taken is the server's matter.
+//! The server's TLS certificate and key, loaded at start-up and reloaded when the files change. Accepting
+//! connections is left to the server.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -14,40 +14,40 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// How often the files are looked at, at most.
+/// The minimum interval between two checks of the files.
 const LOOKING: Duration = Duration::from_secs(1);
 
 /// Why a certificate cannot be used. The message begins with the setting's name.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificates cannot be read.
+    /// The certificate file cannot be read.
     #[error("server.tls.cert: {}: {source}", file.display())]
     Certificate {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: pem::Error,
     },
-    /// There is no certificate in the file.
+    /// The file contains no certificate.
     #[error("server.tls.cert: {}: there is no certificate in it", .0.display())]
     NoCertificate(PathBuf),
     /// The key cannot be read.
     #[error("server.tls.key: {}: {source}", file.display())]
     Key {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: pem::Error,
     },
-    /// The key is of no known kind, or not that of the certificate.
+    /// The key is of an unsupported type, or does not belong to the certificate.
     #[error("server.tls.cert, server.tls.key: {0}")]
     Pair(rustls::Error),
-    /// The library has no protocol version left.
+    /// The TLS library supports none of the configured protocol versions.
     #[error("server.tls: {0}")]
     Setup(rustls::Error),
 }
 
-/// The settings of a server that speaks TLS with the pair in these files, and follows them.
+/// A rustls configuration that uses the pair in these files and reloads it when they change.
 pub fn server_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let crypto = Arc::new(ring::default_provider());
     let files = Files {
@@ -70,7 +70,7 @@ struct Files {
     crypto: Arc<CryptoProvider>,
 }
 
-/// What tells one state of the two files from another: a changed time, length or place on the disk.
+/// Identifies a version of the two files: modification time, length and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp([Option<(i64, i64, u64, u64)>; 2]);
 
@@ -108,7 +108,8 @@ impl Files {
     }
 }
 
-/// The pair in force, which follows the files. A pair that cannot be used leaves the last good one in force.
+/// The certificate in use, which follows the files. If the new files cannot be used, the last good pair stays in
+/// use.
 #[derive(Debug)]
 struct Follower {
     files: Files,
@@ -118,14 +119,15 @@ struct Follower {
 #[derive(Debug)]
 struct State {
     pair: Arc<CertifiedKey>,
-    /// Of the files when they were last read, well or not: each state of theirs is read, and complained of, once.
+    /// The version of the files that was read last, whether it was usable or not, so that each version is read and
+    /// reported once.
     stamp: Stamp,
     looked: Instant,
 }
 
 impl Follower {
     fn new(files: Files, now: Instant) -> Result<Self, TlsError> {
-        // Before reading: a change in between is found the next time.
+        // Taken before reading, so that a change during the read is noticed the next time.
         let stamp = files.stamp();
         let state = State {
             pair: files.read()?,
@@ -179,7 +181,7 @@ mod tests {
             folder
         }
 
-        /// Writes a new pair and gives its certificate.
+        /// Writes a new pair and returns its certificate.
         fn write(&self) -> CertificateDer<'static> {
             let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
             fs::write(self.cert(), pair.cert.pem()).unwrap();

@@ -1,4 +1,8 @@
-//! Who is asking, as far as it must be known to count what they take: tenants, and everybody else.
+//! The tenant id, and [`Party`]: the subject that quotas are counted for.
+//!
+//! The name `Party` is our own. The usual words do not fit: a *principal* (`vivavoce_auth::Principal`) decides what
+//! somebody may see and is never an address; a *tenant* is one kind of party; *client* and *caller* mean connections
+//! and telephones elsewhere in this code.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest tenant id, in bytes.
+/// The maximum length of a tenant id, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
 /// A tenant's id: 1–256 bytes without control characters. Never a metric label.
@@ -14,19 +18,19 @@ const MAX_ID_BYTES: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct TenantId(Arc<str>);
 
-/// A text that is no tenant id.
+/// The text is not a valid tenant id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be 1 to {MAX_ID_BYTES} bytes without control characters")]
 pub struct InvalidTenant;
 
 impl TenantId {
-    /// The id of this name.
+    /// Validates a tenant id.
     pub fn new(id: &str) -> Result<Self, InvalidTenant> {
         let good = (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
         good.then(|| Self(id.into())).ok_or(InvalidTenant)
     }
 
-    /// Its text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -52,21 +56,21 @@ impl fmt::Debug for TenantId {
     }
 }
 
-/// Who is counted.
+/// Who a resource is counted for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Party {
-    /// Whoever runs this server, as far as is known: callers who authenticated without a tenant, loopback while
-    /// authentication is off, trusted proxies. Bounded by the server's limits only.
+    /// The operator of this server, as far as is known: callers authenticated without a tenant, loopback while
+    /// authentication is off, and trusted proxies. Bounded only by the server's overall limits.
     #[default]
     Operator,
     /// A tenant.
     Tenant(TenantId),
-    /// A caller of whom nothing but the address, or the network of one, is known.
+    /// A caller known only by its address, or by the network the address belongs to.
     Address(IpAddr),
 }
 
 impl Party {
-    /// The tenant, if it is one.
+    /// The tenant, if the party is one.
     pub const fn tenant(&self) -> Option<&TenantId> {
         match self {
             Self::Tenant(tenant) => Some(tenant),
@@ -74,12 +78,12 @@ impl Party {
         }
     }
 
-    /// This tenant, or whoever runs the server where there is none.
+    /// This tenant, or the operator if there is none.
     pub fn of_tenant(tenant: Option<&TenantId>) -> Self {
         tenant.map_or(Self::Operator, |tenant| Self::Tenant(tenant.clone()))
     }
 
-    /// How a refusal speaks of it.
+    /// How a refusal refers to the party.
     pub const fn shown(&self) -> &'static str {
         match self {
             Self::Operator => "this server",

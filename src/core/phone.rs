@@ -1,27 +1,28 @@
-//! Telephone numbers as clients write them and as they are dialled (protocol, section 4). Which numbers may be dialled
-//! is the telephone side's decision.
+//! Telephone numbers, as clients write them and as they are dialled (protocol, section 4). Which numbers may be
+//! dialled is decided by the telephone side.
 
 use std::fmt;
 
-/// What [`PhoneNumber::parse`] takes, as a regular expression.
+/// What [`PhoneNumber::parse`] accepts, as a regular expression.
 pub const PATTERN: &str = concat!(
     r"^\s*([Tt][Ee][Ll]:)?[ .()-]*",
     r"(\+[ .()-]*[1-9]([ .()-]*[0-9]){6,14}|[0-9]([ .()-]*[0-9]){0,14}|[0-9*#]([ .()-]*[0-9*#]){0,5})",
     r"[ .()-]*\s*$"
 );
 
-/// A number in the form that is dialled.
+/// A number in the form in which it is dialled.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PhoneNumber(String);
 
-/// What was written is no telephone number.
+/// The text is not a telephone number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("is no telephone number: + and 7 to 15 digits, or 1 to 15 digits, or up to 6 of 0-9 * #")]
 pub struct NoPhoneNumber;
 
 impl PhoneNumber {
-    /// International (E.164: `+` and 7–15 digits, the first not 0), national or an extension (1–15 digits), or a feature
-    /// code (up to 6 of digits, `*` and `#`). A `tel:` before it (RFC 3966) and visual separators do not count.
+    /// Parses an international number (E.164: `+` and 7–15 digits, the first not 0), a national number or extension
+    /// (1–15 digits), or a feature code (up to 6 of digits, `*` and `#`). A `tel:` prefix (RFC 3966) and visual
+    /// separators are ignored.
     pub fn parse(text: &str) -> Result<Self, NoPhoneNumber> {
         let text = text.trim();
         let text = match text.get(..4) {
@@ -44,13 +45,13 @@ impl PhoneNumber {
         valid.then_some(Self(number)).ok_or(NoPhoneNumber)
     }
 
-    /// As it is dialled.
+    /// The number as it is dialled.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Numbers say who speaks with whom: only their last two digits are shown.
+/// Numbers reveal who speaks with whom, so only the last two digits are shown.
 impl fmt::Debug for PhoneNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.0[self.0.len().saturating_sub(2)..];
@@ -58,17 +59,17 @@ impl fmt::Debug for PhoneNumber {
     }
 }
 
-/// Where calls go: a host name or address, and the port where it is not the usual one of the transport.
+/// The address of a SIP gateway: host and port, where the port is not the transport's default.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Gateway {
-    /// In lower case; IPv6 addresses without their brackets.
+    /// In lower case; IPv6 addresses without brackets.
     pub host: String,
-    /// 5060, or 5061 with TLS, when absent.
+    /// Default: 5060, or 5061 with TLS.
     pub port: Option<u16>,
 }
 
 impl Gateway {
-    /// Reads `hostname` or `hostname:port`; an IPv6 address stands in brackets.
+    /// Parses `hostname` or `hostname:port`; an IPv6 address must be in brackets.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {

@@ -1,6 +1,6 @@
-//! Programs that we run beside us (flite, espeak-ng, lame) as bounded children: a deadline for all of it, a limit on
-//! what they may print, their last words kept for the error message, and killed when dropped. Text goes to them
-//! through arguments or standard input, never through a shell. What they may touch of the machine is [`confinement`]'s.
+//! Helper programs (flite, espeak-ng, lame) run as bounded child processes: with a deadline, a limit on their
+//! output, the end of their standard error kept for the error message, and killed on drop. Text is passed as arguments
+//! or on standard input, never through a shell. What a child may access is restricted by [`confinement`].
 
 pub mod confinement;
 
@@ -18,86 +18,86 @@ use tokio::time::{Instant, timeout_at};
 
 use confinement::Bounds;
 
-/// Bytes of a child's standard error that are kept for the error message.
+/// Bytes of standard error kept for the error message.
 const STDERR_KEPT: usize = 2048;
 /// The most that one [`RunningProgram::read`] returns.
 const READ_CHUNK: usize = 16 * 1024;
 
-/// The longest that a program may run, whatever its limit: so that no deadline leaves the clock's range.
+/// The upper bound of every deadline, so that computing it cannot overflow the clock.
 const LONGEST_RUN: Duration = Duration::from_hours(24);
 
-/// A program that may be installed, and the Debian package to install when it is not.
+/// A program that may be installed, and the Debian package that provides it.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
-    /// Its name on the `PATH`.
+    /// The name on the `PATH`.
     pub name: &'static str,
-    /// The Debian package that brings it.
+    /// The Debian package that provides it.
     pub package: &'static str,
 }
 
-/// Why a program did not do its work.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It is not installed.
     #[error("the program {name} is not installed; install the Debian package {package}")]
     Missing {
-        /// Its name.
+        /// The program.
         name: &'static str,
-        /// What to install.
+        /// The Debian package to install.
         package: &'static str,
     },
     /// It could not be started, written to or read from.
     #[error("{name}: {source}")]
     Io {
-        /// Its name.
+        /// The program.
         name: &'static str,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It took longer than its deadline; it was killed.
+    /// It exceeded its deadline and was killed.
     #[error("{name} did not finish within {} ms", limit.as_millis())]
     Timeout {
-        /// Its name.
+        /// The program.
         name: &'static str,
         /// The deadline.
         limit: Duration,
     },
-    /// It printed more than it may; it was killed.
+    /// It exceeded its output limit and was killed.
     #[error("{name} printed more than {limit} bytes")]
     TooMuch {
-        /// Its name.
+        /// The program.
         name: &'static str,
-        /// The limit.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// It ended with a failure.
+    /// It exited with a failure.
     #[error("{name} failed ({status}){}{said}", if said.is_empty() { "" } else { ": " })]
     Failed {
-        /// Its name.
+        /// The program.
         name: &'static str,
-        /// How it ended.
+        /// The exit status.
         status: std::process::ExitStatus,
-        /// The end of its standard error.
+        /// The last line of its standard error.
         said: String,
     },
 }
 
-/// What a child may cost.
+/// The limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// From start to exit.
+    /// Time from start to exit.
     pub time: Duration,
-    /// Bytes on standard output.
+    /// Bytes of standard output.
     pub output: usize,
 }
 
 impl Program {
-    /// Where it is installed, by the directories of `PATH`.
+    /// Finds the program on the `PATH`.
     pub fn find(&self) -> Result<PathBuf, ProgramError> {
         self.find_in(&std::env::var_os("PATH").unwrap_or_default())
     }
 
-    /// Where it is installed, by the directories of a search path written like `PATH`.
+    /// Finds the program in a search path written like `PATH`.
     pub fn find_in(&self, search_path: &OsStr) -> Result<PathBuf, ProgramError> {
         std::env::split_paths(search_path)
             .map(|folder| folder.join(self.name))
@@ -108,8 +108,8 @@ impl Program {
             })
     }
 
-    /// Starts it. Standard input is a pipe that the caller takes with [`RunningProgram::take_stdin`] or leaves, in
-    /// which case it is closed at the first read.
+    /// Starts the program. Standard input is a pipe: take it with [`RunningProgram::take_stdin`], otherwise it is
+    /// closed at the first read.
     pub fn start<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
@@ -118,7 +118,7 @@ impl Program {
         self.start_file(&self.find()?, arguments, limits)
     }
 
-    /// As [`Program::start`], for a program that was found before.
+    /// Like [`Program::start`], for an executable that was found before.
     pub fn start_file<A: AsRef<OsStr>>(
         &self,
         file: &Path,
@@ -136,9 +136,10 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // Ctrl-C at a terminal is for the server, which then lets running work end.
+            // A process group of its own: Ctrl-C in the terminal is meant for the server, which then lets running
+            // work finish.
             .process_group(0);
-        // One that works all the time is at its end with its deadline.
+        // A child that computes all the time ends with its deadline.
         let bounds = Bounds {
             work: limits.time.min(LONGEST_RUN),
         };
@@ -166,7 +167,7 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// A child under way. Dropping it kills it.
+/// A running child. Dropping it kills it.
 #[derive(Debug)]
 pub struct RunningProgram {
     name: &'static str,
@@ -180,12 +181,12 @@ pub struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// The child's standard input; dropping it ends the child's input.
+    /// The child's standard input; dropping it closes the pipe.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
 
-    /// The next bytes that it prints; `None` once it has ended well.
+    /// The next bytes of output; `None` after the child has exited successfully.
     pub async fn read(&mut self) -> Result<Option<Bytes>, ProgramError> {
         self.stdin = None;
         let mut chunk = BytesMut::with_capacity(READ_CHUNK);
@@ -212,7 +213,7 @@ impl RunningProgram {
         }
     }
 
-    /// Everything that it prints until it ends.
+    /// All output until the child exits.
     pub async fn read_all(&mut self) -> Result<BytesMut, ProgramError> {
         let mut all = BytesMut::new();
         while let Some(chunk) = self.read().await? {
@@ -232,7 +233,7 @@ impl RunningProgram {
         if status.success() {
             return Ok(());
         }
-        // A grandchild may hold standard error open: its words are not worth waiting for beyond the deadline.
+        // A grandchild may keep standard error open: do not wait for it beyond the deadline.
         let said = match timeout_at(self.deadline, &mut self.last_words).await {
             Ok(Ok(said)) => said,
             _ => String::new(),
@@ -255,7 +256,8 @@ impl RunningProgram {
 impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.last_words.abort();
-        // Whatever the program itself has started goes with it. While it has not been waited for, its id is its own.
+        // Kill everything the program has started, too. The pid cannot have been reused: the child has not been
+        // waited for.
         if let Some(group) = self
             .child
             .id()
@@ -266,7 +268,7 @@ impl Drop for RunningProgram {
     }
 }
 
-/// Reads standard error to its end, so that the child never blocks on it, and keeps the last line or so.
+/// Reads standard error to its end, so that the child never blocks on it, and keeps the last line.
 async fn keep_tail(mut stderr: ChildStderr) -> String {
     let mut tail = Vec::with_capacity(STDERR_KEPT);
     let mut chunk = [0; 1024];
@@ -317,7 +319,7 @@ mod tests {
         let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
         assert!(state().is_ok());
         drop(running);
-        // Killed at once, and gone or a zombie as soon as the system has got round to it.
+        // Killed synchronously, but it stays visible until the kernel has reaped it.
         while state().is_ok_and(|state| !state.contains(") Z")) {
             tokio::task::yield_now().await;
         }
@@ -364,14 +366,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_is_given_nothing_of_our_environment() {
-        // There is something to give.
+        // The parent's environment is not empty.
         assert!(std::env::vars_os().any(|(name, _)| name == "CARGO_MANIFEST_DIR"));
         let given = said("/usr/bin/env").await;
         let mut names: Vec<_> = given
             .lines()
             .filter_map(|line| line.split('=').next())
             .collect();
-        // The shell adds some of its own.
+        // Variables that the shell itself sets.
         names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD"].contains(name));
         names.sort_unstable();
         let kept = ["ESPEAK_DATA_PATH", "LD_LIBRARY_PATH"];
@@ -437,7 +439,7 @@ mod tests {
             };
             files.filter_map(known).collect()
         };
-        // What whoever runs these tests has left open for everybody is not ours.
+        // Descriptors inherited from whatever runs these tests are not ours.
         let theirs = open(std::os::unix::process::parent_id());
         let mut open = open(running.child.id().unwrap());
         open.retain(|number, file| theirs.get(number) != Some(file));
@@ -447,7 +449,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_cannot_raise_its_own_bounds_or_take_more_memory() {
-        // What starts its own programs sooner than we get to bound it is none of ours: those read what we give them.
+        // The child may run before its limits are set; our own programs wait for input that we send afterwards.
         let said = said("until [ \"$(ulimit -t)\" != unlimited ]; do :; done; ulimit -t unlimited 2>/dev/null && echo raised; head -c 1500000000 /dev/zero | tail -c 1400000000 2>/dev/null | wc -c").await;
         assert_eq!(said.trim(), "0");
     }

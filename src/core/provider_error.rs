@@ -1,39 +1,41 @@
-//! What can go wrong at a provider.
+//! The error type of all providers.
 
 use std::time::Duration;
 
-/// What went wrong at a provider, in the only distinctions that a caller acts on. HTTP statuses and socket codes are
-/// derived from it in one place each.
+/// The kind of a provider failure, with only the distinctions that callers act on. HTTP statuses and socket error
+/// codes are derived from it in one place each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The provider will never accept this request: a voice, model or language that it does not have.
+    /// The provider will never accept this request, for example because it does not have the voice, model or
+    /// language.
     InvalidRequest,
     /// The credential is missing or refused.
     Auth,
-    /// The credential's plan or credit is used up; the same will not succeed soon.
+    /// The credential's plan or credit is exhausted; retrying soon will not help.
     Quota,
-    /// Too many requests; try again after this long, where the provider said so.
+    /// Too many requests; retry after this long, where the provider said so.
     RateLimited {
         /// The provider's own `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// Our own bound is reached (workers, permits, queue).
+    /// One of our own limits is reached (workers, permits, queue).
     Overloaded,
-    /// The provider, its program or its network is not there.
+    /// The provider, its program or the network is not available.
     Unavailable,
-    /// It did not answer in time.
+    /// The provider did not answer in time.
     Timeout,
-    /// It answered with something that is not its protocol.
+    /// The provider violated its protocol.
     Protocol,
 }
 
-/// A failure of a provider. The message is for people, names the cause that the provider gave and never a credential.
+/// A provider failure. The message is meant for people: it contains the provider's own reason and never a
+/// credential.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{provider}: {message}")]
 pub struct ProviderError {
     /// The provider's slug.
     pub provider: &'static str,
-    /// What kind of failure.
+    /// The kind.
     pub kind: ErrorKind,
     /// The cause, for people.
     pub message: String,

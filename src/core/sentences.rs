@@ -1,15 +1,15 @@
-//! Cuts text that comes as it is written into pieces that can be spoken one after the other: sentences, and parts of
-//! sentences where one is very long. Every character of the text comes out again, in order.
+//! Splits text that arrives incrementally into pieces that can be synthesised one by one: sentences, and parts of
+//! very long sentences. The concatenated pieces are the original text.
 
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
-/// The longest piece, in characters: about 20 seconds of speech.
+/// The maximum length of a piece, in characters: about 20 seconds of speech.
 const MAX_CHARS: usize = 300;
 
-/// Words whose full stop does not end a sentence, in lower case and without that stop. Single letters ("J.", "U.S.",
-/// "z. B.") and ordinals ("am 5. Mai") need no entry.
+/// Abbreviations whose full stop does not end a sentence, in lower case and without the full stop. Single letters
+/// ("J.", "U.S.", "z. B.") and ordinals ("am 5. Mai") need no entry.
 const ABBREVIATIONS: &[&str] = &[
     "approx", "apt", "art", "av", "bd", "bzw", "ca", "capt", "cf", "cie", "col", "corp", "dept",
     "dipl", "dr", "dra", "e.g", "est", "etc", "evtl", "fig", "fr", "gen", "ggf", "hr", "i.e",
@@ -18,7 +18,7 @@ const ABBREVIATIONS: &[&str] = &[
     "vgl", "vol", "vs", "z.b",
 ];
 
-/// What is to be said of a text: every piece in which there is a word, in one line, as soon as it is complete.
+/// The pieces of a text stream that contain a word, each on one line, as soon as they are complete.
 pub fn spoken_lines(
     text: impl Stream<Item = String> + Send + 'static,
 ) -> BoxStream<'static, String> {
@@ -35,20 +35,20 @@ pub fn spoken_lines(
         .boxed()
 }
 
-/// Text on its way to the synthesiser.
+/// A text buffer from which complete pieces are taken.
 #[derive(Debug, Default)]
 struct Sentences {
     pending: String,
 }
 
 impl Sentences {
-    /// Adds text; gives the pieces that are complete with it.
+    /// Appends text and returns the pieces that are now complete.
     fn push(&mut self, text: &str) -> Vec<String> {
         self.pending.push_str(text);
         self.take(false)
     }
 
-    /// There is no more text; gives what is left.
+    /// Ends the text and returns what is left.
     fn finish(&mut self) -> Vec<String> {
         self.take(true)
     }
@@ -66,7 +66,7 @@ impl Sentences {
     }
 }
 
-/// The length in bytes of the pieces that are complete at the start of `text`; text that follows cannot change them.
+/// The length in bytes of the complete pieces at the start of `text`: text appended later cannot change them.
 pub fn complete_len(text: &str) -> usize {
     let mut len = 0;
     while let Some(piece) = first_piece(&text[len..], false) {
@@ -75,7 +75,8 @@ pub fn complete_len(text: &str) -> usize {
     len
 }
 
-/// A finished text in portions of whole sentences, each at most `max_bytes` long unless one sentence is longer.
+/// Splits a finished text into portions of whole sentences, each at most `max_bytes` long unless a single sentence
+/// is longer.
 pub fn portions(text: &str, max_bytes: usize) -> Vec<&str> {
     let mut portions = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -92,12 +93,12 @@ pub fn portions(text: &str, max_bytes: usize) -> Vec<&str> {
     portions
 }
 
-/// Whether a synthesiser would find a word in it. Punctuation, spaces and pictures alone are silence.
+/// Whether a synthesiser would find a word in the text. Punctuation, spaces and emoji alone are silent.
 pub fn is_speakable(text: &str) -> bool {
     text.chars().any(char::is_alphanumeric)
 }
 
-/// The same text in one line: control characters, line ends among them, become spaces.
+/// The text on one line: control characters, including line breaks, become spaces.
 fn in_one_line(text: &str) -> String {
     text.trim()
         .chars()
@@ -127,7 +128,7 @@ fn first_piece(text: &str, finished: bool) -> Option<usize> {
     None
 }
 
-/// Whether nothing that follows can belong to this sentence, although nothing follows yet.
+/// Whether the sentence is certainly complete although no text follows yet.
 fn is_closed(sentence: &str) -> bool {
     let body = sentence.trim_end();
     if sentence.ends_with(['\n', '\u{2029}']) {
@@ -143,7 +144,7 @@ fn is_closed(sentence: &str) -> bool {
     }
 }
 
-/// Whether the full stop at the end of this sentence may belong to an abbreviation or an ordinal.
+/// Whether the full stop at the end may belong to an abbreviation or an ordinal.
 fn may_go_on(sentence: &str) -> bool {
     let Some(body) = sentence.trim_end().strip_suffix('.') else {
         return false;
@@ -160,8 +161,8 @@ fn may_go_on(sentence: &str) -> bool {
     single_letter || ordinal || ABBREVIATIONS.contains(&word.to_lowercase().as_str())
 }
 
-/// Where to cut a text that is longer than `limit` bytes: after the last clause, else after the last word, else
-/// between two graphemes.
+/// Where to split a text longer than `limit` bytes: after the last clause, else after the last word, else between
+/// two grapheme clusters.
 fn cut_before(text: &str, limit: usize) -> usize {
     let head = &text[..limit];
     let last = |ends_here: fn(char, &str) -> bool| {
@@ -185,7 +186,7 @@ fn cut_before(text: &str, limit: usize) -> usize {
         .unwrap_or(limit)
 }
 
-/// A decimal comma ends no clause: a space must follow, except in scripts that are written without.
+/// A decimal comma does not end a clause: a space must follow, except in scripts written without spaces.
 fn ends_clause(c: char, after: &str) -> bool {
     match c {
         '，' | '、' | '；' | '：' => true,

@@ -1,11 +1,11 @@
-//! The name of a session, which is that of its recording too.
+//! The session's name, which is also that of its recording.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::json::Misfit;
 
-/// The name of a session, chosen by the client or made by us.
+/// A session's name, chosen by the client or generated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 pub struct StreamId(
     #[schemars(
@@ -16,7 +16,8 @@ pub struct StreamId(
 );
 
 impl StreamId {
-    /// A name from a client: 1–128 characters of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit, without `..`.
+    /// Validates a name from a client: 1–128 characters of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit,
+    /// without `..`.
     pub fn parse(text: &str) -> Result<Self, Misfit> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let valid = (1..=128).contains(&text.len())
@@ -32,12 +33,12 @@ impl StreamId {
         })
     }
 
-    /// A name that nobody has.
+    /// A new, unique name.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().to_string())
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

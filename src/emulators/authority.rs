@@ -1,4 +1,4 @@
-//! The emulators' own certificate authority, made anew at each start: clients that insist on TLS are given its file.
+//! The emulators' own certificate authority, generated at each start. Clients that insist on TLS are given its file.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! The emulators' time: limits, keep-alives and delays of minutes pass in seconds when the clock is set faster.
-//! Positions in sound are not touched by it: a client that sends faster is heard faster.
+//! The emulators' clock: limits, keep-alives and delays of minutes pass in seconds when it is set faster. Positions in audio
+//! are not affected.
 
 use std::time::Duration;
 

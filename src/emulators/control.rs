@@ -1,5 +1,4 @@
-//! The door for whoever runs the tests: faults are set and taken back while the emulators run, and what every
-//! connection did is told.
+//! The control interface for tests: sets and clears faults while the emulators run, and reports what every connection did.
 
 use actix_web::{HttpResponse, web};
 use serde::Deserialize;

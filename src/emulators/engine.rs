@@ -1,6 +1,6 @@
-//! What the emulators hear and speak with: this machine's own engines, or the scripted code of tone-words. Vendor code
-//! opens a [`Recogniser`] or a [`Speech`] by its visit and turns their events into its own messages; formats,
-//! resampling, the record and the faults of recognition and of sound are handled in here.
+//! The emulators' engines: this machine's own, or the scripted code of tone-words. A vendor's code opens a [`Recogniser`] or
+//! a [`Speech`] by its visit and turns their events into its own messages; formats, resampling, the record and the faults of
+//! recognition and audio are handled here.
 
 use std::collections::VecDeque;
 use std::fmt;

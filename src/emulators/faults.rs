@@ -1,6 +1,6 @@
-//! What goes wrong on purpose: the list of faults, how one is written (`deepgram:stt:close=1011@3s`), and which of
-//! them a connection gets. Pure: the connection's [`Gate`] says when something may leave and when the connection is
-//! cut; cutting, and the vendor's own error bodies, are done elsewhere.
+//! Fault injection: the list of faults, their notation (`deepgram:stt:close=1011@3s`), and which of them a connection gets.
+//! Pure: the connection's [`Gate`] says when something may be sent and when the connection is cut; cutting, and the vendor's
+//! own error bodies, are done elsewhere.
 
 use std::fmt;
 use std::mem::discriminant;

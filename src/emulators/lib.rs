@@ -1,6 +1,6 @@
-//! The five vendors' servers, for whoever has no key: developers, tests, benchmarks. They are honest enough for the
-//! vendors' own SDKs, and go wrong when they are told to ([`faults`]). What is the same for all is in the files of
-//! this folder; a vendor's protocol is in a folder of its own and knows nothing of the other vendors.
+//! Emulators of the five vendors, for developers, tests and benchmarks without a key. They are faithful enough for the
+//! vendors' own SDKs, and inject faults on request ([`faults`]). What all have in common is in the files of this folder;
+//! each vendor's protocol is in a folder of its own and knows nothing of the other vendors.
 //!
 //! ```text
 //! request ─> Emulation::visit ─> Visit::admit ─> socket::accept ─> Socket::recv, send_…, close

@@ -1,5 +1,5 @@
-//! What leaves for a client, of sockets and of HTTP bodies alike: bytes go through the connection's gate one message
-//! after the other, and the faults of the transport (delays, cuts, resets, silence) happen here, so that vendor code
+//! Everything that is sent to a client, over WebSockets and in HTTP bodies alike: bytes pass the connection's gate message
+//! by message, and the faults of the transport (delays, cuts, resets, silence) are injected here, so that a vendor's code
 //! only sends.
 
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! The server's side of a vendor's WebSocket: messages in, messages out, a close code, with faults and the record
-//! taken care of. Compression is declined and pings are answered here; what messages mean is the vendor's matter.
+//! The server's side of a vendor's WebSocket: messages in and out and a close code, with faults and the record handled here.
+//! Compression is declined and pings are answered; the messages themselves are the vendor's.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! What the emulators say: a text as sound in the vendor's format, in pieces that know their words. Scripted speech
-//! has exact word times, that of the local engine estimated ones. How pieces become messages is the vendor's matter.
+//! The emulators' speech: a text as audio in the vendor's format, in pieces with their words. Scripted speech has exact word
+//! timestamps, that of the local engine has estimated ones. How pieces become messages is up to the vendor's code.
 
 use std::time::Duration;
 

@@ -355,8 +355,8 @@ impl Listener {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use vivavoce_audio::companding::Law;
     use vivavoce_audio::convert::Converter;
+    use vivavoce_audio::g711::Law;
     use vivavoce_audio::{AudioFormat, Encoding, linear16};
 
     fn said(numbers: impl IntoIterator<Item = u16>, rate: SampleRate) -> Vec<i16> {

@@ -1,5 +1,5 @@
-//! One connection (or one request) of a client: who it is, which faults befall it, and the record of what it did, for
-//! tests to count. Vendor code opens a [`Visit`] first and asks it for everything else.
+//! One connection or request of a client: which faults it gets, and the record of what it did, for tests to count. A
+//! vendor's code opens a [`Visit`] first and gets everything else from it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The TCP connection under a request, for what HTTP cannot do: a reset, and an end of what is sent.
+//! The TCP connection under a request, for what HTTP cannot do: a reset, and a half-close.
 
 use std::any::Any;
 use std::net::Shutdown;

@@ -1,9 +1,9 @@
-//! A seeded sample of every target, and that `fuzz/` has a file for each.
+//! Runs a seeded sample of every target, and checks that `fuzz/` has a file for each.
 
 use super::targets;
 use vivavoce_core::fuzzing::rounds::fuzz;
 
-/// Changed samples of each target in an ordinary run.
+/// Mutated inputs per target in a normal run.
 const ROUNDS: u64 = 1_500;
 
 #[test]

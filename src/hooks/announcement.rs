@@ -1,4 +1,4 @@
-//! What a hook is told: that a telephone has joined a room, read from the event of the room.
+//! The notification sent to a hook: a telephone has joined a room. It is derived from the room event.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -11,52 +11,52 @@ use uuid::Uuid;
 use super::host::Host;
 use vivavoce_seams::rooms::telephone::attribute;
 
-/// The headers that say which host was called, the first one that names one.
+/// The headers that contain the called host, in order of precedence.
 const CALLED: [&str; 2] = ["sip.h.x-to-ip", "sip.h.to"];
-/// Names ids of events that are made of other ids (RFC 9562, section 5.5).
+/// The namespace of event ids derived from other ids (UUIDv5, RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x5a3e_94b7_0c5d_4f0e_9a37_d1c2_68b4_7f11);
 
-/// The body of what is told.
+/// The body of the notification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Announcement {
-    /// The telephone in the room.
+    /// The call's participant in the room.
     pub participant: Participant,
     /// The room.
     pub room: Room,
-    /// Who calls; null where the call hides it.
+    /// The calling number; null if the call withholds it.
     pub from_phone_number: Option<String>,
-    /// Who was called; null where the call hides it.
+    /// The called number; null if the call withholds it.
     pub to_phone_number: Option<String>,
-    /// How the names of rooms of inbound calls begin (`sip.room_prefix`).
+    /// The prefix of the names of rooms of inbound calls (`sip.room_prefix`).
     pub room_prefix: Option<String>,
-    /// The host that was called, by which the hook was found.
+    /// The called host, which selected the hook.
     #[schemars(with = "String")]
     pub sip_host: Host,
-    /// The headers of the call that are known, by their names in lower case.
+    /// The known SIP headers of the call, by their names in lower case.
     pub sip_headers: BTreeMap<String, String>,
 }
 
-/// Somebody in a room.
+/// A participant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Participant {
-    /// What people read.
+    /// The display name.
     pub name: String,
-    /// Who it is.
+    /// The identity.
     pub identity: String,
-    /// Of this stay in the room.
+    /// The id of this stay in the room.
     pub sid: String,
 }
 
 /// A room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Room {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Of this life of it.
+    /// The id of this instance of the room.
     pub sid: String,
 }
 
-/// Whether the event says that a telephone has joined.
+/// Whether the event says that a telephone participant has joined.
 pub fn is_call(event: &WebhookEvent) -> bool {
     let of_telephone = |kind: i32| kind == Kind::Sip as i32;
     event.event == "participant_joined"
@@ -66,7 +66,7 @@ pub fn is_call(event: &WebhookEvent) -> bool {
             .is_some_and(|participant| of_telephone(participant.kind))
 }
 
-/// What is told of such an event; `None` where nobody knows which host was called.
+/// The notification for an event; `None` if the called host is unknown.
 pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<Announcement> {
     let participant = event.participant.as_ref()?;
     let room = event.room.as_ref()?;
@@ -95,23 +95,23 @@ pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<A
     })
 }
 
-/// The host that a call was made to, by what its participant tells of the INVITE's headers.
+/// The called host, according to the INVITE headers in the participant's attributes.
 pub fn called_host<'a>(header: impl Fn(&str) -> Option<&'a str>) -> Option<Host> {
     CALLED
         .into_iter()
         .find_map(|name| Host::of_header(header(name)?))
 }
 
-/// Whether a telephone that has joined was called by nobody: its call has come in. Only such a call has the headers of an
-/// INVITE, or was brought to its room by a rule.
-pub fn has_come_in(participant: &ParticipantInfo) -> bool {
+/// Whether a telephone participant belongs to an inbound call: only those have the headers of an INVITE, or were
+/// brought to their room by a dispatch rule.
+pub fn is_inbound(participant: &ParticipantInfo) -> bool {
     let attributes = &participant.attributes;
     let told = |name: &str| attributes.get(name).is_some_and(|value| !value.is_empty());
     told(attribute::RULE_ID) || CALLED.into_iter().any(told)
 }
 
-/// The id under which an event is told, the same whoever tells it and however often: made of the event's own, and where it
-/// has none of the stay that it is about.
+/// The id of the notification, the same whichever server sends it and however often: derived from the event's id, or
+/// from the participant's id if it has none.
 pub fn event_id(event: &WebhookEvent) -> Uuid {
     if !event.id.is_empty() {
         return Uuid::new_v5(&NAMESPACE, event.id.as_bytes());
@@ -122,16 +122,16 @@ pub fn event_id(event: &WebhookEvent) -> Uuid {
     Uuid::new_v5(&NAMESPACE, format!("{room} {participant}").as_bytes())
 }
 
-/// The last events that were told, so that one that is posted again is not told again.
+/// The recent events, so that an event posted twice is reported once.
 #[derive(Debug)]
-pub struct Told {
+pub struct RecentEvents {
     most: usize,
     ids: HashSet<Uuid>,
     order: VecDeque<Uuid>,
 }
 
-impl Told {
-    /// Remembers so many.
+impl RecentEvents {
+    /// Remembers this many events.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -140,7 +140,7 @@ impl Told {
         }
     }
 
-    /// Whether this one is new; it is not any more.
+    /// Whether the event is new; remembers it.
     pub fn is_new(&mut self, id: Uuid) -> bool {
         if !self.ids.insert(id) {
             return false;
@@ -154,7 +154,7 @@ impl Told {
         true
     }
 
-    /// It could not be told, so that it is new when it comes again.
+    /// Forgets an event that could not be reported, so that it is new when it is posted again.
     pub fn forget(&mut self, id: Uuid) {
         if self.ids.remove(&id) {
             self.order.retain(|other| *other != id);
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn what_was_told_is_remembered_within_bounds_and_what_failed_is_not() {
         let id = Uuid::from_u128;
-        let mut told = Told::new(2);
+        let mut told = RecentEvents::new(2);
         assert!(told.is_new(id(1)) && !told.is_new(id(1)));
         told.forget(id(1));
         assert!(told.is_new(id(1)) && told.is_new(id(2)) && told.is_new(id(3)));

@@ -1,5 +1,5 @@
-//! What the settings say about hooks: those that nobody can change, who may add others for which hosts, how far away they
-//! may be, and what signs.
+//! The hooks of the settings, which cannot be changed at run time; which tenants may add hooks for which hosts; the
+//! egress policy and the signing secrets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -11,24 +11,39 @@ use super::table::Hook;
 use super::url::check_url;
 use vivavoce_auth::TenantId;
 use vivavoce_config::{JsonText, Secret, Settings};
-use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_core::egress_policy::EgressPolicy;
 use vivavoce_webhooks::{HookKeys, MIN_SECRET_BYTES};
 
-/// See the module.
+/// What the settings say about hooks.
 #[derive(Clone, Default)]
 pub struct Configured {
-    hooks: BTreeMap<Host, Own>,
-    grants: Option<HashMap<TenantId, HashSet<Host>>>,
+    hooks: BTreeMap<Host, ConfiguredHook>,
+    grants: Grants,
     secret: Option<Secret>,
-    reach: Reach,
+    egress: EgressPolicy,
+}
+
+/// For which hosts the hooks of tenants are.
+#[derive(Clone)]
+enum Grants {
+    /// For any that nobody else has: `sip.claim_unowned_hosts`, and whenever authentication is off.
+    Any,
+    /// For those that the settings list, tenant by tenant.
+    Listed(HashMap<TenantId, HashSet<Host>>),
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self::Listed(HashMap::new())
+    }
 }
 
 /// A hook of the settings.
 #[derive(Clone)]
-pub struct Own {
+pub struct ConfiguredHook {
     /// The hook.
     pub hook: Hook,
-    /// What signs for it instead of the server's secret.
+    /// The secret that signs for it instead of the server's.
     pub secret: Option<Secret>,
 }
 
@@ -38,7 +53,7 @@ impl fmt::Debug for Configured {
     }
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for ConfiguredHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.hook.fmt(f)
     }
@@ -54,41 +69,58 @@ struct Entry {
 }
 
 impl Configured {
-    /// From the settings of the server; otherwise everything that is wrong with them.
+    /// Reads the settings; on failure returns all problems.
     pub fn new(settings: &Settings) -> Result<Self, Vec<String>> {
         let sip = &settings.sip;
-        let reach = Reach {
+        let egress = EgressPolicy {
             insecure: sip.allow_insecure_hooks,
             private: sip.allow_private_hooks,
         };
-        Self::read(
+        let read = Self::read(
             sip.hooks_json.as_ref(),
             sip.tenant_hosts.as_ref(),
             sip.hook_secret.clone(),
-            reach,
-        )
+            egress,
+        );
+        // An operator who says whose the numbers are has not left it to who names a host first.
+        let claims = sip.claim_unowned_hosts;
+        let claiming = sip.tenant_hosts.is_none() && claims.unwrap_or(sip.tenant_numbers.is_none());
+        if claiming || !settings.auth.required {
+            // Without authentication nobody is a tenant, and hooks that tenants set before stay in force.
+            read.map(Self::claiming)
+        } else {
+            read
+        }
     }
 
-    /// Those of a test, with hooks and grants as the settings have them.
+    /// The same, where a tenant may name any host that nobody else has.
+    pub(super) fn claiming(self) -> Self {
+        Self {
+            grants: Grants::Any,
+            ..self
+        }
+    }
+
+    /// For tests: hooks and grants as they would be in the settings.
     #[cfg(test)]
     pub(super) fn of(
         hooks: Option<&JsonText>,
         grants: Option<&JsonText>,
     ) -> Result<Self, Vec<String>> {
-        Self::read(hooks, grants, None, Reach::default())
+        Self::read(hooks, grants, None, EgressPolicy::default())
     }
 
     fn read(
         hooks_json: Option<&JsonText>,
         tenant_hosts: Option<&JsonText>,
         secret: Option<Secret>,
-        reach: Reach,
+        egress: EgressPolicy,
     ) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut hooks = BTreeMap::new();
         for (index, entry) in entries(hooks_json).into_iter().enumerate() {
             let place = format!("sip.hooks_json: entry {}", index + 1);
-            match entry.and_then(|entry| own(entry, reach)) {
+            match entry.and_then(|entry| own(entry, egress)) {
                 Err(problem) => problems.push(format!("{place}: {problem}")),
                 Ok(own) => {
                     if let Some(twice) = hooks.insert(own.hook.host.clone(), own) {
@@ -109,17 +141,17 @@ impl Configured {
         if problems.is_empty() {
             Ok(Self {
                 hooks,
-                grants,
+                grants: grants.map_or_else(Grants::default, Grants::Listed),
                 secret,
-                reach,
+                egress,
             })
         } else {
             Err(problems)
         }
     }
 
-    /// The hook of the settings for a host.
-    pub fn get(&self, host: &Host) -> Option<&Own> {
+    /// The configured hook for a host.
+    pub fn get(&self, host: &Host) -> Option<&ConfiguredHook> {
         self.hooks.get(host)
     }
 
@@ -128,20 +160,20 @@ impl Configured {
         self.hooks.keys()
     }
 
-    /// Whether a tenant may have a hook for this host.
+    /// Whether a tenant may have a hook for this host, as long as nobody else has one.
     pub fn grants(&self, tenant: &TenantId, host: &Host) -> bool {
-        self.grants.as_ref().is_none_or(|grants| {
-            let hosts = grants.get(tenant);
-            hosts.is_some_and(|hosts| hosts.contains(host))
-        })
+        match &self.grants {
+            Grants::Any => true,
+            Grants::Listed(grants) => grants.get(tenant).is_some_and(|hosts| hosts.contains(host)),
+        }
     }
 
-    /// How far away hooks may be.
-    pub const fn reach(&self) -> Reach {
-        self.reach
+    /// Which addresses hooks may have.
+    pub const fn egress_policy(&self) -> EgressPolicy {
+        self.egress
     }
 
-    /// What signs: for one of these hooks its own secret if it has one, for every other that of the server.
+    /// The signing secrets: a configured hook's own if it has one, the server's for all others.
     pub fn keys(&self) -> HookKeys {
         let own = self.hooks.iter().filter_map(|(host, own)| {
             let secret = own.secret.clone()?;
@@ -150,17 +182,17 @@ impl Configured {
         HookKeys {
             own: own.collect(),
             common: self.secret.clone(),
-            reach: self.reach,
+            egress: self.egress,
         }
     }
 
-    /// Whether anything signs for a hook; `own` is one of these.
+    /// Whether there is a secret for a hook; `own` is the host of a configured one.
     pub fn signs(&self, own: Option<&Host>) -> bool {
         let own = own.and_then(|host| self.hooks.get(host)?.secret.as_ref());
         own.is_some() || self.secret.is_some()
     }
 
-    /// What an operator may not have meant.
+    /// Settings that are valid but probably not intended.
     pub fn warnings(&self) -> Vec<String> {
         if self.secret.is_some() {
             return Vec::new();
@@ -182,7 +214,7 @@ fn short(secret: &Secret) -> bool {
     secret.expose().len() < MIN_SECRET_BYTES
 }
 
-/// What serde would say of an entry that does not fit may quote it, so it is not repeated.
+/// serde's error for an invalid entry may quote it, so it is not repeated.
 fn entries(json: Option<&JsonText>) -> Vec<Result<Entry, String>> {
     let Some(JsonText(json)) = json else {
         return Vec::new();
@@ -198,10 +230,10 @@ fn entries(json: Option<&JsonText>) -> Vec<Result<Entry, String>> {
     list.iter().map(entry).collect()
 }
 
-fn own(entry: Entry, reach: Reach) -> Result<Own, String> {
+fn own(entry: Entry, egress: EgressPolicy) -> Result<ConfiguredHook, String> {
     let host = Host::parse(&entry.host);
     let host = host.ok_or("host must be a name or an address, without a port")?;
-    check_url(&entry.url, reach).map_err(|problem| {
+    check_url(&entry.url, egress).map_err(|problem| {
         let allow = "sip.allow_insecure_hooks, sip.allow_private_hooks allow more";
         format!("url {problem}; {allow}")
     })?;
@@ -210,7 +242,7 @@ fn own(entry: Entry, reach: Reach) -> Result<Own, String> {
     if secret.as_ref().is_some_and(short) {
         return Err(format!("secret {TOO_SHORT}"));
     }
-    Ok(Own {
+    Ok(ConfiguredHook {
         hook: Hook {
             host,
             url: entry.url,

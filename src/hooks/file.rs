@@ -1,5 +1,5 @@
-//! Hooks that were added, on disk: one file, written whole or not at all. Where they are shared it holds what was last
-//! known of them. Everything here blocks.
+//! Added hooks on disk: one file, replaced atomically. If the hooks are shared through Redis, it contains their last
+//! known state. Everything here blocks.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::table::{Added, Hook};
 
 const NAME: &str = "hooks.json";
-/// What a file is called that cannot be understood and is left for somebody to look at.
+/// The name that a file which cannot be parsed is renamed to, for inspection.
 const UNREADABLE: &str = "hooks.unreadable";
-/// How the names of files begin that are not complete.
+/// The prefix of temporary files.
 const INCOMPLETE: &str = ".hooks";
 
 /// The file.
@@ -28,7 +28,7 @@ struct Stored<T> {
 }
 
 impl HookFile {
-    /// The file in this folder, which need not be there.
+    /// The file in this folder, which does not have to exist.
     pub const fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -37,7 +37,7 @@ impl HookFile {
         self.folder.join(NAME)
     }
 
-    /// What it holds; nothing where there is none. One that cannot be understood is put aside.
+    /// The hooks in the file; none if it does not exist. A file that cannot be parsed is renamed.
     pub fn load(&self) -> io::Result<Added> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -50,7 +50,7 @@ impl HookFile {
                 let aside = self.folder.join(UNREADABLE);
                 tracing::warn!(
                     path = %path.display(), aside = %aside.display(), line = error.line(),
-                    "the hooks on disk cannot be read and are left aside"
+                    "the hooks on disk cannot be parsed; the file is renamed"
                 );
                 fs::rename(&path, aside)?;
                 Ok(Added::default())
@@ -58,8 +58,9 @@ impl HookFile {
         }
     }
 
-    /// Replaces what it holds; when this returns that survives the machine. Only this user can read it.
-    pub fn save(&self, added: &Added) -> io::Result<()> {
+    /// Replaces the content; returns its size in bytes. Once this returns, it survives a power failure. Only this user can
+    /// read the file.
+    pub fn save(&self, added: &Added) -> io::Result<u64> {
         let stored = Stored {
             hooks: added.hooks().collect(),
         };
@@ -75,11 +76,12 @@ impl HookFile {
         file.write_all(&text)?;
         file.as_file().sync_all()?;
         file.persist(self.path()).map_err(|error| error.error)?;
-        File::open(&self.folder)?.sync_all()
+        File::open(&self.folder)?.sync_all()?;
+        Ok(text.len() as u64)
     }
 }
 
-/// Removes what a process has left that ended while it wrote.
+/// Removes temporary files of a process that ended while writing.
 fn remove_incomplete(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -1,20 +1,20 @@
-//! The host that a hook is for, and that a call was made to: a name or an address, the same whoever writes it.
+//! The host that a hook is for and that a call was made to: a name or an address in normalised form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The longest name (RFC 1035, section 2.3.4), and the longest part of one.
+/// The maximum length of a name, and of one of its labels (RFC 1035, section 2.3.4).
 const LONGEST: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// A name in lower case without a dot at its end, or an address as the system writes it, without brackets.
+/// A name in lower case without a trailing dot, or an IP address in its standard form without brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Host(String);
 
 impl Host {
-    /// Reads a name or an address; `None` where it is neither, such as with a port.
+    /// Parses a name or an address; `None` if it is neither, for example if it has a port.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix('[') {
             let address: Ipv6Addr = rest.strip_suffix(']')?.parse().ok()?;
@@ -34,8 +34,8 @@ impl Host {
             .then(|| Self(name.to_ascii_lowercase()))
     }
 
-    /// The host of a SIP address as headers have it (RFC 3261, section 20.10): with or without a display name, a user, a
-    /// port and parameters. `None` where there is none, or more than one could be meant.
+    /// Extracts the host from a SIP header's address (RFC 3261, section 20.10): with or without display name, user,
+    /// port and parameters. `None` if there is none, or if it is ambiguous.
     pub fn of_header(value: &str) -> Option<Self> {
         let value = after_display_name(value.trim());
         let address = match value.split_once('<') {
@@ -53,13 +53,13 @@ impl Host {
         Self::parse(without_port(place)?)
     }
 
-    /// Its text.
+    /// The host as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What follows a display name in quotes, which may hold anything.
+/// What follows a quoted display name, which may contain anything.
 fn after_display_name(value: &str) -> &str {
     let Some(quoted) = value.strip_prefix('"') else {
         return value;
@@ -73,7 +73,7 @@ fn after_display_name(value: &str) -> &str {
             _ => {}
         }
     }
-    // A quote that never ends: nothing in it is an address.
+    // An unterminated quote: nothing in it is an address.
     ""
 }
 
@@ -89,9 +89,9 @@ fn without_scheme(address: &str) -> Option<&str> {
     }
 }
 
-/// `None` where what stands for the port is none.
+/// `None` if the port is invalid.
 fn without_port(place: &str) -> Option<&str> {
-    // An address in brackets, or one without them, which cannot have a port.
+    // An address in brackets, or without brackets, in which case it has no port.
     if place.parse::<Ipv6Addr>().is_ok() {
         return Some(place);
     }

@@ -1,5 +1,6 @@
-//! Whose a call is that comes in: its hook's tenant, else that of the number that was called, else the operator. What a tenant
-//! has set as a hook is not for calls to numbers of others. Known from the INVITE, before the caller joins a room.
+//! The owner of an inbound call: the tenant of its hook, else the tenant of the called number, else the operator. A hook
+//! that a tenant has set does not apply to calls to other tenants' numbers. The owner is known from the INVITE, before
+//! the caller joins a room.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,11 +14,11 @@ use vivavoce_auth::{Owner, TenantId};
 use vivavoce_config::JsonText;
 use vivavoce_core::phone::PhoneNumber;
 
-/// Numbers and whose they are.
+/// The telephone numbers of tenants.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TenantNumbers(HashMap<String, TenantId>);
 
-/// Numbers say who speaks with whom: they are not shown.
+/// Numbers reveal who speaks with whom, so they are not printed.
 impl fmt::Debug for TenantNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} numbers", self.0.len())
@@ -25,7 +26,7 @@ impl fmt::Debug for TenantNumbers {
 }
 
 impl TenantNumbers {
-    /// From `sip.tenant_numbers`; otherwise everything that is wrong with it.
+    /// Parses `sip.tenant_numbers`; on failure returns all problems.
     pub fn read(setting: Option<&JsonText>) -> Result<Self, Vec<String>> {
         let Some(JsonText(json)) = setting else {
             return Ok(Self::default());
@@ -66,13 +67,14 @@ impl TenantNumbers {
         }
     }
 
-    fn tenant(&self, number: &str) -> Option<&TenantId> {
+    /// The tenant that owns this number.
+    pub fn tenant(&self, number: &str) -> Option<&TenantId> {
         let number = PhoneNumber::parse(number).ok()?;
         self.0.get(number.as_str())
     }
 }
 
-/// Decides whose a call is. Clones are the same.
+/// Determines the owners of calls. Clones share the same state.
 #[derive(Clone)]
 pub struct CallOwners {
     hooks: Hooks,
@@ -80,7 +82,7 @@ pub struct CallOwners {
 }
 
 impl CallOwners {
-    /// By these hooks and numbers.
+    /// Uses these hooks and numbers.
     pub fn new(hooks: Hooks, numbers: TenantNumbers) -> Self {
         Self {
             hooks,
@@ -88,7 +90,7 @@ impl CallOwners {
         }
     }
 
-    /// Whose a call to this number is, by what its participant tells of the INVITE's headers.
+    /// The owner of a call to `number`, given the INVITE headers from the participant's attributes.
     pub fn owner<'a>(&self, header: impl Fn(&str) -> Option<&'a str>, number: &str) -> Owner {
         let number_of = self.tenant_of(number);
         let hook = called_host(header).and_then(|host| self.hooks.find(&host, number_of));
@@ -97,7 +99,7 @@ impl CallOwners {
         owner.map_or(Owner::Operator, Owner::Tenant)
     }
 
-    /// The tenant that has this number.
+    /// The tenant that owns this number.
     pub fn tenant_of(&self, number: &str) -> Option<&TenantId> {
         self.numbers.tenant(number)
     }
@@ -108,7 +110,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::configured::Configured;
-    use super::super::{Host, Wish};
+    use super::super::{Host, RequestedHook};
     use super::*;
     use vivavoce_auth::Access;
 
@@ -133,10 +135,12 @@ mod tests {
         };
         let tenant = |id: &str| Owner::Tenant(TenantId::new(id).unwrap());
         for (to, number, expected) in [
-            ("<sip:200@A.example:5060>", "200", tenant("a")),
+            ("<sip:300@A.example:5060>", "300", tenant("a")),
+            // The operator has given the host to a tenant: that counts before the number.
+            ("<sip:200@a.example>", "200", tenant("a")),
             ("<sip:200@house.example>", "200", tenant("b")),
             ("<sip:+49301234567@c.example>", "+49301234567", tenant("b")),
-            // Exact numbers, not their beginnings.
+            // Numbers must match exactly.
             ("<sip:2001@c.example>", "2001", Owner::Operator),
             ("<sip:300@house.example>", "300", Owner::Operator),
             ("tel:+4940", "+4940", Owner::Operator),
@@ -147,31 +151,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_tenant_has_set_is_not_for_calls_to_numbers_of_another() {
-        let settings = json!([{"host": "house.example", "url": "https://house.example/"}]);
-        let configured = Configured::of(Some(&JsonText(settings)), None).unwrap();
+    async fn what_a_tenant_has_set_is_not_for_numbers_of_another_nor_for_hosts_that_its_tenant_has_no_more()
+     {
+        let configured = |grants: Option<Value>| {
+            let settings = json!([{"host": "house.example", "url": "https://house.example/"}]);
+            let grants = grants.map(JsonText);
+            Configured::of(Some(&JsonText(settings)), grants.as_ref()).unwrap()
+        };
+        let granted = || configured(Some(json!({"a": ["gateway.example"]})));
         let folder = tempfile::tempdir().unwrap();
-        let hooks = Hooks::in_folder(configured, folder.path().to_owned());
+        let open = |configured| Hooks::in_folder(configured, folder.path().to_owned());
+        let hooks = open(granted());
         let put = async |access: Access, host: &str, auth_id: Option<&str>| {
-            let wish = Wish {
+            let request = RequestedHook {
                 host: host.to_owned(),
                 url: "https://added.example/".to_owned(),
                 auth_id: auth_id.map(str::to_owned),
             };
-            hooks.put(&access, vec![wish]).await.unwrap()
+            hooks.put(&access, vec![request]).await.unwrap()
         };
         put(Access::of_tenant("a"), "gateway.example", None).await;
         put(Access::anonymous(), "given.example", Some("a")).await;
         let numbers = read(json!({"a": ["100"], "b": ["200"]})).unwrap();
-        let check = |hooks: &Hooks| {
+        let check = |hooks: &Hooks, is_granted: bool| {
             let owners = CallOwners::new(hooks.clone(), numbers.clone());
             let tenant = |id: &str| Owner::Tenant(TenantId::new(id).unwrap());
             for (host, number, owner, told) in [
                 ("gateway.example", "200", tenant("b"), false),
                 ("gateway.example", "100", tenant("a"), true),
-                // Nobody's number: whoever set the hook.
-                ("gateway.example", "300", tenant("a"), true),
-                // What the operator has set for a tenant says more than a number.
+                // A number without owner: the owner of the hook, as long as the host is its own.
+                (
+                    "gateway.example",
+                    "300",
+                    if is_granted {
+                        tenant("a")
+                    } else {
+                        Owner::Operator
+                    },
+                    is_granted,
+                ),
+                // One that the operator has assigned to a tenant is for any number.
+                ("given.example", "300", tenant("a"), true),
                 ("given.example", "200", tenant("a"), true),
                 ("house.example", "200", tenant("b"), true),
             ] {
@@ -183,13 +203,18 @@ mod tests {
                 assert_eq!(found.is_some(), told, "{to}");
             }
         };
-        check(&hooks);
-        // The next process knows who has set what.
-        let configured = json!([{"host": "house.example", "url": "https://house.example/"}]);
-        let configured = Configured::of(Some(&JsonText(configured)), None).unwrap();
-        let again = Hooks::in_folder(configured, folder.path().to_owned());
-        again.open().await;
-        check(&again);
+        check(&hooks, true);
+        // The owners of hooks survive a restart; what their tenants may have is up to the settings of then.
+        for (configured, is_granted) in [
+            (granted(), true),
+            (configured(None), false),
+            (configured(Some(json!({"b": ["gateway.example"]}))), false),
+            (configured(None).claiming(), true),
+        ] {
+            let again = open(configured);
+            again.open().await;
+            check(&again, is_granted);
+        }
     }
 
     #[test]

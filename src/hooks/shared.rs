@@ -1,5 +1,5 @@
-//! Hooks that several servers share through Redis: one hash with a field for each host, and one for the version, which is
-//! another one after every change. Changes are made only to the version that they were decided on.
+//! Hooks shared by several servers through Redis: a hash with a field per host and one for the version, which changes
+//! with every modification. Changes are applied only to the version they were based on (optimistic locking).
 
 use std::io;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use tokio_rustls::TlsConnector;
 use super::table::{Added, Change, Hook};
 use vivavoce_config::Secret;
 
-/// The hash, and its field for the version, which cannot be a host.
+/// The key of the hash, and its version field, which cannot be a host name.
 const KEY: &str = "vivavoce:hooks";
 const VERSION: &str = "#version";
-/// For a connection, and for each answer.
+/// Timeouts for connecting and for each answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Changes the hash if its version still is `ARGV[1]`, gives it the version `ARGV[2]`, and says whether it did. Then come
-/// fields with their values; an empty value removes a field.
+/// Modifies the hash if its version still is `ARGV[1]`, sets the version to `ARGV[2]`, and returns whether it did.
+/// Pairs of field and value follow; an empty value removes the field.
 const CHANGE: &str = r"
 local version = redis.call('HGET', KEYS[1], '#version') or ''
 if version ~= ARGV[1] then return 0 end
@@ -38,37 +38,37 @@ redis.call('HSET', KEYS[1], '#version', ARGV[2])
 return 1
 ";
 
-/// Why Redis does not answer as it should. No text holds a credential.
+/// Why Redis could not be used. The messages contain no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
-    /// The network.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Redis itself.
+    /// Redis returned an error.
     #[error("{0}")]
     Redis(#[from] RedisError),
-    /// It took too long.
+    /// The timeout passed.
     #[error("no answer in time")]
     Late,
 }
 
-/// What Redis holds.
+/// The content of the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Empty where nothing was ever kept.
+    /// Empty if nothing has been stored yet.
     pub version: String,
     /// The hooks.
     pub added: Added,
 }
 
-/// The connection to Redis, which is made when it is needed.
+/// The connection to Redis, made on demand.
 pub struct Shared {
     info: ConnectionInfo,
     tls: Arc<rustls::ClientConfig>,
     open: Option<Open>,
 }
 
-/// A connection, and the task that drives it, which ends with it.
+/// A connection and the task that drives it, which ends with it.
 struct Open {
     connection: MultiplexedConnection,
     driver: JoinHandle<()>,
@@ -80,7 +80,7 @@ impl Drop for Open {
     }
 }
 
-/// What is wrong with an address of Redis; completes the sentence "redis.url …" and does not quote it.
+/// Checks a Redis URL; the problem completes the sentence "redis.url …" and does not quote the URL.
 pub fn problem(url: &Secret) -> Option<String> {
     read(url).err()
 }
@@ -103,7 +103,7 @@ fn read(url: &Secret) -> Result<ConnectionInfo, String> {
 }
 
 impl Shared {
-    /// Hooks at this address; `tls` is used for `rediss://`.
+    /// Hooks at this URL; `tls` is used for `rediss://`.
     pub fn new(url: &Secret, tls: Arc<rustls::ClientConfig>) -> Result<Self, String> {
         Ok(Self {
             info: read(url)?,
@@ -112,8 +112,7 @@ impl Shared {
         })
     }
 
-    /// The version of what Redis holds; empty where it holds nothing. Asks again over a new connection where the old one
-    /// has died since it was used.
+    /// The current version; empty if nothing is stored. Retries once over a new connection if the old one has died.
     pub async fn version(&mut self) -> Result<String, SharedError> {
         let used = self.open.is_some();
         match self.ask_version().await {
@@ -130,7 +129,7 @@ impl Shared {
         Ok(self.checked(answer)?.unwrap_or_default())
     }
 
-    /// Everything that Redis holds.
+    /// Reads the whole hash.
     pub async fn load(&mut self) -> Result<Snapshot, SharedError> {
         let mut query = redis::cmd("HGETALL");
         query.arg(KEY);
@@ -147,7 +146,7 @@ impl Shared {
                 Ok(hook) if hook.host.as_str() == field => hooks.push(hook),
                 _ => tracing::warn!(
                     host = field,
-                    "a hook in Redis cannot be read and does not hold"
+                    "a hook in Redis cannot be parsed and is ignored"
                 ),
             }
         }
@@ -155,7 +154,7 @@ impl Shared {
         Ok(Snapshot { version, added })
     }
 
-    /// Makes a change if the version still is the one that it was decided on; gives the next version if it was made.
+    /// Applies a change if the version is still the one it was based on; returns the new version if so.
     pub async fn change(
         &mut self,
         decided_on: &str,
@@ -177,7 +176,7 @@ impl Shared {
         Ok(self.checked(answer)?.then_some(version))
     }
 
-    /// After a failure the next one asks over a new connection.
+    /// After a failure the next request uses a new connection.
     fn checked<T>(&mut self, answer: Result<T, RedisError>) -> Result<T, SharedError> {
         if answer.is_err() {
             self.open = None;

@@ -1,27 +1,27 @@
-//! Which hooks hold, whose they are, and who may change them: those of the settings, which nobody changes, and those that
-//! were added since, which are kept elsewhere. Decides, and keeps nothing itself.
+//! The rules for hooks: which hook applies, who owns it, and who may change it, for configured hooks, which cannot be
+//! changed, and added ones. Only decides; storing is left to others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::configured::{Configured, Own};
+use super::configured::{Configured, ConfiguredHook};
 use super::host::Host;
 use super::url::check_url;
 use vivavoce_auth::{Access, TenantId};
 
-/// Hooks that were added, in all and of one tenant.
-pub const MOST_HOOKS: usize = 10_000;
-pub const MOST_OF_A_TENANT: usize = 1_000;
+/// The maximum number of added hooks, in total and per tenant.
+pub const MAX_HOOKS: usize = 10_000;
+pub const MAX_HOOKS_PER_TENANT: usize = 1_000;
 
-/// Where calls to a host are told.
+/// A hook: where calls to a host are reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
     /// The host.
     pub host: Host,
-    /// Where to, as whoever added it wrote it.
+    /// The URL as its creator wrote it.
     pub url: String,
-    /// The tenant whose it is.
+    /// The tenant that owns it.
     #[serde(
         rename = "auth_id",
         default,
@@ -29,107 +29,121 @@ pub struct Hook {
         with = "owner"
     )]
     pub owner: Option<TenantId>,
-    /// Whether a caller without a tenant has added it. Kept with it and shown to nobody.
+    /// Whether it was added by a caller without a tenant. Stored, but never shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_operator: bool,
 }
 
-/// A hook that somebody wants, as it was written.
+/// A requested hook, before validation.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct RequestedHook {
     /// The host.
     pub host: String,
-    /// Where to.
+    /// The URL.
     pub url: String,
-    /// Whose it is to be.
+    /// The requested owner.
     pub auth_id: Option<String>,
 }
 
-/// Why hooks are not changed, or cannot be shown.
+/// Why hooks cannot be changed or shown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
-    /// The wish does not fit; the text names the field.
+    /// The request is invalid; the message names the field.
     #[error("{0}")]
     Invalid(String),
-    /// The settings name the host.
+    /// The settings define a hook for this host.
     #[error("{0}: this server's settings name this host")]
     Immutable(String),
-    /// What is kept cannot be read or written.
-    #[error("hooks cannot be kept: {0}")]
+    /// The hooks cannot be read or written.
+    #[error("hooks cannot be storage: {0}")]
     Storage(String),
 }
 
-/// Hooks that were added while servers ran.
+/// The added hooks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Added(BTreeMap<Host, Hook>);
 
 impl Added {
-    /// In the order of their hosts.
+    /// All of them, ordered by host.
     pub fn hooks(&self) -> impl Iterator<Item = &Hook> {
         self.0.values()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// With this change.
-    #[must_use]
-    pub fn with(&self, change: &Change) -> Self {
-        let mut hooks = self.0.clone();
+    /// Applies a change.
+    pub fn apply(&mut self, change: &Change) {
         for host in &change.removed {
-            hooks.remove(host);
+            self.0.remove(host);
         }
         for hook in &change.put {
-            hooks.insert(hook.host.clone(), hook.clone());
+            self.0.insert(hook.host.clone(), hook.clone());
         }
-        Self(hooks)
     }
 }
 
 impl FromIterator<Hook> for Added {
     fn from_iter<T: IntoIterator<Item = Hook>>(hooks: T) -> Self {
-        let hooks = hooks.into_iter().take(MOST_HOOKS);
+        let hooks = hooks.into_iter().take(MAX_HOOKS);
         Self(hooks.map(|hook| (hook.host.clone(), hook)).collect())
     }
 }
 
-/// What is to become of the hooks that were added.
+/// A change of the added hooks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// New ones, or others in the place of old ones.
+    /// Hooks to add or replace.
     pub put: Vec<Hook>,
-    /// What is there no more.
+    /// Hooks to remove.
     pub removed: Vec<Host>,
 }
 
 impl Change {
-    /// Whether everything stays as it is.
+    /// Whether nothing would change.
     pub fn is_empty(&self) -> bool {
         self.put.is_empty() && self.removed.is_empty()
     }
+
+    /// Changes that were decided one after the other, as one.
+    pub fn of_all(changes: impl IntoIterator<Item = Self>) -> Self {
+        let mut last = BTreeMap::new();
+        for Self { put, removed } in changes {
+            last.extend(removed.into_iter().map(|host| (host, None)));
+            last.extend(put.into_iter().map(|hook| (hook.host.clone(), Some(hook))));
+        }
+        let mut all = Self::default();
+        for (host, hook) in last {
+            match hook {
+                Some(hook) => all.put.push(hook),
+                None => all.removed.push(host),
+            }
+        }
+        all
+    }
 }
 
-/// Both kinds together.
+/// Configured and added hooks together.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
-    /// By the settings.
+    /// From the settings.
     pub configured: &'a Configured,
-    /// Added since.
+    /// Added at run time.
     pub added: &'a Added,
 }
 
-/// Which of the two holds for a host.
+/// A hook that applies.
 #[derive(Debug, Clone, Copy)]
-pub enum Holding<'a> {
-    /// That of the settings, with its own secret where it has one.
-    Configured(&'a Own),
-    /// The one that was added.
+pub enum Applicable<'a> {
+    /// A configured one, which may have its own secret.
+    Configured(&'a ConfiguredHook),
+    /// An added one.
     Added(&'a Hook),
 }
 
-impl<'a> Holding<'a> {
+impl<'a> Applicable<'a> {
     /// The hook itself.
     pub const fn hook(self) -> &'a Hook {
         match self {
@@ -138,33 +152,37 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Whether it is for calls to a number of this tenant, or of none. A number is given by the operator, and a host is
-    /// whosever names it first: what a tenant has set is not for the calls of another.
-    fn is_for(self, number_of: Option<&TenantId>) -> bool {
-        match self {
-            Self::Configured(_) => true,
-            Self::Added(hook) => {
-                let mut owners = hook.owner.iter().zip(number_of);
-                hook.by_operator || owners.all(|(own, other)| own == other)
-            }
+    /// Whether it applies to calls to a number of this tenant, or to a number without owner. What the operator has set
+    /// applies to all. What a tenant has set does not apply to another tenant's number, and to a number without owner
+    /// only for a host that is the tenant's by the settings of now: the hook may be older than they are.
+    fn is_for(self, number_of: Option<&TenantId>, configured: &Configured) -> bool {
+        let hook = self.hook();
+        let Some(owner) = &hook.owner else {
+            return true;
+        };
+        match number_of {
+            _ if hook.by_operator => true,
+            Some(tenant) => owner == tenant,
+            None => configured.grants(owner, &hook.host),
         }
     }
 }
 
 impl<'a> Table<'a> {
-    /// The hook that holds for a host. One that was added before the settings named its host stays in force until it is
-    /// removed; but what a tenant has added is never in the place of what the settings give to another.
-    pub fn find(&self, host: &Host) -> Option<Holding<'a>> {
+    /// The hook for a host. A hook added before the settings defined one stays in force until it is removed, except
+    /// that a tenant's hook never replaces one that the settings assign to somebody else.
+    pub fn find(&self, host: &Host) -> Option<Applicable<'a>> {
         self.of_host(host).next()
     }
 
-    /// The one that holds for a call to this host, by whose number was called.
-    pub fn find_for(&self, host: &Host, number_of: Option<&TenantId>) -> Option<Holding<'a>> {
-        self.of_host(host).find(|holding| holding.is_for(number_of))
+    /// The hook for a call to this host; `number_of` is the tenant that owns the called number.
+    pub fn find_for(&self, host: &Host, number_of: Option<&TenantId>) -> Option<Applicable<'a>> {
+        self.of_host(host)
+            .find(|holding| holding.is_for(number_of, self.configured))
     }
 
-    /// Those of a host, each in the place of the next.
-    fn of_host(&self, host: &Host) -> impl Iterator<Item = Holding<'a>> + use<'a> {
+    /// The hooks of a host, in order of precedence.
+    fn of_host(&self, host: &Host) -> impl Iterator<Item = Applicable<'a>> + use<'a> {
         let own = self.configured.get(host);
         let of_another = |hook: &&Hook| {
             let owners = hook.owner.as_ref().zip(own?.hook.owner.as_ref());
@@ -172,36 +190,45 @@ impl<'a> Table<'a> {
         };
         let added = self.added.0.get(host);
         let added = added.filter(|hook| of_another(hook) != Some(true));
-        let added = added.map(Holding::Added);
-        added.into_iter().chain(own.map(Holding::Configured))
+        let added = added.map(Applicable::Added);
+        added.into_iter().chain(own.map(Applicable::Configured))
     }
 
-    /// What a caller may see of what holds, in the order of the hosts.
+    /// How many hooks tenants have set for hosts that the settings do not give them.
+    pub fn not_granted(&self) -> usize {
+        let added = self.added.hooks().filter(|hook| !hook.by_operator);
+        let set = added.filter_map(|hook| Some((hook, hook.owner.as_ref()?)));
+        set.filter(|(hook, owner)| !self.configured.grants(owner, &hook.host))
+            .count()
+    }
+
+    /// The hooks that a caller may see, ordered by host.
     pub fn shown(&self, access: &Access) -> Vec<Hook> {
         let hosts: BTreeSet<&Host> = self.configured.hosts().chain(self.added.0.keys()).collect();
         hosts
             .into_iter()
             .filter_map(|host| self.find(host))
-            .map(Holding::hook)
+            .map(Applicable::hook)
             .filter(|hook| access.may_see(hook.owner.as_ref()))
             .cloned()
             .collect()
     }
 
-    /// What is to change so that these hooks hold: all of them, or none.
-    pub fn put(&self, access: &Access, wishes: Vec<Wish>) -> Result<Change, HookError> {
+    /// Computes the change that adds these hooks: all or none.
+    pub fn put(&self, access: &Access, requests: Vec<RequestedHook>) -> Result<Change, HookError> {
         let mut hooks = BTreeMap::new();
-        for (index, wish) in wishes.into_iter().enumerate() {
+        for (index, request) in requests.into_iter().enumerate() {
             let refused =
                 |field: &str, problem: &str| invalid(&format!("hooks[{index}].{field}"), problem);
-            let host = Host::parse(&wish.host);
+            let host = Host::parse(&request.host);
             let host = host
                 .ok_or_else(|| refused("host", "must be a name or an address, without a port"))?;
-            self.check_scope(access, &host)
+            self.check_granted(access, &host)
+                .and_then(|()| self.check_free(access, &host))
                 .map_err(|problem| refused("host", problem))?;
-            check_url(&wish.url, self.configured.reach())
+            check_url(&request.url, self.configured.egress_policy())
                 .map_err(|problem| refused("url", &problem))?;
-            let owner = match (access.tenant(), wish.auth_id) {
+            let owner = match (access.tenant(), request.auth_id) {
                 (Some(_), Some(_)) => {
                     let problem = "may be given only by a caller without a tenant";
                     return Err(refused("auth_id", problem));
@@ -214,7 +241,7 @@ impl<'a> Table<'a> {
             };
             let hook = Hook {
                 host: host.clone(),
-                url: wish.url,
+                url: request.url,
                 owner,
                 by_operator: access.tenant().is_none(),
             };
@@ -235,19 +262,25 @@ impl<'a> Table<'a> {
         Ok(change)
     }
 
-    /// What is to change so that these hosts have no hook that was added: all of them, or none. What nobody knows is
-    /// ignored.
+    /// Computes the change that removes these hosts' added hooks: all or none. Unknown hosts are ignored.
     pub fn remove(&self, access: &Access, hosts: &[String]) -> Result<Change, HookError> {
         let mut removed = BTreeSet::new();
         let mut immutable = None;
         for (index, text) in hosts.iter().enumerate() {
             let refused = |problem: &str| invalid(&format!("hosts[{index}]"), problem);
-            // What cannot be a host is one that nobody knows.
+            // An invalid host is an unknown one.
             let Some(host) = Host::parse(text) else {
                 continue;
             };
-            self.check_scope(access, &host).map_err(refused)?;
-            if self.added.0.contains_key(&host) {
+            // A tenant gets rid of its own hook even when the host is not its own any more.
+            let added = self.added.0.get(&host);
+            let owner = added.and_then(|hook| hook.owner.as_ref());
+            if owner.is_none() || owner != access.tenant() {
+                self.check_granted(access, &host)
+                    .and_then(|()| self.check_free(access, &host))
+                    .map_err(refused)?;
+            }
+            if added.is_some() {
                 removed.insert(host);
             } else if self.configured.get(&host).is_some() {
                 immutable.get_or_insert(host);
@@ -262,15 +295,21 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A tenant's hosts are those that it was granted, and that nobody else has. A host that only the settings name is
-    /// everybody's as far as this goes: it cannot be changed anyhow.
-    fn check_scope(&self, access: &Access, host: &Host) -> Result<(), &'static str> {
+    /// Checks that the settings let a tenant have a hook for this host.
+    fn check_granted(&self, access: &Access, host: &Host) -> Result<(), &'static str> {
+        let tenant = access.tenant();
+        let granted = tenant.is_none_or(|tenant| self.configured.grants(tenant, host));
+        granted
+            .then_some(())
+            .ok_or("is not one of your hosts (sip.tenant_hosts)")
+    }
+
+    /// Checks that nobody else than this tenant has a hook for this host. A host that only the settings name is not checked
+    /// here, because its hook cannot be changed anyway.
+    fn check_free(&self, access: &Access, host: &Host) -> Result<(), &'static str> {
         let Some(tenant) = access.tenant() else {
             return Ok(());
         };
-        if !self.configured.grants(tenant, host) {
-            return Err("is not one of your hosts");
-        }
         let free = match (self.added.0.get(host), self.configured.get(host)) {
             (Some(hook), _) => access.may_see(hook.owner.as_ref()),
             (None, Some(own)) => own.hook.owner.as_ref().is_none_or(|owner| owner == tenant),
@@ -280,19 +319,32 @@ impl<'a> Table<'a> {
     }
 
     fn check_bounds(&self, change: &Change) -> Result<(), HookError> {
-        let after = self.added.with(change);
-        if after.0.len() > MOST_HOOKS {
-            let problem = format!("this server keeps {MOST_HOOKS} at most");
+        let added = &self.added.0;
+        let new = change
+            .put
+            .iter()
+            .filter(|hook| !added.contains_key(&hook.host));
+        if added.len() + new.count() > MAX_HOOKS {
+            let problem = format!("this server keeps {MAX_HOOKS} at most");
             return Err(invalid("hooks", &problem));
         }
-        let mut of_tenants = BTreeMap::<&str, usize>::new();
-        for owner in after.hooks().filter_map(|hook| hook.owner.as_ref()) {
-            *of_tenants.entry(owner.as_str()).or_default() += 1;
+        let mut of_tenants = HashMap::<&TenantId, usize>::new();
+        for owner in change.put.iter().filter_map(|hook| hook.owner.as_ref()) {
+            *of_tenants.entry(owner).or_default() += 1;
         }
-        let grown = change.put.iter().filter_map(|hook| hook.owner.as_ref());
-        for owner in grown {
-            if of_tenants.get(owner.as_str()) > Some(&MOST_OF_A_TENANT) {
-                let problem = format!("one tenant has {MOST_OF_A_TENANT} at most");
+        let replaced: BTreeSet<_> = change.put.iter().map(|hook| &hook.host).collect();
+        for hook in added.values().filter(|hook| !replaced.contains(&hook.host)) {
+            let count = hook
+                .owner
+                .as_ref()
+                .and_then(|owner| of_tenants.get_mut(owner));
+            if let Some(count) = count {
+                *count += 1;
+            }
+        }
+        for count in of_tenants.into_values() {
+            if count > MAX_HOOKS_PER_TENANT {
+                let problem = format!("one tenant has {MAX_HOOKS_PER_TENANT} at most");
                 return Err(invalid("hooks", &problem));
             }
         }
@@ -304,7 +356,7 @@ fn invalid(field: &str, problem: &str) -> HookError {
     HookError::Invalid(format!("{field}: {problem}"))
 }
 
-/// A tenant as its id.
+/// (De)serialises a tenant as its id.
 mod owner {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 

@@ -1,17 +1,17 @@
-//! Which addresses a hook may have.
+//! Validation of hook URLs.
 
 use ::url::Url;
 
-use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_core::egress_policy::EgressPolicy;
 
-/// The longest address, in bytes.
-pub const LONGEST_URL: usize = 2_048;
+/// The maximum length of a URL, in bytes.
+pub const MAX_URL_BYTES: usize = 2_048;
 
-/// Reads where a hook leads; an error completes the sentence "url: …" and does not quote it. What its name means is looked
-/// at when it is connected to.
-pub fn check_url(text: &str, reach: Reach) -> Result<Url, String> {
-    if text.len() > LONGEST_URL {
-        return Err(format!("must have {LONGEST_URL} bytes at most"));
+/// Validates a hook's URL; an error completes the sentence "url: …" and does not quote the URL. Its host name is
+/// resolved and checked when connecting.
+pub fn check_url(text: &str, egress: EgressPolicy) -> Result<Url, String> {
+    if text.len() > MAX_URL_BYTES {
+        return Err(format!("must have {MAX_URL_BYTES} bytes at most"));
     }
     let url = Url::parse(text).map_err(|_| "must be a URL".to_owned())?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -20,7 +20,7 @@ pub fn check_url(text: &str, reach: Reach) -> Result<Url, String> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err("must not hold a user or a password".to_owned());
     }
-    reach.check(&url).map_err(|error| error.to_string())?;
+    egress.check(&url).map_err(|error| error.to_string())?;
     Ok(url)
 }
 
@@ -30,12 +30,12 @@ mod tests {
 
     #[test]
     fn a_hook_is_told_over_tls_at_a_public_address_unless_the_settings_say_otherwise() {
-        let narrow = Reach::default();
-        let wide = Reach {
+        let narrow = EgressPolicy::default();
+        let wide = EgressPolicy {
             insecure: true,
             private: true,
         };
-        for (url, reach, good) in [
+        for (url, egress, good) in [
             ("https://hooks.example/a?b=c", narrow, true),
             ("HTTPS://hooks.example", narrow, true),
             ("http://hooks.example/", narrow, false),
@@ -50,9 +50,9 @@ mod tests {
             ("/a", wide, false),
             ("", wide, false),
         ] {
-            assert_eq!(check_url(url, reach).is_ok(), good, "{url}");
+            assert_eq!(check_url(url, egress).is_ok(), good, "{url}");
         }
-        let long = format!("https://a.example/{}", "a".repeat(LONGEST_URL));
+        let long = format!("https://a.example/{}", "a".repeat(MAX_URL_BYTES));
         assert!(check_url(&long, wide).is_err());
     }
 }

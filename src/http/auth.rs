@@ -1,5 +1,6 @@
-//! Brings requests to the [`Authenticator`] and its answers to the handlers. A protected handler takes an [`Access`]
-//! first, and can be reached only through the middleware that puts it there: both are one call, [`protected`].
+//! Connects the [`Authenticator`] to HTTP: extracts credentials from requests and turns refusals into responses. A
+//! protected handler takes an [`Access`] as its first argument and is only reachable through the middleware that
+//! provides it; [`protected`] does both.
 
 use actix_web::body::BoxBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
@@ -14,9 +15,9 @@ use super::entries::{Callers, Handling};
 use super::error::{ApiError, Code};
 use super::limits::{self, Limits};
 use super::state::AppState;
-use vivavoce_auth::{Access, Authenticator, Credentials, Door, Pass, Question, Step};
+use vivavoce_auth::{Access, AuthRequest, Authenticator, Credentials, Decision, Interface, Pass};
 
-/// A handler that anybody may reach.
+/// A handler without authentication.
 pub fn public<F, Args>(handler: F) -> Handling
 where
     F: Handler<Args>,
@@ -26,7 +27,7 @@ where
     Handling::new(Callers::Anybody, move || web::route().to(handler.clone()))
 }
 
-/// One that needs a token while authentication is on. It is told who asks.
+/// A handler that requires a token while authentication is on. It is given the caller's access.
 pub fn protected<F, Args>(handler: F) -> Handling
 where
     F: Handler<Args>,
@@ -38,7 +39,7 @@ where
     })
 }
 
-/// Arguments of a handler, the first of which says whose things it may touch.
+/// Arguments of a handler that begin with the caller's access.
 pub trait BeginsWithAccess {}
 
 macro_rules! begins_with_access {
@@ -47,7 +48,7 @@ macro_rules! begins_with_access {
 
 begins_with_access!(()(A)(A B)(A B C)(A B C D)(A B C D E));
 
-/// Whoever has come through the middleware, as handlers take it.
+/// The access that the middleware has granted, as an extractor.
 pub struct Entered(pub Access);
 
 impl FromRequest for Entered {
@@ -56,12 +57,17 @@ impl FromRequest for Entered {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let access = request.extensions().get().cloned().map(Self);
-        ready(access.ok_or_else(|| ApiError::new(Code::Internal, "nobody asked who is there")))
+        ready(access.ok_or_else(|| {
+            ApiError::new(
+                Code::Internal,
+                "the handler is not behind the authentication middleware",
+            )
+        }))
     }
 }
 
-/// The middleware of protected routes. A refusal is an answer like any other, so that whoever observes it learns its
-/// route.
+/// The middleware of protected routes. A refusal is returned as a response rather than an error, so that the access log
+/// knows its route.
 async fn enter(
     mut request: ServiceRequest,
     next: Next<BoxBody>,
@@ -92,16 +98,16 @@ async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
     Ok(access)
 }
 
-/// The body is read only when somebody must be told of it, and given to the handler all the same. What handlers would
-/// refuse unread, or could understand otherwise than the service, is refused before anybody is asked.
+/// Reads the body only if the authentication service must be told about it, and passes it on to the handler. What
+/// handlers would refuse anyway, or could parse differently from the service, is refused before the service is asked.
 async fn identify(
     authenticator: &Authenticator,
     request: &mut ServiceRequest,
 ) -> Result<Access, ApiError> {
-    let step = authenticator.identify(Door::Rest, &credentials(request.request()))?;
-    let inquiry = match step {
-        Step::Enter(access) => return Ok(access),
-        Step::Ask(inquiry) => inquiry,
+    let step = authenticator.identify(Interface::Rest, &credentials(request.request()))?;
+    let check = match step {
+        Decision::Granted(access) => return Ok(access),
+        Decision::AskService(check) => check,
     };
     let (head, payload) = request.parts_mut();
     let body = if matches!(*head.method(), Method::GET | Method::HEAD) {
@@ -110,10 +116,11 @@ async fn identify(
         body::read_json(head, payload).await?
     };
     request.set_payload(Payload::from(body.clone()));
-    Ok(inquiry.ask(question(request.request(), body)).await?)
+    Ok(check.ask(auth_request(request.request(), body)).await?)
 }
 
-/// Who opens a socket, and for how long where that is known. Its payload is not a body, and stays as it is.
+/// Authenticates a WebSocket handshake; also returns when the token ends, where that is known. The payload is not a
+/// body and is left alone.
 pub async fn at_socket(
     state: &AppState,
     request: &HttpRequest,
@@ -123,15 +130,15 @@ pub async fn at_socket(
         return Ok((access, None));
     };
     let credentials = credentials(request);
-    let (access, pass) = match authenticator.identify(Door::Socket, &credentials)? {
-        Step::Enter(access) => (access, None),
-        Step::Ask(inquiry) => {
-            let question = question(request, Bytes::new());
-            let (access, pass) = inquiry.ask_for_session(question).await?;
+    let (access, pass) = match authenticator.identify(Interface::Socket, &credentials)? {
+        Decision::Granted(access) => (access, None),
+        Decision::AskService(check) => {
+            let auth_request = auth_request(request, Bytes::new());
+            let (access, pass) = check.ask_for_session(auth_request).await?;
             (access, Some(pass))
         }
     };
-    // A public socket takes those without a token, too.
+    // A public socket is also open to callers without a token.
     if credentials.show_token() {
         limits::authenticated(request, access.tenant())?;
         return Ok((access, pass));
@@ -141,7 +148,7 @@ pub async fn at_socket(
     Ok((access.counted_by(address), pass))
 }
 
-/// Whom a request without a token is counted for while nobody needs one.
+/// The address that a request without a token is counted for while authentication is off.
 pub(super) fn stranger(request: &HttpRequest) -> Option<std::net::IpAddr> {
     let limits = request.app_data::<web::Data<Limits>>();
     limits.and_then(|limits| limits.stranger(request))
@@ -155,11 +162,11 @@ fn credentials(request: &HttpRequest) -> Credentials<'_> {
     }
 }
 
-fn question(request: &HttpRequest, body: Bytes) -> Question {
+fn auth_request(request: &HttpRequest, body: Bytes) -> AuthRequest {
     let headers = request.headers().iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     let caller = request.app_data::<web::Data<Limits>>();
     let caller = caller.and_then(|limits| limits.caller(request));
     let path = limits::path(request);
-    Question::new(request.method().as_str(), path, headers, body).asked_by(caller)
+    AuthRequest::new(request.method().as_str(), path, headers, body).asked_by(caller)
 }

@@ -1,5 +1,5 @@
-//! Request bodies: bounded before they are read, and while they come in bytes, time and pace; refused with the name of
-//! the field that does not fit. What callers whom nobody knows yet leave unfinished has a share of its own.
+//! Request bodies: their size is checked before they are read, and memory, time and rate while they arrive; errors name
+//! the field that is wrong. Unfinished bodies of unauthenticated callers share a part of the memory.
 
 use std::time::Duration;
 
@@ -26,39 +26,39 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// How long a body may take to arrive.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take however little of it comes.
+/// How long it may take regardless of its rate.
 const GRACE: Duration = Duration::from_secs(5);
-/// How fast it must come beyond that, on the average.
+/// The minimum average rate beyond that.
 pub(super) const LEAST_BYTES_PER_SECOND: u64 = 1024;
 
-/// What a body may hold beside `limits.unfinished_body_bytes`: more than most bodies have.
+/// What a body may hold without being counted in `limits.unfinished_body_bytes`: more than most bodies have.
 const OWN_BYTES: usize = 16 << 10;
 
-/// Why a body was not read to its end.
+/// Why a body was not read completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It is longer than it may be, or its head says so.
+    /// It is too large, or its head says so.
     #[error("the body is larger than {limit} bytes")]
     TooLarge {
-        /// What it may have.
+        /// The limit.
         limit: usize,
     },
     /// It took too long.
     #[error("the body did not arrive within {} s", PATIENCE.as_secs())]
     Late,
-    /// It comes a few bytes at a time.
+    /// It arrived too slowly.
     #[error(
         "the body came slower than {LEAST_BYTES_PER_SECOND} bytes a second after {} s",
         GRACE.as_secs()
     )]
     Slow,
-    /// Others, or other bodies of this caller, hold what there is.
+    /// Unfinished bodies, of this caller or of others, use up the memory for them.
     #[error("unfinished bodies {} what limits.unfinished_body_bytes allows", whose(.0))]
     NoMemory(Exceeded),
-    /// The connection ended, or what it carried is not HTTP.
+    /// The connection ended, or it did not carry valid HTTP.
     #[error("the body could not be read to its end")]
     Broken,
-    /// Nobody has declared that there may be one.
+    /// The entry does not declare a body.
     #[error("there is no body here")]
     Undeclared,
 }
@@ -88,8 +88,8 @@ impl From<BodyError> for ApiError {
     }
 }
 
-/// A JSON body: an object, or where `ARRAY` says so also an array. Its content type must say so: pages of other sites may
-/// send whatever has none without asking first.
+/// A JSON body: an object, or also an array if `ARRAY` is true. The content type must be JSON: web pages can send
+/// requests without one to other origins without a preflight.
 pub struct JsonBody<T, const ARRAY: bool = false>(pub T);
 
 impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<T, ARRAY> {
@@ -111,7 +111,7 @@ impl<T: DeserializeOwned + 'static, const ARRAY: bool> FromRequest for JsonBody<
     }
 }
 
-/// The whole body of a request, if it has one, as JSON that everybody reads in the same way.
+/// The whole body of a request, if it has one, as JSON that all parsers read the same way.
 pub(super) async fn read_json(
     request: &HttpRequest,
     payload: &mut dev::Payload,
@@ -135,17 +135,17 @@ fn misfit(misfit: &json::Misfit) -> ApiError {
     ApiError::new(Code::InvalidRequest, misfit.to_string())
 }
 
-/// The whole body of a request, which is text.
+/// The whole body of a request, which must be text.
 async fn text(request: &HttpRequest, payload: &mut dev::Payload) -> Result<Bytes, ApiError> {
     let bytes = read(request, payload).await?;
-    // Parsers differ in what they make of the rest.
+    // Parsers differ in how they handle invalid UTF-8.
     if std::str::from_utf8(&bytes).is_err() {
         return Err(ApiError::new(Code::InvalidRequest, "the body is not UTF-8"));
     }
     Ok(bytes)
 }
 
-/// The whole body of a request, as large as its entry declares.
+/// The whole body of a request, up to the size its entry declares.
 pub(super) async fn read(
     request: &HttpRequest,
     payload: &mut dev::Payload,
@@ -197,7 +197,7 @@ fn declared_length(request: &HttpRequest) -> Option<u64> {
     length.to_str().ok()?.trim().parse().ok()
 }
 
-/// When the rest of a body must have come of which so much is there, or more of it.
+/// The deadline for the rest of a body of which this much has arrived, or for more of it.
 fn due(begun: Instant, received: usize) -> Instant {
     let earned = Duration::from_millis(received as u64 * 1000 / LEAST_BYTES_PER_SECOND);
     begun + (GRACE + earned).min(PATIENCE)
@@ -234,7 +234,7 @@ mod tests {
 
     const LIMIT: usize = 100_000;
 
-    /// A request of somebody at this address, whose bodies have so much memory in all.
+    /// A request from this address, whose bodies share this much memory.
     fn request(address: &str, memory: &str) -> HttpRequest {
         of(address, &web::Data::new(limits(memory)))
     }
@@ -256,7 +256,7 @@ mod tests {
         request
     }
 
-    /// A body of which so many bytes come at a time, each so long after the one before, and which never ends.
+    /// An endless body that arrives in chunks of this size at this interval.
     fn dripping(bytes: usize, every: Duration) -> dev::Payload {
         let drips = stream::unfold((), move |()| async move {
             tokio::time::sleep(every).await;

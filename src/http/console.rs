@@ -1,4 +1,4 @@
-//! `GET /console`: one page, in the binary, that needs nothing from anywhere else.
+//! `GET /console`: a single page embedded in the binary, without external resources.
 
 use std::sync::LazyLock;
 
@@ -8,12 +8,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use super::pieces::Pieces;
+use super::body_chunks::BodyChunks;
 
 const PAGE: &str = include_str!("../../console/index.html");
 
-/// Nothing runs but the script and the style that stand in the page, known by their hashes, and the audio worklet that
-/// the script makes; nothing is asked but this server.
+/// Content security policy: only the page's own inline script and style, by their hashes, and the audio worklet that
+/// the script creates may run; only this server may be contacted.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src {} blob:; style-src {}; connect-src 'self'; img-src data:; \
@@ -33,11 +33,11 @@ fn hash_of(element: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
-/// The page. Whatever it loads comes from this server.
+/// The page. Everything it loads comes from this server.
 pub async fn show() -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/html; charset=utf-8")
         .insert_header((header::CONTENT_SECURITY_POLICY, POLICY.as_str()))
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        .body(Pieces::of(PAGE))
+        .body(BodyChunks::of(PAGE))
 }

@@ -1,5 +1,5 @@
-//! Pages of other origins: whose they may be, what their browsers are told before and with an answer. The list is
-//! `server.cors_origins`, for REST as for sockets. Credentials of browsers (cookies) are never asked for: there are none.
+//! CORS: which origins' pages may use the API (`server.cors_origins`, for REST and WebSockets), preflight responses and
+//! response headers. Browser credentials (cookies) are never used.
 
 use actix_web::body::BoxBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -11,22 +11,23 @@ use actix_web::{HttpResponse, web};
 use super::requests;
 pub use vivavoce_socket::Origins;
 
-/// What a page may send, beside what every page may.
+/// What a page may send in addition to safelisted requests.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
 const HEADERS: HeaderValue =
     HeaderValue::from_static("accept, authorization, content-type, range, x-request-id");
-/// What a page may read of an answer.
+/// Response headers that a page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "accept-ranges, content-range, etag, retry-after, x-audio-format, x-cache, x-request-id, x-sample-rate",
 );
-/// How long a browser need not ask again.
+/// How long a browser may cache a preflight response.
 const MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 const VARY_PREFLIGHT: HeaderValue = HeaderValue::from_static(
     "origin, access-control-request-method, access-control-request-headers",
 );
 const VARY: HeaderValue = HeaderValue::from_static("origin");
 
-/// The middleware that answers preflights of pages that may, and tells browsers that they may show answers to them.
+/// The middleware that answers preflights of allowed origins and adds the headers that let browsers expose responses to
+/// them.
 pub async fn allow(
     request: ServiceRequest,
     next: Next<BoxBody>,
@@ -65,7 +66,7 @@ fn preflight_answer(origin: HeaderValue) -> HttpResponse {
         .finish()
 }
 
-/// The request's origin if its pages may.
+/// The request's origin, if it is allowed.
 fn listed(origins: &Origins, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     origins

@@ -1,9 +1,10 @@
-//! `GET /docs`: the reference, one page in the binary that reads `/openapi.json` and needs nothing from anywhere else.
+//! `GET /docs`: the API reference, a single page embedded in the binary that reads `/openapi.json`, without external
+//! resources.
 
 use actix_web::HttpResponse;
 use actix_web::http::header;
 
-use super::pieces::Pieces;
+use super::body_chunks::BodyChunks;
 
 const PAGE: &str = include_str!("../../console/reference.html");
 
@@ -17,5 +18,5 @@ pub async fn show() -> HttpResponse {
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         ))
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        .body(Pieces::of(PAGE))
+        .body(BodyChunks::of(PAGE))
 }

@@ -1,5 +1,5 @@
-//! The entries of HTTP: each path with its methods, and each method with who may take it and what it may cost. What is
-//! declared here is what is enforced: a body that no entry declares is not read.
+//! The entry points of HTTP: each path with its methods, and each method with its callers and limits. What is declared
+//! here is enforced: a body that no entry declares is not read.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,64 +13,64 @@ use super::body::{MAX_BODY_BYTES, PATIENCE};
 use super::connections::HEAD_PATIENCE;
 use super::error::ApiError;
 
-/// Who may take an entry.
+/// Who may use an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// Anybody.
+    /// Everybody.
     Anybody,
-    /// Whoever has a good token, while authentication is on.
+    /// Callers with a valid token, while authentication is on.
     Authenticated,
-    /// The same, where `auth.socket` says so.
+    /// The same, if `auth.socket` requires it.
     AuthenticatedIfRequired,
-    /// Whoever has a token that is signed with the key pair of the rooms; that is checked before a body is read.
+    /// Holders of a token signed with the rooms' key pair, which is verified before a body is read.
     KeyPair,
 }
 
-/// What an entry reads beside the head of a request, which has at most 128 KiB.
+/// What an entry reads besides the head of a request, which is limited to 128 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// Nothing.
     Nothing,
     /// A body.
     Body {
-        /// Its length.
+        /// The maximum size.
         bytes: usize,
-        /// How long it may take.
+        /// The maximum time.
         within: Duration,
     },
-    /// Messages, until either side has enough.
+    /// Messages, until either side closes the connection.
     Messages {
-        /// The length of the largest.
+        /// The maximum size of a message.
         bytes: usize,
-        /// How long a client may be silent: a time, or the setting that says it.
+        /// How long a client may be silent: a duration, or the setting that defines it.
         idle: &'static str,
     },
 }
 
-/// What an entry may cost.
+/// The limits of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Who may take it.
+    /// Who may use it.
     pub callers: Callers,
     /// What it reads.
     pub reads: Reads,
-    /// The settings that bound how many there are at once.
+    /// The settings that limit the number of concurrent uses.
     pub counted_by: &'static str,
 }
 
-/// One method of one path, with its bounds.
+/// A method of a path, with its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The method.
     pub method: Method,
-    /// The path's pattern.
+    /// The pattern of the path.
     pub path: String,
-    /// What it may cost.
+    /// The limits.
     pub bounds: Bounds,
 }
 
 impl fmt::Display for Entry {
-    /// A row of a table: entry, who, bytes, time, count.
+    /// A row of the table: entry, callers, bytes, time, count.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             method,
@@ -96,14 +96,14 @@ impl fmt::Display for Entry {
     }
 }
 
-/// A handler's route, with its bounds.
+/// A handler's route, with its limits.
 pub struct Handling {
     route: Box<dyn Fn() -> Route>,
     bounds: Bounds,
 }
 
 impl Handling {
-    /// One that reads nothing.
+    /// A handler that reads no body.
     pub fn new(callers: Callers, route: impl Fn() -> Route + 'static) -> Self {
         Self {
             route: Box::new(route),
@@ -121,7 +121,7 @@ impl Handling {
         self
     }
 
-    /// The same, which reads a body.
+    /// The same, reading a body.
     pub fn with_body(mut self) -> Self {
         self.bounds.reads = Reads::Body {
             bytes: MAX_BODY_BYTES,
@@ -130,7 +130,7 @@ impl Handling {
         self
     }
 
-    /// The same, which becomes a socket.
+    /// The same, for a WebSocket.
     pub fn with_messages(
         mut self,
         bytes: usize,
@@ -144,7 +144,7 @@ impl Handling {
 
     fn route(&self, method: Method) -> Route {
         let bounds = self.bounds;
-        // A guard that lets everybody pass is the cheapest way to tell a handler what was declared for it.
+        // A guard that always passes is the cheapest way to tell a handler what was declared for it.
         (self.route)()
             .method(method)
             .guard(fn_guard(move |context| {
@@ -154,19 +154,19 @@ impl Handling {
     }
 }
 
-/// What was declared for the entry that a request has taken.
+/// The declaration of the entry that a request is using.
 pub fn bounds(request: &HttpRequest) -> Option<Bounds> {
     request.extensions().get().copied()
 }
 
-/// A path and what it answers to; any other method is 405 with `Allow`, whoever asks.
+/// A path and its methods; any other method is answered with 405 and `Allow`, without authentication.
 pub struct Endpoint {
     pub(super) path: String,
     routes: Vec<Route>,
     entries: Vec<(Method, Bounds)>,
 }
 
-/// A path that answers to nothing yet.
+/// A path without methods.
 pub fn at(path: impl Into<String>) -> Endpoint {
     Endpoint {
         path: path.into(),
@@ -176,13 +176,13 @@ pub fn at(path: impl Into<String>) -> Endpoint {
 }
 
 impl Endpoint {
-    /// The same, which answers to a method.
+    /// Adds a method.
     #[allow(clippy::needless_pass_by_value)] // made for it
     pub fn on(self, method: Method, handling: Handling) -> Self {
         self.answering(&[method], &handling)
     }
 
-    /// `HEAD` is answered like `GET`; the connection leaves the body out.
+    /// `HEAD` is handled like `GET`; actix leaves the body out.
     #[allow(clippy::needless_pass_by_value)] // made for it
     pub fn get(self, handling: Handling) -> Self {
         self.answering(&[Method::GET, Method::HEAD], &handling)
@@ -196,7 +196,7 @@ impl Endpoint {
         self
     }
 
-    /// What there is at this path.
+    /// The entries of this path.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.entries.iter().map(|(method, bounds)| Entry {
             method: method.clone(),

@@ -1,4 +1,4 @@
-//! The one error body, `{"error": code, "message": text}`, and the one place where failures become statuses
+//! The error body, `{"error": code, "message": text}`, and the single place where failures are mapped to statuses
 //! (protocol, section 4).
 
 use std::fmt;
@@ -14,66 +14,66 @@ use vivavoce_quotas::{Kind, Refused};
 use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_synthesis::SynthesisError;
 
-/// Codes of the errors that the REST side gives. The status belongs to the code, save where two callers are meant. Those
-/// of authentication are in lower case, as the specification has them.
+/// The error codes of the REST API. Each has one status, except where client and server errors must be told apart.
+/// Those of authentication are in lower case, as in the specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// The request cannot be carried out as it is; the message names the field.
+    /// The request is invalid; the message names the field.
     InvalidRequest,
-    /// No such provider.
+    /// There is no provider of this name.
     UnsupportedProvider,
-    /// It is no telephone number.
+    /// The text is not a telephone number.
     InvalidPhoneNumber,
-    /// This number is not called.
+    /// This number is never called.
     DestinationNotAllowed,
-    /// A provider refused a credential, or there is none.
+    /// A provider rejected a credential, or there is none.
     ProviderAuth,
-    /// A page of this origin may not open a socket.
+    /// Pages of this origin may not open a socket.
     OriginNotAllowed,
-    /// No such path.
+    /// There is no such path.
     NotFound,
-    /// The path exists, the method does not.
+    /// The path does not support the method.
     MethodNotAllowed,
     /// The request is for another host.
     MisdirectedRequest,
-    /// The body is larger than it may be.
+    /// The body is too large.
     PayloadTooLarge,
-    /// The body is not JSON by its content type.
+    /// The content type is not JSON.
     UnsupportedMediaType,
-    /// A provider asks for patience.
+    /// A provider limits its request rate.
     ProviderRateLimited,
-    /// Our own bound is reached.
+    /// A limit of this server is reached.
     Overloaded,
-    /// The speech could not be made.
+    /// The synthesis failed.
     SynthesisFailed,
     /// A provider failed.
     ProviderError,
-    /// There are no rooms.
+    /// Rooms are not available.
     RtcNotConfigured,
-    /// Nobody has said where calls go.
+    /// Telephone calls are not configured.
     OutboundAddressNotConfigured,
-    /// There are no recordings, or their store is away.
+    /// Recordings are off, or their store is unavailable.
     RecordingUnavailable,
-    /// What is kept here cannot be read or written.
+    /// Data on this server's disk cannot be read or written.
     StorageError,
-    /// It is for those who run the server, and the caller is a tenant.
+    /// Reserved for callers without a tenant.
     OperatorOnly,
     /// The room belongs to somebody else.
     RoomAccessDenied,
-    /// No such room, or not the caller's.
+    /// There is no such room, or it is not the caller's.
     RoomNotFound,
-    /// Nobody of this identity is in the room.
+    /// There is no participant of this identity in the room.
     ParticipantNotFound,
     /// The participant has no such track.
     TrackNotFound,
-    /// No such recording, or not the caller's.
+    /// There is no such recording, or it is not the caller's.
     RecordingNotFound,
-    /// Several tenants have one of this name, and the caller may see more than one.
+    /// Several tenants have a recording of this name, and the caller may see more than one of them.
     AmbiguousStreamId,
-    /// The server's settings name this host.
+    /// The server's settings define a hook for this host.
     HookImmutable,
-    /// The caller asks too often, or has too much at once.
+    /// The caller sends too many requests, or uses too much at once.
     RateLimited,
     /// The room provider failed.
     RtcError,
@@ -85,32 +85,32 @@ pub enum Code {
     CallFailed,
     /// The call could not be transferred.
     TransferFailed,
-    /// Our own fault.
+    /// An internal error.
     Internal,
-    /// A token is needed, and none was sent.
+    /// A token is required and none was sent.
     #[serde(rename = "missing_auth_header")]
     MissingAuthHeader,
-    /// The `Authorization` header is not understood.
+    /// The `Authorization` header is malformed.
     #[serde(rename = "invalid_auth_header")]
     InvalidAuthHeader,
-    /// The token is not accepted.
+    /// The token is not valid.
     #[serde(rename = "unauthorized")]
     Unauthorized,
-    /// The authentication service refused (401) or failed (502).
+    /// The authentication service refused the request (401) or failed (502).
     #[serde(rename = "auth_service_error")]
     AuthServiceError,
     /// The authentication service does not answer.
     #[serde(rename = "auth_service_unavailable")]
     AuthServiceUnavailable,
-    /// Authentication is set up wrongly.
+    /// Authentication is misconfigured.
     #[serde(rename = "config_error")]
     ConfigError,
-    /// The question to the authentication service could not be signed.
+    /// The request to the authentication service could not be signed.
     #[serde(rename = "jwt_signing_error")]
     JwtSigningError,
 }
 
-/// An error on its way out.
+/// An error to be sent.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     status: StatusCode,
@@ -119,7 +119,7 @@ pub struct ApiError {
     retry_after: Option<Duration>,
     allow: Vec<Method>,
     quota: Option<&'static str>,
-    /// Whether the connection is closed behind it.
+    /// Whether the connection is closed after it.
     closes: bool,
 }
 
@@ -131,12 +131,12 @@ pub(super) struct Body<'a> {
     error: Code,
     /// For people.
     message: &'a str,
-    /// The quota that is used up, where one is.
+    /// The quota that is used up, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<&'static str>,
 }
 
-/// How long somebody who has too much is asked to wait: something of theirs must end first.
+/// The `Retry-After` of a caller that has too much: something of its own must end first.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(1);
 
 impl From<Refused> for ApiError {
@@ -148,7 +148,7 @@ impl From<Refused> for ApiError {
         };
         Self {
             quota: Some(refused.kind.name()),
-            // Whoever has too many keeps none for being told.
+            // A caller with too many connections must not keep one open for the refusal.
             closes: refused.kind == Kind::Connections,
             ..Self::new(code, refused.to_string()).retry_after(QUOTA_PATIENCE)
         }
@@ -219,13 +219,13 @@ impl ApiError {
         }
     }
 
-    /// The same, with the time after which trying again makes sense.
+    /// Adds the time after which a retry makes sense.
     pub fn retry_after(mut self, time: Duration) -> Self {
         self.retry_after = Some(time);
         self
     }
 
-    /// A method that this path does not have, with those that it has.
+    /// A method that this path does not support, with those that it does.
     pub fn method_not_allowed(method: &Method, allow: &[Method]) -> Self {
         let names = allow
             .iter()
@@ -236,7 +236,7 @@ impl ApiError {
         Self::new(Code::MethodNotAllowed, message).allowing(allow)
     }
 
-    /// The same, with the methods that are possible: every 405 says so (RFC 9110, section 15.5.6).
+    /// Adds the supported methods, which every 405 must name (RFC 9110, section 15.5.6).
     pub fn allowing(self, allow: &[Method]) -> Self {
         Self {
             allow: allow.to_vec(),
@@ -244,11 +244,11 @@ impl ApiError {
         }
     }
 
-    /// A provider's failure; `own_credential` tells whose credential it was.
+    /// A provider's failure; `own_credential` tells whether the caller's own credential was used.
     pub fn provider(error: &ProviderError, own_credential: bool) -> Self {
         let message = error.to_string();
         if !matches!(error.kind, ErrorKind::InvalidRequest) {
-            // The cause may quote a program's last words, and those the text that it was given.
+            // The cause may quote the end of a program's output, and that the text it was given.
             tracing::warn!(provider = error.provider, kind = ?error.kind, "a provider failed");
             tracing::debug!(provider = error.provider, %message, "a provider failed");
         }

@@ -1,12 +1,12 @@
-//! Checks of single fields that several endpoints share; each failure names its field.
+//! Validation of fields shared by several endpoints; errors name the field.
 
 use super::error::{ApiError, Code};
 use vivavoce_core::phone::PhoneNumber;
 
-/// The longest name or identity, in characters.
+/// The maximum length of a name or identity, in characters.
 pub const MAX_NAME_CHARS: usize = 256;
 
-/// A text that must be there and say something.
+/// A required text that is not blank.
 pub fn required(value: Option<String>, field: &str) -> Result<String, ApiError> {
     let refused =
         |problem: &str| ApiError::new(Code::InvalidRequest, format!("{field}: {problem}"));
@@ -20,7 +20,7 @@ pub fn required(value: Option<String>, field: &str) -> Result<String, ApiError> 
     }
 }
 
-/// A telephone number that must be there.
+/// A required telephone number.
 pub fn phone_number(value: Option<String>, field: &str) -> Result<PhoneNumber, ApiError> {
     let text = required(value, field)?;
     PhoneNumber::parse(&text)

@@ -1,12 +1,14 @@
-//! What of this folder is fuzzed: frames of the socket, and the headers that we read ourselves.
+//! The fuzz targets of this crate: WebSocket frames, and headers that are not parsed by a library.
 
 use actix_web::http::header::{FORWARDED, HeaderMap, HeaderValue};
+use livekit_protocol as proto;
 
 use super::peer::{TrustedProxies, X_FORWARDED_FOR};
 use super::recording;
+use super::twirp::Wire;
 use vivavoce_socket::Frames;
 
-/// The bytes of a connection, in pieces whose size the first byte says.
+/// The bytes of a connection, in chunks whose size is given by the first byte.
 pub fn frames(input: &[u8]) {
     let Some((size, bytes)) = input.split_first() else {
         return;
@@ -19,7 +21,7 @@ pub fn frames(input: &[u8]) {
     }
 }
 
-/// Text in two fragments with a ping between them, sound, and a close.
+/// Text in two fragments with a ping between them, audio, and a close.
 pub fn frame_samples() -> Vec<Vec<u8>> {
     let key = [1, 2, 3, 4];
     let frame = |first: u8, payload: &[u8]| {
@@ -70,6 +72,30 @@ pub fn header_samples() -> Vec<Vec<u8>> {
     [
         "for=192.0.2.1;proto=https, for=\"[2001:db8::1]:4711\"\n192.0.2.1, 10.1.1.1\nbytes=0-99",
         "For=10.1.1.1, for=_hidden\n[::1]:80, 192.0.2.1:9\nbytes=-10",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// The body of a call of LiveKit's server API in JSON, read as the requests with the most fields.
+pub fn twirp_json(input: &[u8]) {
+    let _room = Wire::Json.read::<proto::CreateRoomRequest>(input);
+    let _data = Wire::Json.read::<proto::SendDataRequest>(input);
+    let _participant = Wire::Json.read::<proto::UpdateParticipantRequest>(input);
+    let _trunk = Wire::Json.read::<proto::CreateSipOutboundTrunkRequest>(input);
+    let _rule = Wire::Json.read::<proto::CreateSipDispatchRuleRequest>(input);
+    let _call = Wire::Json.read::<proto::CreateSipParticipantRequest>(input);
+}
+
+/// What LiveKit's server SDKs send.
+pub fn twirp_json_samples() -> Vec<Vec<u8>> {
+    [
+        r#"{"name":"kitchen","emptyTimeout":300,"maxParticipants":8,"metadata":"{\"a\":1}"}"#,
+        r#"{"room":"kitchen","data":"aGVsbG8=","kind":"RELIABLE","destinationIdentities":["ann"],"topic":"t"}"#,
+        r#"{"room":"kitchen","identity":"ann","metadata":"m","permission":{"canPublish":true,"canSubscribe":true},"attributes":{"a":"b"}}"#,
+        r#"{"trunk":{"name":"t","address":"gateway.example:5060","transport":"SIP_TRANSPORT_UDP","numbers":["+14155550100"],"authUsername":"u","authPassword":"p"}}"#,
+        r#"{"rule":{"dispatchRuleIndividual":{"roomPrefix":"call-","pin":""}},"trunkIds":["ST_1"],"attributes":{"a":"b"}}"#,
+        r#"{"sipTrunkId":"ST_1","sipCallTo":"+14155550199","roomName":"kitchen","participantIdentity":"phone","ringingTimeout":"30s","waitUntilAnswered":true}"#,
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

@@ -1,4 +1,4 @@
-//! What is answered to a request that does not become a socket.
+//! The response to a request that is not a valid WebSocket handshake.
 
 use actix_web::error::InternalError;
 use actix_web::http::header::SEC_WEBSOCKET_VERSION;
@@ -7,7 +7,7 @@ use vivavoce_socket::OpenError;
 
 use super::error::{ApiError, Code};
 
-/// The answer, with the body of all errors, as an error that handlers return.
+/// The response, with the usual error body, as an error that handlers return.
 pub fn refused(error: OpenError) -> Error {
     let code = match &error {
         OpenError::Origin(_) => Code::OriginNotAllowed,

@@ -1,4 +1,4 @@
-//! `GET /`, `/healthz` and `/readyz`: whether the server is there, alive, and willing.
+//! `GET /`, `/healthz` and `/readyz`: liveness and readiness.
 
 use actix_web::{HttpResponse, web};
 use schemars::JsonSchema;
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use super::state::AppState;
 
-/// How the server is.
+/// The state of the server.
 #[derive(Serialize, JsonSchema)]
 pub struct Health {
     #[schemars(extend("enum" = ["OK", "draining"]))]
     status: &'static str,
 }
 
-/// `GET /` and `GET /healthz`: 200 whenever the server can be reached.
+/// `GET /` and `GET /healthz`: 200 whenever the server is running.
 pub async fn alive() -> HttpResponse {
     HttpResponse::Ok().json(Health { status: "OK" })
 }
 
-/// `GET /readyz`: 200 when new work is welcome, 503 while the server drains.
+/// `GET /readyz`: 200 if the server accepts new work, 503 while it drains.
 pub async fn ready(state: web::Data<AppState>) -> HttpResponse {
     if state.draining.is_cancelled() {
         HttpResponse::ServiceUnavailable().json(Health { status: "draining" })

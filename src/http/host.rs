@@ -1,6 +1,7 @@
-//! By which name a request asks for this server. Where anybody on the machine may do everything, a web page could too: it
-//! points its own name at a loopback address, and its browser takes the answers for the page's own (DNS rebinding). The
-//! browser says that name in `Host`, so other names than those of this machine are refused there (421).
+//! Checks the `Host` of requests. Where any program on the machine may use the API without a token, a web page could,
+//! too, by pointing its own host name at a loopback address, so that its browser considers the responses same-origin
+//! (DNS rebinding). Browsers send that name in `Host`, so there only names of this machine are accepted (otherwise
+//! 421).
 
 use std::net::IpAddr;
 
@@ -14,13 +15,13 @@ use super::error::{ApiError, Code};
 use vivavoce_config::Settings;
 use vivavoce_core::host_name::{Host, host_name};
 
-/// The names by which a server may be asked for.
+/// The host names by which a server may be addressed.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedHosts(Option<Vec<Host>>);
 
 impl AllowedHosts {
-    /// For a listener at this address, `open` where whoever reaches it needs no token. Only one that is open and can be
-    /// reached from this machine alone has such a list: others are protected by tokens, or open to all anyway.
+    /// The list for a listener at this address; `open` if no token is required. Only an open listener on a loopback
+    /// address has such a list: others are protected by tokens, or open to everybody anyway.
     pub fn new(settings: &Settings, address: IpAddr, open: bool) -> Self {
         let listed = &settings.server.allowed_hosts.0;
         let any = listed.iter().any(|host| host == "*");
@@ -40,18 +41,19 @@ impl AllowedHosts {
         })
     }
 
-    /// Whether a request names one of them, wherever it names a host. One that names none comes from no browser.
+    /// Whether a request names an allowed host in every place that names one. A request without one does not come from
+    /// a browser.
     fn allow(&self, request: &HttpRequest) -> bool {
         let lines = request.headers().get_all(header::HOST);
         let mut lines = lines.map(HeaderValue::to_str);
         let target = request.uri().authority();
-        // Whoever is in it would be somebody else's login; a browser sends none.
+        // User information would be somebody else's login; browsers send none.
         target.is_none_or(|authority| self.contain(authority.as_str()))
             && lines.all(|line| line.is_ok_and(|line| self.contain(line)))
     }
 }
 
-/// The middleware that refuses requests for other hosts, whatever they ask for.
+/// The middleware that refuses requests for other hosts.
 pub async fn check(
     request: ServiceRequest,
     next: Next<BoxBody>,

@@ -1,8 +1,36 @@
-//! The doors: one file per resource, the error body, and the list of routes. Handlers check and answer; whatever
-//! they need done they ask of an actor or of the synthesiser.
+//! The HTTP interface: one file per resource, the error body, and the list of routes. Handlers validate requests and
+//! build responses; the work is done by actors, the synthesiser or the rooms.
+//!
+//! # The way of a request
+//!
+//! 1. [`Connections`] admits a TCP connection before TLS and before a byte is read. Unauthenticated connections have a
+//!    share of the total; when there is no room, the oldest connection of the address that holds most is evicted. A
+//!    connection that pipelines too much, is silent for too long, or does not read its response is closed.
+//! 2. [`Listen`] speaks TLS if configured, then HTTP/1.1.
+//! 3. Middleware, from the outside in: connection tracking, request ids with the access log ([`observe`]), the check of
+//!    `Host` against DNS rebinding ([`AllowedHosts`]), CORS ([`Origins`]), and the request rate per address ([`Limits`]).
+//! 4. The route. Each method of each path is declared with its callers and limits ([`Entry`]), and the declarations are
+//!    enforced: a body that is not declared is not read. `docs/threat-model.md` has a table generated from them.
+//! 5. Authentication, for protected routes, which hands the handler an `Access`.
+//!
+//! # Bodies, errors, bounds
+//!
+//! A body is limited in size (per entry), in time and rate, and in the memory that unfinished bodies hold together. JSON
+//! errors name the field and never repeat its value. Every failure becomes `{"error": CODE, "message": text}` in one
+//! place ([`ApiError`], [`Code`]; protocol, section 4).
+//!
+//! Numbers of requests, connections, sockets and sessions are limited per address and tenant by settings below
+//! `limits.`; refusals name the setting.
+//!
+//! # Other interfaces
+//!
+//! `GET /ws` opens a session over a WebSocket ([`socket`] is a crate of its own). `/rtc` is the signalling endpoint of
+//! embedded rooms, and `/twirp/…` LiveKit's server API; both use LiveKit's tokens. `/openapi.json` is generated from the
+//! types that handlers read and write.
 
 mod auth;
 mod body;
+mod body_chunks;
 mod connections;
 mod console;
 mod cors;
@@ -20,7 +48,6 @@ mod listen;
 mod metrics;
 pub mod openapi;
 mod peer;
-mod pieces;
 mod recording;
 mod requests;
 mod rtc;
@@ -53,7 +80,7 @@ pub use vivavoce_core::listener_tls as tls;
 pub use vivavoce_socket as socket;
 pub use ws::Sockets;
 
-/// All routes, each with who may take it; those of the metrics only where they are `with_metrics`.
+/// All routes with their callers; `/metrics` only if `with_metrics`.
 pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     let bad_query = |error: actix_web::error::QueryPayloadError, _: &HttpRequest| {
         ApiError::new(Code::InvalidRequest, format!("query: {error}")).into()
@@ -68,7 +95,7 @@ pub fn configure(app: &mut web::ServiceConfig, with_metrics: bool) {
     app.default_service(web::to(unknown_path));
 }
 
-/// Every entry of HTTP with its bounds.
+/// All HTTP entry points with their limits.
 pub fn entries() -> Vec<Entry> {
     let endpoints = all_endpoints();
     endpoints
@@ -80,8 +107,8 @@ fn all_endpoints() -> impl Iterator<Item = Endpoint> {
     endpoints().into_iter().chain(livekit_endpoints())
 }
 
-/// Paths of LiveKit's own protocol, which LiveKit's documents describe and not ours. Clients that are given an address with a
-/// slash at its end ask with two.
+/// The paths of LiveKit's protocol, which are documented by LiveKit. Clients given a URL with a trailing slash request
+/// paths with two.
 fn livekit_endpoints() -> Vec<Endpoint> {
     let signed = |handling: Handling| handling.for_callers(Callers::KeyPair);
     let call = signed(public(twirp::call)).with_body();
@@ -106,7 +133,7 @@ fn livekit_endpoints() -> Vec<Endpoint> {
     endpoints
 }
 
-/// Every path with its methods; [`openapi`] describes the same.
+/// All paths with their methods; [`openapi`] describes the same.
 #[rustfmt::skip]
 fn endpoints() -> Vec<Endpoint> {
     vec![

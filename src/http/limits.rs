@@ -1,5 +1,5 @@
-//! How often somebody may ask, how many sessions a tenant may have, and on whose account connections, sockets and bodies
-//! are held. How much the server does in all is bounded where it is done.
+//! Limits per caller: the request rate, the number of a tenant's sessions, and the party that connections, sockets and
+//! bodies are counted for. Limits of the server as a whole are enforced where the resources are used.
 
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
@@ -28,21 +28,21 @@ use vivavoce_quotas::shared_limit::{Exceeded, Permit, SharedLimit, Size};
 use vivavoce_quotas::{self as quotas, Party, Quotas};
 use vivavoce_telemetry::metrics;
 
-/// Paths that are asked by machines, often, and whatever happens.
+/// Paths that are polled by machines and must always work.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Callers that are counted each for itself. Those beyond it share [`SHARED_PLACES`] places.
+/// Callers with rate limiters of their own. All others share [`SHARED_PLACES`] limiters.
 const MAX_CALLERS: usize = 65_536;
 const SHARED_PLACES: u64 = 1024;
-/// How often those who have not asked for long are forgotten, at most.
+/// The minimum interval at which idle callers are forgotten.
 const FORGETTING: Duration = Duration::from_secs(1);
-/// How long a tenant with too many sessions is asked to wait: somebody must hang up first.
+/// The `Retry-After` of a tenant with too many sessions: one must end first.
 const SESSION_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The limits of one server.
+/// The limits of a server.
 pub struct Limits {
     proxies: TrustedProxies,
-    /// Whether whoever is on this machine needs no token.
+    /// Whether loopback clients need no token.
     loopback_is_trusted: bool,
     requests: Option<RequestRate<DefaultClock>>,
     sessions: quotas::Quota,
@@ -50,13 +50,13 @@ pub struct Limits {
     unfinished_bodies: Arc<SharedLimit>,
 }
 
-/// How a limit of so much is shared.
+/// How a limit of this size is shared.
 pub fn size(settings: &Settings, total: usize) -> Size {
     let limits = &settings.limits;
     let unauthenticated = if settings.auth.required {
         limits.unauthenticated_percent.of(total)
     } else {
-        // Nobody can have a good token: there is nobody to keep anything for.
+        // Nobody can authenticate, so nothing is reserved for authenticated callers.
         total
     };
     Size {
@@ -67,7 +67,7 @@ pub fn size(settings: &Settings, total: usize) -> Size {
 }
 
 impl Limits {
-    /// The limits that the settings name.
+    /// The limits configured in the settings.
     pub fn new(settings: &Settings, quotas: &Quotas) -> Self {
         let limits = &settings.limits;
         let shared = |total| SharedLimit::new(size(settings, total));
@@ -84,7 +84,7 @@ impl Limits {
         }
     }
 
-    /// Counts a request of a tenant, beside what is counted of its address.
+    /// Counts a request of a tenant, in addition to the one of its address.
     pub fn admit_tenant(&self, access: &Access) -> Result<(), ApiError> {
         match (&self.requests, access.tenant()) {
             (Some(rate), Some(tenant)) => rate.admit(Caller::Tenant(tenant.clone())),
@@ -92,37 +92,37 @@ impl Limits {
         }
     }
 
-    /// A place for one more session of somebody.
+    /// A permit for another session.
     pub fn session(&self, access: &Access) -> Result<quotas::Permit, ApiError> {
         let place = self.sessions.take(&access.party());
         place.map_err(|refused| ApiError::from(refused).retry_after(SESSION_PATIENCE))
     }
 
-    /// A place for one more socket without config.
+    /// A permit for another socket without `config`.
     pub fn unconfigured_socket(&self, request: &HttpRequest) -> Result<Permit, ApiError> {
         let key = self.party(request);
         let setting = "limits.unconfigured_sockets";
         one(&self.unconfigured, key, setting, "sockets without config")
     }
 
-    /// What a body holds that is not complete: nothing yet.
+    /// The permit for the memory of an unfinished body, initially empty.
     pub fn unfinished_body(&self, request: &HttpRequest) -> Permit {
         self.unfinished_bodies.empty(self.party(request))
     }
 
-    /// Whose request it is: an address, or the network of one; `None` where the connection has none.
+    /// The address or network that a request comes from; `None` if the connection has none.
     pub fn caller(&self, request: &HttpRequest) -> Option<IpAddr> {
         self.proxies.caller(request).map(network)
     }
 
-    /// The same while nobody needs a token: those on this machine and our own proxies are no strangers.
+    /// The same while authentication is off: loopback clients and trusted proxies do not count as strangers.
     pub fn stranger(&self, request: &HttpRequest) -> Option<IpAddr> {
         let address = self.proxies.caller(request)?;
         let is_ours = address.is_loopback() || self.proxies.trust(address);
         (!is_ours).then(|| network(address))
     }
 
-    /// On whose account a request holds what it holds. Somebody is known from [`authenticated`] on.
+    /// The party that a request's resources are counted for. It is known once [`authenticated`] has been called.
     pub fn party(&self, request: &HttpRequest) -> Party {
         if let Some(known) = request.extensions().get::<Party>() {
             return known.clone();
@@ -149,7 +149,7 @@ impl Limits {
     }
 }
 
-/// Whoever sent this request has shown a good token, perhaps a tenant's, whose connections have a share of all.
+/// The request has been authenticated, possibly as a tenant, whose connections are limited to a share of all.
 pub fn authenticated(
     request: &HttpRequest,
     tenant: Option<&TenantId>,
@@ -160,7 +160,7 @@ pub fn authenticated(
     Ok(())
 }
 
-/// One of a limit, or an error that names its setting.
+/// Takes one of a limit; the error names its setting.
 fn one(
     limit: &Arc<SharedLimit>,
     key: Party,
@@ -192,12 +192,12 @@ fn one(
     })
 }
 
-/// The path of a request as routes are found by it: what is encoded needlessly is decoded.
+/// The path as routes are matched against it: unnecessary percent-encoding is removed.
 pub fn path(request: &HttpRequest) -> &str {
     request.match_info().as_str()
 }
 
-/// Whoever has an IPv6 address has a network of them.
+/// A host with IPv6 has a whole network, so the network is counted.
 pub fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -205,7 +205,7 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The middleware that counts requests by address, before anything is done for them. [`PROBES`] are not counted.
+/// The middleware that limits requests by address before anything else is done. [`PROBES`] are exempt.
 pub async fn by_address(
     request: ServiceRequest,
     next: Next<BoxBody>,
@@ -220,22 +220,22 @@ pub async fn by_address(
     }
 }
 
-/// Who is counted.
+/// The key of a rate limiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Caller {
     Tenant(TenantId),
     Address(IpAddr),
-    /// One of the places for those beyond [`MAX_CALLERS`].
+    /// One of the limiters shared by those beyond [`MAX_CALLERS`].
     Shared(u64),
 }
 
-/// Requests per second of each caller, and twice as many at once after a rest.
+/// A token bucket per caller: a number of requests per second, with bursts of twice that.
 struct RequestRate<C: Clock> {
     callers: RateLimiter<Caller, DashMapStateStore<Caller>, C, NoOpMiddleware<C::Instant>>,
     started: C::Instant,
     /// Since the start.
     forgotten_ms: AtomicU64,
-    /// Secret to this process, so that nobody can choose whom to share a place with.
+    /// Secret, so that nobody can choose whom to share a limiter with.
     places: std::hash::RandomState,
     max_callers: usize,
 }
@@ -271,7 +271,7 @@ impl<C: Clock> RequestRate<C> {
         })
     }
 
-    /// Whether one more caller may be counted for itself, after those were forgotten who have not asked for long.
+    /// Whether another caller may have a limiter of its own, after idle ones have been forgotten.
     fn has_room(&self, now: C::Instant) -> bool {
         if self.callers.len() < self.max_callers {
             return true;
@@ -291,24 +291,24 @@ impl<C: Clock> RequestRate<C> {
     }
 }
 
-/// How many of something each may have at once; as many as it likes without a limit.
+/// A limit per key; unlimited if not configured.
 pub struct Shares<K: Eq + Hash> {
     limit: Option<NonZeroU32>,
     held: Arc<DashMap<K, u32>>,
 }
 
-/// One of somebody's, as long as it is kept.
+/// A permit for one.
 pub struct Share<K: Eq + Hash> {
     holder: K,
     held: Arc<DashMap<K, u32>>,
 }
 
-/// Somebody has as many as it may.
+/// The key has the maximum.
 #[derive(Debug)]
 pub struct Full;
 
 impl<K: Eq + Hash + Clone> Shares<K> {
-    /// So many each.
+    /// With this maximum per key.
     pub fn new(limit: Option<NonZeroU32>) -> Self {
         Self {
             limit,
@@ -316,7 +316,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         }
     }
 
-    /// One more of somebody's; `None` without a limit.
+    /// Takes one; `None` without a limit.
     pub fn take(&self, holder: K) -> Result<Option<Share<K>>, Full> {
         let Some(limit) = self.limit else {
             return Ok(None);
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(admitted(&rate, &address(1), 20), 10);
         clock.advance(Duration::from_secs(1));
         assert_eq!(admitted(&rate, &address(1), 20), 5);
-        // What somebody else does is another count.
+        // Other keys are counted separately.
         assert_eq!(admitted(&rate, &address(2), 20), 10);
         assert_eq!(admitted(&rate, &Caller::Tenant(tenant("a")), 20), 10);
     }

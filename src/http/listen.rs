@@ -1,5 +1,5 @@
-//! A listener and the service behind it: accepted connections are judged first ([`Connections`]), then speak TLS where
-//! they must, then HTTP/1.1. (`HttpServer` of `actix-web` lets a connection be seen only when its handshake is over.)
+//! The listener and its HTTP service: accepted connections are checked first ([`Connections`]), then use TLS if
+//! configured, then HTTP/1.1. (actix-web's `HttpServer` exposes a connection only after the handshake.)
 
 use std::fmt;
 use std::io;
@@ -25,43 +25,42 @@ use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connections::{Connections, Pipelined, Watched};
+use super::connections::{Connections, Pipelined, TrackedStream};
 use vivavoce_socket as socket;
 
-/// Connections that the kernel keeps until they are accepted.
+/// The backlog of the listening socket.
 const BACKLOG: i32 = 1024;
 
-/// How long a connection whose last answer is sent may take to end.
+/// How long closing a connection may take after its last response.
 const DISCONNECTING: Duration = Duration::from_secs(1);
 
 /// How to listen.
 pub struct Listen {
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// With which certificate, if any.
+    /// The TLS configuration, if any.
     pub tls: Option<ServerConfig>,
-    /// Threads.
+    /// The number of worker threads.
     pub workers: usize,
-    /// Connections at once; more wait in the kernel.
+    /// The maximum number of connections; more wait in the backlog.
     pub max_connections: usize,
-    /// Which of them may be.
+    /// Decides about connections.
     pub connections: Arc<Connections>,
-    /// Seconds that requests have when the server stops.
+    /// The time that requests have when the server stops, in seconds.
     pub shutdown_seconds: u64,
 }
 
-/// How a request has reached this server, in the data of its connection.
+/// How a request has reached this server; stored in its connection's data.
 #[derive(Debug, Clone, Copy)]
 pub struct Entrance {
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub secure: bool,
-    /// The address that is listened on.
+    /// The local address.
     pub address: SocketAddr,
 }
 
 impl Listen {
-    /// Listens, and serves what `app` makes. Gives the address with its port, and the server, which runs when it is
-    /// awaited.
+    /// Binds the address and creates the server. Returns the bound address and the server, which runs when awaited.
     pub fn serve<F, I, S, B>(self, app: F) -> io::Result<(SocketAddr, Server)>
     where
         F: Fn() -> I + Send + Clone + 'static,
@@ -81,8 +80,6 @@ impl Listen {
             address,
         };
         let per_worker = (self.max_connections / self.workers).max(1);
-        // How many there may be is decided before: handshakes of strangers must not queue up before those of others.
-        max_concurrent_tls_connect(per_worker);
         let builder = ServerBuilder::new()
             .disable_signals()
             .workers(self.workers)
@@ -92,23 +89,31 @@ impl Listen {
         let connections = self.connections;
         let builder = match self.tls {
             None => builder.listen("http", listener, move || {
-                let http = http(app(), entrance, &stopping, Pipelined::<Watched>::get_ref);
-                let plain = fn_service(|io: Watched| async move {
-                    let (peer, seat) = (io.peer(), Rc::clone(io.seat()));
-                    Ok((Pipelined::new(io, seat), Protocol::Http1, peer))
+                let http = http(
+                    app(),
+                    entrance,
+                    &stopping,
+                    Pipelined::<TrackedStream>::get_ref,
+                );
+                let plain = fn_service(|io: TrackedStream| async move {
+                    let (peer, state) = (io.peer(), Rc::clone(io.state()));
+                    Ok((Pipelined::new(io, state), Protocol::Http1, peer))
                 });
                 judged(plain.and_then(http.map_err(drop)), &connections)
             }),
             Some(mut tls) => {
+                // The number of connections is limited before this: handshakes of unauthenticated clients must not queue
+                // in front of others. The limit is the process's, so that a listener without TLS must not set it.
+                max_concurrent_tls_connect(per_worker);
                 tls.alpn_protocols = vec![b"http/1.1".to_vec()];
                 builder.listen("https", listener, move || {
                     let http = http(app(), entrance, &stopping, under_tls);
                     let secured = Acceptor::new(tls.clone())
                         .map_err(|_: TlsError<_, _>| ())
-                        .map(|io: TlsStream<Watched>| {
+                        .map(|io: TlsStream<TrackedStream>| {
                             let watched = io.get_ref().0;
-                            let (peer, seat) = (watched.peer(), Rc::clone(watched.seat()));
-                            (Pipelined::new(io, seat), Protocol::Http1, peer)
+                            let (peer, state) = (watched.peer(), Rc::clone(watched.state()));
+                            (Pipelined::new(io, state), Protocol::Http1, peer)
                         });
                     judged(secured.and_then(http.map_err(drop)), &connections)
                 })
@@ -118,16 +123,16 @@ impl Listen {
     }
 }
 
-fn under_tls(io: &Pipelined<TlsStream<Watched>>) -> &Watched {
+fn under_tls(io: &Pipelined<TlsStream<TrackedStream>>) -> &TrackedStream {
     io.get_ref().get_ref().0
 }
 
-/// The service of HTTP over connections of some kind.
+/// The HTTP service over a stream type.
 fn http<T, I, S, B>(
     app: I,
     entrance: Entrance,
     stopping: &GracefulShutdownSignal,
-    under: fn(&T) -> &Watched,
+    under: fn(&T) -> &TrackedStream,
 ) -> impl ServiceFactory<
     (T, Protocol, Option<SocketAddr>),
     Config = (),
@@ -156,33 +161,33 @@ where
             async move { stopping.notified().await }
         })
         .client_disconnect_timeout(DISCONNECTING)
-        // A caller who has hung up wants no answer: what is done for it alone is dropped.
+        // If the client has disconnected, its request is dropped.
         .h1_allow_half_closed(false)
         .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
         .local_addr(entrance.address)
         .on_connect_ext(move |io: &T, data: &mut Extensions| {
             let io = under(io);
-            data.insert(Rc::clone(io.seat()));
+            data.insert(Rc::clone(io.state()));
             data.insert(entrance);
             socket::prepare(io.tcp(), entrance.secure, data);
         })
         .finish(map_config(app, |()| AppConfig::default()))
 }
 
-/// The same service for connections that are judged before it, and while it has them.
+/// The same service, for connections that are checked before it and watched meanwhile.
 fn judged<S>(
     service: S,
     connections: &Arc<Connections>,
 ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = (), InitError = ()> + use<S>
 where
-    S: ServiceFactory<Watched, Config = (), Response = (), Error = (), InitError = ()>,
-    <S::Service as Service<Watched>>::Future: 'static,
+    S: ServiceFactory<TrackedStream, Config = (), Response = (), Error = (), InitError = ()>,
+    <S::Service as Service<TrackedStream>>::Future: 'static,
 {
     let connections = Arc::clone(connections);
     apply_fn_factory(service, move |io: TcpStream, service: &S::Service| {
         let carried = connections.admit(io).map(|io| {
-            let seat = Rc::clone(io.seat());
-            seat.watch(service.call(io))
+            let state = Rc::clone(io.state());
+            state.watch(service.call(io))
         });
         async move {
             match carried {

@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the server counts about itself, among the other doors or at an address of its own.
+//! `GET /metrics`, on the main listener or at an address of its own.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use crate::auth::Entered;
 use vivavoce_config::Settings;
 use vivavoce_telemetry::metrics;
 
-/// Where it is.
+/// The path.
 pub const PATH: &str = "/metrics";
 
-/// Connections at once at an address of its own: some collectors, and somebody who looks.
+/// Connections at the separate address: some collectors, and a person.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Answers with all metrics as OpenMetrics text. They are totals of everybody, and by their differences tell a tenant what
-/// the others do: they are for those who run the server.
+/// Returns all metrics as OpenMetrics text. They are totals over all tenants, and changes in them reveal to a tenant
+/// what others do, so they are reserved for callers without a tenant.
 pub async fn show(Entered(access): Entered) -> Result<HttpResponse, ApiError> {
     if access.tenant().is_some() {
         let message = "the metrics are totals of all tenants; they are shown to callers without a tenant, and to all at metrics.address";
@@ -39,8 +39,8 @@ async fn page() -> Result<HttpResponse, ApiError> {
         .body(page))
 }
 
-/// Listens at an address that shows the metrics to whoever reaches it, and nothing else. Gives the address with its port,
-/// and the server, which runs when it is awaited.
+/// Listens at an address that serves only the metrics, without authentication. Returns the bound address and the
+/// server, which runs when awaited.
 pub fn serve_alone(address: SocketAddr, settings: &Settings) -> io::Result<(SocketAddr, Server)> {
     let hosts = web::Data::new(AllowedHosts::new(settings, address.ip(), true));
     let listen = Listen {

@@ -1,5 +1,5 @@
-//! Who is at the other end of a request: the address of its connection or, where that is a proxy of ours, the address
-//! that the proxy has written down. What anybody else writes down is not believed.
+//! The client's address: that of the connection or, if that is a trusted proxy, the address in the proxy's forwarding
+//! header. Headers from anybody else are not trusted.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The proxies whose word is believed.
+/// The trusted proxies.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Vec<IpNet>);
 
@@ -19,20 +19,20 @@ impl TrustedProxies {
         Self(networks)
     }
 
-    /// The address that a request comes from; `None` where the connection has none.
+    /// The address that a request comes from; `None` if the connection has none.
     pub fn caller(&self, request: &HttpRequest) -> Option<IpAddr> {
         let peer = request.peer_addr()?.ip().to_canonical();
         Some(self.behind(peer, request.headers()))
     }
 
-    /// The last hop that is none of our proxies. Each proxy appends whom it heard from, so that whatever a caller wrote
-    /// itself stands before that.
+    /// The last hop that is not a trusted proxy. Each proxy appends the address it received the request from, so
+    /// whatever the client wrote itself comes first.
     pub(super) fn behind(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !self.trust(peer) {
             return peer;
         }
         let (forwarded, plain) = (forwarded(headers), x_forwarded_for(headers));
-        // A proxy writes one of the two and lets the other through: where they differ, one is the caller's own.
+        // A proxy writes one of the two headers and passes the other on: if they differ, one is the client's own.
         let hops = match (forwarded.is_empty(), plain.is_empty()) {
             (false, false) if forwarded != plain => return peer,
             (true, _) => plain,
@@ -43,21 +43,21 @@ impl TrustedProxies {
             match hop {
                 Some(address) if self.trust(address) => last = address,
                 Some(address) => return address,
-                // Somebody without an address is known by the proxy that heard it.
+                // A client without an address is represented by the proxy in front of it.
                 None => break,
             }
         }
         last
     }
 
-    /// Whether this is one of them.
+    /// Whether this address is a trusted proxy.
     pub fn trust(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 }
 
-/// The hops of `Forwarded` (RFC 7239), the nearest last; `None` for those without an address. Elements are cut at every
-/// comma: one in quotes can only be the caller's, and stands before what our proxies wrote.
+/// The hops of `Forwarded` (RFC 7239), the nearest last; `None` for those without an address. Elements are split at
+/// every comma: a quoted comma can only be the client's, and comes before what our proxies wrote.
 fn forwarded(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     elements(headers, &header::FORWARDED)
         .map(|element| {
@@ -81,7 +81,7 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item
         .map(str::trim)
 }
 
-/// An address, also with a port, also in brackets.
+/// An address, with an optional port and optional brackets.
 fn address(node: &str) -> Option<IpAddr> {
     let bracketed = || node.strip_prefix('[')?.split_once(']')?.0.parse().ok();
     let with_port = || node.rsplit_once(':')?.0.parse().ok();

@@ -1,5 +1,5 @@
-//! `/recording/{stream_id}`, its transcript, and `/recordings`: what was said, as it is kept. Whoever may not see a recording is told what
-//! they would be told if there were none.
+//! `/recording/{stream_id}`, its transcript, and `/recordings`. Callers who may not see a recording get the same answer
+//! as if it did not exist.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use super::error::{ApiError, Code};
 use super::state::AppState;
 use crate::auth::Entered;
 use vivavoce_auth::{Access, Whose};
-use vivavoce_recordings::catalogue::{Found, Kept, Page, Shows};
+use vivavoce_recordings::catalogue::{Found, Page, Shows, StoredRecording};
 use vivavoce_recordings::{Metadata, Recordings};
 use vivavoce_seams::{ByteStream, StoreError};
 
-/// When to ask again for a recording that is not finished.
+/// `Retry-After` for a recording that is not finished.
 const NOT_YET: Duration = Duration::from_secs(5);
-/// When to ask again where the store is away and does not say.
+/// `Retry-After` if the store is unavailable and gives none.
 const AWAY: Duration = Duration::from_secs(10);
-/// Recordings of one page.
+/// The maximum number of recordings per page.
 const LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
 
-/// Answer of `DELETE /recording/{stream_id}`.
+/// Response of `DELETE /recording/{stream_id}`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Deleted {
     #[schemars(extend("const" = "deleted"))]
@@ -46,14 +46,14 @@ pub struct Wanted {
     after: Option<String>,
 }
 
-/// Query of what has a `stream_id`, which several tenants may use.
+/// Query of recordings by name, which several tenants may use.
 #[derive(Debug, Deserialize)]
 pub struct Of {
     tenant: Option<String>,
 }
 
 impl Of {
-    /// Whose is wanted, where that is said.
+    /// The owner, if one is given.
     pub fn whose(&self) -> Result<Option<Whose>, ApiError> {
         let problem = "tenant: must be a tenant's id, or empty for what belongs to none";
         let whose = self.tenant.as_deref().map(|tenant| {
@@ -63,7 +63,7 @@ impl Of {
     }
 }
 
-/// Gives a recording, or a part of it.
+/// Returns a recording, or a range of its bytes.
 pub async fn download(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -81,7 +81,7 @@ pub async fn download(
     )
     .await?;
     let metadata = &kept.metadata;
-    // The content is what it is for ever: its hash is its tag.
+    // The content never changes, so its hash is its entity tag.
     let tag = EntityTag::new_strong(metadata.sha256.clone());
     if let Some(response) = precondition(&request, &tag) {
         return Ok(response);
@@ -118,12 +118,12 @@ pub async fn download(
     }
     let length = part.end - part.start;
     let sound = recordings.sound(&kept, Some(part)).await;
-    // What was there a moment ago may have been deleted.
+    // It may have been deleted a moment ago.
     let sound = sound.map_err(|error| failed(&error))?;
     Ok(response.body(sized(length, sound)))
 }
 
-/// Gives what was said in a recording, as it is kept: one JSON object a line.
+/// Returns a transcript: one JSON object per line.
 pub async fn transcript(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -149,7 +149,7 @@ pub async fn transcript(
     Ok(response.body(sized(size, lines)))
 }
 
-/// A body of so many bytes. An answer has begun when its store fails: it then breaks off.
+/// A body of known length. If the store fails midway, the response is cut off.
 fn sized(length: u64, pieces: ByteStream) -> impl MessageBody {
     let pieces = pieces.map(|piece| {
         piece.map_err(|error| {
@@ -184,7 +184,7 @@ pub async fn delete(
     }))
 }
 
-/// Lists recordings: those of tenants first, each in the order of their names.
+/// Lists recordings: those of tenants first, each ordered by name.
 pub async fn list(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -213,12 +213,12 @@ async fn find(
     of: &Of,
     access: &Access,
     shows: Shows,
-) -> Result<Kept, ApiError> {
+) -> Result<StoredRecording, ApiError> {
     let whose = of.whose()?;
     let found = recordings.find(stream_id, whose.as_ref(), access, shows);
     match found.await {
         Ok(Found::Stored(kept)) => Ok(kept),
-        Ok(Found::Several) => Err(several()),
+        Ok(Found::Ambiguous) => Err(several()),
         Ok(Found::NotYet) => {
             let message = "stream_id: this recording is not finished yet";
             Err(ApiError::new(Code::RecordingNotFound, message).retry_after(NOT_YET))
@@ -228,7 +228,7 @@ async fn find(
     }
 }
 
-/// What a client asks for that has an older copy, or wants none.
+/// Conditional requests: the entity tags that the client has.
 fn precondition(request: &HttpRequest, tag: &EntityTag) -> Option<HttpResponse> {
     let strong = |known: &EntityTag| known.strong_eq(tag);
     let matches = match request.get_header::<IfMatch>() {
@@ -254,7 +254,7 @@ fn precondition(request: &HttpRequest, tag: &EntityTag) -> Option<HttpResponse> 
     })
 }
 
-/// How much of a recording is asked for.
+/// The part of a recording that is requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     All,
@@ -262,7 +262,7 @@ pub(super) enum Asked {
     Nothing,
 }
 
-/// One range of bytes is given; several, or what is none, are answered with all of it (RFC 9110, section 14.2).
+/// A single range is honoured; several ranges, or an invalid one, get the whole content (RFC 9110, section 14.2).
 fn range(request: &HttpRequest, tag: &EntityTag, size: u64) -> Asked {
     let Some(text) = request.headers().get(header::RANGE) else {
         return Asked::All;
@@ -289,7 +289,7 @@ pub(super) fn part(text: &str, size: u64) -> Asked {
     else {
         return Asked::All;
     };
-    // A number that does not fit lies behind any end.
+    // A number that overflows is beyond any end.
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         digits.then(|| text.parse().unwrap_or(u64::MAX))
@@ -317,7 +317,7 @@ fn unsatisfiable(size: u64) -> HttpResponse {
         .finish()
 }
 
-/// Exactly the specified checks: any other name may be that of a recording, or of none.
+/// Exactly the checks of the specification: any other name may be that of a recording, or of none.
 fn check(stream_id: &str) -> Result<(), ApiError> {
     if stream_id.is_empty() || stream_id.contains("..") || stream_id.contains('/') {
         return Err(ApiError::new(
@@ -335,7 +335,7 @@ fn not_found() -> ApiError {
     )
 }
 
-/// Whoever sees the things of all tenants has to say whose is meant.
+/// Callers who see all tenants must say whose recording they mean.
 pub(super) fn several() -> ApiError {
     ApiError::new(
         Code::AmbiguousStreamId,

@@ -1,5 +1,9 @@
-//! What is told of every request: its id, in the answer and in every log line that it causes; its line in the access
-//! log; its count. Of its path only the pattern is told, of its query and its headers nothing.
+//! Observation of requests: the request id, in the response and in all log lines; the access log; metrics. Only the
+//! route's pattern is recorded, never the path, query or headers. Metrics count every request; the log has a line for
+//! each of a known caller, and for strangers' as many as do not fill a disk.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use actix_web::body::BoxBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -7,30 +11,40 @@ use actix_web::error::InternalError;
 use actix_web::http::Method;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
-use actix_web::{HttpMessage, HttpRequest};
+use actix_web::{HttpMessage, HttpRequest, web};
 use opentelemetry::propagation::Extractor;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::limits::{PROBES, path};
+use super::state::AppState;
+use vivavoce_quotas::Party;
 use vivavoce_telemetry::metrics::{self, Answered};
 use vivavoce_telemetry::traces;
 
-/// The request's id, in and out.
+/// The header of the request id, in requests and responses.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The trace that the request belongs to.
+/// The header of the trace that the request belongs to.
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
-/// The longest id that is taken over.
+/// The maximum length of an id accepted from the client.
 const MAX_ID_BYTES: usize = 128;
-/// In place of the pattern, where no route has the path.
+/// Replaces the pattern if no route matches.
 const NO_ROUTE: &str = "none";
+/// Lines of the access log about strangers each second, and in a burst.
+const STRANGERS_LINES_PER_SECOND: f64 = 10.0;
+const STRANGERS_BURST: f64 = 100.0;
+/// How often the log says how many lines it does not have.
+const TOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The id of a request, for what goes on after it.
+/// Of this process.
+static STRANGERS: Mutex<StrangersLines> = Mutex::new(StrangersLines::new());
+
+/// The id of a request, for work that continues after it.
 #[derive(Debug, Clone)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// That of a request; empty where nobody observes it.
+    /// The id of a request; empty if the middleware is not active.
     pub fn of(request: &HttpRequest) -> String {
         let extensions = request.extensions();
         let id = extensions.get().map(|Self(id)| id.to_str());
@@ -38,11 +52,11 @@ impl RequestId {
     }
 }
 
-/// The headers of a request, as they say which trace it belongs to.
+/// The request's headers, for the trace context.
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
-    /// Of several, none: nobody could say which one is meant.
+    /// `None` if there are several, because it would be ambiguous.
     fn get(&self, key: &str) -> Option<&str> {
         let mut values = self.0.get_all(key);
         let value = values.next()?.to_str().ok()?;
@@ -52,6 +66,68 @@ impl Extractor for Headers<'_> {
     fn keys(&self) -> Vec<&str> {
         self.0.keys().map(HeaderName::as_str).collect()
     }
+}
+
+/// Which requests of strangers have a line in the access log: a token bucket.
+#[derive(Debug)]
+struct StrangersLines {
+    left: f64,
+    since: Option<Instant>,
+    /// Requests without a line that the log does not mention yet, and when the first of them was.
+    missing: u64,
+    first_missing: Option<Instant>,
+}
+
+impl StrangersLines {
+    const fn new() -> Self {
+        Self {
+            left: STRANGERS_BURST,
+            since: None,
+            missing: 0,
+            first_missing: None,
+        }
+    }
+
+    /// Whether another request has a line; otherwise it is counted.
+    fn take(&mut self, now: Instant) -> bool {
+        if let Some(since) = self.since {
+            let passed = now.saturating_duration_since(since).as_secs_f64();
+            let back = passed * STRANGERS_LINES_PER_SECOND;
+            self.left = (self.left + back).min(STRANGERS_BURST);
+        }
+        self.since = Some(now);
+        let fits = self.left >= 1.0;
+        if fits {
+            self.left -= 1.0;
+        } else {
+            self.missing += 1;
+            self.first_missing.get_or_insert(now);
+        }
+        fits
+    }
+
+    /// How many requests the log is to say have no line, if it is time to.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        let first = self.first_missing?;
+        if now.saturating_duration_since(first) < TOLD_INTERVAL {
+            return None;
+        }
+        self.first_missing = None;
+        Some(std::mem::take(&mut self.missing))
+    }
+}
+
+/// Whether a request has a line in the access log.
+fn is_logged(is_stranger: bool, now: Instant) -> bool {
+    let mut lines = STRANGERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let logged = !is_stranger || lines.take(now);
+    // Told by whichever request comes next: after a flood that is a probe's.
+    let missing = lines.due(now);
+    drop(lines);
+    if let Some(requests) = missing {
+        tracing::info!(parent: None, requests, "requests of unknown callers have no line here");
+    }
+    logged
 }
 
 /// The outermost middleware.
@@ -64,25 +140,35 @@ pub async fn observe(
     let method = name(request.method());
     let probe =
         matches!(path(request.request()), "/metrics") || PROBES.contains(&path(request.request()));
-    // At the highest level, so that whatever is logged carries it.
+    // At error level, so that the span is attached to every log line.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
     if request.headers().contains_key(TRACE_PARENT) {
         traces::continue_trace(&span, &Headers(request.headers()));
     }
     request.extensions_mut().insert(RequestId(id.clone()));
+    let state = request.app_data::<web::Data<AppState>>();
+    let authenticates = state.is_some_and(|state| state.auth.is_some());
     async move {
         let answer = next.call(request).await;
-        // The route is known now; before, it would have to be looked for.
-        let (status, route) = match &answer {
-            Ok(response) => (response.status(), response.request().match_pattern()),
-            Err(error) => (error.as_response_error().status_code(), None),
+        // Only now the matched route is known.
+        let (status, route, is_known) = match &answer {
+            Ok(response) => {
+                let request = response.request();
+                let is_known = request.extensions().get::<Party>().is_some();
+                (response.status(), request.match_pattern(), is_known)
+            }
+            Err(error) => (error.as_response_error().status_code(), None, false),
         };
+        // Where nobody authenticates, whoever is not refused is the operator.
+        let is_refused = status.is_client_error() || status.is_server_error();
+        let is_stranger = !is_known && (authenticates || is_refused);
         let (status, duration) = (status.as_u16(), begun.elapsed());
         let route = route.unwrap_or_else(|| NO_ROUTE.to_owned());
         let duration_ms = duration.as_micros() as f64 / 1e3;
+        let logged = is_logged(is_stranger && !probe, Instant::now());
         if probe {
             tracing::debug!(method, route, status, duration_ms, "answered");
-        } else {
+        } else if logged {
             tracing::info!(method, route, status, duration_ms, "answered");
         }
         traces::answered(&Span::current(), method, &route, status);
@@ -100,7 +186,7 @@ pub async fn observe(
     .await
 }
 
-/// The answer with other headers, also where it is an error that nobody has made a response of yet.
+/// Adds headers to a response, also to an error that has not been converted to one yet.
 pub fn with_headers(
     answer: Result<ServiceResponse, actix_web::Error>,
     change: impl FnOnce(&mut HeaderMap),
@@ -118,7 +204,7 @@ pub fn with_headers(
     }
 }
 
-/// The caller's id where it has a good one, else a new one.
+/// The client's id if it is valid, otherwise a new one.
 fn id(headers: &HeaderMap) -> HeaderValue {
     let good = |id: &&HeaderValue| {
         (1..=MAX_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -133,7 +219,7 @@ fn id(headers: &HeaderMap) -> HeaderValue {
         })
 }
 
-/// The method's name, where it is one that somebody may use here: anybody can invent others.
+/// The method's name, if it is one that exists here: clients can invent others.
 fn name(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let known = KNOWN.iter().find(|known| method.as_str() == **known);
@@ -162,6 +248,31 @@ mod tests {
             assert_eq!(new.len(), 32, "{bad:?} became {new}");
         }
         assert_ne!(id_of(""), id_of(""));
+    }
+
+    #[test]
+    fn a_flood_of_strangers_has_some_lines_and_is_summed_up_in_one() {
+        let mut lines = StrangersLines::new();
+        let begun = Instant::now();
+        // 1,000 requests a second for 10 s.
+        let mut logged = 0;
+        let mut told = Vec::new();
+        for index in 0..10_000 {
+            let now = begun + Duration::from_millis(index);
+            logged += u64::from(lines.take(now));
+            told.extend(lines.due(now));
+        }
+        assert!((190..=201).contains(&logged), "{logged}");
+        assert!(told.is_empty(), "{told:?}");
+        // The next request says how many are missing, once.
+        let later = begun + Duration::from_secs(20);
+        assert_eq!(lines.due(later), Some(10_000 - logged));
+        assert_eq!(lines.due(later), None);
+        // A few a second have a line each, always.
+        for index in 1..1_000 {
+            let now = later + Duration::from_millis(index * 100);
+            assert!(lines.take(now) && lines.due(now).is_none());
+        }
     }
 
     #[test]

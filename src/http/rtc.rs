@@ -1,5 +1,5 @@
-//! `/rtc/…`: tokens, rooms and participants. What a request must hold is checked here; the rest is the
-//! [`vivavoce_actors::registry::rooms::RoomRegistry`]'s matter.
+//! `/rtc/…`: tokens, rooms and participants. Requests are validated here; everything else is up to
+//! [`vivavoce_actors::registry::rooms::RoomRegistry`].
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ pub struct TokenRequest {
     /// The room.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
-    /// What people read.
+    /// The display name.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_name: Option<String>,
-    /// Who, as the room knows them.
+    /// The participant's identity.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
 }
@@ -42,7 +42,7 @@ pub struct RemoveRequest {
     /// The room.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
-    /// Who, as the room knows them.
+    /// The participant's identity.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
 }
@@ -53,31 +53,31 @@ pub struct MuteRequest {
     /// The room.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
-    /// Who, as the room knows them.
+    /// The participant's identity.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
-    /// Which of their tracks.
+    /// The track's id.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     track_sid: Option<String>,
-    /// Whether it is to be silent.
+    /// Whether to mute or unmute.
     #[schemars(required)]
     muted: Option<bool>,
 }
 
-/// Answer of `POST /rtc/token`.
+/// Response of `POST /rtc/token`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TokenAnswer {
-    /// Opens this room only.
+    /// A token for this room only.
     token: String,
-    /// As asked.
+    /// The room, as requested.
     room_name: String,
-    /// As asked.
+    /// The identity, as requested.
     participant_identity: String,
-    /// Where to connect.
+    /// The URL to connect to.
     rtc_url: String,
 }
 
-/// Answer of `GET /rtc/rooms`.
+/// Response of `GET /rtc/rooms`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RoomList {
     rooms: Vec<RoomSummary>,
@@ -86,36 +86,36 @@ pub struct RoomList {
 /// A room in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RoomSummary {
-    /// As it was created.
+    /// The room's name.
     name: String,
-    /// Who is in it now.
+    /// The current number of participants.
     num_participants: u32,
-    /// Unix time in seconds.
+    /// Creation time, Unix time in seconds.
     creation_time: i64,
 }
 
-/// Answer of `GET /rtc/rooms/{room_name}`.
+/// Response of `GET /rtc/rooms/{room_name}`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RoomDetails {
-    /// Of this session of the room.
+    /// The id of this instance of the room.
     sid: String,
-    /// As it was created.
+    /// The room's name.
     name: String,
-    /// Who is in it now.
+    /// The current number of participants.
     num_participants: u32,
-    /// 0 means no limit.
+    /// The maximum number of participants; 0 means no limit.
     max_participants: u32,
-    /// Unix time in seconds.
+    /// Creation time, Unix time in seconds.
     creation_time: i64,
     /// JSON text of whoever created it; `auth_id` in it is the owner.
     metadata: String,
     /// Whether it is being recorded.
     active_recording: bool,
-    /// Who is in it.
+    /// The participants.
     participants: Vec<Participant>,
 }
 
-/// Somebody in a room.
+/// A participant of a room.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Participant {
     sid: String,
@@ -125,7 +125,7 @@ pub struct Participant {
     state: &'static str,
     #[schemars(extend("enum" = ["STANDARD", "INGRESS", "EGRESS", "SIP", "AGENT"]))]
     kind: &'static str,
-    /// Unix time in seconds.
+    /// Time of joining, Unix time in seconds.
     joined_at: i64,
     metadata: String,
     attributes: BTreeMap<String, String>,
@@ -139,14 +139,14 @@ pub struct Track {
     sid: String,
     #[schemars(extend("enum" = ["AUDIO", "VIDEO", "DATA"]))]
     kind: &'static str,
-    /// As LiveKit names it: `MICROPHONE`, `CAMERA`, `SCREEN_SHARE`, `SCREEN_SHARE_AUDIO` or `UNKNOWN`.
+    /// LiveKit's name of the source: `MICROPHONE`, `CAMERA`, `SCREEN_SHARE`, `SCREEN_SHARE_AUDIO` or `UNKNOWN`.
     source: &'static str,
     name: String,
     muted: bool,
     mime_type: String,
 }
 
-/// Answer of `DELETE /rtc/participant`.
+/// Response of `DELETE /rtc/participant`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Removed {
     #[schemars(extend("const" = "removed"))]
@@ -155,7 +155,7 @@ pub struct Removed {
     participant_identity: String,
 }
 
-/// Answer of `POST /rtc/participant/mute`.
+/// Response of `POST /rtc/participant/mute`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct MuteAnswer {
     room_name: String,
@@ -191,7 +191,7 @@ impl RoomDetails {
 
 impl From<ParticipantInfo> for Participant {
     fn from(info: ParticipantInfo) -> Self {
-        // Kinds that came later are shown as what they are to us: somebody.
+        // Kinds added later are shown as standard participants.
         let kind = match info.kind() {
             kind @ (Kind::Ingress | Kind::Egress | Kind::Sip | Kind::Agent) => kind,
             _ => Kind::Standard,
@@ -233,7 +233,7 @@ impl From<TrackInfo> for Track {
     }
 }
 
-/// Makes a token for one room.
+/// Creates a token for one room.
 pub async fn token(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -257,7 +257,7 @@ pub async fn token(
     }))
 }
 
-/// Where whoever sent this request reaches this server's own rooms: where it has just reached this server.
+/// The URL of this server's own rooms: where the request has just reached this server.
 pub(super) fn own_url(request: &HttpRequest) -> String {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
@@ -278,7 +278,7 @@ pub async fn rooms(
     Entered(access): Entered,
     state: web::Data<AppState>,
 ) -> Result<web::Json<RoomList>, ApiError> {
-    // A list costs as much as there are rooms, and other requests wait behind it.
+    // The cost of a list grows with the number of rooms, so callers take turns.
     let turn = state.room_lists.acquire(&access.party()).await;
     let list = state.rooms.send(ListRooms { access }).await;
     drop(turn);
@@ -346,7 +346,7 @@ pub async fn mute(
     }))
 }
 
-/// Takes events of the room provider. Who has signed is asked before a byte of the body is read.
+/// Receives webhooks of the room provider. The signature's token is checked before the body is read.
 pub async fn webhook(
     state: web::Data<AppState>,
     http: HttpRequest,

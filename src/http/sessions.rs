@@ -1,4 +1,4 @@
-//! `GET /sessions` and `DELETE /sessions/{stream_id}`: the live sessions, and the telephone calls.
+//! `GET /sessions` and `DELETE /sessions/{stream_id}`: live sessions and telephone calls.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use vivavoce_actors::registry::calls::{CallInfo, ListCalls};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;
 
-/// How long the end of a session may take; longer than its last words.
+/// How long ending a session may take; longer than it takes to play out its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Answer of `GET /sessions`.
+/// Response of `GET /sessions`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SessionList {
     sessions: Vec<SessionInfo>,
-    /// Telephone calls, also those that have ended in the last minute.
+    /// Telephone calls, including those that ended in the last minute.
     calls: Vec<CallInfo>,
 }
 
-/// Answer of `DELETE /sessions/{stream_id}`.
+/// Response of `DELETE /sessions/{stream_id}`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Ended {
     #[schemars(extend("const" = "ended"))]
@@ -33,7 +33,7 @@ pub struct Ended {
     stream_id: StreamId,
 }
 
-/// Lists the sessions that are configured, and the calls.
+/// Lists configured sessions, and calls.
 pub async fn list(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -47,7 +47,7 @@ pub async fn list(
     Ok(web::Json(SessionList { sessions, calls }))
 }
 
-/// Ends a session, and answers when it has gone.
+/// Ends a session, and responds when it has ended.
 pub async fn end(
     Entered(access): Entered,
     state: web::Data<AppState>,

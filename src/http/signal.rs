@@ -1,8 +1,8 @@
-//! `/rtc` and `/rtc/v1`: the doors of embedded rooms, where LiveKit clients connect with LiveKit tokens, and `…/validate`
-//! where they ask why a door stayed shut. What their messages mean is [`vivavoce_rooms`]'s matter.
+//! `/rtc` and `/rtc/v1`: the signalling endpoints of embedded rooms, where LiveKit clients connect with LiveKit tokens,
+//! and `…/validate`, where they ask why connecting failed. The messages are handled in [`vivavoce_rooms`].
 //!
-//! Pages of any origin may use them: the token says who may come in, as it does at LiveKit. That the answers can be read
-//! by any page matters above all for refusals, which a browser would otherwise report as an unreachable server.
+//! Pages of any origin may use them: access depends on the token, as with LiveKit. Allowing any origin to read
+//! responses matters above all for refusals, which a browser would otherwise report as an unreachable server.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use super::state::AppState;
 use super::{auth, limits};
 use vivavoce_rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
 
-/// The largest message of a client.
+/// The maximum size of a client's message.
 pub const MAX_MESSAGE_BYTES: usize = vivavoce_rooms::limits::SIGNAL_BYTES;
-/// A client that was sent so much shows that it reads, by the answer to a ping, before it is sent as much again: what it
-/// has not read waits where it is counted.
+/// After this many bytes a client must prove that it reads, by answering a ping, before it is sent as much again; what
+/// it has not read waits where it is counted.
 const WINDOW_BYTES: usize = 128 << 10;
-/// What those pings say; others say nothing.
+/// The payload of those pings; other pings have none.
 const READ_SO_FAR: &[u8] = b"read";
-/// How often a socket is pinged.
+/// The ping interval.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a client may send nothing at all; it sends a message every five seconds, and answers pings.
+/// How long a client may be silent; it sends a message every five seconds, and answers pings.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client that does not read may hold up what it is sent.
+/// How long a client that does not read may block sending.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `GET /rtc/v1`: one peer connection.
+/// `GET /rtc/v1`: a single peer connection.
 pub async fn one_connection(
     state: web::Data<AppState>,
     request: HttpRequest,
@@ -38,7 +38,7 @@ pub async fn one_connection(
     join(Route::OneConnection, &state, &request, payload).await
 }
 
-/// `GET /rtc`: a peer connection each way.
+/// `GET /rtc`: one peer connection per direction.
 pub async fn two_connections(
     state: web::Data<AppState>,
     request: HttpRequest,
@@ -57,7 +57,7 @@ pub async fn validate_two(state: web::Data<AppState>, request: HttpRequest) -> H
     validate(Route::TwoConnections, &state, &request).await
 }
 
-/// Lets browsers ask whether they may send what these paths take.
+/// Answers CORS preflights.
 pub async fn preflight() -> HttpResponse {
     HttpResponse::NoContent()
         .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"))
@@ -96,7 +96,7 @@ async fn admission<'a>(
         rooms.keys(),
         Now::read().unix_s(),
     )?;
-    // While a token is needed for one, whoever has a token of a room got it from those who run the server, or as a tenant.
+    // While a token is required to get a room token, its holder got it from the operator or as a tenant.
     let stranger = auth::stranger(request).filter(|_| state.auth.is_none());
     let admission = Admission {
         party: admission.claims.principal().party(stranger),
@@ -119,7 +119,7 @@ async fn join(
         Ok(admitted) => admitted,
         Err(refusal) => return refused(&refusal),
     };
-    // Only whoever joins: those who ask whether they might are as many as they like.
+    // Only joining is limited, not asking whether one might.
     let principal = admission.claims.principal();
     let party = principal.party(None);
     if let Err(full) = limits::authenticated(request, party.tenant()) {
@@ -144,7 +144,7 @@ async fn join(
     response
 }
 
-/// Carries messages both ways until either side has enough.
+/// Relays messages both ways until either side closes.
 async fn carry(
     mut session: actix_ws::Session,
     mut messages: actix_ws::AggregatedMessageStream,
@@ -157,7 +157,7 @@ async fn carry(
     let mut ping = interval(PING_INTERVAL);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
-    // What was sent since the newest ping of the window, and when that was sent if it was not answered yet.
+    // The bytes sent since the last flow-control ping, and when it was sent if it has not been answered yet.
     let (mut unmarked_bytes, mut marked): (usize, Option<Instant>) = (0, None);
     let reason = loop {
         tokio::select! {
@@ -209,7 +209,7 @@ async fn carry(
         }
     };
     if let Some(code) = reason {
-        // Whoever does not read this has gone.
+        // Fails if the client has disconnected.
         let _ = timeout(WRITE_PATIENCE, session.close(Some(CloseReason::from(code)))).await;
     }
 }

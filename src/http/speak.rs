@@ -1,4 +1,4 @@
-//! `POST /speak`: text in, sound out, in one request.
+//! `POST /speak`: text in, audio out, in one request.
 
 use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::header::{self, HeaderName};
@@ -23,16 +23,17 @@ const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
 const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
 
-/// What a connection is given at once of a long answer: it copies it, and how fast its client reads is seen by it.
+/// The chunk size of long responses: the connection copies a chunk, and the client's reading rate is measured per
+/// chunk.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Body of `POST /speak`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct SpeakRequest {
-    /// What is said, at most 32 KiB.
+    /// The text, at most 32 KiB.
     #[schemars(required, length(min = 1, max = MAX_TEXT_BYTES), regex(pattern = r"\S"))]
     text: Option<String>,
-    /// How.
+    /// How to synthesise it.
     #[schemars(with = "TtsConfig")]
     tts_config: Option<TtsConfig>,
 }
@@ -44,7 +45,7 @@ pub struct Query {
     stream: bool,
 }
 
-/// Answers with the sound of a text.
+/// Returns the audio of a text.
 pub async fn speak(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -82,7 +83,7 @@ pub async fn speak(
     };
     let length = chunks.iter().map(Bytes::len).sum::<usize>() as u64;
     let pieces = stream::iter(chunks.into_iter().flat_map(pieces));
-    // Its memory is counted until all of it was taken, or the connection has gone.
+    // The memory stays counted until the body has been sent, or the connection is closed.
     let pieces = pieces.map(move |piece| {
         let _held = &speech;
         Ok::<_, ApiError>(piece)
@@ -90,7 +91,7 @@ pub async fn speak(
     Ok(response.body(SizedStream::new(length, pieces)))
 }
 
-/// Sound in pieces that a connection takes one by one.
+/// Splits audio into chunks that a connection takes one by one.
 fn pieces(mut sound: Bytes) -> impl Iterator<Item = Bytes> {
     std::iter::from_fn(move || {
         let piece = sound.split_to(sound.len().min(PIECE_BYTES));
@@ -116,16 +117,17 @@ fn check_text(text: Option<String>) -> Result<String, ApiError> {
     }
 }
 
-/// What an answer is made of.
+/// The content of a response.
 enum Sound {
-    /// All of it, and what counts its memory.
+    /// All of the audio, with the guard that counts its memory.
     Whole(Vec<Bytes>, Speech),
-    /// The first of it, and the rest.
+    /// The first chunk, and the rest.
     Coming(Option<Bytes>, Speech),
 }
 
-/// Lets the provider say it, and its fallbacks in turn where it fails: as long as nothing was sent, nobody notices. Of
-/// sound that is sent as it comes the first is waited for, so that a provider that fails at once gets its status.
+/// Synthesises with the provider and then with its fallbacks, until one succeeds: as long as nothing has been sent, a
+/// failure can be hidden. When streaming, the first chunk is awaited, so that an immediate failure gets the right
+/// status.
 async fn say(
     state: &AppState,
     config: &SpeechConfig,
@@ -158,7 +160,8 @@ async fn say(
     Err(ApiError::new(Code::Internal, "there was nobody to ask"))
 }
 
-/// A failure after the first sound can only cut the connection, which a chunked body shows to the client as incomplete.
+/// After the first chunk a failure can only abort the connection, which a chunked body shows to the client as
+/// incomplete.
 fn stream_as_it_comes(
     mut response: actix_web::HttpResponseBuilder,
     first: Option<Bytes>,
@@ -183,7 +186,7 @@ fn stream_as_it_comes(
     response.body(BodyStream::new(rest))
 }
 
-/// `audio/pcm` for every format, as the specification has it, unless the caller names the registered type.
+/// `audio/pcm` for every format, as in the specification, unless the client accepts the registered type.
 fn content_type(request: &HttpRequest, format: AudioFormat) -> &'static str {
     let registered = format.encoding.media_type();
     let named = request

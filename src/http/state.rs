@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The state shared by all handlers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,38 +21,38 @@ use vivavoce_rooms::RoomServer;
 use vivavoce_synthesis::Synthesizer;
 use vivavoce_telephony::trunks::Trunks;
 
-/// Shared by all workers.
+/// The shared state.
 pub struct AppState {
-    /// Decides who comes in; `None` lets everybody in.
+    /// The authenticator; `None` if authentication is off.
     pub auth: Option<Authenticator>,
-    /// Makes one-shot speech.
+    /// The synthesiser.
     pub synthesizer: Arc<Synthesizer>,
-    /// Knows the voices.
+    /// The registry of voices.
     pub voices: Addr<VoiceRegistry>,
-    /// Knows the sessions.
+    /// The registry of sessions.
     pub sessions: Addr<SessionRegistry>,
-    /// Knows whose rooms there are.
+    /// The registry of rooms.
     pub rooms: Addr<RoomRegistry>,
-    /// Whoever wants a list of rooms takes turns.
+    /// Serialises listing rooms, in fair order.
     pub room_lists: FairQueue,
-    /// Knows the calls.
+    /// The registry of calls.
     pub calls: Addr<CallRegistry>,
-    /// Knows who is told of calls.
+    /// The registry of call hooks.
     pub hooks: Addr<HookRegistry>,
-    /// The rooms of this process; `None` where they are elsewhere, or nowhere.
+    /// The embedded SFU; `None` if rooms are elsewhere or off.
     pub embedded_rooms: Option<RoomServer>,
-    /// Their trunks.
+    /// The SIP trunks of the embedded rooms.
     pub trunks: Option<Arc<Trunks>>,
-    /// Knows the recordings; `None` where nothing is recorded.
+    /// The recordings; `None` if recording is off.
     pub recordings: Option<Arc<Recordings>>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
-    /// What is being done; the server stops when it is done.
+    /// Work in progress; the server stops when it is finished.
     pub work: TaskTracker,
 }
 
 impl AppState {
-    /// Begins a piece of work that the server waits for before it stops; refused once it drains.
+    /// Starts work that the server waits for before it stops; refused while it drains.
     pub fn begin_work(&self) -> Result<TaskTrackerToken, ApiError> {
         if self.draining.is_cancelled() {
             let message = "the server is stopping; try another";

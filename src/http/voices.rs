@@ -16,7 +16,7 @@ pub struct Query {
     provider: Option<String>,
 }
 
-/// Answers with an object of lists by slug.
+/// Returns an object of lists, by provider slug.
 pub async fn list(
     _: Entered,
     state: web::Data<AppState>,

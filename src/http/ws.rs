@@ -1,4 +1,4 @@
-//! `GET /ws`: the door to a session.
+//! `GET /ws`: the WebSocket of a session.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use vivavoce_config::Settings;
 use vivavoce_quotas::Share;
 use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 
-/// What `GET /ws` needs beside [`AppState`].
+/// What `GET /ws` needs besides [`AppState`].
 pub struct Sockets {
     settings: SocketSettings,
     services: Arc<SessionServices>,
 }
 
 impl Sockets {
-    /// The bounds that the settings name.
+    /// The limits configured in the settings.
     pub fn new(settings: &Settings, services: Arc<SessionServices>) -> Self {
         let unfinished = settings.limits.unfinished_message_bytes.0;
         let unfinished = usize::try_from(unfinished).unwrap_or(usize::MAX);
@@ -53,7 +53,8 @@ pub fn handling() -> Handling {
         )
 }
 
-/// Opens a session. Who asks is found here: a socket may be public, and its payload is not a body.
+/// Opens a session. Authentication happens here rather than in the middleware: the socket may be public, and its
+/// payload is not a body.
 pub async fn open(
     state: web::Data<AppState>,
     sockets: web::Data<Sockets>,

@@ -1,12 +1,35 @@
-//! Whom we talk to: one folder per vendor behind the seams of [`vivavoce_seams`]. A provider states what it accepts as data
-//! ([`Accepts`](vivavoce_seams::Accepts), [`Speaks`](vivavoce_seams::Speaks)); converting to it is the pipeline's work. Nothing here knows of sessions, HTTP or sockets.
+//! The providers behind the traits of [`vivavoce_seams`]: one folder per vendor, and one line in the list of [`add_vendors`].
+//! A provider declares what it accepts and delivers as data ([`Accepts`](vivavoce_seams::Accepts),
+//! [`OutputFormat`](vivavoce_seams::OutputFormat)); the pipeline converts. Nothing here knows of sessions.
 
-pub mod azure;
-pub mod cartesia;
-pub mod deepgram;
-pub mod elevenlabs;
-pub mod google;
 pub mod local;
 pub mod null;
-pub mod s3;
 pub mod transport;
+
+use transport::Transport;
+use vivavoce_config as config;
+use vivavoce_seams::ProviderTable;
+
+/// Declares the vendors' modules, and adds each to the table.
+macro_rules! vendors {
+    ($($vendor:ident,)+) => {
+        $(pub mod $vendor;)+
+
+        /// Adds all vendors, with the server's own credentials where the settings have them.
+        pub fn add_vendors(
+            table: &mut ProviderTable,
+            settings: &config::Providers,
+            transport: &Transport,
+        ) {
+            $($vendor::add_to(table, settings, transport);)+
+        }
+    };
+}
+
+vendors! {
+    deepgram,
+    elevenlabs,
+    google,
+    azure,
+    cartesia,
+}

@@ -1,8 +1,50 @@
-//! What one caller may take from the others: quotas of everything that callers share, counted by [`Party`]. One rule holds
-//! for all of them ([`Share`]); whatever must be waited for is waited for in turn ([`queue`]). What is counted is taken
-//! where it begins and given back when it ends; nothing here is asked for per packet or per frame.
+//! Quotas and fair queues: what one caller may use of what all callers share. `docs/quotas.md` describes every quota of
+//! [`TABLE`]; a test compares the two.
 //!
-//! `docs/quotas.md` describes every quota of [`TABLE`]; a test compares the two.
+//! # Who is counted
+//!
+//! Resources are counted per [`Party`]: a tenant, an address (or network) without a token, or the operator. The operator
+//! is limited only by the totals.
+//!
+//! # The fair-share rule
+//!
+//! One rule applies to all quotas ([`Share`], `limits.share_percent`): a party is granted more as long as it holds less
+//! than its share of what it holds plus what is free. With a share of 75 %, a party that is alone may take three
+//! quarters of the total; two parties that want everything end up with about the same; and something is always left for
+//! the next. While authentication is on, all addresses together count as one party, so that many addresses do not add
+//! up to many shares.
+//!
+//! # The types
+//!
+//! * [`Quota`] counts things that are held for a while, such as sessions or calls. A [`Permit`] releases its unit when
+//!   dropped; a refusal names the quota, is counted in the metrics, and becomes 429 or 503.
+//! * [`FairQueue`] has a few slots for short work, such as one synthesis: waiters get them in round-robin order of their
+//!   parties, so that nobody waits for longer than one round.
+//! * [`shared_limit`] is a limit with fixed parts for unauthenticated callers, for connections, sockets and unfinished
+//!   bodies, where callers are not known yet.
+//! * [`Tally`] is the plain counter behind them, for code with a lock or thread of its own.
+//!
+//! Counting takes a short lock and happens when something begins and ends, never per packet or per audio frame. Memory
+//! grows with the number of parties that hold something.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_core::party::{Party, TenantId};
+//! use vivavoce_quotas::{Kind, Quota, Share};
+//!
+//! let calls = Quota::new(Kind::Calls, 8, Share::percent(75));
+//! let [shop, bank] = ["shop", "bank"].map(|id| Party::Tenant(TenantId::new(id).unwrap()));
+//!
+//! // However many calls the shop wants, it gets six of eight …
+//! let held: Vec<_> = std::iter::from_fn(|| calls.take(&shop).ok()).collect();
+//! assert_eq!(held.len(), 6);
+//! // … so that the bank can call, too.
+//! assert!(calls.take(&bank).is_ok());
+//!
+//! drop(held);
+//! assert_eq!(calls.of(&shop), 0);
+//! ```
 
 pub mod queue;
 pub mod shared_limit;
@@ -14,51 +56,51 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use queue::{FairQueue, InTurn, Place};
+pub use queue::{FairQueue, RoundRobin, Slot};
 pub use tally::{Share, Tally};
 use vivavoce_config::Settings;
 pub use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
 
-/// What is counted.
+/// The resources that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Connections on which somebody has shown a token.
+    /// Connections on which somebody has authenticated.
     Connections,
-    /// Embedded rooms.
+    /// Rooms of the embedded SFU.
     Rooms,
     /// Participants of embedded rooms.
     Participants,
     /// Telephone calls.
     Calls,
-    /// Sockets of sessions.
+    /// Session WebSockets.
     Sessions,
-    /// Syntheses, those that wait included.
+    /// Syntheses, including waiting ones.
     Syntheses,
-    /// Streams of sound that are recognised.
+    /// Audio streams being recognised.
     Recognisers,
-    /// Recordings that are being made or wait for the store.
+    /// Recordings being made or waiting for upload.
     Recordings,
-    /// Hooks of calls that were added.
+    /// Call hooks added through the API.
     Hooks,
-    /// Webhooks that wait for their receivers.
+    /// Webhooks waiting for delivery.
     Webhooks,
-    /// Synthesised speech on disk.
+    /// Synthesised speech on disk, in bytes.
     Cache,
 }
 
-/// A quota as its page shows it.
+/// A row of `docs/quotas.md`.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// What is counted.
+    /// The resource.
     pub kind: Kind,
-    /// Its name in refusals.
+    /// The name used in refusals.
     pub name: &'static str,
-    /// The setting, or the constant in words, that says how much there is in all.
+    /// The setting, or a constant in words, that gives the total.
     pub whole: &'static str,
 }
 
-/// Every quota, in the order of the page.
+/// All quotas, in the order of the page.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = &[
     Row { kind: Kind::Connections, name: "connections", whole: "limits.connections" },
@@ -79,29 +121,29 @@ impl Kind {
         TABLE.iter().find(|row| row.kind == self)
     }
 
-    /// Its name in refusals and metrics.
+    /// The name used in refusals and metrics.
     pub fn name(self) -> &'static str {
         self.row().map_or("", |row| row.name)
     }
 }
 
-/// Why there is nothing more for somebody.
+/// Why a request for more was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// They hold what one of them may.
+    /// The party holds its fair share. Contains how the message refers to the party.
     Share(&'static str),
-    /// They hold what a setting allows a tenant, whoever else is there.
+    /// The tenant holds as many as a setting allows any tenant. Contains the setting.
     Cap(&'static str),
-    /// Everything that there is is held.
+    /// Everything is in use.
     Full,
 }
 
-/// There is nothing more for somebody. Its text names the quota.
+/// A refusal by a quota. The message names the quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Of what.
+    /// The resource.
     pub kind: Kind,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
@@ -129,25 +171,25 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Refused {
-    /// Whether it is the caller who has too much; if not, all callers together have.
+    /// Whether the caller itself has too much, rather than all callers together.
     pub const fn is_callers(&self) -> bool {
         matches!(self.why, Why::Share(_) | Why::Cap(_))
     }
 }
 
-/// A quota. Clones are the same.
+/// A quota. Clones share the same counts.
 #[derive(Debug, Clone)]
 pub struct Quota(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     kind: Kind,
-    /// What a tenant may have whoever else is there, and the setting that says so.
+    /// The maximum per tenant regardless of others, and the setting that says so.
     cap: Option<(u64, &'static str)>,
     tally: Mutex<Tally>,
 }
 
-/// One of what is counted, or several, as long as it is kept.
+/// A counted resource. Dropping the permit releases it.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub struct Permit {
@@ -157,7 +199,7 @@ pub struct Permit {
 }
 
 impl Quota {
-    /// So many in all.
+    /// A quota of `whole` in total.
     pub fn new(kind: Kind, whole: usize, share: Share) -> Self {
         Self::capped(kind, whole, share, None)
     }
@@ -175,7 +217,7 @@ impl Quota {
         }))
     }
 
-    /// One more for somebody.
+    /// Takes one for a party, if the quota allows it.
     pub fn take(&self, party: &Party) -> Result<Permit, Refused> {
         let kind = self.0.kind;
         let mut tally = self.tally();
@@ -192,13 +234,13 @@ impl Quota {
         Ok(self.permit(party))
     }
 
-    /// One more for somebody who has it already, whatever the quota says: it counts for those that they ask for.
+    /// Counts one that the party already has, whatever the quota says; it reduces what further requests are granted.
     pub fn hold(&self, party: &Party) -> Permit {
         self.tally().hold(party, 1);
         self.permit(party)
     }
 
-    /// How many somebody holds.
+    /// How many the party holds.
     pub fn of(&self, party: &Party) -> u64 {
         self.tally().of(party)
     }
@@ -222,26 +264,26 @@ impl Drop for Permit {
     }
 }
 
-/// The quotas of a server that are taken at its doors and in its sessions. Those of rooms, webhooks and the cache are
-/// counted where these are kept.
+/// The quotas checked by HTTP handlers and sessions. Those of rooms, webhooks and the cache are counted where these
+/// live.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    /// The rule.
+    /// The share that applies to all of them.
     pub share: Share,
-    /// Sockets of sessions.
+    /// Session WebSockets.
     pub sessions: Quota,
-    /// Syntheses, those that wait included.
+    /// Syntheses, including waiting ones.
     pub syntheses: Quota,
     /// Recognisers.
     pub recognisers: Quota,
     /// Telephone calls.
     pub calls: Quota,
-    /// Recordings that are being made or wait for the store.
+    /// Recordings being made or waiting for upload.
     pub recordings: Quota,
 }
 
 impl Quotas {
-    /// Those that the settings name.
+    /// The quotas configured in the settings.
     pub fn new(settings: &Settings) -> Self {
         let share = Share::of(settings);
         let limits = &settings.limits;
@@ -257,7 +299,7 @@ impl Quotas {
         }
     }
 
-    /// Such as nobody meets, for programs and tests in which there is one caller.
+    /// Quotas without limits, for programs and tests with a single caller.
     pub fn unlimited() -> Self {
         let share = Share::NONE;
         let quota = |kind| Quota::new(kind, usize::MAX, share);

@@ -1,6 +1,5 @@
-//! Waiting in turn: a place of a few goes to whoever's turn it is, party by party, and not to whoever came first; within a
-//! party the first comes first. So that those who wait for short work wait for no longer than a round, nobody holds more
-//! places than their share.
+//! Fair queues: when a slot becomes free it goes to the next party in round-robin order, and within a party to the one
+//! that has waited longest. No party holds more slots than its share, so that short work waits for at most one round.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -10,14 +9,14 @@ use tokio::sync::oneshot;
 
 use super::{Party, Share, Tally};
 
-/// What waits, each for somebody. Whoever had a turn comes last.
+/// Items queued per party. The party that was served last goes to the end.
 #[derive(Debug)]
-pub struct InTurn<K, T> {
+pub struct RoundRobin<K, T> {
     waiting: HashMap<K, VecDeque<T>>,
     order: VecDeque<K>,
 }
 
-impl<K, T> Default for InTurn<K, T> {
+impl<K, T> Default for RoundRobin<K, T> {
     fn default() -> Self {
         Self {
             waiting: HashMap::new(),
@@ -26,8 +25,8 @@ impl<K, T> Default for InTurn<K, T> {
     }
 }
 
-impl<K: Clone + Eq + Hash, T> InTurn<K, T> {
-    /// Puts something behind all others of the same.
+impl<K: Clone + Eq + Hash, T> RoundRobin<K, T> {
+    /// Queues an item behind the others of the same party.
     pub fn push(&mut self, of: K, item: T) {
         let waiting = self.waiting.entry(of.clone()).or_default();
         if waiting.is_empty() {
@@ -36,7 +35,7 @@ impl<K: Clone + Eq + Hash, T> InTurn<K, T> {
         waiting.push_back(item);
     }
 
-    /// Takes the first of whoever's turn it is, of those who may have one.
+    /// Takes the first item of the next party in order for which `may` holds.
     pub fn pop(&mut self, may: impl Fn(&K) -> bool) -> Option<(K, T)> {
         let at = self.order.iter().position(may)?;
         let of = self.order.remove(at)?;
@@ -50,7 +49,7 @@ impl<K: Clone + Eq + Hash, T> InTurn<K, T> {
         Some((of, item))
     }
 
-    /// Forgets of somebody's what is not wanted any more.
+    /// Removes the party's items that are no longer wanted.
     pub fn retain(&mut self, of: &K, wanted: impl FnMut(&T) -> bool) {
         let Some(waiting) = self.waiting.get_mut(of) else {
             return;
@@ -68,18 +67,18 @@ impl<K: Clone + Eq + Hash, T> InTurn<K, T> {
     }
 }
 
-/// A few places, and those who wait for one. Clones are the same.
+/// A limited number of slots, and those waiting for one. Clones share the same slots.
 #[derive(Debug, Clone)]
 pub struct FairQueue(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     tally: Tally,
-    waiting: InTurn<Party, oneshot::Sender<()>>,
+    waiting: RoundRobin<Party, oneshot::Sender<()>>,
 }
 
 impl State {
-    /// Lets in whoever may come now.
+    /// Grants slots to those who may have one now.
     fn admit(&mut self) {
         while self.tally.free() > 0 {
             let tally = &self.tally;
@@ -87,7 +86,7 @@ impl State {
             let Some((party, admitted)) = next else {
                 return;
             };
-            // Fails when they have gone meanwhile.
+            // Fails if the waiter has gone.
             if admitted.send(()).is_ok() {
                 self.tally.hold(&party, 1);
             }
@@ -100,21 +99,21 @@ impl State {
     }
 }
 
-/// A place, as long as it is kept.
+/// A slot. Dropping it releases it.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
-pub struct Place {
+pub struct Slot {
     queue: FairQueue,
     party: Party,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.queue.state().leave(&self.party);
     }
 }
 
-/// Somebody who waits.
+/// A caller waiting for a slot.
 struct Waiter<'a> {
     queue: &'a FairQueue,
     party: &'a Party,
@@ -123,7 +122,7 @@ struct Waiter<'a> {
 }
 
 impl Drop for Waiter<'_> {
-    /// They have given up, perhaps in the moment in which they were let in.
+    /// The waiter gave up, possibly just as it was granted a slot.
     fn drop(&mut self) {
         if self.is_in {
             return;
@@ -139,19 +138,19 @@ impl Drop for Waiter<'_> {
 }
 
 impl FairQueue {
-    /// So many places, of which nobody has more than their share.
-    pub fn new(places: usize, share: Share) -> Self {
+    /// A queue with this many slots, of which no party holds more than its share.
+    pub fn new(slots: usize, share: Share) -> Self {
         Self(Arc::new(Mutex::new(State {
-            tally: Tally::new(places as u64, share),
-            waiting: InTurn::default(),
+            tally: Tally::new(slots as u64, share),
+            waiting: RoundRobin::default(),
         })))
     }
 
-    /// A place for somebody, when it is their turn. Whoever drops the future waits no more.
-    pub async fn acquire(&self, party: &Party) -> Place {
+    /// Waits for a slot. Dropping the future gives up waiting.
+    pub async fn acquire(&self, party: &Party) -> Slot {
         let admitted = {
             let mut state = self.state();
-            // Where a place is free nobody waits who might have it.
+            // If a slot is free, nobody who could take it is waiting.
             if state.tally.take(party, 1).is_ok() {
                 None
             } else {
@@ -167,21 +166,21 @@ impl FairQueue {
                 admitted,
                 is_in: false,
             };
-            // The other end is kept until it is used.
+            // The sender is kept until it is used.
             waiter.is_in = (&mut waiter.admitted).await.is_ok();
         }
-        Place {
+        Slot {
             queue: self.clone(),
             party: party.clone(),
         }
     }
 
-    /// How many places nobody has.
+    /// The number of free slots.
     pub fn free(&self) -> usize {
         usize::try_from(self.state().tally.free()).unwrap_or(usize::MAX)
     }
 
-    /// Whether nobody has a place or waits for one.
+    /// Whether no slot is taken and nobody waits.
     pub fn is_idle(&self) -> bool {
         let state = self.state();
         state.tally.total() == 0 && state.waiting.is_empty()

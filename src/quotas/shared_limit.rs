@@ -1,25 +1,25 @@
-//! A limit that many callers share: how much of something there is in all, how much of that unauthenticated callers may
-//! hold together, and how much a single tenant or address: fixed parts of the whole for callers who are not known, unlike
-//! [the quotas](super), whose [`Tally`] counts here as well. Whatever is counted, permits or bytes, is given back when its [`Permit`] is dropped.
+//! A limit shared by many callers: in total, for all unauthenticated callers together, and for a single tenant or
+//! address. Unlike with [quotas](super), the shares of unknown callers are fixed parts of the total; [`Tally`] does the
+//! counting here, too. What is counted, permits or bytes, is released when its [`Permit`] is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Party, Share, Tally};
 
-/// How large a limit and its shares are.
+/// The size of a limit and its shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// What all hold together at most.
+    /// The total.
     pub total: usize,
-    /// Of these, what unauthenticated callers hold together.
+    /// Of these, for all unauthenticated callers together.
     pub unauthenticated: usize,
-    /// Of these, what one address holds; and a tenant, while nobody else holds anything: of what is left it has no larger
-    /// part than this is of the whole.
+    /// Of these, for one address. For a tenant, the upper bound: it may hold the same fraction of what it holds plus
+    /// what is free as this is of the total.
     pub per_key: usize,
 }
 
 impl Size {
-    /// One without shares: whoever comes first has it.
+    /// A limit without shares: first come, first served.
     pub const fn undivided(total: usize) -> Self {
         Self {
             total,
@@ -29,27 +29,27 @@ impl Size {
     }
 }
 
-/// Which bound is reached.
+/// The bound that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exceeded {
-    /// There is no more for anybody.
+    /// The total is used up.
     Total,
-    /// There is no more for unauthenticated callers.
+    /// The part for unauthenticated callers is used up.
     Unauthenticated,
-    /// This tenant or address has its share.
+    /// This tenant or address holds its share.
     PerKey,
 }
 
-/// A limit that many callers share.
+/// A limit shared by many callers.
 #[derive(Debug)]
 pub struct SharedLimit {
     size: Size,
-    /// Who holds how much; the shares are fixed, and judged here.
+    /// Who holds how much; the shares are applied here, not by the tally.
     held: Mutex<Tally>,
 }
 
 impl SharedLimit {
-    /// One of this size.
+    /// A limit of this size.
     pub fn new(size: Size) -> Arc<Self> {
         Arc::new(Self {
             size,
@@ -57,14 +57,14 @@ impl SharedLimit {
         })
     }
 
-    /// So much of it, as long as the permit is kept.
+    /// Takes `amount`, until the permit is dropped.
     pub fn acquire(self: &Arc<Self>, key: Party, amount: usize) -> Result<Permit, Exceeded> {
         let mut permit = self.empty(key);
         permit.resize(amount)?;
         Ok(permit)
     }
 
-    /// Nothing of it yet, for somebody who may need some.
+    /// A permit for nothing yet, to be resized.
     pub fn empty(self: &Arc<Self>, key: Party) -> Permit {
         Permit {
             limit: Arc::clone(self),
@@ -73,7 +73,7 @@ impl SharedLimit {
         }
     }
 
-    /// What nobody holds.
+    /// How much is free.
     pub fn available(&self) -> usize {
         usize::try_from(self.held().free()).unwrap_or(usize::MAX)
     }
@@ -91,8 +91,8 @@ impl SharedLimit {
         if !fits(held.total(), self.size.total) {
             return Err(Exceeded::Total);
         }
-        let stranger = matches!(key, Party::Address(_));
-        if stranger && !fits(held.strangers(), self.size.unauthenticated) {
+        let unauthenticated = matches!(key, Party::Address(_));
+        if unauthenticated && !fits(held.addresses(), self.size.unauthenticated) {
             return Err(Exceeded::Unauthenticated);
         }
         let own = match key {
@@ -107,8 +107,8 @@ impl SharedLimit {
         Ok(())
     }
 
-    /// The part that a tenant may hold of what it holds and what is free together: whatever strangers and other tenants
-    /// have, something is left for the next.
+    /// How much a tenant may hold, given the sum of what it holds and what is free: whatever others hold, something is
+    /// left for the next.
     fn of_a_tenant(&self, reach: u64) -> usize {
         let (part, whole) = (self.size.per_key as u128, self.size.total.max(1) as u128);
         let part = (u128::from(reach) * part).div_ceil(whole);
@@ -122,7 +122,7 @@ impl SharedLimit {
     }
 }
 
-/// Some of a limit, as long as it is kept.
+/// Part of a limit. Dropping it releases it.
 #[derive(Debug)]
 #[must_use = "it is given back when it is dropped"]
 pub struct Permit {
@@ -132,7 +132,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// So much from now on, instead of what it was before. After a refusal it is what it was.
+    /// Changes the amount. After a refusal the permit is unchanged.
     pub fn resize(&mut self, amount: usize) -> Result<(), Exceeded> {
         if amount > self.amount {
             self.limit.take(&self.key, amount - self.amount)?;

@@ -1,5 +1,5 @@
-//! The rule of all quotas, and how much each party holds. Plain state without locks, for those who have a thread or a lock
-//! of their own.
+//! The fair-share rule, and how much each party holds. Plain state without locks, for callers that have a thread or a
+//! lock of their own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,17 +7,17 @@ use std::collections::hash_map::Entry;
 use super::{Party, Why};
 use vivavoce_config::Settings;
 
-/// The rule: somebody is given more as long as they hold less than this share of what they hold and what is free together.
-/// Whoever is alone may so have that share of the whole, several who want everything have about the same each, and
-/// something is always left for whoever comes.
+/// The fair-share rule: a party is granted more as long as it holds less than this share of the sum of what it holds
+/// and what is free. So a party that is alone may hold that share of the total, several that want everything get about
+/// the same each, and something is always left for newcomers.
 ///
-/// All callers of whom only the address is known are together one such party while authentication is on, and each address
-/// is one among them: however many addresses somebody has, tenants keep their part.
+/// While authentication is on, all callers known only by their address count together as one such party, and each
+/// address as a party among them: however many addresses somebody has, tenants keep their part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     percent: u8,
-    /// Whether addresses are together no more than one party.
-    strangers_are_one: bool,
+    /// Whether all addresses together count as one party.
+    addresses_as_one: bool,
 }
 
 impl Default for Share {
@@ -27,35 +27,35 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Everybody may have everything.
+    /// No limit on what one party holds.
     pub const NONE: Self = Self::percent(100);
 
-    /// So many hundredths; 100 is no rule at all.
+    /// A share in percent; 100 disables the rule.
     pub const fn percent(percent: u8) -> Self {
         Self {
             percent,
-            strangers_are_one: false,
+            addresses_as_one: false,
         }
     }
 
-    /// That of the settings.
+    /// The share configured in the settings.
     pub const fn of(settings: &Settings) -> Self {
         Self {
             percent: settings.limits.share_percent,
-            strangers_are_one: settings.auth.required,
+            addresses_as_one: settings.auth.required,
         }
     }
 
-    /// The same, with addresses that are together no more than one party.
+    /// The same share, with all addresses together counting as one party.
     #[cfg(any(test, feature = "testing"))]
-    pub const fn with_strangers_as_one(self) -> Self {
+    pub const fn with_addresses_as_one(self) -> Self {
         Self {
-            strangers_are_one: true,
+            addresses_as_one: true,
             ..self
         }
     }
 
-    /// The most that somebody may hold who holds this while so much is free.
+    /// The most that a party may hold that holds `held` while `free` is free.
     pub(super) fn most(self, held: u64, free: u64) -> u64 {
         let all = u128::from(held) + u128::from(free);
         let most = (all * u128::from(self.percent)).div_ceil(100);
@@ -63,55 +63,55 @@ impl Share {
     }
 }
 
-/// How much of something there is, and who holds it.
+/// How much of a resource there is, and who holds how much of it.
 #[derive(Debug)]
 pub struct Tally {
     whole: u64,
     share: Share,
     total: u64,
-    /// Of addresses.
-    strangers: u64,
+    /// Held by addresses together.
+    addresses: u64,
     held: HashMap<Party, u64>,
 }
 
 impl Tally {
-    /// So much in all.
+    /// `whole` in total.
     pub fn new(whole: u64, share: Share) -> Self {
         Self {
             whole,
             share,
             total: 0,
-            strangers: 0,
+            addresses: 0,
             held: HashMap::new(),
         }
     }
 
-    /// How much somebody holds; of whoever runs the server nobody keeps count.
+    /// How much the party holds. Not counted for the operator.
     pub fn of(&self, party: &Party) -> u64 {
         self.held.get(party).copied().unwrap_or_default()
     }
 
-    /// How much all hold.
+    /// How much is held in total.
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// How much addresses hold together.
-    pub const fn strangers(&self) -> u64 {
-        self.strangers
+    /// How much is held by addresses together.
+    pub const fn addresses(&self) -> u64 {
+        self.addresses
     }
 
-    /// What nobody holds.
+    /// How much is free.
     pub const fn free(&self) -> u64 {
         self.whole.saturating_sub(self.total)
     }
 
-    /// Whether somebody may have so much more.
+    /// Checks whether the party may have `more`.
     pub fn check(&self, party: &Party, more: u64) -> Result<(), Why> {
         self.check_within(party, more, u64::MAX)
     }
 
-    /// The same where no more than so much is free for another reason.
+    /// The same if no more than `free` is available for another reason.
     pub fn check_within(&self, party: &Party, more: u64, free: u64) -> Result<(), Why> {
         let free = self.free().min(free);
         if more > free {
@@ -119,18 +119,18 @@ impl Tally {
         }
         let Share {
             percent,
-            strangers_are_one,
+            addresses_as_one,
         } = self.share;
         if *party == Party::Operator || percent >= 100 {
             return Ok(());
         }
         let fits = |held: u64, free: u64| held.saturating_add(more) <= self.share.most(held, free);
-        let free = if strangers_are_one && matches!(party, Party::Address(_)) {
-            let most = self.share.most(self.strangers, free);
-            if !fits(self.strangers, free) {
+        let free = if addresses_as_one && matches!(party, Party::Address(_)) {
+            let most = self.share.most(self.addresses, free);
+            if !fits(self.addresses, free) {
                 return Err(Why::Share("all callers without a token together"));
             }
-            most - self.strangers.min(most)
+            most - self.addresses.min(most)
         } else {
             free
         };
@@ -141,31 +141,31 @@ impl Tally {
         }
     }
 
-    /// Gives somebody so much more, if they may have it.
+    /// Grants the party `more`, if the rule allows it.
     pub fn take(&mut self, party: &Party, more: u64) -> Result<(), Why> {
         self.check(party, more)?;
         self.hold(party, more);
         Ok(())
     }
 
-    /// Somebody has so much more, whatever the rule says.
+    /// Counts `more` for the party, whatever the rule says.
     pub fn hold(&mut self, party: &Party, more: u64) {
         self.total = self.total.saturating_add(more);
         match party {
             Party::Operator => return,
-            Party::Address(_) => self.strangers = self.strangers.saturating_add(more),
+            Party::Address(_) => self.addresses = self.addresses.saturating_add(more),
             Party::Tenant(_) => {}
         }
         let held = self.held.entry(party.clone()).or_default();
         *held = held.saturating_add(more);
     }
 
-    /// Somebody gives so much back.
+    /// Releases `less` of what the party holds.
     pub fn release(&mut self, party: &Party, less: u64) {
         self.total = self.total.saturating_sub(less);
         match party {
             Party::Operator => return,
-            Party::Address(_) => self.strangers = self.strangers.saturating_sub(less),
+            Party::Address(_) => self.addresses = self.addresses.saturating_sub(less),
             Party::Tenant(_) => {}
         }
         if let Entry::Occupied(mut held) = self.held.entry(party.clone()) {
@@ -176,7 +176,7 @@ impl Tally {
         }
     }
 
-    /// Whoever holds most, with how much.
+    /// The party that holds most, with its amount.
     pub fn largest(&self) -> Option<(&Party, u64)> {
         let known: u64 = self.held.values().sum();
         let nobodys = (&Party::Operator, self.total.saturating_sub(known));
@@ -186,9 +186,9 @@ impl Tally {
             .max_by_key(|(_, held)| *held)
     }
 
-    /// Whether nobody holds anything.
+    /// Whether nothing is held.
     #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
-        self.total == 0 && self.strangers == 0 && self.held.is_empty()
+        self.total == 0 && self.addresses == 0 && self.held.is_empty()
     }
 }

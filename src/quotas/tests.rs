@@ -1,4 +1,4 @@
-//! What the rule promises, whoever asks for how much in which order.
+//! Properties of the fair-share rule, for any order of requests.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ fn address(last: u8) -> Party {
     Party::Address(IpAddr::from([192, 0, 2, last]))
 }
 
-/// As many as they get.
+/// Takes until refused, and counts.
 fn all_for(tally: &mut Tally, party: &Party) -> u64 {
     let mut got = 0;
     while tally.take(party, 1).is_ok() {
@@ -33,7 +33,7 @@ fn a_tenant_alone_has_three_quarters_and_others_find_the_rest() {
     assert_eq!(all_for(&mut tally, &tenant("a")), 7_500);
     assert_eq!(all_for(&mut tally, &tenant("b")), 1_875);
     assert!(all_for(&mut tally, &tenant("c")) > 400);
-    // Whoever has too much gets nothing of what is given back until it is theirs.
+    // A party that holds too much gets nothing of what is released.
     tally.release(&tenant("b"), 1_000);
     assert_eq!(tally.take(&tenant("a"), 1), Err(Why::Share("one tenant")));
     assert!(tally.take(&tenant("c"), 1).is_ok());
@@ -66,7 +66,7 @@ fn whoever_runs_the_server_is_bounded_by_the_whole_only() {
 
 #[test]
 fn strangers_are_one_party_while_authentication_is_on() {
-    let mut tally = Tally::new(1_000, Share::default().with_strangers_as_one());
+    let mut tally = Tally::new(1_000, Share::default().with_addresses_as_one());
     let strangers: u64 = (0..=255).map(|n| all_for(&mut tally, &address(n))).sum();
     assert!(strangers <= 750, "{strangers}");
     assert_eq!(
@@ -74,8 +74,8 @@ fn strangers_are_one_party_while_authentication_is_on() {
         Err(Why::Share("all callers without a token together"))
     );
     assert!(all_for(&mut tally, &tenant("a")) > 150);
-    // Among themselves the first has not everything.
-    let mut tally = Tally::new(1_000, Share::default().with_strangers_as_one());
+    // Among the addresses, the first does not get everything.
+    let mut tally = Tally::new(1_000, Share::default().with_addresses_as_one());
     all_for(&mut tally, &address(1));
     assert!(all_for(&mut tally, &address(2)) > 100);
 }
@@ -140,13 +140,13 @@ proptest! {
                 if tally.take(&party, 1).is_ok() {
                     prop_assert!(tally.of(&party) <= share.most(held, free));
                 } else {
-                    // Refused is only who holds three times of what is left.
+                    // Only a party that holds three times of what is left is refused.
                     prop_assert!(held >= free || free == 0);
                 }
             } else if held > 0 {
                 tally.release(&party, 1);
             }
-            // Whoever holds nothing finds something.
+            // A party that holds nothing gets something.
             if tally.free() > 0 {
                 prop_assert!(tally.check(&tenant("innocent"), 1).is_ok());
             }
@@ -209,7 +209,7 @@ async fn whoever_gives_up_holds_nothing_up_and_is_forgotten() {
         assert!(waited.await.is_err());
     }
     assert!(!queue.is_waited_for());
-    // One who is let in and has gone in the same moment.
+    // A waiter that is granted a slot and goes away at the same moment.
     let mut waiting = Box::pin(async { queue.acquire(&tenant("b")).await });
     assert!(futures_util::poll!(&mut waiting).is_pending());
     drop(held);

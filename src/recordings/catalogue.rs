@@ -1,4 +1,5 @@
-//! Finding recordings again: by name, page by page, always for somebody, who never learns of what is not theirs.
+//! Looking up and listing stored recordings. Every query is made on behalf of somebody ([`Access`]) and never reveals
+//! that recordings of other tenants exist.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,57 +7,58 @@ use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::place::{self, BEHIND_TENANTS, Place};
+use super::recording_location::{self, BEHIND_TENANTS, RecordingLocation};
 use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, egress};
 use vivavoce_auth::{Access, TenantId, Whose};
 use vivavoce_core::stream_id::StreamId;
 use vivavoce_seams::{ByteStream, RecordingStore, StoreError};
 
-/// Recordings that are looked at for one page at most, whoever they belong to.
-const LOOKED_AT: usize = 1_000;
-/// Names that are asked for at once where all are wanted.
+/// Recordings examined for one page, including those that the caller may not see.
+const MAX_EXAMINED: usize = 1_000;
+/// Names requested per listing when all are wanted.
 const PAGE: usize = 1_000;
-/// Folders of tenants that are looked into at once.
-const AT_ONCE: usize = 16;
-/// No `metadata.json` of ours is longer.
+/// Tenant folders looked into concurrently.
+const MAX_CONCURRENT: usize = 16;
+/// The maximum size of `metadata.json`.
 const MAX_METADATA: usize = 64 * 1024;
 
-/// What there is under a name, for somebody.
+/// The result of looking up a name for somebody.
 #[derive(Debug)]
 pub enum Found {
-    /// A recording.
-    Stored(Kept),
-    /// One that is not finished, or not in the store yet.
+    /// A stored recording.
+    Stored(StoredRecording),
+    /// A recording that is not finished, or not uploaded yet.
     NotYet,
-    /// Several tenants have one of this name, and whoever asks may see more than one of them.
-    Several,
-    /// Nothing that is there for them.
+    /// Several tenants have a recording of this name, and the caller may see more than one of them.
+    Ambiguous,
+    /// No recording that the caller may see.
     Nothing,
 }
 
-/// Whether a recording is there for somebody, for what they want of it.
+/// Decides whether somebody may see a recording for a given purpose.
 pub type Shows = fn(&Metadata, &Access) -> bool;
 
 /// A recording in the store.
 #[derive(Debug)]
-pub struct Kept {
-    /// What is known of it.
+pub struct StoredRecording {
+    /// Its metadata.
     pub metadata: Metadata,
-    place: Place,
+    location: RecordingLocation,
 }
 
-/// Some recordings: those of tenants first, in the order of their folders and names.
+/// A page of recordings: tenants' recordings first, ordered by folder and name.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Page {
-    /// What is known of them.
+    /// The recordings.
     pub recordings: Vec<Metadata>,
-    /// There may be more behind this one: give it as `after`. A page may be short, or empty, and still have it.
+    /// More recordings may follow: pass this as `after`. A page may be short, or empty, and still have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 impl Recordings {
-    /// Looks up a name; `whose` says which where several have it, and `shows` whether one is there for somebody.
+    /// Looks up a recording by name. `whose` selects one where several tenants have the name, and `shows` decides which
+    /// are visible.
     pub async fn find(
         &self,
         name: &str,
@@ -64,7 +66,7 @@ impl Recordings {
         access: &Access,
         shows: Shows,
     ) -> Result<Found, StoreError> {
-        // No recording of ours has another name, and no other name is a safe key.
+        // All recordings have valid names, and no other name is safe as part of a key.
         if StreamId::parse(name).is_err() {
             return Ok(Found::Nothing);
         }
@@ -86,7 +88,7 @@ impl Recordings {
         }
     }
 
-    /// What somebody may see of one owner's.
+    /// Looks among the recordings of one owner.
     async fn find_of(
         &self,
         owner: Option<&str>,
@@ -96,42 +98,43 @@ impl Recordings {
     ) -> Result<Found, StoreError> {
         let theirs =
             |metadata: &Metadata| metadata.tenant.as_deref() == owner && shows(metadata, access);
-        let place = Place::new(owner, name);
-        let top = Place::top(name);
-        // Asked first: a journal goes only when the store has everything.
-        let mut under_way = self
-            .under_way(&place)
+        let location = RecordingLocation::new(owner, name);
+        let top = RecordingLocation::top(name);
+        // Checked first: a journal is removed only after everything has been stored.
+        let mut in_progress = self
+            .in_progress(&location)
             .await?
             .is_some_and(|known| theirs(&known));
-        if owner.is_some() && !under_way {
-            // One that version 0.1.0 has left.
-            under_way = self
-                .under_way(&top)
+        if owner.is_some() && !in_progress {
+            // A journal written by version 0.1.0.
+            in_progress = self
+                .in_progress(&top)
                 .await?
                 .is_some_and(|known| theirs(&known));
         }
-        let places = if owner.is_some() {
-            vec![place, top]
+        let locations = if owner.is_some() {
+            vec![location, top]
         } else {
             vec![top]
         };
-        for place in places {
-            match self.metadata(&place).await {
+        for location in locations {
+            match self.metadata(&location).await {
                 Ok(metadata) if theirs(&metadata) => {
-                    return Ok(Found::Stored(Kept { metadata, place }));
+                    return Ok(Found::Stored(StoredRecording { metadata, location }));
                 }
                 Ok(_) | Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(if under_way {
+        Ok(if in_progress {
             Found::NotYet
         } else {
             Found::Nothing
         })
     }
 
-    /// What somebody without a tenant may see, whoever it belongs to. Costs a question for every tenant that has recordings.
+    /// Looks among the recordings of all owners, for a caller without a tenant. Costs one request per tenant that has
+    /// recordings.
     async fn find_of_anybody(
         &self,
         name: &str,
@@ -141,25 +144,29 @@ impl Recordings {
         let mut found: HashMap<Option<String>, Found> = HashMap::new();
         let stream_id = name.to_owned();
         let journals = self.in_journals(move |journals| journals.all_of(&stream_id));
-        let mut under_way = journals.await?;
-        under_way.extend(egress::all_of(self, name).await?);
-        for known in under_way {
+        let mut in_progress = journals.await?;
+        in_progress.extend(egress::all_of(self, name).await?);
+        for known in in_progress {
             if known.stream_id == name && shows(&known, access) {
                 found.insert(known.tenant, Found::NotYet);
             }
         }
-        let mut places = vec![Place::top(name)];
+        let mut locations = vec![RecordingLocation::top(name)];
         if access.sees_every_tenant() {
             let tenants = tenants(self.store.as_ref(), &self.prefix).await?;
-            places.extend(tenants.iter().map(|folder| Place::listed(folder, name)));
+            locations.extend(
+                tenants
+                    .iter()
+                    .map(|folder| RecordingLocation::listed(folder, name)),
+            );
         }
-        let mut looked = stream::iter(places)
-            .map(async |place| (self.metadata(&place).await, place))
-            .buffer_unordered(AT_ONCE);
-        while let Some((known, place)) = looked.next().await {
+        let mut looked = stream::iter(locations)
+            .map(async |location| (self.metadata(&location).await, location))
+            .buffer_unordered(MAX_CONCURRENT);
+        while let Some((known, location)) = looked.next().await {
             match known {
                 Ok(metadata) if shows(&metadata, access) => {
-                    let kept = Kept { metadata, place };
+                    let kept = StoredRecording { metadata, location };
                     found.insert(kept.metadata.tenant.clone(), Found::Stored(kept));
                 }
                 Ok(_) | Err(StoreError::NotFound) => {}
@@ -170,49 +177,55 @@ impl Recordings {
         match (found.next(), found.next()) {
             (None, _) => Ok(Found::Nothing),
             (Some(one), None) => Ok(one),
-            (Some(_), Some(_)) => Ok(Found::Several),
+            (Some(_), Some(_)) => Ok(Found::Ambiguous),
         }
     }
 
-    /// What is known of one that is not in the store yet.
-    async fn under_way(&self, place: &Place) -> Result<Option<Metadata>, StoreError> {
-        let journal = place.clone();
+    /// The metadata of a recording that is not in the store yet.
+    async fn in_progress(
+        &self,
+        location: &RecordingLocation,
+    ) -> Result<Option<Metadata>, StoreError> {
+        let journal = location.clone();
         let journal = self.in_journals(move |journals| journals.look_up(&journal));
         match journal.await? {
-            None => Ok(egress::look_up(self, place).await?),
+            None => Ok(egress::look_up(self, location).await?),
             journal => Ok(journal),
         }
     }
 
-    /// The sound of a recording, or a part of it.
+    /// The audio of a recording, or a range of its bytes.
     pub async fn sound(
         &self,
-        kept: &Kept,
+        kept: &StoredRecording,
         range: Option<std::ops::Range<u64>>,
     ) -> Result<ByteStream, StoreError> {
         self.store
-            .get(&kept.place.key(&self.prefix, AUDIO), range)
+            .get(&kept.location.key(&self.prefix, AUDIO), range)
             .await
     }
 
-    /// What was said in a recording, with its size in bytes.
-    pub async fn transcript(&self, kept: &Kept) -> Result<(u64, ByteStream), StoreError> {
-        let key = kept.place.key(&self.prefix, TRANSCRIPT);
+    /// The transcript of a recording, with its size in bytes.
+    pub async fn transcript(
+        &self,
+        kept: &StoredRecording,
+    ) -> Result<(u64, ByteStream), StoreError> {
+        let key = kept.location.key(&self.prefix, TRANSCRIPT);
         let size = self.store.head(&key).await?.size;
         Ok((size, self.store.get(&key, Some(0..size)).await?))
     }
 
-    /// Removes a recording. What is known of it goes last, so that its owner can try again.
-    pub async fn remove(&self, kept: &Kept) -> Result<(), StoreError> {
+    /// Deletes a recording. The metadata goes last, so that the owner can try again after a failure.
+    pub async fn remove(&self, kept: &StoredRecording) -> Result<(), StoreError> {
         for file in [AUDIO, TRANSCRIPT, METADATA] {
             self.store
-                .delete(&kept.place.key(&self.prefix, file))
+                .delete(&kept.location.key(&self.prefix, file))
                 .await?;
         }
         Ok(())
     }
 
-    /// Some of those that are there for somebody, behind one that was told before.
+    /// A page of the recordings that the caller may see, after `after`.
     pub async fn page(
         &self,
         access: &Access,
@@ -222,24 +235,26 @@ impl Recordings {
         let _turn = self.listings.acquire(&access.party()).await;
         let mut page = Page::default();
         let mut walk = match access.tenant() {
-            Some(tenant) => Walk::of_tenant(&place::tenant_folder(tenant.as_str()), after),
+            Some(tenant) => {
+                Walk::of_tenant(&recording_location::tenant_folder(tenant.as_str()), after)
+            }
             None if access.sees_every_tenant() => Walk::of_all(after),
             None => Walk::of_nobody(after),
         };
-        let mut left = LOOKED_AT;
+        let mut left = MAX_EXAMINED;
         while left > 0 {
-            let (places, more) = walk.next(self.store.as_ref(), &self.prefix, left).await?;
-            left -= places.len().clamp(1, left);
-            for place in places {
+            let (locations, more) = walk.next(self.store.as_ref(), &self.prefix, left).await?;
+            left -= locations.len().clamp(1, left);
+            for location in locations {
                 if page.recordings.len() >= limit {
                     return Ok(page);
                 }
-                page.next = Some(place.path().into_owned());
-                match self.metadata(&place).await {
+                page.next = Some(location.path().into_owned());
+                match self.metadata(&location).await {
                     Ok(metadata) if metadata.may_be_seen_by(access) => {
                         page.recordings.push(metadata);
                     }
-                    // Another's, half uploaded, or removed meanwhile.
+                    // Another tenant's, half uploaded, or deleted in the meantime.
                     Ok(_) | Err(StoreError::NotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -252,22 +267,22 @@ impl Recordings {
         Ok(page)
     }
 
-    async fn metadata(&self, place: &Place) -> Result<Metadata, StoreError> {
-        metadata(self.store.as_ref(), &self.prefix, place).await
+    async fn metadata(&self, location: &RecordingLocation) -> Result<Metadata, StoreError> {
+        metadata(self.store.as_ref(), &self.prefix, location).await
     }
 }
 
-/// A way through what is stored, a listing at a time: through the folders of tenants, and along what lies directly below
-/// the prefix.
+/// An iterator over the store, one listing at a time: through the tenants' folders, and through the names directly
+/// below the prefix.
 #[derive(Debug)]
 pub struct Walk {
-    /// The folder that it is in, and how far it has got there.
+    /// The tenant folder being listed, and the last name listed in it.
     inside: Option<(String, Option<String>)>,
-    /// How far the names below the prefix are listed, which of those are to come, and whether there are more.
+    /// The last name listed below the prefix, the names still to be visited, and whether the listing has more.
     listed: Option<String>,
     names: VecDeque<String>,
     more: bool,
-    /// Whether it goes into the folders that it finds.
+    /// Whether to descend into tenant folders.
     descends: bool,
 }
 
@@ -286,7 +301,7 @@ impl Walk {
         }
     }
 
-    /// Through everything, behind a place that was told before.
+    /// Everything, after a path returned before.
     pub fn of_all(after: Option<&str>) -> Self {
         match after.map(folder_of) {
             Some((Some(folder), name)) => {
@@ -298,43 +313,43 @@ impl Walk {
         }
     }
 
-    /// Through what is a tenant's, and what lies where version 0.1.0 has put it.
+    /// One tenant's folder, and what version 0.1.0 stored directly below the prefix.
     fn of_tenant(own: &str, after: Option<&str>) -> Self {
         let behind = match after.map(folder_of) {
             Some((None, _)) => return Self::of_nobody(after),
             Some((Some(folder), name)) if folder == own => Some(name.to_owned()),
-            // There is nothing of theirs in the folder of another.
+            // Nothing of this tenant is in another tenant's folder.
             _ => None,
         };
         let top = Some(BEHIND_TENANTS.to_owned());
         Self::new(Some((own.to_owned(), behind)), top, false)
     }
 
-    /// Along what lies directly below the prefix.
+    /// The names directly below the prefix.
     fn of_nobody(after: Option<&str>) -> Self {
         let top = after.unwrap_or_default().max(BEHIND_TENANTS);
         Self::new(None, Some(top.to_owned()), false)
     }
 
-    /// The next places, and whether there may be more behind them.
+    /// The next recordings, and whether there may be more.
     pub async fn next(
         &mut self,
         store: &dyn RecordingStore,
         prefix: &str,
         limit: usize,
-    ) -> Result<(Vec<Place>, bool), StoreError> {
+    ) -> Result<(Vec<RecordingLocation>, bool), StoreError> {
         if let Some((folder, after)) = self.inside.take() {
             let below = format!("{prefix}/{folder}");
             let listing = store.list(&below, after.as_deref(), limit).await?;
-            let places = listing
+            let locations = listing
                 .names
                 .iter()
-                .map(|name| Place::listed(&folder, name));
-            let places = places.collect();
+                .map(|name| RecordingLocation::listed(&folder, name));
+            let locations = locations.collect();
             if let Some(last) = listing.names.into_iter().last().filter(|_| listing.more) {
                 self.inside = Some((folder, Some(last)));
             }
-            return Ok((places, true));
+            return Ok((locations, true));
         }
         if self.names.is_empty() && self.more {
             let listing = store.list(prefix, self.listed.as_deref(), limit).await?;
@@ -342,42 +357,45 @@ impl Walk {
             self.more = listing.more && !listing.names.is_empty();
             self.names = listing.names.into();
         }
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         while let Some(name) = self.names.pop_front() {
-            if !place::is_tenant(&name) {
-                places.push(Place::top(&name));
+            if !recording_location::is_tenant(&name) {
+                locations.push(RecordingLocation::top(&name));
             } else if self.descends {
                 self.inside = Some((name, None));
                 break;
             }
         }
         let more = self.inside.is_some() || !self.names.is_empty() || self.more;
-        Ok((places, more))
+        Ok((locations, more))
     }
 }
 
-/// The folder of a tenant and the name in it, or a name directly below the prefix.
+/// Splits a path into the tenant's folder, if any, and the name.
 fn folder_of(path: &str) -> (Option<&str>, &str) {
     match path.split_once('/') {
-        Some((folder, name)) if place::is_tenant(folder) => (Some(folder), name),
+        Some((folder, name)) if recording_location::is_tenant(folder) => (Some(folder), name),
         _ => (None, path),
     }
 }
 
-/// All places where something is stored.
-pub async fn all(store: &dyn RecordingStore, prefix: &str) -> Result<Vec<Place>, StoreError> {
+/// The locations of all recordings.
+pub async fn all(
+    store: &dyn RecordingStore,
+    prefix: &str,
+) -> Result<Vec<RecordingLocation>, StoreError> {
     let mut walk = Walk::of_all(None);
     let mut all = Vec::new();
     loop {
-        let (places, more) = walk.next(store, prefix, PAGE).await?;
-        all.extend(places);
+        let (locations, more) = walk.next(store, prefix, PAGE).await?;
+        all.extend(locations);
         if !more {
             return Ok(all);
         }
     }
 }
 
-/// The folders of tenants that have something in the store.
+/// The folders of tenants that have recordings.
 async fn tenants(store: &dyn RecordingStore, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut tenants: Vec<String> = Vec::new();
     loop {
@@ -385,12 +403,12 @@ async fn tenants(store: &dyn RecordingStore, prefix: &str) -> Result<Vec<String>
         let listing = store.list(prefix, after, PAGE).await?;
         let listed = listing.names.len();
         let before = tenants.len();
-        // They come before everything else.
+        // In listing order, tenant folders come first.
         tenants.extend(
             listing
                 .names
                 .into_iter()
-                .take_while(|name| place::is_tenant(name)),
+                .take_while(|name| recording_location::is_tenant(name)),
         );
         if !listing.more || listed == 0 || tenants.len() - before < listed {
             return Ok(tenants);
@@ -398,13 +416,13 @@ async fn tenants(store: &dyn RecordingStore, prefix: &str) -> Result<Vec<String>
     }
 }
 
-/// What the store knows of a recording, whoever it belongs to.
+/// The metadata of a stored recording, whoever it belongs to.
 pub async fn metadata(
     store: &dyn RecordingStore,
     prefix: &str,
-    place: &Place,
+    location: &RecordingLocation,
 ) -> Result<Metadata, StoreError> {
-    let mut pieces = store.get(&place.key(prefix, METADATA), None).await?;
+    let mut pieces = store.get(&location.key(prefix, METADATA), None).await?;
     let mut text = Vec::new();
     while let Some(piece) = pieces.next().await {
         text.extend_from_slice(&piece?);
@@ -414,6 +432,6 @@ pub async fn metadata(
     }
     let metadata = serde_json::from_slice::<Metadata>(&text).ok();
     metadata
-        .filter(|metadata| place.holds(metadata))
+        .filter(|metadata| location.holds(metadata))
         .ok_or(StoreError::NotFound)
 }

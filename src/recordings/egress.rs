@@ -1,9 +1,9 @@
-//! Recordings that somebody else makes: begun with a session, stopped when it ends, and looked after until they are in
-//! the store, where they lie as our own do. What is under way is noted on the disk, so that a next process looks after
-//! what this one leaves.
+//! Recordings made by a LiveKit deployment's egress service: started with a session, stopped when it ends, and polled
+//! until they are in the store, under the same keys as our own recordings. Ongoing ones are noted on disk, so that the
+//! next process takes over.
 //!
-//! `{data_dir}/recordings/.egress/{journal}/`, called as a journal would be ([`Place::journal`]), holds `note.json`; it is there from before a recording begins until it
-//! is stored, or never will be.
+//! The folder `{data_dir}/recordings/.egress/{journal}/`, named like a journal ([`RecordingLocation::journal`]),
+//! contains `note.json`. It exists from before the recording starts until it is stored or has failed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,55 +20,55 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::Journals;
-use super::place::{self, Place};
+use super::recording_location::{self, RecordingLocation};
 use super::{AUDIO, METADATA, Metadata, Recordings};
 use vivavoce_core::hash::hex;
 use vivavoce_seams::rooms::egress::{EgressState, RoomEgress};
 use vivavoce_seams::{RoomError, StoreError, StoredFile};
 use vivavoce_telemetry::metrics;
-use vivavoce_webhooks::{Notice, NoticeEvent, RecordingFile};
+use vivavoce_webhooks::{Event, EventKind, RecordingFile};
 
-/// Where the notes are, below the data folder.
+/// The folder of the notes, below the data folder.
 const FOLDER: &str = "recordings/.egress";
 const NOTE: &str = "note.json";
-/// How often they are looked after.
+/// The polling interval.
 const LOOK: Duration = Duration::from_secs(5);
-/// Looked after at once.
-const AT_ONCE: usize = 8;
+/// Recordings polled concurrently.
+const MAX_CONCURRENT: usize = 8;
 
-/// What is noted of a recording.
+/// What is written to disk about a recording.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
-    /// Its id where it is made; `None` before it has begun.
+    /// The egress id; `None` before it has started.
     egress: Option<String>,
     metadata: Metadata,
 }
 
-/// All of them. See the module.
+/// All recordings made by the egress service.
 pub struct Egresses {
     service: Arc<dyn RoomEgress>,
     recordings: Arc<Recordings>,
     folder: PathBuf,
-    /// Those whose sessions go on, and how these are told of an early end.
+    /// Those whose sessions are running, each with the channel that reports an early end to the session.
     live: Mutex<HashMap<String, Option<oneshot::Sender<String>>>>,
     changed: Notify,
 }
 
-/// Why none has begun.
+/// Why a recording could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// There is one of this name.
-    #[error("stream_id: there is a recording of this name, and none is ever overwritten")]
+    /// A recording of this name exists.
+    #[error("stream_id: a recording of this name exists, and recordings are never overwritten")]
     Exists,
-    /// It cannot be noted.
-    #[error("rtc.recording: it cannot be noted: {0}")]
+    /// The note cannot be written.
+    #[error("rtc.recording: the note on disk cannot be written: {0}")]
     Note(#[from] io::Error),
-    /// Whoever was to make it does not.
+    /// The egress service failed.
     #[error("rtc.recording: {0}")]
     Service(#[from] RoomError),
 }
 
-/// A recording that goes on. Dropping it stops it.
+/// An ongoing recording. Dropping it stops the recording.
 pub struct Egress {
     name: String,
     all: Arc<Egresses>,
@@ -76,7 +76,7 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Why it has ended before it was stopped, as soon as it has. To be asked for once.
+    /// Resolves with the reason if the recording ends before it is stopped. May be called once.
     pub fn ends(&mut self) -> impl Future<Output = Option<String>> + use<> {
         let ends = self.ends.take();
         async move { ends?.await.ok() }
@@ -90,21 +90,21 @@ impl Drop for Egress {
     }
 }
 
-/// What is known of one that is not in the store yet.
+/// The metadata of a recording that is not in the store yet.
 pub(super) async fn look_up(
     recordings: &Recordings,
-    place: &Place,
+    location: &RecordingLocation,
 ) -> io::Result<Option<Metadata>> {
-    let note = read(&recordings.data_dir.join(FOLDER).join(place.journal())).await?;
+    let note = read(&recordings.data_dir.join(FOLDER).join(location.journal())).await?;
     Ok(note.map(|note| note.metadata))
 }
 
-/// What is known of all of a name that are not in the store yet, whoever they belong to.
+/// The metadata of all recordings of a name that are not in the store yet, whoever they belong to.
 pub(super) async fn all_of(recordings: &Recordings, stream_id: &str) -> io::Result<Vec<Metadata>> {
     let folder = recordings.data_dir.join(FOLDER);
     let mut known = Vec::new();
     for name in names(&folder).await {
-        if place::is_journal_of(&name, stream_id) {
+        if recording_location::is_journal_of(&name, stream_id) {
             known.extend(read(&folder.join(name)).await?.map(|note| note.metadata));
         }
     }
@@ -112,7 +112,7 @@ pub(super) async fn all_of(recordings: &Recordings, stream_id: &str) -> io::Resu
 }
 
 impl Egresses {
-    /// Those that this service makes into the store of these recordings.
+    /// Recordings made by `service` into the store of `recordings`.
     pub fn open(service: Arc<dyn RoomEgress>, recordings: Arc<Recordings>) -> Arc<Self> {
         Arc::new(Self {
             folder: recordings.data_dir.join(FOLDER),
@@ -123,7 +123,7 @@ impl Egresses {
         })
     }
 
-    /// Who makes them.
+    /// The provider's slug.
     pub fn slug(&self) -> &'static str {
         self.service.slug()
     }
@@ -132,14 +132,14 @@ impl Egresses {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to record a room. Whoever gives the answer up has it stopped.
+    /// Starts to record a room. If the future is dropped, the recording is stopped.
     pub async fn begin(
         self: &Arc<Self>,
         metadata: Metadata,
         room: String,
     ) -> Result<Egress, BeginError> {
         let all = Arc::clone(self);
-        // In a task of its own: what the service has begun is noted, whoever waits for it.
+        // In a task of its own, so that what the service has started is noted even if the caller goes away.
         let begun = tokio::spawn(async move { all.begin_noted(metadata, &room).await });
         begun.await.map_err(io::Error::other)?
     }
@@ -149,14 +149,14 @@ impl Egresses {
         metadata: Metadata,
         room: &str,
     ) -> Result<Egress, BeginError> {
-        let place = Place::of(&metadata);
-        let name = place.journal().to_owned();
+        let location = RecordingLocation::of(&metadata);
+        let name = location.journal().to_owned();
         let tenant = metadata.tenant.clone();
         let folder = self.folder.join(&name);
         let (tell, ends) = oneshot::channel();
         match self.live().entry(name.clone()) {
             Entry::Occupied(_) => return Err(BeginError::Exists),
-            Entry::Vacant(place) => place.insert(Some(tell)),
+            Entry::Vacant(location) => location.insert(Some(tell)),
         };
         let egress = Egress {
             name: name.clone(),
@@ -176,14 +176,14 @@ impl Egresses {
         };
         let begun = async {
             write(&folder, &note).await?;
-            let journal = place.clone();
+            let journal = location.clone();
             let look_up = move |journals: Journals| journals.look_up(&journal);
             let journal = self.recordings.in_journals(look_up).await?;
             let tenant = tenant.as_deref();
-            if journal.is_some() || self.recordings.is_stored(&place, tenant).await {
+            if journal.is_some() || self.recordings.is_stored(&location, tenant).await {
                 return Err(BeginError::Exists);
             }
-            let key = place.key(&self.recordings.prefix, AUDIO);
+            let key = location.key(&self.recordings.prefix, AUDIO);
             let id = self.service.start(room, &key).await?;
             note.egress = Some(id.clone());
             if let Err(error) = write(&folder, &note).await {
@@ -201,13 +201,13 @@ impl Egresses {
         }
     }
 
-    /// Looks after them until it is `closing`, and stops those then whose sessions have ended.
+    /// Polls all recordings until `closing`, and stops those whose sessions have ended.
     pub async fn run(self: Arc<Self>, closing: CancellationToken) {
         loop {
             let closed = closing.is_cancelled();
             let names = names(&self.folder).await;
             let each = futures_util::stream::iter(names);
-            each.for_each_concurrent(AT_ONCE, |name| self.look_after(name))
+            each.for_each_concurrent(MAX_CONCURRENT, |name| self.poll(name))
                 .await;
             if closed {
                 return;
@@ -220,7 +220,7 @@ impl Egresses {
         }
     }
 
-    async fn look_after(&self, name: String) {
+    async fn poll(&self, name: String) {
         let folder = self.folder.join(&name);
         let live = self.live().contains_key(&name);
         let done = match read(&folder).await {
@@ -228,35 +228,39 @@ impl Egresses {
                 egress: Some(id),
                 metadata,
             })) => {
-                let place = match Place::of(&metadata) {
-                    place if place.journal() == name => place,
-                    // One that version 0.1.0 has begun.
-                    _ => Place::top(&metadata.stream_id),
+                let location = match RecordingLocation::of(&metadata) {
+                    location if location.journal() == name => location,
+                    // Started by version 0.1.0.
+                    _ => RecordingLocation::top(&metadata.stream_id),
                 };
-                self.look_at(&folder, &place, &id, metadata, live).await
+                self.look_at(&folder, &location, &id, metadata, live).await
             }
-            // One that was to begin when its process died.
+            // The process died before the recording started.
             Ok(_) => Ok(!live),
             Err(error) => Err(error.to_string()),
         };
         match done {
             Ok(true) => {
                 if let Err(error) = fs::remove_dir_all(&folder).await {
-                    tracing::warn!(note = name, %error, "the note of a recording stays");
+                    tracing::warn!(note = name, %error, "the note of a finished egress recording could not be removed");
                 }
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(note = name, error, "a recording is looked after later");
+                tracing::warn!(
+                    note = name,
+                    error,
+                    "an egress recording could not be polled and will be polled again"
+                );
             }
         }
     }
 
-    /// Whether there is nothing left to do for it.
+    /// Polls one recording. Returns whether it is finished.
     async fn look_at(
         &self,
         folder: &Path,
-        place: &Place,
+        location: &RecordingLocation,
         id: &str,
         metadata: Metadata,
         live: bool,
@@ -264,32 +268,36 @@ impl Egresses {
         match self.service.look(id).await.map_err(|e| e.to_string())? {
             EgressState::Goes if live => Ok(false),
             EgressState::Goes => {
-                // It may be ending already, which is looked at again.
+                // It may be ending already; the next poll will tell.
                 if let Err(error) = self.service.stop(id).await {
-                    tracing::debug!(%error, "a recording was not stopped");
+                    tracing::debug!(%error, "an egress recording could not be stopped");
                 }
                 Ok(false)
             }
             EgressState::Failed(why) => {
-                self.failed(place, &metadata, why).await;
+                self.failed(location, &metadata, why).await;
                 Ok(true)
             }
             EgressState::Stored { duration, complete } => {
-                let early = "the recording was ended where it is made";
-                self.tell_session(place, early);
+                let early = "the egress service ended the recording";
+                self.notify_session(location, early);
                 let known = Metadata {
                     duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
                     complete,
                     ..metadata
                 };
-                self.stored(folder, place, known).await
+                self.stored(folder, location, known).await
             }
         }
     }
 
-    fn tell_session(&self, place: &Place, why: &str) {
-        if let Some(tell) = self.live().get_mut(place.journal()).and_then(Option::take) {
-            // Fails when nobody wants to know.
+    fn notify_session(&self, location: &RecordingLocation, why: &str) {
+        if let Some(tell) = self
+            .live()
+            .get_mut(location.journal())
+            .and_then(Option::take)
+        {
+            // Fails if the session is not interested any more.
             let _told = tell.send(why.to_owned());
         }
     }
@@ -297,16 +305,16 @@ impl Egresses {
     async fn stored(
         &self,
         folder: &Path,
-        place: &Place,
+        location: &RecordingLocation,
         mut metadata: Metadata,
     ) -> Result<bool, String> {
         let (store, prefix) = (&self.recordings.store, &self.recordings.prefix);
-        let sound = place.key(prefix, AUDIO);
+        let sound = location.key(prefix, AUDIO);
         match self.measure(&sound).await {
             Ok((size, sha256)) => (metadata.size, metadata.sha256) = (size, sha256),
             Err(StoreError::NotFound) => {
-                let why = "it was said to be stored, and is not in our bucket";
-                self.failed(place, &metadata, why.to_owned()).await;
+                let why = "the egress service reported the recording as stored, but it is not in our bucket";
+                self.failed(location, &metadata, why.to_owned()).await;
                 return Ok(true);
             }
             Err(error) => return Err(error.to_string()),
@@ -321,19 +329,19 @@ impl Egresses {
             content_type: "application/json",
             progress: &progress,
         };
-        match store.put(&place.key(prefix, METADATA), file).await {
-            // Somebody died between keeping it and saying so.
+        match store.put(&location.key(prefix, METADATA), file).await {
+            // A process died after storing the metadata and before removing the note.
             Ok(_) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.to_string()),
         }
         metrics::recording_stored();
         let file = file_of(sound, &metadata);
-        self.tell(&metadata, NoticeEvent::RecordingStored(file))
+        self.report(&metadata, EventKind::RecordingStored(file))
             .await;
         Ok(true)
     }
 
-    /// The size and the SHA-256 of what is under a key, as our own recordings are described.
+    /// The size and SHA-256 of an object, to describe it like our own recordings.
     async fn measure(&self, key: &str) -> Result<(u64, String), StoreError> {
         let mut pieces = self.recordings.store.get(key, None).await?;
         let (mut size, mut hash) = (0, Sha256::new());
@@ -345,24 +353,24 @@ impl Egresses {
         Ok((size, hex(&hash.finalize())))
     }
 
-    async fn failed(&self, place: &Place, metadata: &Metadata, message: String) {
-        self.tell_session(place, &message);
+    async fn failed(&self, location: &RecordingLocation, metadata: &Metadata, message: String) {
+        self.notify_session(location, &message);
         tracing::error!(
             stream_id = metadata.stream_id,
             message,
-            "a room was not recorded"
+            "recording a room failed"
         );
-        let sound = place.key(&self.recordings.prefix, AUDIO);
+        let sound = location.key(&self.recordings.prefix, AUDIO);
         let file = file_of(sound, metadata);
-        self.tell(metadata, NoticeEvent::RecordingFailed { file, message })
+        self.report(metadata, EventKind::RecordingFailed { file, message })
             .await;
     }
 
-    async fn tell(&self, metadata: &Metadata, event: NoticeEvent) {
+    async fn report(&self, metadata: &Metadata, event: EventKind) {
         if let Some(webhooks) = &self.recordings.webhooks {
             let tenant = metadata.tenant.as_deref();
-            let notice = Notice::now(&metadata.stream_id, tenant, event);
-            webhooks.tell(&notice).await;
+            let event = Event::now(&metadata.stream_id, tenant, event);
+            webhooks.enqueue(&event).await;
         }
     }
 }
@@ -378,7 +386,7 @@ fn file_of(key: String, metadata: &Metadata) -> RecordingFile {
 
 async fn names(folder: &Path) -> Vec<String> {
     let mut names = Vec::new();
-    // There is no such folder before the first of them.
+    // The folder does not exist before the first recording.
     if let Ok(mut entries) = fs::read_dir(folder).await {
         while let Ok(Some(entry)) = entries.next_entry().await {
             names.extend(entry.file_name().into_string());

@@ -1,10 +1,10 @@
-//! Journals: a folder per recording, written while the session goes on and gone when the store has everything. What a
-//! process that died has left is found again at the next start, and ended where its last whole page ends.
+//! Journals: one folder per recording, written during the session and removed once everything is stored. Journals that
+//! a killed process has left are found at the next start, and the audio is closed after its last complete page.
 //!
-//! `{root}/{journal}/`, called after the recording and its tenant ([`Place::journal`]), holds `session.json` (what is known at the start), `audio.ogg`, `transcript.jsonl`, and, once
-//! it is finished, `metadata.json`; whoever brings it to the store notes its progress beside them. Until it is finished
-//! a `reserve` keeps the room that finishing takes, so that it can also be done on a disk that is full. Everything here
-//! waits for the disk.
+//! `{root}/{journal}/`, named after the recording and its tenant ([`RecordingLocation::journal`]), contains
+//! `session.json` (the metadata at the start), `audio.ogg`, `transcript.jsonl` and, once it is finished,
+//! `metadata.json`; the uploader keeps its progress there as well. Until then a `reserve` file keeps free the disk
+//! space that finishing needs, so that a journal can be finished on a full disk. All functions here block on the disk.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,46 +16,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::place::{self, Place};
-use super::writing::{Durable, Writers};
+use super::recording_location::{self, RecordingLocation};
+use super::writers::{Durable, Writers};
 use super::{AUDIO, METADATA, Metadata, TRANSCRIPT};
 use vivavoce_audio::ogg;
 use vivavoce_core::hash::{hex, sha256};
 use vivavoce_quotas::Permit;
 
-/// Where all journals are, below the data folder.
+/// The folder of all journals, below the data folder.
 pub const FOLDER: &str = "recordings/.journal";
-/// What is known at the start.
+/// The metadata at the start.
 const SESSION: &str = "session.json";
-/// Room for what is written at the end: a page of silence and `metadata.json`.
+/// Disk space for what is written at the end: a page of silence and `metadata.json`.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: usize = 8 * 1024;
-/// What the folder of a journal is called while it is being removed.
+/// The prefix of a journal's folder while it is being removed.
 const GONE: &str = ".gone-";
-/// No description of ours is longer.
+/// The maximum size of a metadata file.
 const MAX_DESCRIPTION: u64 = 64 * 1024;
 
-/// A journal that is finished: nothing in it changes any more.
+/// A finished journal, which does not change any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinishedJournal {
     /// Its folder.
     pub folder: PathBuf,
-    /// What `metadata.json` says.
+    /// The content of `metadata.json`.
     pub metadata: Metadata,
 }
 
 impl FinishedJournal {
-    /// One of its files.
+    /// The path of one of its files.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Where a store notes how far it has got with one of its files.
+    /// The path where the store keeps the upload progress of a file.
     pub fn progress_of(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.progress"))
     }
 
-    /// Removes it, all or nothing.
+    /// Removes the journal atomically.
     pub fn remove(&self) -> io::Result<()> {
         remove(&self.folder)
     }
@@ -66,7 +66,7 @@ pub fn root(data_dir: &Path) -> PathBuf {
     data_dir.join(FOLDER)
 }
 
-/// All journals of one server. Clones are the same.
+/// All journals of one server. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Journals {
     root: PathBuf,
@@ -74,7 +74,7 @@ pub struct Journals {
     writers: Writers,
 }
 
-/// Those that somebody has in hand: who writes one, or finishes one that was left.
+/// Journals in use: being written, or being finished.
 #[derive(Debug, Default)]
 struct Live {
     names: Mutex<HashSet<String>>,
@@ -86,7 +86,7 @@ impl Live {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one in hand, which nobody else does until that is dropped. `None` where somebody has it.
+    /// Claims a journal exclusively, until the claim is dropped. `None` if it is in use.
     fn claim(self: &Arc<Self>, name: &str) -> Option<Claim> {
         let claimed = self.names().insert(name.to_owned());
         claimed.then(|| Claim {
@@ -97,12 +97,12 @@ impl Live {
     }
 }
 
-/// A journal in somebody's hand.
+/// An exclusive claim to a journal.
 #[derive(Debug)]
 struct Claim {
     live: Arc<Live>,
     name: String,
-    /// Whether there is something to finish when it is let go, which somebody waits to be told.
+    /// Whether there will be something to finish once the claim is dropped, which wakes the uploader.
     written: bool,
 }
 
@@ -116,12 +116,12 @@ impl Drop for Claim {
 }
 
 impl Journals {
-    /// Those in this folder, which is made if there is none.
+    /// Opens the folder, creating it if it does not exist.
     pub fn open(root: PathBuf) -> io::Result<Self> {
         Self::open_with(root, Writers::start()?)
     }
 
-    /// The same, written by these.
+    /// The same, with these writer threads.
     pub fn open_with(root: PathBuf, writers: Writers) -> io::Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -140,15 +140,15 @@ impl Journals {
         })
     }
 
-    /// The folder that they are in.
+    /// The folder of the journals.
     pub fn folder(&self) -> &Path {
         &self.root
     }
 
-    /// Begins one. [`io::ErrorKind::AlreadyExists`] where there is one of this name and tenant.
+    /// Creates a journal. Fails with [`io::ErrorKind::AlreadyExists`] if one of this name and tenant exists.
     pub fn begin(&self, metadata: &Metadata) -> io::Result<Journal> {
-        let name = Place::of(metadata).journal().to_owned();
-        // Before there is anything to see, so that whoever looks for what was left does not take it for that.
+        let name = RecordingLocation::of(metadata).journal().to_owned();
+        // Claimed before the folder exists, so that the uploader does not take it for an abandoned journal.
         let claim = self.live.claim(&name);
         let claim = claim.ok_or(io::ErrorKind::AlreadyExists)?;
         self.make(claim, metadata)
@@ -183,28 +183,28 @@ impl Journals {
         }
     }
 
-    /// What is known of a journal, live or not.
-    pub fn look_up(&self, place: &Place) -> io::Result<Option<Metadata>> {
-        described(&self.root.join(place.journal()))
+    /// The metadata of a journal, whether it is in use or not.
+    pub fn look_up(&self, location: &RecordingLocation) -> io::Result<Option<Metadata>> {
+        described(&self.root.join(location.journal()))
     }
 
-    /// What is known of the journal in a folder of this name.
+    /// The metadata of the journal in this folder.
     pub fn look_into(&self, name: &str) -> io::Result<Option<Metadata>> {
         described(&self.root.join(name))
     }
 
-    /// What is known of all journals of a name, whoever they belong to.
+    /// The metadata of all journals of a name, whoever they belong to.
     pub fn all_of(&self, stream_id: &str) -> io::Result<Vec<Metadata>> {
         let mut known = Vec::new();
         for name in names(&self.root)? {
-            if place::is_journal_of(&name, stream_id) {
+            if recording_location::is_journal_of(&name, stream_id) {
                 known.extend(described(&self.root.join(name))?);
             }
         }
         Ok(known)
     }
 
-    /// The names of those that nobody writes any more, oldest first.
+    /// The names of journals not in use, oldest first.
     pub fn ended(&self) -> io::Result<Vec<String>> {
         let mut ended = Vec::new();
         for name in names(&self.root)? {
@@ -218,15 +218,15 @@ impl Journals {
         Ok(ended.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// Waits until another one has ended.
+    /// Waits until a journal has ended.
     pub async fn ends(&self) {
         self.live.ended.notified().await;
     }
 
-    /// Finishes one that nobody writes any more: cuts off a torn end, ends the sound, and says what is known of it.
-    /// `None` where it had not even begun, and is then gone, or where somebody writes it after all.
+    /// Finishes a journal that nobody writes any more: truncates torn data, closes the audio stream and writes the
+    /// metadata. Returns `None` if nothing had been recorded (the journal is removed), or if the journal is in use.
     pub fn finish(&self, name: &str) -> io::Result<Option<FinishedJournal>> {
-        // Asked again: it may have been begun since it was listed, and nobody begins it from here on.
+        // It may have been claimed since it was listed; from here on nobody else can claim it.
         let Some(_claim) = self.live.claim(name) else {
             return Ok(None);
         };
@@ -238,7 +238,7 @@ impl Journals {
             return Ok(Some(FinishedJournal { folder, metadata }));
         }
         let Ok(mut metadata) = read_description(&folder, SESSION) else {
-            // Somebody died before there was anything.
+            // The process died before anything was written.
             remove(&folder)?;
             return Ok(None);
         };
@@ -252,7 +252,7 @@ impl Journals {
             .open(folder.join(AUDIO))?;
         let repaired = match ogg::repair(&mut audio)? {
             Some(repaired) => repaired,
-            // Killed before the first page: what there is to keep is that nothing was heard.
+            // Killed before the first page was written: keep a silent stream.
             None => {
                 audio.set_len(0)?;
                 audio.seek(SeekFrom::Start(0))?;
@@ -277,7 +277,7 @@ impl Journals {
     }
 }
 
-/// One that is being written. Whatever happens to it, what it holds is finished once it is dropped.
+/// A journal being written. After it is dropped, whatever it contains is finished by the uploader.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
@@ -286,12 +286,12 @@ pub struct Journal {
     transcript: Growing,
     writers: Writers,
     _claim: Claim,
-    /// As long as it is written; then the uploader counts it.
+    /// Counts the recording while it is written; afterwards the uploader counts it.
     _counted: Option<Permit>,
 }
 
 impl Journal {
-    /// The same, counted for somebody as long as it is written.
+    /// Counts the recording for a party while it is written.
     #[must_use]
     pub fn counted(self, permit: Permit) -> Self {
         Self {
@@ -300,18 +300,18 @@ impl Journal {
         }
     }
 
-    /// What is known at the start.
+    /// The metadata at the start.
     pub const fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Who writes it.
+    /// The threads that write it.
     pub fn writers(&self) -> &Writers {
         &self.writers
     }
 
-    /// Adds pages and lines, and returns when they would survive the end of this process; that they survive the end of
-    /// the machine is seen to beside, within a fraction of a second. After an error nothing of them is there.
+    /// Appends audio pages and transcript lines. Once this returns, they survive the process; they survive a power
+    /// failure a fraction of a second later. After an error nothing has been appended.
     pub fn append(&mut self, pages: &[u8], lines: &str) -> io::Result<()> {
         self.audio.append(pages)?;
         self.transcript.append(lines.as_bytes())?;
@@ -323,13 +323,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Nobody wants it: the config that asked for it was refused.
+    /// Removes the journal, because the `config` that asked for it was refused.
     pub fn abandon(self) -> io::Result<()> {
         remove(&self.folder)
     }
 }
 
-/// A file that grows by whole pieces.
+/// A file to which whole pieces are appended.
 #[derive(Debug)]
 struct Growing {
     file: Arc<Durable>,
@@ -351,7 +351,7 @@ impl Growing {
         if written.is_ok() {
             self.len += piece.len() as u64;
         } else {
-            // What is torn would be found at the end as well.
+            // If this fails too, the torn piece is removed when the journal is finished.
             let _ = file.set_len(self.len);
             let _ = file.seek(SeekFrom::Start(self.len));
         }
@@ -370,14 +370,14 @@ fn create(path: &Path) -> io::Result<File> {
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
-        // Whatever has another name is not ours.
+        // Our names are all valid UTF-8.
         names.extend(entry?.file_name().into_string().ok());
     }
     Ok(names)
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
-    // The name may be used, and removed, again before this one is quite gone.
+    // The same name may be created and removed again before this folder has been deleted.
     static REMOVED: AtomicU64 = AtomicU64::new(0);
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return Ok(());
@@ -392,7 +392,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// What is known of what lies in this folder since its start.
+/// The metadata at the start of what is in this folder.
 pub fn described(folder: &Path) -> io::Result<Option<Metadata>> {
     match read_description(folder, SESSION) {
         Ok(metadata) => Ok(Some(metadata)),
@@ -419,7 +419,7 @@ fn read_description(folder: &Path, name: &str) -> io::Result<Metadata> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Cuts off a line that has no end.
+/// Truncates an incomplete last line.
 fn end_lines(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -525,7 +525,12 @@ mod tests {
         let journal = journals.begin(&metadata("a")).unwrap();
         let again = journals.begin(&metadata("a")).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        assert!(journals.look_up(&Place::top("a")).unwrap().is_some());
+        assert!(
+            journals
+                .look_up(&RecordingLocation::top("a"))
+                .unwrap()
+                .is_some()
+        );
         journal.abandon().unwrap();
         drop(journals.begin(&metadata("a")).unwrap());
         let finished = journals.finish("a").unwrap().unwrap();
@@ -534,7 +539,12 @@ mod tests {
             (20, false)
         );
         finished.remove().unwrap();
-        assert!(journals.look_up(&Place::top("a")).unwrap().is_none());
+        assert!(
+            journals
+                .look_up(&RecordingLocation::top("a"))
+                .unwrap()
+                .is_none()
+        );
         fs::create_dir(folder.path().join("b")).unwrap();
         assert_eq!(journals.finish("b").unwrap(), None);
         assert_eq!(journals.ended().unwrap(), [""; 0]);
@@ -544,7 +554,7 @@ mod tests {
     fn a_recording_that_begins_is_nobodys_to_finish_before_it_can_be_seen() {
         let folder = tempfile::tempdir().unwrap();
         let journals = Journals::open(folder.path().to_owned()).unwrap();
-        // The order is forced: whoever was listed is taken in hand first, and its folder is there before what it holds.
+        // The order is forced: the claim comes first, then the folder, then its content.
         let claim = journals.live.claim("a").unwrap();
         assert!(!folder.path().join("a").exists());
         fs::create_dir(folder.path().join("a")).unwrap();
@@ -557,7 +567,7 @@ mod tests {
         fs::remove_dir(folder.path().join("a")).unwrap();
         let mut journal = journals.make(claim, &metadata("a")).unwrap();
         journal.append(&pages(&mut writer(), 101), "").unwrap();
-        // Listed a moment ago, when it had ended; it is being written again.
+        // It was listed when it had ended, and is being written again.
         assert_eq!(journals.finish("a").unwrap(), None);
         assert!(!folder.path().join("a").join(METADATA).exists());
         drop(journal);
@@ -576,12 +586,13 @@ mod tests {
         assert!(journals.begin(&metadata("a")).is_ok());
     }
 
-    /// 10,000 in the long run, 400 otherwise, under few names, half of them given up; an uploader takes whatever has ended.
+    /// 10,000 journals in the long run, 400 otherwise, with few distinct names, half of them abandoned; an uploader
+    /// takes whatever has ended.
     #[test]
     fn of_many_begun_and_ended_at_once_none_is_lost_or_refused_for_nothing() {
         const THREADS: usize = 8;
         let each = std::env::var_os("VIVAVOCE_LONG").map_or(400, |_| 10_000) / THREADS;
-        // In memory, where there is such a place: what a disk takes is not what this is about.
+        // In memory where possible: this test is not about the disk.
         let folder = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
@@ -607,7 +618,7 @@ mod tests {
             });
             let writing = move |thread: usize| {
                 for number in 0..each {
-                    // The name comes again while what it was before is on its way out.
+                    // The name is reused while its predecessor is being removed.
                     let name = format!("{thread}-{}", number % 3);
                     let mut journal = loop {
                         match journals.begin(&metadata(&name)) {
@@ -638,7 +649,7 @@ mod tests {
         assert_eq!(names(folder.path()).unwrap(), [""; 0]);
     }
 
-    /// What a disk may have made of a journal: cut, changed, mixed up. Seeded; 20,000 in the long run.
+    /// Simulates disk corruption: truncated, modified and reordered data. Seeded; 20,000 rounds in the long run.
     #[test]
     fn whatever_is_read_back_is_finished_or_an_error_and_never_a_panic() {
         let rounds = std::env::var_os("VIVAVOCE_LONG").map_or(300, |_| 20_000);

@@ -1,18 +1,57 @@
-//! What a recording is and where it goes: the journal that it is written to first ([`journal`]), what is known of it
-//! ([`Metadata`]), and its way into a store. The sound itself is put together by `src/actors/recorder.rs`; how a
-//! store keeps things is [`vivavoce_seams::RecordingStore`]'s matter.
+//! Recordings, from the journal on local disk to the store. The audio is encoded by `src/actors/recorder.rs`; stores are
+//! implemented by providers ([`vivavoce_seams::RecordingStore`]).
+//!
+//! # What a recording is
+//!
+//! Three files: `audio.ogg` (Ogg/Opus, RFC 7845; in stereo input is left and output is right), `transcript.jsonl` (final
+//! transcripts and utterances with times in milliseconds) and `metadata.json`. The metadata is written last, so a
+//! recording that has it is complete. Recordings are named by their session's `stream_id`, scoped to the tenant
+//! ([`recording_location`]), and are never overwritten.
+//!
+//! # The life of a recording
+//!
+//! 1. While the session runs, everything is appended to a [`journal`] on local disk by a few [`writers`] threads: a
+//!    killed process loses at most the last second.
+//! 2. When the session ends, or when the next process finds the journal of a killed one, the journal is finished:
+//!    truncated after its last complete page and described.
+//! 3. The [`uploader`] brings it to the store, and a webhook reports it. While the store is unavailable recordings wait,
+//!    for as long as it takes and across restarts.
+//! 4. [`catalogue`] finds recordings for callers, [`verify`] checks them against their hashes, and [`retention`] deletes
+//!    old ones.
+//!
+//! Rooms of a LiveKit deployment can instead be recorded by its [`egress`] service into the same store.
+//!
+//! # Bounds
+//!
+//! Recordings in progress and waiting are limited by a quota (`limits.recordings`), uploads to five at a time. Jobs for
+//! the writer threads queue up to a fixed number; audio that is late on its way to disk is counted and logged. The disk
+//! itself is the limit for what waits: when it is full, recordings end early and are finished in space reserved for it.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_recordings::AUDIO;
+//! use vivavoce_recordings::recording_location::RecordingLocation;
+//!
+//! // A tenant's folder is percent-encoded and cannot be mistaken for a recording.
+//! let location = RecordingLocation::new(Some("acme"), "call-1");
+//! assert_eq!(location.key("recordings", AUDIO), "recordings/%61cme/call-1/audio.ogg");
+//! // Recordings without a tenant lie directly below the prefix.
+//! let location = RecordingLocation::new(None, "call-1");
+//! assert_eq!(location.key("recordings", AUDIO), "recordings/call-1/audio.ogg");
+//! ```
 
 pub mod catalogue;
 pub mod egress;
-pub mod examine;
 pub mod journal;
 mod metadata;
-pub mod place;
+pub mod recording_location;
 pub mod retention;
 mod transcript;
 mod upload;
 pub mod uploader;
-pub mod writing;
+pub mod verify;
+pub mod writers;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +61,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use journal::{Journal, Journals};
-use place::Place;
+use recording_location::RecordingLocation;
 use uploader::Uploader;
 use vivavoce_audio::Channels;
 use vivavoce_quotas::{FairQueue, Quota, Share};
@@ -30,26 +69,26 @@ use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_webhooks::Webhooks;
 
 pub use metadata::{Metadata, Participant};
-pub use transcript::Line;
+pub use transcript::TranscriptLine;
 
-/// The names of the files of a recording, in its journal and in the store.
+/// The names of a recording's files, in its journal and in the store.
 pub const AUDIO: &str = "audio.ogg";
-/// Finals and utterances with their times, one JSON object a line.
+/// Final transcripts and utterances with their times, one JSON object per line.
 pub const TRANSCRIPT: &str = "transcript.jsonl";
-/// What is known of it. It is written last: what has one is complete.
+/// The metadata, written last: a recording that has it is complete.
 pub const METADATA: &str = "metadata.json";
 
-/// How long a store is asked whether it has a recording of a name.
-const QUESTION: Duration = Duration::from_secs(3);
-/// Lists that are made at once.
-const LISTED_AT_ONCE: usize = 4;
+/// Timeout for asking the store whether a recording exists.
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Listings made concurrently.
+const MAX_CONCURRENT_LISTINGS: usize = 4;
 
-/// How recordings are made.
+/// How audio is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingSettings {
-    /// In stereo what is heard is left and what is played right, in mono both are mixed.
+    /// Stereo records input on the left and output on the right, mono mixes them.
     pub channels: Channels,
-    /// How hard the encoder tries, 0 to 10.
+    /// The complexity of the Opus encoder, 0 to 10.
     pub complexity: u8,
 }
 
@@ -62,15 +101,15 @@ pub struct Recordings {
     settings: RecordingSettings,
     webhooks: Option<Webhooks>,
     quota: Option<Quota>,
-    /// A list of recordings is up to a thousand questions to the store: whoever wants many waits for their turn.
+    /// A listing costs up to a thousand requests to the store, so callers take turns.
     listings: FairQueue,
 }
 
-/// Why a recording did not begin.
+/// Why a recording could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// There is one of this name.
-    #[error("stream_id: there is a recording of this name, and none is ever overwritten")]
+    /// A recording of this name exists.
+    #[error("stream_id: a recording of this name exists, and recordings are never overwritten")]
     Exists,
     /// The journal cannot be written.
     #[error("recording: the journal cannot be written: {0}")]
@@ -78,7 +117,7 @@ pub enum BeginError {
 }
 
 impl Recordings {
-    /// Those in this store, written first to journals below the data folder.
+    /// Recordings kept in `store`, and in journals below the data folder until they are uploaded.
     pub fn open(
         store: Arc<dyn RecordingStore>,
         prefix: String,
@@ -93,25 +132,25 @@ impl Recordings {
             settings,
             webhooks: None,
             quota: None,
-            listings: FairQueue::new(LISTED_AT_ONCE, Share::NONE),
+            listings: FairQueue::new(MAX_CONCURRENT_LISTINGS, Share::NONE),
         })
     }
 
-    /// How they are made.
+    /// How audio is recorded.
     pub const fn settings(&self) -> RecordingSettings {
         self.settings
     }
 
-    /// Where they go.
+    /// The store.
     pub fn store(&self) -> &Arc<dyn RecordingStore> {
         &self.store
     }
 
-    /// Begins the journal of one that has not begun yet.
+    /// Creates the journal of a new recording.
     pub async fn begin(&self, metadata: Metadata) -> Result<Journal, BeginError> {
-        let place = Place::of(&metadata);
+        let location = RecordingLocation::of(&metadata);
         let tenant = metadata.tenant.clone();
-        let elsewhere = egress::look_up(self, &place).await;
+        let elsewhere = egress::look_up(self, &location).await;
         if elsewhere.map_err(BeginError::Journal)?.is_some() {
             return Err(BeginError::Exists);
         }
@@ -123,54 +162,55 @@ impl Recordings {
             }
             begun => begun.map_err(BeginError::Journal)?,
         };
-        // The journal is there before the question, so that of two that ask one is refused.
-        if self.is_stored(&place, tenant.as_deref()).await {
+        // The journal is created before the store is asked, so that of two concurrent attempts one is refused.
+        if self.is_stored(&location, tenant.as_deref()).await {
             abandon(journal);
             return Err(BeginError::Exists);
         }
         Ok(journal)
     }
 
-    /// Whether the store is known to have one of this name for this tenant, or for nobody. A store that is away does not
-    /// keep anybody from speaking: what is recorded waits for it, and overwrites nothing when it is back.
-    async fn is_stored(&self, place: &Place, tenant: Option<&str>) -> bool {
+    /// Whether the store is known to have a recording of this name, of this tenant or without a tenant. An unavailable
+    /// store does not prevent a session from being recorded: the recording waits for the store and never overwrites
+    /// another.
+    async fn is_stored(&self, location: &RecordingLocation, tenant: Option<&str>) -> bool {
         let asked = async {
-            let there = self.store.head(&place.key(&self.prefix, AUDIO)).await;
+            let there = self.store.head(&location.key(&self.prefix, AUDIO)).await;
             match (there, tenant) {
                 (Err(StoreError::NotFound), Some(tenant)) => {
-                    // Where version 0.1.0 has kept it. What is another's there does not exist for this one.
-                    let former = Place::top(place.stream_id());
+                    // Where version 0.1.0 stored it. Another tenant's recording there is invisible to this tenant.
+                    let former = RecordingLocation::top(location.stream_id());
                     let known = catalogue::metadata(&*self.store, &self.prefix, &former).await;
                     known.map(|known| known.tenant.as_deref() == Some(tenant))
                 }
                 (there, _) => there.map(|_| true),
             }
         };
-        match tokio::time::timeout(QUESTION, asked).await {
+        match tokio::time::timeout(STORE_TIMEOUT, asked).await {
             Ok(Ok(there)) => there,
             Ok(Err(StoreError::NotFound)) | Err(_) => false,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the store cannot tell whether it has a recording");
+                tracing::warn!(%error, "the store could not be asked whether a recording exists");
                 false
             }
         }
     }
 
-    /// The same, telling this one what becomes of them.
-    pub fn telling(mut self, webhooks: Webhooks) -> Self {
+    /// Reports events about these recordings to `webhooks`.
+    pub fn reporting_to(mut self, webhooks: Webhooks) -> Self {
         self.webhooks = Some(webhooks);
         self
     }
 
-    /// The same, counting those that wait for the store.
+    /// Counts recordings that wait for the store.
     #[must_use]
     pub fn counted(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);
         self
     }
 
-    /// Brings what is finished into the store, what a former process has left first: until it is `closing` and then as
-    /// long as the store takes what there is.
+    /// Uploads finished recordings, including those that an earlier process has left, until `closing`, and from then on
+    /// as long as uploads succeed at once.
     pub async fn run(self: Arc<Self>, closing: CancellationToken) {
         let journals = self.journals.clone();
         let (store, webhooks) = (Arc::clone(&self.store), self.webhooks.clone());
@@ -179,7 +219,7 @@ impl Recordings {
         uploader.run(closing).await;
     }
 
-    /// Removes what is older than `age` from the store, every hour until it is `closing`.
+    /// Deletes recordings older than `age` from the store, every hour until `closing`.
     pub async fn forget(self: Arc<Self>, age: Duration, closing: CancellationToken) {
         retention::run(Arc::clone(&self.store), self.prefix.clone(), age, closing).await;
     }
@@ -194,11 +234,11 @@ impl Recordings {
     }
 }
 
-/// Removes a journal that nobody wants, without waiting for it.
+/// Removes an unwanted journal in the background.
 pub fn abandon(journal: Journal) {
     tokio::task::spawn_blocking(move || {
         if let Err(error) = journal.abandon() {
-            tracing::warn!(%error, "a journal that nobody wants could not be removed");
+            tracing::warn!(%error, "the journal of a refused recording could not be removed");
         }
     });
 }

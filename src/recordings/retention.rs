@@ -1,6 +1,5 @@
-//! Removes recordings that are older than the settings want them to be (`recording.retention_days`). What is known of a
-//! recording goes first, so that nobody finds one that is half gone; what a sweep that was cut off has left is found by
-//! the age of its sound.
+//! Deletes recordings older than `recording.retention_days`. The metadata is deleted first, so that nobody finds a
+//! partly deleted recording; what an interrupted sweep has left is recognised by the age of its audio.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,16 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 use super::catalogue::{Walk, metadata};
-use super::place::Place;
+use super::recording_location::RecordingLocation;
 use super::{AUDIO, METADATA, TRANSCRIPT};
 use vivavoce_seams::{RecordingStore, StoreError};
 
-/// Between two sweeps.
+/// The pause between two sweeps.
 const PAUSE: Duration = Duration::from_hours(1);
-/// Names that are asked for at once.
+/// Names requested per listing.
 const PAGE: usize = 1_000;
 
-/// Sweeps until it is `closing`, at once and then every hour.
+/// Sweeps at once and then every hour, until `closing`.
 pub async fn run(
     store: Arc<dyn RecordingStore>,
     prefix: String,
@@ -34,10 +33,10 @@ pub async fn run(
             Ok(0) => {}
             Ok(count) => tracing::info!(
                 count,
-                "recordings were older than recording.retention_days and are removed"
+                "deleted recordings older than recording.retention_days"
             ),
             Err(error) => {
-                tracing::warn!(%error, "old recordings could not be removed and will be later");
+                tracing::warn!(%error, "recordings older than recording.retention_days could not be deleted; retrying in an hour");
             }
         }
         tokio::select! {
@@ -47,7 +46,7 @@ pub async fn run(
     }
 }
 
-/// Removes what had ended before that moment, and says how many those were.
+/// Deletes recordings that ended before that moment, and returns how many.
 pub async fn sweep(
     store: &dyn RecordingStore,
     prefix: &str,
@@ -56,14 +55,14 @@ pub async fn sweep(
     let mut removed = 0;
     let mut walk = Walk::of_all(None);
     loop {
-        let (places, more) = walk.next(store, prefix, PAGE).await?;
-        for place in &places {
-            if ended(store, prefix, place)
+        let (locations, more) = walk.next(store, prefix, PAGE).await?;
+        for location in &locations {
+            if ended(store, prefix, location)
                 .await?
                 .is_some_and(|at| at < before)
             {
                 for file in [METADATA, TRANSCRIPT, AUDIO] {
-                    store.delete(&place.key(prefix, file)).await?;
+                    store.delete(&location.key(prefix, file)).await?;
                 }
                 removed += 1;
             }
@@ -74,19 +73,19 @@ pub async fn sweep(
     }
 }
 
-/// When it ended; `None` where that cannot be said of what is there.
+/// When the recording ended; `None` if that cannot be determined.
 async fn ended(
     store: &dyn RecordingStore,
     prefix: &str,
-    place: &Place,
+    location: &RecordingLocation,
 ) -> Result<Option<SystemTime>, StoreError> {
-    match metadata(store, prefix, place).await {
+    match metadata(store, prefix, location).await {
         Ok(known) => {
             let ms = known.started_at.saturating_add(known.duration_ms);
             Ok(UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
         }
-        // Half removed, or on its way into the store, and then it is young.
-        Err(StoreError::NotFound) => match store.head(&place.key(prefix, AUDIO)).await {
+        // Partly deleted, or being uploaded, in which case it is recent.
+        Err(StoreError::NotFound) => match store.head(&location.key(prefix, AUDIO)).await {
             Ok(sound) => Ok(Some(sound.modified)),
             Err(StoreError::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -126,7 +125,7 @@ mod tests {
         let now = SystemTime::now();
         kept(folder.path(), "old", now - 3 * DAY);
         kept(folder.path(), "young", now - DAY);
-        // A sweep that was cut off, and a recording that is on its way.
+        // An interrupted sweep, and a recording being uploaded.
         kept(folder.path(), "half", now - 3 * DAY);
         std::fs::remove_file(folder.path().join("r/half").join(METADATA)).unwrap();
         assert_eq!(sweep(&store, "r", now - 2 * DAY).await.unwrap(), 1);

@@ -1,47 +1,47 @@
-//! The lines of `transcript.jsonl`. Times are milliseconds of the recording.
+//! The lines of `transcript.jsonl`. Times are in milliseconds from the start of the recording.
 
 use serde::Serialize;
 
 use vivavoce_seams::SttResult;
 
-/// One line.
+/// A line of the transcript.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Line<'a> {
-    /// What was understood, by its final transcript.
+pub enum TranscriptLine<'a> {
+    /// A final transcript of the input.
     Heard {
-        /// When it was understood; its words lie before that.
+        /// When it was received; its words were spoken before that.
         at_ms: u64,
-        /// As the client was told.
+        /// The result as sent to the client.
         #[serde(flatten)]
         result: &'a SttResult,
     },
-    /// An utterance begins to be heard.
+    /// Playback of an utterance starts.
     Begins {
-        /// When.
+        /// When it starts.
         at_ms: u64,
-        /// The client's name for it.
+        /// The client's id of the utterance.
         id: Option<&'a str>,
     },
-    /// It has ended.
+    /// Playback of an utterance has ended.
     Said {
-        /// When its last sample was heard.
+        /// When its last sample was played.
         at_ms: u64,
-        /// The client's name for it.
+        /// The client's id of the utterance.
         id: Option<&'a str>,
-        /// What was heard of it.
+        /// The text that was played.
         text: &'a str,
-        /// How much was heard of it.
+        /// How much was played.
         played_ms: u64,
-        /// Whether it was heard to its end.
+        /// Whether it was played to its end.
         whole: bool,
     },
 }
 
-impl Line<'_> {
-    /// The line with its end.
+impl TranscriptLine<'_> {
+    /// The line as JSON, with a line break.
     pub fn to_json(&self) -> String {
-        // Strings, numbers and null cannot fail to be written.
+        // Strings, numbers and null can always be serialised.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line

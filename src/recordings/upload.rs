@@ -1,30 +1,29 @@
-//! One attempt to bring a finished journal into a store. When to try again is its caller's decision.
+//! One attempt to upload a finished journal. Retrying is up to the caller.
 
 use std::fs::File;
 use std::path::Path;
 
 use super::journal::FinishedJournal;
-use super::place::Place;
+use super::recording_location::RecordingLocation;
 use super::{AUDIO, METADATA, TRANSCRIPT};
 use vivavoce_core::hash::sha256;
 use vivavoce_seams::{RecordingStore, StoreError, StoredFile};
 
-/// The files of a recording in the order in which they are kept, with their media types: whoever finds the last one
-/// finds them all.
+/// The files of a recording in upload order, with their media types: if the last one is in the store, all are.
 const FILES: [(&str, &str); 3] = [
     (AUDIO, "audio/ogg"),
     (TRANSCRIPT, "application/jsonl"),
     (METADATA, "application/json"),
 ];
 
-/// Keeps everything, and returns when the store says that it has it. Another attempt goes on where this one has failed;
-/// removing the journal is for the caller, who may have something to say first.
+/// Uploads all files and returns once the store has confirmed them. A later attempt resumes where this one failed. The
+/// caller removes the journal, after reporting the event.
 pub async fn upload(
     store: &dyn RecordingStore,
     prefix: &str,
     journal: &FinishedJournal,
 ) -> Result<(), StoreError> {
-    let place = Place::of(&journal.metadata);
+    let location = RecordingLocation::of(&journal.metadata);
     for (name, content_type) in FILES {
         let path = journal.file(name);
         let (size, sha256) = measure(&path).await?;
@@ -36,12 +35,12 @@ pub async fn upload(
             content_type,
             progress: &progress,
         };
-        let key = place.key(prefix, name);
+        let key = location.key(prefix, name);
         let kept = store.put(&key, file).await?;
         if kept.size != size || kept.sha256.is_some_and(|kept| kept != sha256) {
             return Err(StoreError::Unavailable {
                 retry_after: None,
-                message: format!("{key} is not what was sent"),
+                message: format!("{key} in the store differs from what was sent"),
             });
         }
     }

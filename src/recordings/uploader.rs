@@ -1,6 +1,6 @@
-//! Brings finished recordings into the store, oldest first and a few at once, for as long as it takes: what a store
-//! that is away has not taken waits in its journal, also for another process. A store that does not answer is asked by
-//! one at a time; wrong credentials keep what there is until somebody has changed them.
+//! Uploads finished recordings, oldest first and a few concurrently, until the store has them: what an unavailable
+//! store has not accepted waits in its journal, also for the next process. An unavailable store is probed with one
+//! upload at a time; after an authorisation failure everything waits until the credentials have been fixed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -17,31 +17,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::AUDIO;
 use super::journal::{FinishedJournal, Journals};
-use super::place::Place;
+use super::recording_location::RecordingLocation;
 use super::upload::upload;
 use vivavoce_auth::TenantId;
+use vivavoce_core::backoff::Backoff;
 use vivavoce_quotas::{Party, Permit, Quota, Share, Tally};
 use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_telemetry::metrics;
-use vivavoce_webhooks::{Notice, NoticeEvent, RecordingFile, Webhooks};
+use vivavoce_webhooks::{Event, EventKind, RecordingFile, Webhooks};
 
-/// On their way at once, of which one party has four at most; one while the store is away.
-const AT_ONCE: usize = 5;
-/// The first pause after a failure, twice as long each time, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(5);
-/// The share of a pause that is left to chance, so that many servers do not come back in one moment.
-const JITTER: f64 = 0.3;
-/// How often the folder is looked at anyway, and how often at most.
+/// Concurrent uploads, of which one party may have four; one while the store is unavailable.
+const MAX_CONCURRENT: usize = 5;
+/// The pauses after failures.
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_mins(5), 0.3);
+/// The interval at which the folder is listed anyway, and the minimum interval.
 const LOOK: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// In a journal that the store will never take: why.
+/// Exists in a journal that the store will never accept, and contains the reason.
 const GIVEN_UP: &str = "given_up";
-/// Beside the journals: somebody wants everything to be tried now.
+/// Exists beside the journals when somebody has asked for everything to be retried now.
 const RETRY: &str = ".retry";
 
-/// Asks the uploader of this data folder, now or when it next runs, to try everything at once, also what it has given
-/// up. Gives how many of those there were. Blocks.
+/// Asks the uploader of this data folder, running now or later, to retry everything at once, including what it has
+/// given up. Returns how many journals had been given up. Blocks.
 pub fn retry(journals: &Path) -> io::Result<usize> {
     let mut given_up = 0;
     for entry in fs::read_dir(journals)? {
@@ -59,60 +57,60 @@ pub fn retry(journals: &Path) -> io::Result<usize> {
     Ok(given_up)
 }
 
-/// Why a journal is not tried any more, if it is not. Blocks.
+/// Why the upload of a journal was given up, if it was. Blocks.
 pub fn given_up(folder: &Path) -> Option<String> {
     fs::read_to_string(folder.join(GIVEN_UP)).ok()
 }
 
-/// Who brings them.
+/// The uploader.
 pub struct Uploader {
     journals: Journals,
     store: Arc<dyn RecordingStore>,
     prefix: String,
     webhooks: Option<Webhooks>,
     waiting: HashMap<String, Waiting>,
-    /// Whose turn it is.
+    /// The round-robin order of parties.
     turns: VecDeque<Party>,
-    /// Those under way.
+    /// Uploads in progress, by party.
     tally: Tally,
     quota: Option<Quota>,
     outage: Option<Outage>,
-    /// The journals could not be listed when it looked last.
+    /// The last attempt to list the journals failed.
     blind: bool,
 }
 
 /// A journal that waits.
 #[derive(Debug)]
 struct Waiting {
-    /// Whose turn it waits for.
+    /// The party whose turn it waits for.
     party: Party,
     _counted: Option<Permit>,
-    /// Its place among those that wait, by age.
+    /// Its position among waiting journals, by age.
     order: usize,
-    under_way: bool,
+    in_progress: bool,
     failures: u32,
     due: Option<Instant>,
 }
 
-/// The store does not take anything.
+/// The store accepts nothing at present.
 #[derive(Debug)]
 struct Outage {
     failures: u32,
     until: Instant,
-    /// What was said last about it.
+    /// The kind of error that was logged last.
     said: std::mem::Discriminant<StoreError>,
 }
 
-/// One attempt: whose, and what came of it.
+/// A finished attempt.
 struct Ended {
     name: String,
-    /// `None` where there was nothing in it, or it could not be finished.
+    /// `None` if the journal was empty or could not be finished.
     journal: Option<FinishedJournal>,
     kept: Result<(), StoreError>,
 }
 
 impl Uploader {
-    /// One for these journals.
+    /// An uploader of these journals.
     pub fn new(
         journals: Journals,
         store: Arc<dyn RecordingStore>,
@@ -126,21 +124,21 @@ impl Uploader {
             webhooks,
             waiting: HashMap::new(),
             turns: VecDeque::new(),
-            tally: Tally::new(AT_ONCE as u64, Share::default()),
+            tally: Tally::new(MAX_CONCURRENT as u64, Share::default()),
             quota: None,
             outage: None,
             blind: false,
         }
     }
 
-    /// The same, counting those that wait.
+    /// Counts waiting recordings.
     pub fn counting(self, quota: Option<Quota>) -> Self {
         Self { quota, ..self }
     }
 
-    /// Works until it is `closing` and then only as long as there is something that the store takes at once.
+    /// Runs until `closing`, and from then on as long as uploads succeed at once.
     pub async fn run(mut self, closing: CancellationToken) {
-        let mut under_way = JoinSet::new();
+        let mut in_progress = JoinSet::new();
         let (mut look, mut looked) = (true, Instant::now());
         loop {
             if look {
@@ -149,21 +147,21 @@ impl Uploader {
             }
             let now = Instant::now();
             while let Some(name) = self.next(now) {
-                under_way.spawn(self.attempt(name));
+                in_progress.spawn(self.attempt(name));
             }
-            if closing.is_cancelled() && under_way.is_empty() {
+            if closing.is_cancelled() && in_progress.is_empty() {
                 return;
             }
             let next_look = (looked + LOOK).saturating_duration_since(now);
             let patience = self.patience(now).min(next_look);
-            // What ended is known: the folder has not changed otherwise.
+            // The end of an upload does not change what is in the folder otherwise.
             look = false;
             let may_look = looked + LOOK_PAUSE;
             tokio::select! {
-                Some(ended) = under_way.join_next() => match ended {
+                Some(ended) = in_progress.join_next() => match ended {
                     Ok(ended) => self.ended(ended).await,
-                    // It does not panic; if it did, the journal would wait for the next process.
-                    Err(error) => tracing::error!(%error, "an upload has died"),
+                    // Uploads do not panic; if one did, its journal would wait for the next process.
+                    Err(error) => tracing::error!(%error, "an upload task panicked"),
                 },
                 () = self.journals.ends() => {
                     tokio::time::sleep_until(may_look).await;
@@ -175,7 +173,7 @@ impl Uploader {
         }
     }
 
-    /// Takes note of what is there.
+    /// Lists the journals.
     async fn look(&mut self) {
         let journals = self.journals.clone();
         let known: HashSet<String> = self.waiting.keys().cloned().collect();
@@ -187,7 +185,7 @@ impl Uploader {
             let oldest = there
                 .first()
                 .and_then(|name| fs::metadata(root.join(name)).ok()?.modified().ok());
-            // Whose it is stands in it, and is read once.
+            // The owner is read from the journal once.
             let there = there.into_iter().map(|name| {
                 let party = (!known.contains(&name)).then(|| owner(&journals, &name));
                 (name, party)
@@ -199,7 +197,7 @@ impl Uploader {
                 self.blind = false;
                 let names: HashSet<&str> = there.iter().map(|(name, _)| name.as_str()).collect();
                 self.waiting
-                    .retain(|name, waiting| waiting.under_way || names.contains(name.as_str()));
+                    .retain(|name, waiting| waiting.in_progress || names.contains(name.as_str()));
                 for (order, (name, party)) in there.into_iter().enumerate() {
                     self.waits(name, party, order);
                 }
@@ -224,13 +222,13 @@ impl Uploader {
     fn waits(&mut self, name: String, party: Option<Party>, order: usize) {
         match self.waiting.entry(name) {
             Entry::Occupied(mut known) => known.get_mut().order = order,
-            Entry::Vacant(place) => {
+            Entry::Vacant(location) => {
                 let party = party.unwrap_or(NOBODY);
-                place.insert(Waiting {
+                location.insert(Waiting {
                     _counted: self.quota.as_ref().map(|quota| quota.hold(&party)),
                     party,
                     order,
-                    under_way: false,
+                    in_progress: false,
                     failures: 0,
                     due: None,
                 });
@@ -238,7 +236,7 @@ impl Uploader {
         }
     }
 
-    /// Whoever has something that waits has a turn; newcomers come last.
+    /// Updates the round-robin order: parties with waiting journals stay, new ones are added at the end.
     fn forget_turns(&mut self) {
         let mut with: HashSet<&Party> = self.waiting.values().map(|one| &one.party).collect();
         self.turns.retain(|party| with.remove(party));
@@ -246,23 +244,23 @@ impl Uploader {
         self.turns.extend(new);
     }
 
-    /// The oldest that may be tried now, of whoever's turn it is.
+    /// The oldest journal that may be uploaded now, of the party whose turn it is.
     fn next(&mut self, now: Instant) -> Option<String> {
-        let under_way = self
+        let in_progress = self
             .waiting
             .values()
-            .filter(|waiting| waiting.under_way)
+            .filter(|waiting| waiting.in_progress)
             .count();
         let allowed = match &self.outage {
             Some(outage) if outage.until > now => 0,
             Some(_) => 1,
-            None => AT_ONCE,
+            None => MAX_CONCURRENT,
         };
-        if under_way >= allowed {
+        if in_progress >= allowed {
             return None;
         }
         let ready =
-            |waiting: &Waiting| !waiting.under_way && waiting.due.is_none_or(|due| due <= now);
+            |waiting: &Waiting| !waiting.in_progress && waiting.due.is_none_or(|due| due <= now);
         let mut first: HashMap<&Party, (usize, &String)> = HashMap::new();
         for (name, waiting) in self.waiting.iter().filter(|(_, waiting)| ready(waiting)) {
             let first = first.entry(&waiting.party).or_insert((waiting.order, name));
@@ -274,14 +272,14 @@ impl Uploader {
         let party = self.turns.remove(at)?;
         self.tally.hold(&party, 1);
         self.turns.push_back(party);
-        self.waiting.get_mut(&name)?.under_way = true;
+        self.waiting.get_mut(&name)?.in_progress = true;
         Some(name)
     }
 
-    /// How long nothing can begin, if nothing else happens.
+    /// How long until something can start, if nothing else happens.
     fn patience(&self, now: Instant) -> Duration {
         let outage = self.outage.as_ref().map(|outage| outage.until);
-        let idle = self.waiting.values().filter(|waiting| !waiting.under_way);
+        let idle = self.waiting.values().filter(|waiting| !waiting.in_progress);
         let due = idle.filter_map(|waiting| waiting.due);
         let next = due.chain(outage).filter(|&at| at > now).min();
         next.map_or(LOOK, |at| at.saturating_duration_since(now).min(LOOK))
@@ -317,7 +315,7 @@ impl Uploader {
         } = ended;
         let failures = match self.waiting.get_mut(&name) {
             Some(waiting) => {
-                waiting.under_way = false;
+                waiting.in_progress = false;
                 self.tally.release(&waiting.party, 1);
                 waiting.failures += 1;
                 waiting.failures
@@ -330,7 +328,7 @@ impl Uploader {
                 if journal.is_some() {
                     self.back();
                     metrics::recording_stored();
-                    tracing::info!(journal = name, "a recording is stored");
+                    tracing::info!(journal = name, "recording stored");
                 }
             }
             (Err(error @ StoreError::Exists), Some(journal)) => {
@@ -343,7 +341,7 @@ impl Uploader {
                 if is_outage(&error) {
                     self.away(&error);
                 } else {
-                    tracing::warn!(journal = name, %error, "a recording could not be stored and is tried again");
+                    tracing::warn!(journal = name, %error, "a recording could not be uploaded; retrying later");
                     if let Some(waiting) = self.waiting.get_mut(&name) {
                         waiting.due = Some(Instant::now() + pause);
                     }
@@ -352,19 +350,19 @@ impl Uploader {
         }
     }
 
-    /// Says once that the store is away, and why, until that changes.
+    /// Logs once that the store is unavailable and why, until that changes.
     fn away(&mut self, error: &StoreError) {
         let kind = std::mem::discriminant(error);
         let before = self.outage.as_ref();
         if before.is_none_or(|outage| outage.said != kind) {
-            tracing::error!(store = self.store.slug(), %error, "recordings wait on this disk until the store takes them");
+            tracing::error!(store = self.store.slug(), %error, "the store is unavailable; recordings wait on local disk");
         }
         let failures = before.map_or(0, |outage| outage.failures) + 1;
         let asked = match error {
             StoreError::Unavailable { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        let pause = pause(failures).max(asked.min(LONGEST_PAUSE));
+        let pause = pause(failures).max(asked.min(BACKOFF.longest));
         self.outage = Some(Outage {
             failures,
             until: Instant::now() + pause,
@@ -374,42 +372,40 @@ impl Uploader {
 
     fn back(&mut self) {
         if self.outage.take().is_some() {
-            tracing::info!(
-                store = self.store.slug(),
-                "the store takes recordings again"
-            );
+            tracing::info!(store = self.store.slug(), "the store is available again");
         }
     }
 
     /// The journal stays where it is, so that nothing is lost: somebody has to look at it.
     async fn give_up(&mut self, name: &str, journal: &FinishedJournal, error: &StoreError) {
-        tracing::error!(journal = %journal.folder.display(), %error, "a recording cannot be stored and is kept here");
+        tracing::error!(journal = %journal.folder.display(), %error, "a recording cannot be uploaded and is kept on local disk");
         metrics::recording_upload_failed();
         let message = error.to_string();
         let written = tokio::fs::write(journal.file(GIVEN_UP), &message).await;
         if let Err(error) = written {
-            tracing::warn!(journal = name, %error, "this will be found out again");
+            tracing::warn!(journal = name, %error, "could not record that an upload was given up; it will be attempted again");
         }
         self.waiting.remove(name);
         if let Some(webhooks) = &self.webhooks {
             let file = sound(&self.prefix, journal);
-            let failed = NoticeEvent::RecordingFailed { file, message };
-            webhooks.tell(&notice(journal, failed)).await;
+            let failed = EventKind::RecordingFailed { file, message };
+            webhooks.enqueue(&event(journal, failed)).await;
         }
     }
 }
 
-/// Whoever records without a tenant.
+/// The party of recordings without a tenant.
 const NOBODY: Party = Party::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-/// Whose a journal is. Blocks.
+/// The owner of a journal. Blocks.
 fn owner(journals: &Journals, name: &str) -> Party {
     let metadata = journals.look_into(name).ok().flatten();
     let tenant = metadata.and_then(|metadata| TenantId::new(&metadata.tenant?).ok());
     tenant.map_or(NOBODY, Party::Tenant)
 }
 
-/// Keeps it, says so, and removes the journal; whoever dies in between says the same thing again.
+/// Uploads a journal, reports the event and removes the journal. If the process dies in between, the event is reported
+/// again.
 async fn keep(
     store: &dyn RecordingStore,
     prefix: &str,
@@ -418,8 +414,8 @@ async fn keep(
 ) -> Result<(), StoreError> {
     upload(store, prefix, journal).await?;
     if let Some(webhooks) = webhooks {
-        let stored = NoticeEvent::RecordingStored(sound(prefix, journal));
-        webhooks.tell(&notice(journal, stored)).await;
+        let stored = EventKind::RecordingStored(sound(prefix, journal));
+        webhooks.enqueue(&event(journal, stored)).await;
     }
     let journal = journal.clone();
     Ok(blocking(move || journal.remove()).await?)
@@ -428,16 +424,16 @@ async fn keep(
 fn sound(prefix: &str, journal: &FinishedJournal) -> RecordingFile {
     let metadata = &journal.metadata;
     RecordingFile {
-        key: Place::of(metadata).key(prefix, AUDIO),
+        key: RecordingLocation::of(metadata).key(prefix, AUDIO),
         duration_ms: metadata.duration_ms,
         size: metadata.size,
         sha256: metadata.sha256.clone(),
     }
 }
 
-fn notice(journal: &FinishedJournal, event: NoticeEvent) -> Notice {
+fn event(journal: &FinishedJournal, event: EventKind) -> Event {
     let metadata = &journal.metadata;
-    Notice::now(&metadata.stream_id, metadata.tenant.as_deref(), event)
+    Event::now(&metadata.stream_id, metadata.tenant.as_deref(), event)
 }
 
 async fn blocking<T: Send + 'static>(
@@ -447,7 +443,7 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// What one recording has met says something about all of them.
+/// Whether an error concerns the store rather than one recording.
 const fn is_outage(error: &StoreError) -> bool {
     matches!(
         error,
@@ -455,12 +451,9 @@ const fn is_outage(error: &StoreError) -> bool {
     )
 }
 
+/// The pause after so many failures.
 fn pause(failures: u32) -> Duration {
-    let doubled =
-        FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16)));
-    doubled
-        .min(LONGEST_PAUSE)
-        .mul_f64(1.0 - JITTER * fastrand::f64())
+    BACKOFF.delay(failures.saturating_sub(1), fastrand::f64())
 }
 
 #[cfg(test)]
@@ -478,14 +471,14 @@ mod tests {
     use vivavoce_quotas::Kind;
     use vivavoce_seams::{ByteStream, Listing, ObjectInfo, StoredFile};
 
-    /// A store in a folder that first says what it is told to say.
-    struct Moody {
+    /// A store in a folder that first fails with the given errors.
+    struct FailingStore {
         inner: FileStore,
-        says: Mutex<VecDeque<StoreError>>,
+        fails_with: Mutex<VecDeque<StoreError>>,
     }
 
     #[async_trait]
-    impl RecordingStore for Moody {
+    impl RecordingStore for FailingStore {
         fn slug(&self) -> &'static str {
             "moody"
         }
@@ -500,7 +493,7 @@ mod tests {
             self.inner.get(key, range).await
         }
         async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError> {
-            let next = self.says.lock().unwrap().pop_front();
+            let next = self.fails_with.lock().unwrap().pop_front();
             match next {
                 Some(error) => Err(error),
                 None => self.inner.put(key, file).await,
@@ -521,13 +514,13 @@ mod tests {
 
     struct Scene {
         folder: tempfile::TempDir,
-        store: Arc<Moody>,
+        store: Arc<FailingStore>,
         _uploader: AbortOnDropHandle<()>,
     }
 
     impl Scene {
-        /// A journal that is finished, and a store that says these things first.
-        fn with(says: impl IntoIterator<Item = StoreError>) -> Self {
+        /// A finished journal, and a store that first fails with these errors.
+        fn with(fails_with: impl IntoIterator<Item = StoreError>) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let journals = Journals::open(folder.path().join("journals")).unwrap();
             let journal = folder.path().join("journals/a");
@@ -543,9 +536,9 @@ mod tests {
             ] {
                 fs::write(journal.join(file), text).unwrap();
             }
-            let store = Arc::new(Moody {
+            let store = Arc::new(FailingStore {
                 inner: FileStore::new(folder.path().join("store")),
-                says: Mutex::new(says.into_iter().collect()),
+                fails_with: Mutex::new(fails_with.into_iter().collect()),
             });
             let uploader = Uploader::new(journals, Arc::clone(&store) as _, "r".to_owned(), None);
             let uploader = tokio::spawn(uploader.run(CancellationToken::new()));
@@ -560,7 +553,7 @@ mod tests {
             self.folder.path().join("journals/a")
         }
 
-        /// Lets virtual time pass until it is so.
+        /// Advances virtual time until the condition holds.
         async fn until(&self, what: impl Fn(&Self) -> bool) {
             for _ in 0..10_000 {
                 if what(self) {
@@ -578,7 +571,7 @@ mod tests {
         }
     }
 
-    /// A journal of a tenant's that nobody writes any more.
+    /// A tenant's journal that is not in use.
     fn leave(journals: &Journals, name: &str, tenant: Option<&str>) {
         let folder = journals.folder().join(name);
         fs::create_dir(&folder).unwrap();
@@ -609,7 +602,7 @@ mod tests {
         assert_eq!(uploader.next(now).as_deref(), Some("innocent"));
         let innocent = Party::Tenant(TenantId::new("innocent").unwrap());
         assert_eq!((quota.of(&NOBODY), quota.of(&innocent)), (300, 1));
-        // And so on in turn, as long as both have something.
+        // And so on in turn, as long as both have journals.
         leave(&journals, "another", Some("innocent"));
         uploader.look().await;
         let ended = Ended {
@@ -643,7 +636,7 @@ mod tests {
         scene
             .until(|scene| given_up(&scene.journal()).is_some())
             .await;
-        tokio::time::sleep(LONGEST_PAUSE * 3).await;
+        tokio::time::sleep(BACKOFF.longest * 3).await;
         assert!(scene.journal().join(AUDIO).exists());
         assert_eq!(retry(&scene.folder.path().join("journals")).unwrap(), 1);
         scene.until_stored().await;
@@ -653,15 +646,15 @@ mod tests {
     async fn somebody_who_says_retry_need_not_wait() {
         let scene = Scene::with(std::iter::repeat_with(away).take(12));
         scene
-            .until(|scene| scene.store.says.lock().unwrap().len() <= 1)
+            .until(|scene| scene.store.fails_with.lock().unwrap().len() <= 1)
             .await;
         let asked = Instant::now();
         retry(&scene.folder.path().join("journals")).unwrap();
         scene
-            .until(|scene| scene.store.says.lock().unwrap().is_empty())
+            .until(|scene| scene.store.fails_with.lock().unwrap().is_empty())
             .await;
         retry(&scene.folder.path().join("journals")).unwrap();
         scene.until_stored().await;
-        assert!(asked.elapsed() < LONGEST_PAUSE / 2);
+        assert!(asked.elapsed() < BACKOFF.longest / 2);
     }
 }

@@ -1,5 +1,12 @@
-//! The door of a room: what a client's request for `/rtc` or `/rtc/v1` says, and whether it may come in.
-//! Pure functions over the request's parts; sockets and HTTP are the caller's, the room's own say comes later.
+//! Admission: what a client asks for when it opens its signalling connection, and whether its token allows it.
+//!
+//! A LiveKit client joins by a WebSocket request to `/rtc` or `/rtc/v1` ([client protocol]). The request carries an access
+//! token, a JWT whose video grant names the room, the identity and the permissions ([grants]), and further parameters in
+//! the query, or as one compressed `JoinRequest` (`/rtc/v1`). This module parses and verifies the request with pure
+//! functions; sockets and HTTP are the caller's, and what depends on the room is checked in `joining`.
+//!
+//! [client protocol]: https://docs.livekit.io/reference/internals/client-protocol/
+//! [grants]: https://docs.livekit.io/frontends/authentication/tokens/
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -13,57 +20,60 @@ use super::limits;
 use super::shapes::Shaped as _;
 use super::token::{self, Claims, Keys};
 use super::wire::Excess;
-use vivavoce_auth::{Owner, Principal};
+use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_quotas::{Party, Refused};
 
-/// Clients pad this, others need not.
+/// Some clients pad their base64, others do not.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Which of the two protocols a client asked for.
+/// The two versions of the signalling path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// `/rtc`: a publishing and a subscribing peer connection.
+    /// `/rtc`: a peer connection to publish, and one to subscribe.
     TwoConnections,
-    /// `/rtc/v1`: one peer connection in which the client always offers.
+    /// `/rtc/v1`: one peer connection, in which the client always makes the offer.
     OneConnection,
 }
 
-/// A request that may come in, as far as its token and its parameters say.
+/// A request that its token and parameters allow.
 #[derive(Debug, Clone)]
 pub struct Admission {
-    /// By which path.
+    /// The requested path.
     pub route: Route,
     /// The verified token.
     pub claims: Claims,
     /// The room to join.
     pub room: String,
-    /// What the client told of itself.
+    /// What the client says about itself.
     pub client: proto::ClientInfo,
-    /// Whether it wants every track without asking.
+    /// Whether it subscribes to all tracks.
     pub auto_subscribe: bool,
-    /// Metadata and attributes from the request, honoured when the token may update its own.
+    /// Metadata and attributes of the request, used if the token may update its own.
     pub metadata: String,
     /// See `metadata`.
     pub attributes: HashMap<String, String>,
     /// Tracks it publishes from the start.
     pub tracks: Vec<proto::AddTrackRequest>,
-    /// Its first offer.
+    /// Its first offer (`/rtc/v1`).
     pub offer: Option<proto::SessionDescription>,
-    /// A session to go on with; the sid may be empty, then the identity decides.
+    /// The session to resume: its sid, or an empty text to find it by identity.
     pub resume: Option<String>,
-    /// What a resuming client believes.
+    /// The state that a resuming client assumes.
     pub sync_state: Option<proto::SyncState>,
-    /// Whose the room becomes before the participant is in it, whoever owned it: a call has come in. Never from outside.
-    pub owner: Option<Owner>,
-    /// For whom a room counts that this admission makes.
+    /// The owner that the room gets before the participant joins: for inbound calls, never from outside.
+    pub owner: Option<Takeover>,
+    /// Whether somebody of the same identity who is in the room stays there: for inbound calls, whose callers choose their
+    /// identities.
+    pub puts_nobody_out: bool,
+    /// The party that a room created by this admission counts for.
     pub party: Party,
 }
 
 impl Admission {
-    /// Who wants to join what, without what it brings along.
+    /// The same without what is only used when joining.
     pub(super) fn without_luggage(&self) -> Self {
         Self {
             route: self.route,
@@ -78,6 +88,7 @@ impl Admission {
             resume: self.resume.clone(),
             sync_state: None,
             owner: self.owner.clone(),
+            puts_nobody_out: self.puts_nobody_out,
             party: self.party.clone(),
         }
     }
@@ -87,40 +98,40 @@ impl Admission {
         self.claims.identity()
     }
 
-    /// Whose a room of nobody becomes by this admission.
+    /// The owner that an unowned room gets by this admission.
     pub(super) fn makes_owner(&self) -> Option<Owner> {
-        self.owner
-            .clone()
-            .or_else(|| match self.claims.principal() {
-                Principal::Tenant(tenant) => Some(Owner::Tenant(tenant)),
-                Principal::Operator | Principal::Public => None,
-            })
+        let of_call = self.owner.as_ref().map(|call| call.owner.clone());
+        of_call.or_else(|| match self.claims.principal() {
+            Principal::Tenant(tenant) => Some(Owner::Tenant(tenant)),
+            Principal::Operator | Principal::Public => None,
+        })
     }
 }
 
-/// An answer other than success, before the socket is opened.
+/// A refusal, before the socket is opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    /// The HTTP status.
+    /// The HTTP status code.
     pub status: u16,
-    /// The body. Clients show it, and take a 404 with any other text than [`NO_ROOM`] for a server without this route.
+    /// The response body. Clients display it; after a 404 with any other text than [`NO_ROOM`] they assume a server without
+    /// this route.
     pub text: String,
-    /// The quota that is used up, where one is.
+    /// The quota that is used up, if one is.
     pub quota: Option<Refused>,
 }
 
-/// The text of a 404 that means the room and not the route.
+/// The text of a 404 about the room, not the route.
 pub const NO_ROOM: &str = "requested room does not exist";
 
-/// The text of a refusal because of whose the room is.
+/// The text of a refusal because the room has another owner.
 pub const NOT_ADMITTED: &str = "this room belongs to somebody else";
 
-/// The text of a refusal because somebody in the room has the identity.
+/// The text of a refusal because the identity is in use.
 pub const IDENTITY_TAKEN: &str = "somebody in this room has this identity";
 
 impl Refusal {
-    /// A quota is used up: too much is the caller's own, or all callers' together.
+    /// A refusal because a quota is used up, the caller's own or the common one.
     pub fn of_quota(refused: Refused) -> Self {
         let status = if refused.is_callers() { 429 } else { 503 };
         Self {
@@ -129,7 +140,7 @@ impl Refusal {
         }
     }
 
-    /// A refusal with this status and text.
+    /// A refusal with this status code and text.
     pub fn new(status: u16, text: impl Into<String>) -> Self {
         Self {
             status,
@@ -139,8 +150,8 @@ impl Refusal {
     }
 }
 
-/// Reads a request. `query` is the raw query string, `authorization` the header of that name, which goes before the
-/// query's `access_token`; `now_s` is Unix seconds.
+/// Parses and verifies a request. `query` is the raw query string; `authorization`, the header, takes precedence over
+/// `access_token` in the query; `now_s` is in Unix seconds.
 pub fn admit(
     route: Route,
     query: &str,
@@ -293,6 +304,7 @@ fn from_query(parameters: &Parameters, claims: Claims, room: String) -> Admissio
             .then(|| text("sid")),
         sync_state: None,
         owner: None,
+        puts_nobody_out: false,
         party: Party::Operator,
     }
 }
@@ -328,11 +340,12 @@ fn from_join_request(
         resume: request.reconnect.then_some(request.participant_sid),
         sync_state: request.sync_state,
         owner: None,
+        puts_nobody_out: false,
         party: Party::Operator,
     })
 }
 
-/// The join request inside its wrapping, unpacked to at most [`limits::JOIN_REQUEST_BYTES`].
+/// The join request in its wrapping, inflated to at most [`limits::JOIN_REQUEST_BYTES`].
 pub fn decode_join_request(bytes: &[u8]) -> Result<proto::JoinRequest, &'static str> {
     let wrapped = proto::WrappedJoinRequest::read(bytes).map_err(|excess| match excess {
         Excess::Long(..) => "join_request is too large",
@@ -349,7 +362,7 @@ pub fn decode_join_request(bytes: &[u8]) -> Result<proto::JoinRequest, &'static 
                 .map_err(|_| "join_request is not gzip")?;
             unpacked
         }
-        Err(_) => return Err("join_request is compressed in an unknown way"),
+        Err(_) => return Err("join_request has an unknown compression"),
     };
     if inner.len() > limits::JOIN_REQUEST_BYTES {
         return Err("join_request is too large");

@@ -1,7 +1,14 @@
-//! Data packets between participants: who gets them, under whose name, in which order, and later for those who join.
-//! What is above a packet (chat, streams, RPC) is the clients' own affair and passes through.
+//! Data packets between participants.
+//!
+//! LiveKit clients send data over two data channels of their peer connection (SCTP over DTLS, RFC 8831), labelled
+//! `_reliable` and `_lossy`. Each message is a [`DataPacket`]: the SFU reads its destinations, replaces the sender's name
+//! by the authenticated one, and forwards it. Chat, streams and RPC are built on top by the clients and pass through
+//! unread. A reliable packet has a sequence number of its sender, so that it can be sent to participants that are joining
+//! once their channels open, and duplicates after a resume are dropped.
+//!
+//! [`DataPacket`]: https://github.com/livekit/protocol/blob/main/protobufs/livekit_models.proto
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,17 +19,18 @@ use proto::data_packet::{Kind, Value};
 use super::limits;
 use super::participant::{Link, Participant, Side};
 use super::peer::{Channel, Delivery};
+use super::sfu::Sfu;
 use super::shapes::Shaped as _;
-use super::world::World;
 use super::{Now, ParticipantKey, RoomKey};
 use vivavoce_telemetry::metrics::{self, RoomInput};
 
-/// For how long, and up to how much, a sender's reliable packets are kept for those whose channels are not open yet.
+/// How long, and up to how many bytes, a sender's reliable packets are kept for participants whose channels are not open
+/// yet.
 const KEPT_FOR: Duration = Duration::from_secs(20);
 const MOST_KEPT_BYTES: usize = 2 << 20;
 const MOST_KEPT: usize = 1_000;
 
-/// What one sender sent: the last number, and the newest packets.
+/// The reliable packets of one sender: the last sequence number, and the newest packets.
 #[derive(Debug, Default)]
 pub struct Outbox {
     last_sequence: u32,
@@ -33,30 +41,30 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Kept {
     at: Instant,
-    destinations: Vec<String>,
+    destinations: HashSet<String>,
     bytes: Bytes,
 }
 
 impl Outbox {
-    /// The newest number received.
+    /// The last sequence number received.
     pub fn last_sequence(&self) -> u32 {
         self.last_sequence
     }
 
-    /// What is kept for those who resume.
+    /// Bytes kept.
     #[cfg(test)]
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Notes a numbered packet; `false` for one that came before.
+    /// Takes a sequence number; `false` for a duplicate.
     fn accept(&mut self, sequence: u32) -> bool {
         let new = sequence > self.last_sequence;
         self.last_sequence = self.last_sequence.max(sequence);
         new
     }
 
-    fn keep(&mut self, destinations: Vec<String>, bytes: Bytes, now: Instant) {
+    fn keep(&mut self, destinations: HashSet<String>, bytes: Bytes, now: Instant) {
         self.kept_bytes += bytes.len();
         self.kept.push_back(Kept {
             at: now,
@@ -78,18 +86,14 @@ impl Outbox {
         }
     }
 
-    /// What was meant for this receiver since a moment.
+    /// The packets for this receiver since a moment.
     fn since<'a>(
         &'a self,
         receiver: &'a Participant,
         joined: Instant,
     ) -> impl Iterator<Item = Bytes> + 'a {
         let meant = |kept: &&Kept| {
-            kept.destinations.is_empty()
-                || kept
-                    .destinations
-                    .iter()
-                    .any(|name| *name == *receiver.identity)
+            kept.destinations.is_empty() || kept.destinations.contains(&*receiver.identity)
         };
         self.kept
             .iter()
@@ -99,8 +103,8 @@ impl Outbox {
     }
 }
 
-impl World {
-    /// A message on one of a participant's data channels.
+impl Sfu {
+    /// Handles a message on a data channel of a participant.
     pub(super) fn message(
         &mut self,
         key: ParticipantKey,
@@ -125,7 +129,7 @@ impl World {
             Channel::Reliable | Channel::Lossy => match proto::DataPacket::read(bytes) {
                 Ok(packet) => packet,
                 Err(excess) => {
-                    tracing::debug!(%excess, "a data packet is refused");
+                    tracing::debug!(%excess, "refused a data packet");
                     return metrics::room_input_refused(RoomInput::Message);
                 }
             },
@@ -146,34 +150,38 @@ impl World {
         self.deliver(room, Some(key), &packet, destinations, delivery, now);
     }
 
-    /// The identities a packet is meant for; none means everybody.
+    /// The identities that a packet is addressed to; none means everyone. A set, and sids by a map: the work is that of the
+    /// names plus that of the members, and not their product.
     #[allow(deprecated)] // clients still write and read the deprecated fields
-    fn destinations(&self, key: ParticipantKey, packet: &proto::DataPacket) -> Vec<String> {
-        let mut destinations = packet.destination_identities.clone();
+    fn destinations(&self, key: ParticipantKey, packet: &proto::DataPacket) -> HashSet<String> {
+        let mut identities = packet.destination_identities.clone();
         let mut sids: &[String] = &[];
         if let Some(Value::User(user)) = &packet.value {
-            destinations.extend_from_slice(&user.destination_identities);
+            identities.extend_from_slice(&user.destination_identities);
             sids = &user.destination_sids;
         }
-        let room = self.participants.get(&key).map(|sender| sender.room);
-        for sid in sids {
-            let named =
-                room.and_then(|room| self.members(room).find(|member| *member.sid == **sid));
-            // A sid that is nobody's still is a destination: the packet is not for everybody.
-            destinations
-                .push(named.map_or_else(|| sid.clone(), |member| member.identity.to_string()));
+        if !sids.is_empty() {
+            let room = self.participants.get(&key).map(|sender| sender.room);
+            let members = room.into_iter().flat_map(|room| self.members(room));
+            let identity_of: HashMap<&str, &str> = members
+                .map(|member| (&*member.sid, &*member.identity))
+                .collect();
+            // An unknown sid is a destination all the same: the packet is not for everyone.
+            identities.extend(sids.iter().map(|sid| {
+                let identity = identity_of.get(sid.as_str());
+                identity.map_or_else(|| sid.clone(), |identity| (*identity).to_owned())
+            }));
         }
-        destinations.truncate(limits::DESTINATIONS);
-        destinations
+        identities.into_iter().take(limits::DESTINATIONS).collect()
     }
 
-    /// Sends a packet to everybody it is meant for. A receiver that is too far behind on what must arrive starts anew.
+    /// Forwards a packet to its destinations. A receiver whose reliable queue is full has to reconnect.
     pub(super) fn deliver(
         &mut self,
         room: RoomKey,
         sender: Option<ParticipantKey>,
         packet: &proto::DataPacket,
-        destinations: Vec<String>,
+        destinations: HashSet<String>,
         delivery: Delivery,
         now: Now,
     ) {
@@ -187,9 +195,8 @@ impl World {
             let Some(receiver) = self.participants.get_mut(&key) else {
                 continue;
             };
-            let meant = destinations.is_empty()
-                || destinations.iter().any(|name| *name == *receiver.identity);
-            // Who is not there yet gets what was kept when its channels open.
+            let meant = destinations.is_empty() || destinations.contains(&*receiver.identity);
+            // Participants whose channels are not open get the kept packets once they are.
             if meant && receiver.was_active && receiver.link.can_receive_data() {
                 self.send_to(key, delivery, &bytes);
             }
@@ -218,11 +225,27 @@ impl World {
             self.touch(key, side);
         } else {
             self.counters.slow_receivers += 1;
+            // A participant in this process loses the message: to join anew would end calls, and the sender chose the moment.
+            if let Link::Local(local) = &mut receiver.link {
+                local.lost_messages += 1;
+                let lost = local.lost_messages;
+                metrics::room_message_dropped();
+                // Not for each of thousands: the 1st, 2nd, 4th, 8th …
+                if lost.is_power_of_two() {
+                    let identity = &*receiver.identity;
+                    tracing::warn!(
+                        identity,
+                        lost,
+                        "a participant of this process does not take its messages: reliable ones were lost"
+                    );
+                }
+                return;
+            }
             self.renew(key, proto::DisconnectReason::UnknownReason);
         }
     }
 
-    /// A data channel of a participant opened: once it can receive, it gets what was sent since it joined.
+    /// A data channel of a participant has opened. Once both are open, it gets the reliable packets sent since it joined.
     pub(super) fn channel_open(&mut self, key: ParticipantKey, side: Side, _now: Now) {
         let Some(receiver) = self.participants.get(&key) else {
             return;
@@ -239,7 +262,7 @@ impl World {
         }
     }
 
-    /// A message of the server's API to a room. `false` when its nonce was seen before.
+    /// Sends a message of the server API. `false` if its nonce was seen before.
     #[allow(deprecated)] // clients still write and read the deprecated fields
     pub(super) fn send_from_server(
         &mut self,
@@ -265,6 +288,7 @@ impl World {
             value: Some(Value::User(user)),
             ..Default::default()
         };
+        let destinations = destinations.into_iter().collect();
         self.deliver(room, None, &packet, destinations, delivery, now);
         true
     }
@@ -277,8 +301,8 @@ fn kind(delivery: Delivery) -> Kind {
     }
 }
 
-/// Puts the sender's name on a packet, whatever it said. Agents may speak under another's name where that is their
-/// work: transcriptions, chat and text streams on behalf of somebody.
+/// Sets the sender of a packet to the authenticated one. Agents may speak on behalf of others where that is their purpose:
+/// transcriptions, chat and text streams.
 #[allow(deprecated)] // older clients still read the deprecated fields
 fn sign(packet: &mut proto::DataPacket, sender: &Participant, delivery: Delivery) {
     use proto::participant_info::Kind as ParticipantKind;

@@ -1,11 +1,14 @@
-//! How a publisher's RTP packets become a subscriber's: sequence numbers and timestamps are moved so that each
-//! subscriber sees one unbroken stream however often its source changes. Writing them is `peer`'s.
+//! Rewriting of RTP sequence numbers and timestamps.
+//!
+//! A subscriber's slot is one RTP stream to its client, but its source changes: another track is assigned to it, or the
+//! publisher reconnects. Each source has its own random numbers (RFC 3550 section 5.1), so the SFU rebases them, and the
+//! subscriber sees one continuous stream. `peer` writes the packets.
 
-/// Where a sender's numbers may begin. The extended sequence number must start below 65,536, or the receiver
-/// does not know the rollover counter (RFC 3711 section 3.3.1).
+/// The first outgoing sequence number. It must be below 65,536, or the receiver could not know the rollover counter (RFC
+/// 3711 section 3.3.1).
 const FIRST_SEQUENCE: u64 = 1_000;
 
-/// Moves one source's numbers into one outgoing stream's.
+/// Maps the numbers of a source to those of an outgoing stream.
 #[derive(Debug, Default)]
 pub struct Rebase {
     source: Option<Source>,
@@ -27,22 +30,22 @@ struct Sent {
     time: u32,
 }
 
-/// The numbers of one outgoing packet.
+/// The numbers of an outgoing packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     /// Extended sequence number.
     pub sequence: u64,
-    /// RTP time.
+    /// RTP timestamp.
     pub time: u32,
-    /// Whether it is the first of its source, so that the marker bit starts a new talk spurt.
+    /// Whether it is the first packet of its source, and gets the marker bit.
     pub first: bool,
 }
 
 impl Rebase {
-    /// The outgoing numbers of a packet; `None` for one that is older than the first that was forwarded.
+    /// The outgoing numbers of a packet; `None` if it is older than the first one forwarded.
     ///
-    /// A gap in the source stays a gap (loss is the receiver's to conceal), a change of source leaves none.
-    /// `elapsed` is the time since the last packet in units of the clock, used when the source changes.
+    /// A gap in the source stays a gap, which the receiver conceals; a change of source leaves none. `elapsed`, the time
+    /// since the last packet in units of the clock, is used when the source changes.
     pub fn numbers(
         &mut self,
         ssrc: u32,

@@ -1,4 +1,4 @@
-//! What of this folder is fuzzed without a server around it: the passes over what clients send before it is decoded.
+//! Fuzz targets of this crate that need no server: the bounds checked on what clients send before it is decoded.
 
 use livekit_protocol as proto;
 use prost::Message as _;
@@ -8,7 +8,7 @@ use super::token::{Claims, Keys};
 use super::{admission, offers, token, wire};
 use vivavoce_core::fuzzing::{Target, binary, text};
 
-/// The targets of this folder.
+/// The targets.
 pub const TARGETS: [Target; 5] = [
     text("room_description", description, descriptions),
     binary("room_signal", signal, signals),

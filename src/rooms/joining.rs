@@ -1,4 +1,7 @@
-//! Joining: whether there is a place, the room that a join makes, and the first thing that a client is told.
+//! Joining a room: access and quotas, the room that is created by a join, and the `JoinResponse`, the first message to a
+//! client ([protocol]).
+//!
+//! [protocol]: https://github.com/livekit/protocol/blob/main/protobufs/livekit_rtc.proto
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,20 +24,23 @@ use super::participant::{Link, OnResume, Participant};
 use super::peer::Peer;
 use super::room::{Room, RoomSettings, enabled_codecs};
 use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S, TOKEN_INTERVAL};
-use super::world::World;
+use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
-use vivavoce_auth::{Owner, Principal};
+use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_quotas::{self as quotas, Party, Refused, Why};
 use vivavoce_telemetry::metrics;
 
-/// A quota is used up, which is counted.
+/// Members that make one unit of work of a join or a resume, which lists them.
+pub(super) const MEMBERS_PER_UNIT: usize = 8;
+
+/// Counts a refusal because of a quota.
 fn refused(kind: quotas::Kind, why: Why) -> Refused {
     metrics::quota_refused(kind.name());
     Refused { kind, why }
 }
 
-impl World {
-    /// Whether an admission would be taken now: what the room says, after what the token said.
+impl Sfu {
+    /// Whether an admission would be accepted now. The token was checked before; this checks the room.
     pub fn check(&self, admission: &Admission) -> Result<(), Refusal> {
         let Some(key) = self.room_names.get(&admission.room) else {
             if !self.settings.auto_create {
@@ -67,7 +73,7 @@ impl World {
         if most > 0 && self.counted(*key) >= most as usize {
             return Err(Refusal::new(
                 503,
-                "the room has its maximum of participants",
+                "the room has reached its max_participants",
             ));
         }
         match self.rooms.get(key) {
@@ -76,11 +82,14 @@ impl World {
         }
     }
 
-    /// Whether a room that there is is for this one: it is the owner's and the operator's. One of nobody becomes that of the
-    /// tenant who comes, where that is allowed; but not while somebody is on the telephone there.
+    /// Whether a principal may join an existing room: its owner and the operator may. An unowned room is claimed by the
+    /// tenant who joins, if that is enabled and there is no call in it.
     pub(super) fn admits(&self, key: RoomKey, admission: &Admission) -> bool {
+        if let Some(call) = &admission.owner {
+            return call.may_take(&self.owner_of(key));
+        }
         let principal = admission.claims.principal();
-        if admission.owner.is_some() || principal == Principal::Operator {
+        if principal == Principal::Operator {
             return true;
         }
         let calls = || {
@@ -94,10 +103,24 @@ impl World {
         }
     }
 
-    /// Whether somebody makes way for whoever comes under the same identity. For a session of which nobody knows whose it is
-    /// only one does that was told to begin anew: it is the same that comes back.
+    /// Whether an inbound call may take the room of this name: another's is not for every call.
+    pub(super) fn may_take(&self, room: &str, call: &Takeover) -> bool {
+        let key = self.room_names.get(room);
+        key.is_none_or(|key| call.may_take(&self.owner_of(*key)))
+    }
+
+    /// Whether a participant is replaced by another with the same identity. If the owner of its session is unknown, only
+    /// one that was told to reconnect is: it is the same client coming back. By an inbound call, only the same call is.
     fn gives_way(&self, present: ParticipantKey, admission: &Admission) -> bool {
         let present = self.participants.get(&present);
+        if admission.puts_nobody_out {
+            // Its attributes have the id of the call.
+            return present.is_none_or(|present| {
+                present.claims.kind == admission.claims.kind
+                    && present.claims.attributes == admission.claims.attributes
+                    && present.on_resume == Some(OnResume::StartAnew)
+            });
+        }
         admission.claims.principal() != Principal::Public
             || present.is_none_or(|present| {
                 present.claims.principal() == Principal::Public
@@ -110,7 +133,7 @@ impl World {
         room.map_or(Owner::Nobody, |room| Owner::of(&room.settings.metadata))
     }
 
-    /// Makes a room this owner's. Whoever may not be in it then is removed at once.
+    /// Transfers a room to this owner. Participants who may not be in it any more are removed first.
     pub(super) fn give_room(&mut self, key: RoomKey, owner: &Owner, now: Now) {
         let Some(room) = self.rooms.get_mut(&key) else {
             return;
@@ -118,11 +141,11 @@ impl World {
         let before = &room.settings.metadata;
         let kept = *owner == Owner::Operator && Owner::of(before) == Owner::Unknown;
         let metadata = owner.in_place_of(before);
-        // What nobody can read is the operator's already.
+        // Unreadable metadata already means that the operator owns the room.
         let changes = !kept && metadata != *before;
         if changes {
             room.settings.metadata = metadata;
-            // It counts for whoever has it from now on; whoever made it may have no place left.
+            // From now on it counts for its new owner, even beyond the quota of its creator.
             let (party, members) = (owner.party(), room.members.len() as u64);
             let former = std::mem::replace(&mut room.party, party.clone());
             self.places.rooms.release(&former, 1);
@@ -130,14 +153,14 @@ impl World {
             self.places.participants.release(&former, members);
             self.places.participants.hold(&party, members);
         }
-        // Whoever goes is not told whose the room is now.
+        // Removed participants do not learn the new owner.
         self.enforce_owner(key, now);
         if changes {
             self.tell_room_info(key);
         }
     }
 
-    /// Removes whoever may not be in a room by its metadata, which has changed. A room of nobody is left as it is.
+    /// Removes participants who may not be in a room by its changed metadata. An unowned room is left as it is.
     pub(super) fn enforce_owner(&mut self, key: RoomKey, now: Now) {
         let owner = self.owner_of(key);
         if owner == Owner::Nobody {
@@ -155,14 +178,14 @@ impl World {
         }
     }
 
-    /// Whether there may be one more room of somebody.
+    /// Whether a party may have one more room.
     pub(super) fn check_room(&self, party: &Party) -> Result<(), Refused> {
         let kind = quotas::Kind::Rooms;
         let checked = self.places.rooms.check(party, 1);
         checked.map_err(|why| refused(kind, why))
     }
 
-    /// Whether there may be one more participant in rooms of somebody.
+    /// Whether a party's rooms may have one more participant.
     fn check_places(&self, party: &Party) -> Result<(), Refusal> {
         let kind = quotas::Kind::Participants;
         let checked = self.places.participants.check(party, 1);
@@ -173,7 +196,7 @@ impl World {
         self.members(room).filter(|member| member.counts()).count()
     }
 
-    /// Lets somebody in: inside the process with `local`.
+    /// Adds a participant; with `local`, one in this process.
     pub(super) fn join(
         &mut self,
         connection: ConnectionId,
@@ -182,9 +205,12 @@ impl World {
         local: Option<Box<Local>>,
         now: Now,
     ) {
-        // The owner of a call has the room before anything else is looked at: whoever waits there takes no place from it.
-        if let (Some(owner), Some(key)) = (&admission.owner, self.room_names.get(&admission.room)) {
-            self.give_room(*key, &owner.clone(), now);
+        // The owner of a call gets the room before anything else is checked: a participant waiting there takes no place
+        // from it.
+        if let (Some(call), Some(key)) = (&admission.owner, self.room_names.get(&admission.room))
+            && call.may_take(&self.owner_of(*key))
+        {
+            self.give_room(*key, &call.owner.clone(), now);
         }
         if self.check(&admission).is_err() || !self.has_room_for(&admission) {
             self.refuse(
@@ -197,10 +223,10 @@ impl World {
         }
         let settings = self.settings_of(&admission);
         let is_new = !self.room_names.contains_key(&admission.room);
-        let by_telephone = local.is_some() && admission.claims.participant_kind() == Kind::Sip;
+        let by_sip = local.is_some() && admission.claims.participant_kind() == Kind::Sip;
         let room = self.room_named(&admission.room, settings, &admission.party, now);
         if let Some(room) = self.rooms.get_mut(&room) {
-            room.on_trial = by_telephone && (is_new || room.on_trial);
+            room.on_trial = by_sip && (is_new || room.on_trial);
         }
         if let Some(owner) = admission.makes_owner()
             && self.owner_of(room) == Owner::Nobody
@@ -212,6 +238,7 @@ impl World {
         }
         let tracks = std::mem::take(&mut admission.tracks);
         let key = self.enter(room, connection, admission, local, now);
+        self.worked(self.members(room).count(), MEMBERS_PER_UNIT);
         self.tell_joined(key, now);
         self.announce_to_others(key);
         for track in tracks {
@@ -223,13 +250,13 @@ impl World {
         self.reconcile(key, now);
     }
 
-    /// How much more the participants of a room may say of themselves.
+    /// Bytes that the participants of a room may still add to what they say about themselves.
     pub(super) fn room_bytes_left(&self, room: RoomKey) -> usize {
         let said: usize = self.members(room).map(Participant::said_bytes).sum();
         limits::ROOM_STATE_BYTES.saturating_sub(said)
     }
 
-    /// Whether what somebody says of itself can be told to everybody else who joins.
+    /// Whether what a participant says about itself fits into the room.
     fn has_room_for(&self, admission: &Admission) -> bool {
         let said = [&admission.attributes, &admission.claims.attributes].map(limits::size_of);
         let texts = [&admission.metadata, &admission.claims.metadata].map(String::len);
@@ -238,7 +265,7 @@ impl World {
         said == 0 || room.is_none_or(|room| said <= self.room_bytes_left(*room))
     }
 
-    /// What a room that this admission makes is made with.
+    /// The settings of a room created by this admission.
     fn settings_of(&self, admission: &Admission) -> RoomSettings {
         let mut settings = self.settings.room.clone();
         if let Some(config) = &admission.claims.room_config {
@@ -249,7 +276,7 @@ impl World {
             settings.max_participants = given(config.max_participants, settings.max_participants);
         }
         let metadata = match &admission.owner {
-            Some(owner) => Some(owner.in_place_of("")),
+            Some(call) => Some(call.owner.in_place_of("")),
             None => admission.claims.metadata_of_new_room(),
         };
         if let Some(metadata) = metadata.filter(|text| text.len() <= limits::METADATA_BYTES) {
@@ -258,7 +285,7 @@ impl World {
         settings
     }
 
-    /// The room of this name, made with these settings if there is none.
+    /// The room with this name, created with these settings if there is none.
     pub(super) fn room_named(
         &mut self,
         name: &str,
@@ -324,13 +351,15 @@ impl World {
         };
         let mut attributes = claims.attributes.clone();
         attributes.extend(admission.attributes);
+        let metadata = chosen(admission.metadata, &claims.metadata);
         let participant = Participant {
             key,
             room,
             sid: self.sid("PA_"),
             identity: claims.identity().into(),
             name: claims.name.clone(),
-            metadata: chosen(admission.metadata, &claims.metadata),
+            said_of_itself: metadata.len() + limits::size_of(&attributes),
+            metadata,
             attributes,
             permission: claims.permission(),
             claims,

@@ -1,10 +1,86 @@
-//! The embedded room server: unmodified LiveKit clients join its rooms, hear each other and exchange data.
+//! The embedded room server: an SFU that unmodified LiveKit clients join.
 //!
-//! [`RoomServer`] is the handle. Behind it one thread owns the UDP sockets, all peer connections and all state of all
-//! rooms; the state is [`world::World`], plain code that is given input and the time and leaves its output to be
-//! fetched, so that tests run in virtual time. Signalling comes and goes as bytes through bounded channels: sockets,
-//! HTTP and the server's public API are somebody else's, and so is everything about voice. Whose a room is stands in its
-//! metadata ([`vivavoce_auth::Owner`]); nobody is in a room whose owner would not admit them.
+//! # Rooms in a page
+//!
+//! In a *room*, *participants* publish *tracks* (a microphone, a camera), subscribe to the tracks of others, and exchange data.
+//! The server is a *selective forwarding unit* (SFU, [RFC 7667] section 3.7): it forwards the packets of each track to its
+//! subscribers, without decoding or mixing them. A participant uploads once, however many listen, and each subscriber decides
+//! what to receive.
+//!
+//! **Admission.** A client connects by WebSocket with an access token: a JWT, signed with an API key, whose *grants* name the
+//! room, the identity and what the participant may do. Joining creates the room if it does not exist.
+//!
+//! **Signalling.** On this WebSocket, client and server exchange Protobuf messages of [LiveKit's protocol]. The first one, the
+//! `JoinResponse`, lists the other participants and their tracks. Later ones announce a track (`AddTrackRequest`), carry
+//! session descriptions, choose subscriptions, and tell everyone what has changed. If the connection breaks, the client
+//! *resumes* its session with a new one; if that fails, or the server asks for it, it *reconnects* with a new session.
+//!
+//! **Negotiation.** Media travels over WebRTC *peer connections*: one for both directions, or (older clients) one for publishing
+//! and one for subscribing. What they carry is described in SDP ([RFC 8866]), in one media section per track, and negotiated
+//! by offer and answer ([RFC 9429]). A section in which the client receives is a *slot*: the server puts one subscribed track
+//! at a time into it.
+//!
+//! **Transport.** ICE ([RFC 8445]) finds a path between client and server; the server is ICE-lite, so it only answers the
+//! client's connectivity checks. DTLS authenticates both sides by the certificate fingerprints in SDP and keys SRTP, which
+//! encrypts media. All of it shares one UDP port: a datagram is attributed to its participant by source address, or by the
+//! ICE user name in a connectivity check.
+//!
+//! **Forwarding.** Each subscriber gets a continuous RTP stream per slot, so sequence numbers and timestamps are rewritten. A
+//! subscriber that cannot decode video asks for a *keyframe*, and the request is passed to the publisher. With *simulcast*
+//! a publisher sends several resolutions; this server forwards the lowest one.
+//!
+//! **Data.** Two *data channels* (SCTP over DTLS, [RFC 8831]), a reliable and a lossy one, carry messages between
+//! participants: chat, streams, RPC.
+//!
+//! # In this crate
+//!
+//! [`RoomServer`] is the handle. Behind it a single thread (`media_thread`) owns the UDP sockets and the state of all rooms. The
+//! state, `sfu::Sfu`, is sans-IO: it is given datagrams, messages and the time, and leaves its output to be fetched, so that
+//! tests run in virtual time. Peer connections are [str0m]'s, which is sans-IO, too.
+//!
+//! | concept | modules |
+//! |---|---|
+//! | admission | `admission`, `joining`, `session` |
+//! | signalling | `signalling`, `outbound`, `pace`, `turns` |
+//! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
+//! | transport | `peer`, `srtp`, `ssrcs`, `sockets`, `media_thread` |
+//! | forwarding | `media`, `forwarding`, `speakers` |
+//! | data | `data` |
+//! | participants in this process | `local` |
+//! | server API, webhooks | `operations`, `on_behalf`, `events` |
+//!
+//! WebSockets, HTTP and the server API are left to `http`, voice features to `actors`. A room's owner is in its metadata
+//! ([`vivavoce_auth::Owner`]); nobody is in a room whose owner would not admit them.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets, local_addresses};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! // The media port, on all addresses of this host.
+//! let sockets = Sockets::bind(&local_addresses(&[])?, 7882)?;
+//! let settings = Settings {
+//!     keys: Keys::new([("devkey", "a secret of 32 characters or more")]),
+//!     ..Settings::default()
+//! };
+//! let (server, mut events) = RoomServer::start(settings, sockets)?;
+//! // Clients join by `RoomServer::connect`; this is what they do.
+//! while let Some(event) = events.recv().await {
+//!     println!("{} in {}", event.event.name(), event.room.name);
+//! }
+//! server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [LiveKit's protocol]: https://docs.livekit.io/reference/internals/client-protocol/
+//! [RFC 7667]: https://www.rfc-editor.org/rfc/rfc7667
+//! [RFC 8445]: https://www.rfc-editor.org/rfc/rfc8445
+//! [RFC 8831]: https://www.rfc-editor.org/rfc/rfc8831
+//! [RFC 8866]: https://www.rfc-editor.org/rfc/rfc8866
+//! [RFC 9429]: https://www.rfc-editor.org/rfc/rfc9429
+//! [str0m]: https://docs.rs/str0m
 
 pub mod admission;
 pub mod codecs;
@@ -30,90 +106,92 @@ mod room;
 pub mod sdp;
 mod server;
 mod session;
+mod sfu;
 mod signalling;
 mod sockets;
 mod speakers;
+mod srtp;
 mod ssrcs;
 mod subscribing;
 #[cfg(test)]
 mod tests;
 mod turns;
-mod world;
+pub mod webrtc;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use admission::{Admission, Refusal, Route, admit};
-pub use events::{Event, RoomEvent};
+pub use events::{Event, EventReceiver, RoomEvent};
 pub use local::{Delivery, LocalMedia};
 pub use on_behalf::OnBehalf;
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
 pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
+pub use sfu::Counters;
 pub use sockets::{Sockets, local_addresses};
 pub use token::Keys;
 use vivavoce_quotas::Share;
 pub use vivavoce_seams::rooms::{Now, limits, shapes, token, wire};
-pub use world::Counters;
 
-/// One signalling connection.
+/// A signalling connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// One session of a participant.
+/// A session of a participant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParticipantKey(u64);
 
-/// One life of a room.
+/// A room, from its creation to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoomKey(u64);
 
-/// What a room server is started with.
+/// Settings of a room server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// API keys: tokens are verified and refreshed with them.
+    /// API keys and secrets: tokens are verified and refreshed with them.
     pub keys: Keys,
-    /// The version of the LiveKit server whose behaviour this is: clients compare it, and hold back RPC below 1.8.
+    /// The LiveKit server version that is reported: clients compare it, and do without RPC below 1.8.
     pub version: String,
-    /// Told to clients.
+    /// Reported to clients.
     pub node_id: String,
-    /// Told to clients.
+    /// Reported to clients.
     pub region: String,
-    /// Where media is reachable, as clients see it.
+    /// The addresses of the media port, as clients reach it.
     pub addresses: Vec<SocketAddr>,
-    /// Whether a room of nobody becomes that of the tenant who joins it first.
+    /// Whether an unowned room is claimed by the first tenant who joins.
     pub claim_unowned: bool,
-    /// Whether a join makes a room that does not exist.
+    /// Whether joining a room that does not exist creates it.
     pub auto_create: bool,
-    /// What rooms are made with unless somebody says otherwise.
+    /// Default settings of rooms.
     pub room: RoomSettings,
-    /// Rooms and participants at a time.
+    /// Limits of rooms and participants.
     pub bounds: Bounds,
-    /// Participants of one room at a time, whatever the room is made with.
+    /// Limit of participants per room, whatever the settings of the room.
     pub most_per_room: usize,
-    /// Whether the server may undo a mute.
+    /// Whether the server API may unmute tracks.
     pub remote_unmute: bool,
-    /// For how long a refreshed token is valid.
+    /// How long a refreshed token is valid.
     pub token_validity: Duration,
-    /// For how long somebody whose connection is lost may come back.
+    /// How long a participant whose connection is lost may resume.
     pub grace: Duration,
-    /// Seeds the sids.
+    /// Seed of the generated sids.
     pub seed: u64,
 }
 
-/// How many there may be at a time, and what one party may have of them.
+/// Limits in total and per party.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Rooms.
     pub rooms: usize,
-    /// Participants, in all rooms.
+    /// Participants in all rooms.
     pub participants: usize,
-    /// Of both for one party.
+    /// The share of both that one party may have.
     pub share: Share,
 }
 
 impl Bounds {
-    /// From the settings of the server.
+    /// From the server's settings.
     pub const fn new(settings: &vivavoce_config::Settings) -> Self {
         Self {
             rooms: settings.limits.rooms,
@@ -154,7 +232,8 @@ impl Default for Settings {
             remote_unmute: false,
             token_validity: Duration::from_mins(10),
             grace: Duration::from_secs(5),
-            seed: fastrand::u64(..),
+            // Ids that participants see are made of it: it must not follow from other numbers of this process.
+            seed: getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)),
         }
     }
 }

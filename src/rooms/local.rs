@@ -1,5 +1,8 @@
-//! A participant inside the process: it has rights, tracks and signalling like any other, and no sockets, descriptions or
-//! encryption. Its media is taken from and given to a [`LocalMedia`] on the media thread, a packet at a time.
+//! Participants in this process: sessions and telephone calls.
+//!
+//! To the SFU they are participants like any other, with permissions, tracks and signalling, but without a peer connection:
+//! no sockets, SDP, ICE or encryption. Opus frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the media
+//! thread, a packet at a time.
 
 use std::sync::Arc;
 
@@ -8,43 +11,45 @@ use bytes::Bytes;
 use super::admission::Admission;
 use super::negotiation::{TrackSid, Wanted};
 use super::participant::{Link, Publication};
-use super::peer::{Channel, Passing};
+use super::peer::{Channel, ForwardedPacket};
 use super::sdp::SectionKind;
-use super::world::World;
+use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey};
 
 pub use super::peer::Delivery;
 use vivavoce_seams::rooms::link::{Frame, Packet};
 
-/// The section of a track that has none.
+/// The mid of a published track, which has no media section.
 pub(super) const SECTION: &str = "local";
-/// No RTP stream has it here: there is one per publication.
+/// The SSRC of a published track: each has its own number space.
 const SSRC: u32 = 1;
 
-/// Sound and messages of a participant inside the process. Called on the media thread: nothing here may wait.
+/// Media and messages of a participant in this process. Called on the media thread: implementations must not block.
 pub trait LocalMedia: std::fmt::Debug + Send + Sync {
-    /// Called before frames and messages are taken after a wake-up.
+    /// Called after a wake-up, before frames and messages are taken.
     fn awake(&self);
 
-    /// The next frame of the track that is published.
+    /// The next frame of the published track.
     fn next_frame(&self) -> Option<Frame>;
 
-    /// The next message, an encoded `DataPacket`.
+    /// The next message to send, an encoded `DataPacket`.
     fn next_message(&self) -> Option<(Delivery, Bytes)>;
 
-    /// A packet of a track that was subscribed to.
+    /// A packet of a subscribed track.
     fn hear(&self, track: &str, packet: Packet);
 
-    /// A message, an encoded `DataPacket`. `false` when it cannot be taken: the participant is too far behind.
+    /// A received message, an encoded `DataPacket`. `false` if the participant is too far behind to take it.
     fn receive(&self, delivery: Delivery, message: &Bytes) -> bool;
 }
 
-/// See the module.
+/// A participant in this process. See the module.
 #[derive(Debug)]
 pub struct Local {
     pub media: Arc<dyn LocalMedia>,
     carries: Vec<TrackSid>,
     sequence: u64,
+    /// Reliable messages that it did not take.
+    pub lost_messages: u64,
 }
 
 impl Local {
@@ -53,6 +58,7 @@ impl Local {
             media,
             carries: Vec::new(),
             sequence: 0,
+            lost_messages: 0,
         }
     }
 
@@ -61,7 +67,7 @@ impl Local {
         self.carries.iter().any(|carried| &**carried == track)
     }
 
-    /// Takes over what shall be received; returns what is new. Pictures are not for participants inside.
+    /// Replaces the subscriptions; returns the new ones. Video is not forwarded within the process.
     pub fn follow(&mut self, wanted: &[Wanted]) -> Vec<TrackSid> {
         let audio = wanted
             .iter()
@@ -77,8 +83,8 @@ impl Local {
     }
 }
 
-impl World {
-    /// Somebody inside the process joins. Its media is up from the beginning.
+impl Sfu {
+    /// Adds a participant in this process. Its media is connected from the start.
     pub fn connect_local(
         &mut self,
         connection: ConnectionId,
@@ -97,11 +103,11 @@ impl World {
             self.media_connected(key, super::participant::Side::Publisher, now);
         }
         self.settle(now);
-        // A wake-up that came before it was in has been missed.
+        // A wake-up from before the join was missed.
         self.local_media(connection, now);
     }
 
-    /// Somebody inside has frames or messages to send.
+    /// Takes frames and messages of a participant in this process.
     pub fn local_media(&mut self, connection: ConnectionId, now: Now) {
         let Some(key) = self.connections.get(&connection).copied() else {
             return;
@@ -144,7 +150,7 @@ impl World {
         }
         let track = TrackSid::clone(&publication.sid);
         let level = i8::try_from(frame.level.min(127)).unwrap_or(i8::MAX);
-        let passing = Passing {
+        let packet = ForwardedPacket {
             ssrc: SSRC,
             sequence,
             time: frame.timestamp,
@@ -155,6 +161,6 @@ impl World {
             video_orientation: None,
             format: None,
         };
-        self.pass_on(key, &track, &passing, now);
+        self.forward(key, &track, &packet, now);
     }
 }

@@ -1,5 +1,14 @@
-//! Media packets on their way from a publisher to the slots of its subscribers, requests for pictures on their way
-//! back, and what the packets tell: who speaks, and how good a connection is.
+//! Forwarding of media.
+//!
+//! A *selective forwarding unit* (SFU, RFC 7667 section 3.7) does not decode or mix: it decrypts each RTP packet of a
+//! publisher, and writes it to the slot of every subscriber, with sequence numbers of its own (`forwarding`). Feedback goes
+//! the other way: a subscriber's request for a keyframe (PLI or FIR, RFC 4585 and RFC 5104) is passed to the publisher, at
+//! a limited rate.
+//!
+//! A publisher may send video in several resolutions at once (*simulcast*, RFC 8853), each under its RID. One layer is
+//! forwarded, the lowest; packets of the others are dropped here.
+//!
+//! The packets also show who is speaking (`speakers`) and how good a connection is.
 
 use std::time::Duration;
 
@@ -11,19 +20,19 @@ use str0m::rtp::RtpPacket;
 
 use super::negotiation::TrackSid;
 use super::participant::{Link, Participant, Side};
-use super::peer::Passing;
+use super::peer::ForwardedPacket;
 use super::sdp::SectionKind;
-use super::world::World;
+use super::sfu::Sfu;
 use super::{Now, ParticipantKey, RoomKey};
 
-/// A publisher is asked for a picture at most so often, however many subscribers need one.
+/// The interval between keyframe requests to one publisher, however many subscribers need one.
 const KEYFRAME_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often at most the room is told of another codec of a track, whatever its packets are in.
+/// How often the room is told of a changed codec of a track.
 const RENAME_INTERVAL: Duration = Duration::from_secs(10);
 
-impl World {
-    /// A media packet of a publisher, sent on to everybody whose slots carry its track.
+impl Sfu {
+    /// Handles a media packet of a publisher.
     pub(super) fn rtp(
         &mut self,
         key: ParticipantKey,
@@ -62,7 +71,7 @@ impl World {
         if publication.info.muted {
             return;
         }
-        // Offers tell what may come, and a client may prefer another codec in its next; packets tell what does come.
+        // Offers list the codecs that may be used; the packets show the one that is.
         let mime = video_mime_of(payload.spec().codec)
             .filter(|_| publication.kind == SectionKind::Video)
             .filter(|mime| publication.info.mime_type != *mime);
@@ -75,7 +84,7 @@ impl World {
             publication.renamed = Some(now.instant);
         }
         let track = TrackSid::clone(&publication.sid);
-        let passing = Passing {
+        let packet = ForwardedPacket {
             ssrc: *packet.header.ssrc,
             sequence: *packet.seq_no,
             time: packet.header.timestamp,
@@ -86,18 +95,18 @@ impl World {
             video_orientation: packet.header.ext_vals.video_orientation,
             format: Some(&payload),
         };
-        self.pass_on(key, &track, &passing, now);
+        self.forward(key, &track, &packet, now);
         if renamed.is_some() {
             self.announce(key);
         }
     }
 
-    /// Sends a packet of a track on to all who have subscribed to it.
-    pub(super) fn pass_on(
+    /// Forwards a packet of a track to all its subscribers.
+    pub(super) fn forward(
         &mut self,
         key: ParticipantKey,
         track: &TrackSid,
-        packet: &Passing<'_>,
+        packet: &ForwardedPacket<'_>,
         now: Now,
     ) {
         let room = self.participants.get(&key).map(|publisher| publisher.room);
@@ -135,7 +144,7 @@ impl World {
         }
     }
 
-    /// A subscriber cannot show what it gets: its publisher is asked for a picture to start from.
+    /// A subscriber needs a keyframe: its publisher is asked for one.
     pub(super) fn keyframe_wanted(
         &mut self,
         key: ParticipantKey,
@@ -191,7 +200,7 @@ impl World {
         }
     }
 
-    /// Who speaks, told as what changed since it was last told.
+    /// Tells the room which speakers have changed.
     pub(super) fn tell_speakers(&mut self, key: RoomKey, now: Now) {
         let Some(room) = self.rooms.get_mut(&key) else {
             return;
@@ -249,8 +258,8 @@ impl World {
         }
     }
 
-    /// The quality of a participant's connection, told to the room when it changes. Never "lost" for one that lives:
-    /// clients start anew when they hear that.
+    /// Tells the room of a changed connection quality. Never `LOST` for a participant that is still there: clients
+    /// reconnect when they read that.
     pub(super) fn tell_quality(&mut self, key: ParticipantKey, now: Now) {
         use proto::ConnectionQuality::{Excellent, Good, Poor};
         let Some(participant) = self.participants.get_mut(&key).filter(|participant| {
@@ -272,12 +281,14 @@ impl World {
         let (room, visible) = (participant.room, participant.visible());
         let update = quality_of([&*participant]);
         if visible {
-            self.tell_room(room, update, None, None);
+            // Not to who is still joining: clients take the value then, but tell their applications only of changes once
+            // they are connected. They are told with their own first quality, below.
+            self.tell_members(room, update, None, |member| member.quality.is_some());
         } else {
             self.tell(key, update);
         }
         if before.is_none() {
-            // Whoever is new has not heard how the others are.
+            // A new participant does not know the quality of the others yet.
             let others = self
                 .members(room)
                 .filter(|other| other.key != key && other.visible());
@@ -287,7 +298,7 @@ impl World {
     }
 }
 
-/// What clients are told of a codec, for those of video that are forwarded.
+/// The MIME type of a forwarded video codec.
 fn video_mime_of(codec: Codec) -> Option<&'static str> {
     match codec {
         Codec::Vp8 => Some("video/vp8"),
@@ -296,7 +307,7 @@ fn video_mime_of(codec: Codec) -> Option<&'static str> {
     }
 }
 
-/// What is told of the connections of those that were judged.
+/// The connection quality of these participants, where it is known.
 fn quality_of<'a>(participants: impl IntoIterator<Item = &'a Participant>) -> Message {
     use proto::ConnectionQuality::{Excellent, Good};
     let judged = participants

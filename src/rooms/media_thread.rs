@@ -1,5 +1,5 @@
-//! The thread of all rooms: datagrams, signalling, frames of participants inside the process and clocks go into the
-//! [`World`] here, and what it says goes out. Nothing else touches the world, and nothing here waits.
+//! The media thread, the I/O driver of the [`Sfu`]: datagrams, signalling messages, frames of local participants and time
+//! go in; datagrams, messages and events come out. Only this thread touches the `Sfu`, and it never blocks.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,34 +14,51 @@ use str0m::net::Transmit;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
-use super::events::RoomEvent;
+use super::events::EventSender;
 use super::outbound::{Overfull, Pushed};
-use super::server::{Command, Edge, Lane};
+use super::server::{Command, Edge, Joining, Lane};
+use super::sfu::Sfu;
 use super::sockets::Sockets;
-use super::turns::Turns;
-use super::world::World;
-use super::{ConnectionId, Now, Settings};
+use super::turns::{Payer, Rate, Turns};
+use super::{ConnectionId, Now, Settings, limits};
 use vivavoce_telemetry::metrics;
 
-/// Datagrams taken from one socket before anything else has its turn.
+/// Datagrams read from one socket before other work gets its turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Larger than any datagram that media travels in.
+/// Size of the receive buffer, larger than any datagram of media.
 const DATAGRAM_BYTES: usize = 2_048;
-/// What participants inside the process send is taken at most so often: with hundreds of them each frame would wake this
-/// thread by itself, which costs more than to pass it on.
+/// How often frames of local participants are taken: with hundreds of them, waking the thread for each frame would cost
+/// more than forwarding it.
 const LOCAL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Whoever has so much waiting may be cut off when there is too much in all.
+/// A connection with so much waiting may be cut when the total limit is exceeded.
 const BEHIND_BYTES: usize = 512 << 10;
 
-/// See the module.
+/// The work on requests of one connection, and of all connections of one payer.
+const OF_CONNECTION: Rate = Rate {
+    per_second: limits::CONNECTION_WORK_PER_SECOND,
+    at_once: limits::CONNECTION_WORK_AT_ONCE,
+};
+const OF_PARTY: Rate = Rate {
+    per_second: limits::PARTY_WORK_PER_SECOND,
+    at_once: limits::PARTY_WORK_AT_ONCE,
+};
+/// The work on joins of one payer.
+const OF_JOINS: Rate = Rate {
+    per_second: limits::JOINS_WORK_PER_SECOND,
+    at_once: limits::JOINS_WORK_AT_ONCE,
+};
+
+/// The media thread. See the module.
 pub(super) struct MediaThread {
-    world: World,
+    sfu: Sfu,
     sockets: Vec<(UdpSocket, SocketAddr)>,
     lanes: HashMap<ConnectionId, Lane>,
-    /// Connections that have something to say.
-    turns: Turns<Arc<str>, ConnectionId>,
-    events: mpsc::Sender<RoomEvent>,
+    /// Connections with requests waiting, in turn.
+    turns: Turns<Payer, ConnectionId>,
+    /// Those that wait to join, apart from the others: whoever is in a room does not wait for them.
+    joins: Turns<Payer, ConnectionId>,
+    events: EventSender,
     edge: Arc<Edge>,
 }
 
@@ -49,15 +66,16 @@ impl MediaThread {
     pub(super) fn new(
         settings: Settings,
         sockets: Sockets,
-        events: mpsc::Sender<RoomEvent>,
+        events: EventSender,
         edge: Arc<Edge>,
     ) -> io::Result<Self> {
         let sockets = sockets.into_tokio()?;
         Ok(Self {
-            world: World::new(settings, Now::read()),
+            sfu: Sfu::new(settings, Now::read()),
             sockets,
             lanes: HashMap::new(),
-            turns: Turns::default(),
+            turns: Turns::new(OF_PARTY, OF_CONNECTION),
+            joins: Turns::new(OF_JOINS, OF_JOINS),
             events,
             edge,
         })
@@ -65,12 +83,15 @@ impl MediaThread {
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         let edge = Arc::clone(&self.edge);
-        // Whether somebody inside has something to send, and when that is looked at.
+        // Whether a local participant has something to send, and when to look.
         let (mut waiting, mut due) = (false, Now::read().instant);
         loop {
-            if self.turns.is_empty() && !self.world.has_more_to_do() {
-                let deadline = self.world.deadline();
+            let idle = self.turns.is_empty() && self.joins.is_empty();
+            if idle && !self.sfu.has_more_to_do() {
+                let deadline = self.sfu.deadline();
                 let deadline = if waiting { deadline.min(due) } else { deadline };
+                let rested = self.turns.due().into_iter().chain(self.joins.due());
+                let deadline = rested.fold(deadline, std::time::Instant::min);
                 let deadline = tokio::time::Instant::from_std(deadline);
                 tokio::select! {
                     () = edge.stopping.cancelled() => break,
@@ -84,7 +105,7 @@ impl MediaThread {
                     () = tokio::time::sleep_until(deadline) => {}
                 }
             } else {
-                // There always is something to do: between two steps the sockets are looked at, and all the others.
+                // There is always something left to do: sockets are looked at between two steps.
                 tokio::task::yield_now().await;
                 if edge.stopping.is_cancelled() {
                     break;
@@ -98,6 +119,7 @@ impl MediaThread {
                 waiting = waiting || self.anybody_waits();
             }
             self.serve();
+            self.serve_join();
             let now = Now::read();
             if waiting && due <= now.instant {
                 self.woken();
@@ -106,16 +128,16 @@ impl MediaThread {
             self.flush();
             self.receive();
             let now = Now::read();
-            if self.world.deadline() <= now.instant {
-                self.world.tick(now);
+            if self.sfu.deadline() <= now.instant {
+                self.sfu.tick(now);
                 self.flush();
             }
         }
-        self.world.end_all_rooms(Now::read());
+        self.sfu.end_all_rooms(Now::read());
         self.flush();
     }
 
-    /// Lets those have a turn who have something to say or are gone.
+    /// Queues connections that have requests, or are gone.
     fn line_up(&mut self) {
         let waiting = {
             let mut waiting = self
@@ -126,17 +148,22 @@ impl MediaThread {
             std::mem::take(&mut *waiting)
         };
         for connection in waiting {
-            // One that is not known yet has its turn when it is.
-            if let Some(lane) = self.lanes.get(&connection) {
-                self.turns.push(&lane.room, connection);
+            // An unknown connection gets its turn once it is known, one that waits to join once it has.
+            let Some(lane) = self.lanes.get(&connection) else {
+                continue;
+            };
+            if lane.joining.is_none() {
+                self.turns.push(&lane.payer, connection);
+            } else if lane.gone.load(Ordering::Acquire) {
+                self.lanes.remove(&connection);
             }
         }
     }
 
-    /// One step: what one connection said first, of all that it said. What was said on a connection before it went is heard,
-    /// that somebody leaves above all; only what it could not hear the answer of is left out.
+    /// Handles the first request of one connection. Requests made before the connection was lost are still handled, a leave
+    /// above all, except those whose response cannot be delivered.
     fn serve(&mut self) {
-        let Some(connection) = self.turns.next() else {
+        let Some(connection) = self.turns.next(Now::read().instant) else {
             return;
         };
         let Some(lane) = self.lanes.get_mut(&connection) else {
@@ -145,19 +172,61 @@ impl MediaThread {
         let gone = lane.gone.load(Ordering::Acquire);
         match lane.requests.try_recv() {
             Ok(waiting) => {
-                let room = Arc::clone(&lane.room);
-                self.turns.push(&room, connection);
+                let payer = lane.payer.clone();
+                self.turns.push(&payer, connection);
                 self.woken();
                 if !(gone && waiting.asked.wants_an_answer()) {
-                    self.world.asked(connection, waiting.asked, Now::read());
+                    let work = waiting.asked.work(waiting.bytes);
+                    let now = Now::read();
+                    self.sfu.asked(connection, waiting.asked, now);
+                    let work = work.saturating_add(self.sfu.take_work());
+                    self.turns.charge(&payer, connection, work, now.instant);
                 }
             }
             Err(_) if gone => {
                 self.lanes.remove(&connection);
-                self.world.disconnected(connection, Now::read());
+                self.sfu.disconnected(connection, Now::read());
             }
             Err(_) => {}
         }
+    }
+
+    /// Lets the next one join.
+    fn serve_join(&mut self) {
+        let now = Now::read();
+        let Some(connection) = self.joins.next(now.instant) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&connection) else {
+            return;
+        };
+        if let Some(joining) = lane.joining.take() {
+            self.woken();
+            self.join(connection, *joining, now);
+        }
+    }
+
+    fn join(&mut self, connection: ConnectionId, joining: Joining, now: Now) {
+        let Joining {
+            admission,
+            offer,
+            local,
+        } = joining;
+        let Some(lane) = self.lanes.get(&connection) else {
+            return;
+        };
+        let payer = lane.payer.clone();
+        self.turns.push(&payer, connection);
+        let Some(media) = local else {
+            let offered = offer.as_ref().and_then(|offer| offer.as_ref().ok());
+            let sections = offered.map_or(0, |offer| offer.reduced.sections);
+            let work = limits::JOIN_WORK + u32::try_from(sections).unwrap_or(u32::MAX / 2);
+            self.sfu.connect_with(connection, admission, offer, now);
+            let work = work.saturating_add(self.sfu.take_work());
+            self.joins.charge(&payer, connection, work, now.instant);
+            return;
+        };
+        self.sfu.connect_local(connection, admission, media, now);
     }
 
     fn anybody_waits(&self) -> bool {
@@ -165,7 +234,7 @@ impl MediaThread {
         !local.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Takes what participants inside the process have to send.
+    /// Takes what local participants have to send.
     fn woken(&mut self) {
         let local = {
             let mut local = self
@@ -176,34 +245,37 @@ impl MediaThread {
             std::mem::take(&mut *local)
         };
         for connection in local {
-            self.world.local_media(connection, Now::read());
+            self.sfu.local_media(connection, Now::read());
         }
     }
 
     fn command(&mut self, command: Command) {
-        // What was sent before somebody left is heard.
+        // What was sent before the participant left is still delivered.
         self.woken();
         let now = Now::read();
         match command {
             Command::Connect {
                 connection,
-                admission,
-                offer,
-                lane,
-                local,
+                joining,
+                mut lane,
             } => {
-                // One that is gone before it has said anything was never here.
+                // A connection that was lost without any request never existed.
                 if lane.gone.load(Ordering::Acquire) && lane.requests.is_empty() {
                     return;
                 }
-                self.turns.push(&lane.room, connection);
-                self.lanes.insert(connection, lane);
-                match local {
-                    Some(media) => self.world.connect_local(connection, *admission, media, now),
-                    None => self.world.connect_with(connection, *admission, *offer, now),
+                // Sessions and calls are counted by quotas of their own, and need no peer connection.
+                if joining.local.is_some() || self.joins.is_free(&lane.payer, now.instant) {
+                    self.lanes.insert(connection, lane);
+                    return self.join(connection, *joining, now);
+                }
+                self.joins.push(&lane.payer, connection);
+                lane.joining = Some(joining);
+                // A loss from before it was known was not noticed.
+                if !lane.gone.load(Ordering::Acquire) {
+                    self.lanes.insert(connection, lane);
                 }
             }
-            Command::Call(call) => call(&mut self.world, now),
+            Command::Call(call) => call(&mut self.sfu, now),
         }
     }
 
@@ -217,21 +289,22 @@ impl MediaThread {
                 match socket.try_recv_from(&mut buffer) {
                     Ok((length, source)) => {
                         let datagram = buffer.get(..length).unwrap_or_default();
-                        self.world
+                        self.sfu
                             .datagram(source, *advertised, datagram, Now::read());
                         self.flush();
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // An earlier datagram was refused by its receiver (ICMP); there may be more to read.
+                    // An ICMP error about an earlier datagram; there may be more to read.
                     Err(_) => {}
                 }
             }
         }
     }
 
-    /// Sends what the world left. Closing a connection is forgetting its queue: the socket's writer sees the end of it.
+    /// Sends the output of the SFU. A connection is closed by dropping its queue: the writer of its socket sees the end of
+    /// it.
     fn flush(&mut self) {
-        let outputs = self.world.take_outputs();
+        let outputs = self.sfu.take_outputs();
         for transmit in outputs.datagrams {
             self.transmit(&transmit);
         }
@@ -244,7 +317,7 @@ impl MediaThread {
                 too_much = Some((connection, overfull));
             }
             match lane.responses.push(told) {
-                // One that is gone is known by its departure, which comes after what was said on it.
+                // A lost connection is handled when its loss is reported, after its requests.
                 Pushed::Queued => {}
                 Pushed::Replaced => {
                     self.edge.replaced_messages.fetch_add(1, Ordering::Relaxed);
@@ -259,23 +332,23 @@ impl MediaThread {
             self.lanes.remove(&connection);
         }
         for event in outputs.events {
-            if self.events.try_send(event).is_err() {
+            if !self.events.send(event) {
                 self.edge.lost_events.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Cuts off a client that does not read. What waits for it is dropped, not told.
+    /// Cuts a client that does not read. Its queue is dropped.
     fn cut(&mut self, connection: ConnectionId) {
         if let Some(lane) = self.lanes.remove(&connection) {
             lane.responses.abandon();
             self.edge.cut_connections.fetch_add(1, Ordering::Relaxed);
             metrics::room_client_cut_off();
-            self.world.disconnected(connection, Now::read());
+            self.sfu.disconnected(connection, Now::read());
         }
     }
 
-    /// More waits than may: whoever is furthest behind goes, in the room of a connection or anywhere.
+    /// A total limit is exceeded: the connection furthest behind is cut, in one room or on the server.
     fn cut_the_slowest(&mut self, connection: ConnectionId, overfull: Overfull) {
         let room = self
             .lanes
@@ -285,7 +358,7 @@ impl MediaThread {
             |lane: &&Lane| overfull == Overfull::Server || Some(&lane.room) == room.as_ref();
         let lanes = self.lanes.iter().filter(|(_, lane)| of_interest(lane));
         let behind = lanes.map(|(connection, lane)| (lane.responses.bytes(), *connection));
-        // Whoever was only just told a lot is none of those.
+        // One that was only just sent a lot is not behind.
         if let Some((_, slowest)) = behind.max().filter(|(bytes, _)| *bytes >= BEHIND_BYTES) {
             self.cut(slowest);
         }
@@ -303,13 +376,13 @@ impl MediaThread {
             .try_send_to(&transmit.contents, transmit.destination)
             .is_err()
         {
-            // As good as lost on the way; what must arrive is sent again by its protocol.
+            // Lost, as it may be on the way; reliable protocols retransmit.
             self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Waits until one of the sockets has something.
+/// Resolves when a socket is readable.
 async fn readable(sockets: &[(UdpSocket, SocketAddr)]) {
     let ready = std::future::poll_fn(|context| {
         let any = sockets

@@ -1,8 +1,14 @@
-//! Which section of a session description carries which track. Pure state: it is told what was offered and what is
-//! wanted, and says what each section shall become; the text is `sdp`'s and the transport is `peer`'s.
+//! Assignment of tracks to media sections.
 //!
-//! A section in which a client only receives is a *slot*: it carries one track of somebody else at a time.
-//! A slot that was used before must send under a new SSRC, otherwise libwebrtc counts the packets and plays nothing.
+//! A WebRTC peer connection negotiates one media section (`m=`) per track and direction, identified by its mid ([JSEP], RFC
+//! 8843). A section in which the client only receives is a *slot*: it carries one subscribed track at a time, and is reused
+//! for another one, because a description only ever grows. LiveKit tells the client by `mid_to_track_id` which track a slot
+//! carries. A slot that is reused must send under a new SSRC, otherwise libwebrtc counts the packets and plays nothing.
+//!
+//! This module is pure state: offers and subscriptions go in, the content of each section comes out. `sdp` edits the text,
+//! `peer` has the transport.
+//!
+//! [JSEP]: https://www.rfc-editor.org/rfc/rfc9429
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +18,12 @@ use super::sdp::{Direction, Section, SectionKind};
 /// A track's sid, `TR_…`, shared by everything that refers to the track.
 pub type TrackSid = Arc<str>;
 
-/// A track that a subscriber shall receive.
+/// A track that a subscriber should receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The track.
     pub track: TrackSid,
-    /// Its publisher's sid, `PA_…`.
+    /// The publisher's sid, `PA_…`.
     pub publisher: Arc<str>,
     /// Audio or video.
     pub kind: SectionKind,
@@ -26,22 +32,22 @@ pub struct Wanted {
 /// A section in which the other side receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// Its name in the description.
+    /// Its mid.
     pub mid: String,
     /// Audio or video.
     pub kind: SectionKind,
-    /// What it carries.
+    /// The track it carries.
     pub carries: Option<Wanted>,
-    /// Whether it ever carried something.
+    /// Whether it has ever carried a track.
     pub used: bool,
-    /// What it carried last.
+    /// The last track it carried.
     pub last: Option<TrackSid>,
 }
 
-/// From so many slots on, none is added while an old one is free.
+/// With so many slots, none is added while another is free.
 const MOST_SLOTS_ADDED: usize = 64;
 
-/// How many more slots are needed than there are.
+/// How many slots are missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shortage {
     /// Of audio.
@@ -50,25 +56,25 @@ pub struct Shortage {
     pub video: u32,
 }
 
-/// What an assignment did.
+/// The result of an assignment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
-    /// Slots that now carry another track, and whether they were used before.
+    /// Slots that carry another track now, and whether they were used before.
     pub changed: Vec<(String, TrackSid, bool)>,
-    /// What found no slot.
+    /// Tracks without a slot.
     pub shortage: Shortage,
 }
 
-/// The slots of one peer connection, in the order of its description.
+/// The slots of one peer connection, in the order of its sections.
 #[derive(Debug, Default)]
 pub struct Slots {
     slots: Vec<Slot>,
-    /// Sections that ever carried something and are offered as something else now. They may become slots again.
+    /// Used sections that are offered as something else now. They may become slots again.
     retired: BTreeSet<String>,
 }
 
 impl Slots {
-    /// Takes over an offer: sections that only receive are slots, all others are not (any more).
+    /// Takes an offer: sections that only receive are slots, others are not, or no longer.
     pub fn follow(&mut self, sections: &[Section<'_>]) {
         let mut known: BTreeMap<String, Slot> = std::mem::take(&mut self.slots)
             .into_iter()
@@ -92,7 +98,7 @@ impl Slots {
         self.retired.extend(retired.map(|slot| slot.mid));
     }
 
-    /// Adds a slot that this side made (two peer connections).
+    /// Adds a slot that this side has created (two peer connections).
     pub fn push(&mut self, mid: String, wanted: Wanted) {
         self.slots.push(Slot {
             mid,
@@ -117,12 +123,12 @@ impl Slots {
         })
     }
 
-    /// The slot of this name.
+    /// The slot with this mid.
     pub fn get(&self, mid: &str) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.mid == mid)
     }
 
-    /// Empties the slots whose track is not wanted; returns them.
+    /// Clears slots whose track is no longer wanted, and returns them.
     pub fn release(&mut self, wanted: &[Wanted]) -> Vec<(String, TrackSid)> {
         let mut released = Vec::new();
         for slot in &mut self.slots {
@@ -135,12 +141,12 @@ impl Slots {
         released
     }
 
-    /// What is wanted and carried by no slot.
+    /// Wanted tracks without a slot.
     pub fn missing<'a>(&self, wanted: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
         wanted.iter().filter(|w| self.carrying(&w.track).is_none())
     }
 
-    /// How many slots would have to be added for everything that is wanted.
+    /// How many slots have to be added for all wanted tracks.
     pub fn shortage(&self, wanted: &[Wanted]) -> Shortage {
         let free = |kind| {
             self.slots
@@ -157,10 +163,10 @@ impl Slots {
         }
     }
 
-    /// Gives each track that is missing a free slot of its kind, those never used first.
+    /// Assigns each missing track to a free slot of its kind, preferring unused ones.
     ///
-    /// With `elsewhere` a track does not go back into the slot that carried it last, unless there are many: the Rust
-    /// core with two peer connections plays it there but does not tell its application.
+    /// With `elsewhere`, a track does not return to the slot that carried it last, unless there are many: the Rust SDK with
+    /// two peer connections plays it there, but does not report it to its application.
     pub fn assign(&mut self, wanted: &[Wanted], elsewhere: bool) -> Assigned {
         let elsewhere = elsewhere && self.slots.len() < MOST_SLOTS_ADDED;
         let mut assigned = Assigned::default();
@@ -184,7 +190,7 @@ impl Slots {
         assigned
     }
 
-    /// The complete map from section to track that an answer or an offer carries.
+    /// The complete map from mid to track for an answer or an offer.
     pub fn map(&self) -> std::collections::HashMap<String, String> {
         let carried = self
             .slots
@@ -194,16 +200,16 @@ impl Slots {
     }
 }
 
-/// A publication that waits for its section: made by `add_track`.
+/// An announced track (`AddTrackRequest`) that waits for its section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending<'a> {
-    /// The client's own name of the track.
+    /// The client's own id of the track.
     pub cid: &'a str,
     /// Audio or video.
     pub kind: SectionKind,
 }
 
-/// The pending publication that a section publishes: the one of its name, else the oldest of its kind.
+/// The announced track that a section publishes: the one it names, or the oldest of its kind.
 pub fn published_by(section: &Section<'_>, pending: &[Pending<'_>]) -> Option<usize> {
     if !section.direction.sends() {
         return None;

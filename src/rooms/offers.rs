@@ -1,7 +1,9 @@
-//! Session descriptions of others, looked through before anything is made of them. A cheap pass over the text bounds what
-//! there may be, leaves out what is of no use here (candidates, which ICE-lite does not need, and codecs that nobody
-//! forwards), and refuses payload types that str0m would not survive; what is left is then read by str0m. All of it works on
-//! text alone, so that it is done where it delays no sound.
+//! Validation of session descriptions from clients, before str0m parses them.
+//!
+//! An SDP offer of a client is untrusted text whose parsing takes time that grows with it. A cheap pass over the text
+//! checks bounds, removes what is not used here (candidates, because an ICE-lite server learns addresses from connectivity
+//! checks, RFC 8445 section 2.5; codecs that are not forwarded), and refuses payload types that str0m could not handle.
+//! str0m parses the rest. All of it is a function of the text, so it runs off the media thread.
 
 use std::collections::HashSet;
 use std::panic::catch_unwind;
@@ -11,10 +13,11 @@ use str0m::change::{SdpAnswer, SdpOffer};
 
 use super::limits;
 use super::sdp::{self, MOST_SECTIONS};
+use vivavoce_core::sdp::{Direction, Encoding, LineTooLong, attribute, payload_type, pieces};
 
-/// Payload types (RFC 3551 section 6 leaves seven bits).
+/// Payload types are seven bits (RFC 3550 section 5.1).
 const PAYLOAD_TYPES: usize = 128;
-/// With RTP and RTCP on one port these cannot be told from packet types of RTCP (RFC 5761 section 4).
+/// With `rtcp-mux`, these cannot be told from RTCP packet types (RFC 5761 section 4).
 const RESERVED: std::ops::RangeInclusive<u8> = 64..=95;
 
 /// Why a description is refused.
@@ -31,57 +34,57 @@ pub enum DescriptionError {
     LongLine,
     /// See [`limits::DESCRIPTION_LINES`].
     #[error(
-        "the description has more than {} lines of use",
+        "the description has more than {} used lines",
         limits::DESCRIPTION_LINES
     )]
     TooManyLines,
     /// See [`limits::SECTION_LINES`].
-    #[error("a media section has more than {} lines of use", limits::SECTION_LINES)]
+    #[error("a media section has more than {} used lines", limits::SECTION_LINES)]
     TooManyAttributes,
     /// See [`limits::SECTION_FORMATS`].
     #[error(
-        "a media section has more than {} payload types of use",
+        "a media section has more than {} used payload types",
         limits::SECTION_FORMATS
     )]
     TooManyFormats,
     /// See [`limits::SECTION_SSRCS`].
     #[error("a media section has more than {} SSRCs", limits::SECTION_SSRCS)]
     TooManySsrcs,
-    /// Sections are told apart by their names, which str0m keeps as letters and digits only.
-    #[error("a media section's name is used twice, or is not made of letters and digits")]
+    /// Sections are identified by mid, of which str0m keeps letters and digits only.
+    #[error("a mid is used twice, or has other characters than letters and digits")]
     Mid,
-    /// One payload type stands for two codecs, in one section or across those that share a transport (RFC 9143).
+    /// A payload type has two meanings, in one section or in several that share a transport (RFC 9143).
     #[error("payload type {0} stands for two formats")]
     TwoFormats(u8),
-    /// Out of range or taken by RTCP.
+    /// Out of range, or taken by RTCP.
     #[error("payload type {0} is reserved")]
     Reserved(u8),
-    /// A retransmission of nothing (RFC 4588 section 8.6).
-    #[error("payload type {0} repeats a payload type that is not there")]
+    /// A retransmission payload type without its original (RFC 4588 section 8.6).
+    #[error("payload type {0} retransmits a payload type that does not exist")]
     NoOriginal(u8),
     /// An SSRC belongs to one section.
     #[error("an SSRC is used in two media sections")]
     TwoSections,
-    /// The sections cannot be told apart.
+    /// The sections cannot be identified.
     #[error(transparent)]
     Sections(#[from] sdp::SdpError),
-    /// Not a description in the eyes of str0m.
-    #[error("the description cannot be read: {0}")]
+    /// str0m cannot parse it.
+    #[error("cannot parse the description: {0}")]
     Unreadable(String),
 }
 
-/// What a payload type stands for, as far as it must not change while a connection lasts.
+/// The meaning of a payload type, as far as it must not change during a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Opus,
     Vp8,
     /// Profile and packetization mode (RFC 6184 section 8.1).
     H264(u16, u8),
-    /// Of which payload type.
+    /// Retransmission of this payload type.
     Rtx(u8),
 }
 
-/// What the payload types of a connection stand for. All its sections share them.
+/// The payload types of a connection, shared by all its sections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadTypes([Option<Format>; PAYLOAD_TYPES]);
 
@@ -92,8 +95,8 @@ impl Default for PayloadTypes {
 }
 
 impl PayloadTypes {
-    /// Takes over what a description says. The first payload type of a format is the one that is used; a new format under
-    /// one that is taken is refused where the other side insists on it, and then nothing is changed.
+    /// Adds the payload types of a description. The first payload type of a format is used; a new format under a taken
+    /// payload type is refused if the other side requires it, and then nothing changes.
     pub fn agree(&mut self, described: &Reduced) -> Result<(), DescriptionError> {
         let mut agreed = self.clone();
         for (number, format) in described.payload_types.all() {
@@ -136,32 +139,34 @@ impl PayloadTypes {
     }
 }
 
-/// A description of which only what is of use is left.
+/// A description reduced to what is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reduced {
-    /// With CRLF, as RFC 8866 asks for.
+    /// With CRLF, as RFC 8866 requires.
     pub text: String,
-    /// Of all sections together.
+    /// Of all sections.
     pub payload_types: PayloadTypes,
-    /// Those of sections in which the describing side receives: there it is not ours to choose others.
+    /// Of sections in which the describing side receives: those we cannot choose.
     pub received: PayloadTypes,
-    /// The SSRCs that are told beforehand.
+    /// The SSRCs it announces.
     pub ssrcs: Vec<u32>,
+    /// How many media sections it has.
+    pub sections: usize,
 }
 
-/// An offer that may be answered, read as far as that is possible without the connection that it is for.
+/// A validated offer, parsed as far as possible without its connection.
 #[derive(Debug)]
 pub struct Offer {
     /// The client's number for it.
     pub id: u32,
-    /// What it says.
+    /// The reduced description.
     pub reduced: Reduced,
-    /// The same, as str0m reads it.
+    /// The same, parsed by str0m.
     pub parsed: SdpOffer,
 }
 
 impl Offer {
-    /// Reads an offer. Takes long for a long one: to be called where nothing waits for it.
+    /// Parses an offer. Slow for a long one: not for the media thread.
     pub fn read(description: &proto::SessionDescription) -> Result<Self, DescriptionError> {
         let reduced = reduce(&description.sdp)?;
         let parsed = parsed(&reduced.text, SdpOffer::from_sdp_string)?;
@@ -173,17 +178,17 @@ impl Offer {
     }
 }
 
-/// An answer, read like an [`Offer`].
+/// A validated answer, like an [`Offer`].
 #[derive(Debug)]
 pub struct Answer {
-    /// What it says.
+    /// The reduced description.
     pub reduced: Reduced,
-    /// The same, as str0m reads it.
+    /// The same, parsed by str0m.
     pub parsed: SdpAnswer,
 }
 
 impl Answer {
-    /// Reads an answer; see [`Offer::read`].
+    /// Parses an answer; see [`Offer::read`].
     pub fn read(description: &proto::SessionDescription) -> Result<Self, DescriptionError> {
         let reduced = reduce(&description.sdp)?;
         let parsed = parsed(&reduced.text, SdpAnswer::from_sdp_string)?;
@@ -191,7 +196,7 @@ impl Answer {
     }
 }
 
-/// Lets str0m read a text. It has no business to panic; if it does all the same, it is this text that is refused.
+/// Lets str0m parse a text. Should it panic, only this description is refused.
 fn parsed<T, E: std::fmt::Display>(
     text: &str,
     read: impl FnOnce(&str) -> Result<T, E> + std::panic::UnwindSafe,
@@ -201,7 +206,7 @@ fn parsed<T, E: std::fmt::Display>(
         .unwrap_or_else(|_| Err(unreadable("it made the reader panic".to_owned())))
 }
 
-/// Looks a description through and leaves out what is of no use.
+/// Validates and reduces a description.
 pub fn reduce(sdp: &str) -> Result<Reduced, DescriptionError> {
     if sdp.len() > limits::DESCRIPTION_BYTES {
         return Err(DescriptionError::TooLong);
@@ -214,7 +219,7 @@ pub fn reduce(sdp: &str) -> Result<Reduced, DescriptionError> {
         mids: HashSet::new(),
         ssrcs: HashSet::new(),
     };
-    for (index, piece) in sdp::split(sdp).enumerate() {
+    for (index, piece) in pieces(sdp).enumerate() {
         if index > MOST_SECTIONS {
             return Err(sdp::SdpError::TooManySections.into());
         }
@@ -224,13 +229,14 @@ pub fn reduce(sdp: &str) -> Result<Reduced, DescriptionError> {
             reducing.section(piece)?;
         }
     }
-    // Names and sections are what everything after this goes by.
-    sdp::sections(&reducing.out)?;
+    // Everything after this relies on mids and sections.
+    let sections = sdp::sections(&reducing.out)?.len();
     Ok(Reduced {
         text: reducing.out,
         payload_types: reducing.payload_types,
         received: reducing.received,
         ssrcs: reducing.ssrcs.into_iter().collect(),
+        sections,
     })
 }
 
@@ -254,7 +260,7 @@ impl<'a> Reducing<'a> {
         Ok(())
     }
 
-    /// What stands before the first section.
+    /// The session part.
     fn session(&mut self, piece: &str) -> Result<(), DescriptionError> {
         let before = self.lines;
         for line in lines(piece) {
@@ -273,7 +279,7 @@ impl<'a> Reducing<'a> {
         let formats = Formats::of(piece)?;
         let receives = piece
             .lines()
-            .any(|line| matches!(line.trim_end(), "a=sendrecv" | "a=recvonly"));
+            .any(|line| Direction::of_line(line.trim_end()).is_some_and(Direction::receives));
         for (number, format) in &formats.kept {
             self.payload_types.set(*number, *format)?;
             if receives {
@@ -302,7 +308,7 @@ impl<'a> Reducing<'a> {
                 "ssrc" => {
                     let ssrc = value.split(' ').next().and_then(|ssrc| ssrc.parse().ok());
                     let Some(ssrc) = ssrc else { continue };
-                    // Everything that is said of it here is said again for each of its attributes.
+                    // One line per SSRC suffices; further ones repeat the same attributes.
                     if !own.insert(ssrc) {
                         continue;
                     }
@@ -325,8 +331,7 @@ impl<'a> Reducing<'a> {
     }
 }
 
-/// Whether an attribute is read by anybody here; the others only cost time. Candidates are not: the address that checks
-/// come from is the one.
+/// Whether an attribute is used; others only cost time. Candidates are not: addresses are learned from connectivity checks.
 fn is_kept(name: &str) -> bool {
     matches!(
         name,
@@ -362,38 +367,24 @@ fn is_kept(name: &str) -> bool {
     )
 }
 
-/// The lines of a piece, without their ends.
+/// The lines of a section, bounded.
 fn lines(piece: &str) -> impl Iterator<Item = Result<&str, DescriptionError>> {
-    piece.lines().map(|line| {
-        let most = if line.starts_with("a=group:") {
+    let longest = |line: &str| {
+        if line.starts_with("a=group:") {
             limits::GROUP_LINE_BYTES
         } else {
             limits::LINE_BYTES
-        };
-        if line.len() > most {
-            return Err(DescriptionError::LongLine);
         }
-        Ok(line.trim_end())
-    })
-}
-
-/// Name and value of an attribute.
-fn attribute(line: &str) -> Option<(&str, &str)> {
-    let attribute = line.strip_prefix("a=")?;
-    Some(attribute.split_once(':').unwrap_or((attribute, "")))
-}
-
-/// The number at the beginning of the value of `rtpmap`, `fmtp` and `rtcp-fb`, and what follows.
-fn numbered(value: &str) -> Option<(u8, &str)> {
-    let (number, rest) = value.split_once(' ').unwrap_or((value, ""));
-    Some((number.parse().ok()?, rest))
+    };
+    let lines = vivavoce_core::sdp::lines(piece, longest);
+    lines.map(|line| line.map_err(|LineTooLong| DescriptionError::LongLine))
 }
 
 /// The payload types of one section.
 struct Formats<'a> {
-    /// Those that are known here, and what they stand for.
+    /// The known ones, with their meaning.
     kept: Vec<(u8, Format)>,
-    /// What the section keeps when it has none that is known: there is no section without.
+    /// The payload type kept if none is known: a section must have one.
     only: Option<&'a str>,
 }
 
@@ -449,7 +440,7 @@ impl<'a> Formats<'a> {
         if formats.kept.len() > limits::SECTION_FORMATS {
             return Err(DescriptionError::TooManyFormats);
         }
-        // Retransmissions of what is not listed go with it.
+        // Retransmission payload types of formats that are not listed are removed, too.
         let originals: Vec<u8> = formats.kept.iter().map(|(number, _)| *number).collect();
         formats.kept.retain(|(_, format)| match format {
             Format::Rtx(original) => originals.contains(original),
@@ -461,7 +452,7 @@ impl<'a> Formats<'a> {
         Ok(formats)
     }
 
-    /// Whether a line about this payload type is of use.
+    /// Whether a line about this payload type is kept.
     fn keeps(&self, value: &str) -> bool {
         let number = value.split(' ').next().unwrap_or_default();
         number == "*"
@@ -472,7 +463,7 @@ impl<'a> Formats<'a> {
                 .any(|(kept, _)| number.parse() == Ok(*kept))
     }
 
-    /// The line that begins the section, with what is kept of its payload types.
+    /// The `m=` line with the payload types that are kept.
     fn media_line(&self, media: &str) -> String {
         let mut line = "m=".to_owned();
         let is_media = self.only.is_some() || !self.kept.is_empty();
@@ -499,7 +490,7 @@ enum Name {
     Other,
 }
 
-/// What `fmtp` says that tells one payload type from another.
+/// The `fmtp` parameters that distinguish payload types.
 #[derive(Debug, Clone, Copy, Default)]
 struct Parameters {
     original: Option<u8>,
@@ -509,7 +500,7 @@ struct Parameters {
 
 type ReadFormats = ([Option<Name>; PAYLOAD_TYPES], [Parameters; PAYLOAD_TYPES]);
 
-/// What the payload types of a section stand for.
+/// The meaning of a section's payload types.
 fn read_formats(piece: &str) -> Result<ReadFormats, DescriptionError> {
     let mut names = [None; PAYLOAD_TYPES];
     let mut parameters = [Parameters::default(); PAYLOAD_TYPES];
@@ -520,7 +511,7 @@ fn read_formats(piece: &str) -> Result<ReadFormats, DescriptionError> {
         if !matches!(attribute, "rtpmap" | "fmtp") {
             continue;
         }
-        let Some((number, said)) = numbered(value) else {
+        let Some((number, said)) = payload_type(value) else {
             continue;
         };
         let at = usize::from(number);
@@ -528,7 +519,7 @@ fn read_formats(piece: &str) -> Result<ReadFormats, DescriptionError> {
             return Err(DescriptionError::Reserved(number));
         }
         if attribute == "rtpmap" {
-            let name = match said.split('/').next().unwrap_or_default() {
+            let name = match Encoding::parse(said).name {
                 name if name.eq_ignore_ascii_case("opus") => Name::Opus,
                 name if name.eq_ignore_ascii_case("VP8") => Name::Vp8,
                 name if name.eq_ignore_ascii_case("H264") => Name::H264,
@@ -565,7 +556,7 @@ fn read_parameters(number: u8, said: &str, into: &mut Parameters) -> Result<(), 
                     return Err(DescriptionError::TwoFormats(number));
                 }
             }
-            // The last two digits are a level, which may differ. What is no number is as good as absent.
+            // The last two digits are the level, which may differ. An invalid number counts as absent.
             "profile-level-id" => {
                 let profile = u32::from_str_radix(value.trim(), 16).unwrap_or_default();
                 into.profile = (profile >> 8) as u16;

@@ -1,23 +1,23 @@
-//! Rooms as one caller may see and change them. Whose a room is, is asked in the step that acts: between the two it cannot
-//! become somebody else's. A room of somebody else is not there.
+//! Room operations on behalf of a caller. Access is checked in the same step as the operation, so that the room cannot
+//! change its owner in between. To a caller without access, the room does not exist.
 
 use livekit_protocol as proto;
 
 use super::Now;
 use super::operations::OperationError;
 use super::server::RoomServer;
-use super::world::World;
+use super::sfu::Sfu;
 use vivavoce_auth::{Access, Owner};
 
-/// See the module; made by [`RoomServer::on_behalf_of`].
+/// Operations for one caller, made by [`RoomServer::on_behalf_of`]. See the module.
 #[derive(Debug)]
 pub struct OnBehalf<'a> {
     server: &'a RoomServer,
     access: &'a Access,
 }
 
-impl World {
-    /// Whether there is a room of this name for this caller.
+impl Sfu {
+    /// Whether this caller has access to a room of this name.
     pub fn check_access(&self, name: &str, access: &Access) -> Result<(), OperationError> {
         let room = self.room(name)?;
         if Owner::of(&room.settings.metadata).lets(access) {
@@ -29,7 +29,7 @@ impl World {
 }
 
 impl RoomServer {
-    /// The rooms for this caller.
+    /// Operations for this caller.
     pub const fn on_behalf_of<'a>(&'a self, access: &'a Access) -> OnBehalf<'a> {
         OnBehalf {
             server: self,
@@ -39,62 +39,62 @@ impl RoomServer {
 }
 
 impl OnBehalf<'_> {
-    /// Does something in a room, if it still is one for this caller.
+    /// Runs an operation if the caller has access to the room.
     async fn act<T: Send + 'static>(
         &self,
         room: &str,
-        work: impl FnOnce(&mut World, &str, Now) -> Result<T, OperationError> + Send + 'static,
+        work: impl FnOnce(&mut Sfu, &str, Now) -> Result<T, OperationError> + Send + 'static,
     ) -> Result<T, OperationError> {
         let (room, access) = (room.to_owned(), self.access.clone());
-        let act = move |world: &mut World, now| {
-            world.check_access(&room, &access)?;
-            work(world, &room, now)
+        let act = move |sfu: &mut Sfu, now| {
+            sfu.check_access(&room, &access)?;
+            work(sfu, &room, now)
         };
         self.server.call(act).await?
     }
 
-    /// A room and everybody in it.
+    /// A room and its participants.
     pub async fn look_into(
         &self,
         room: &str,
     ) -> Result<(proto::Room, Vec<proto::ParticipantInfo>), OperationError> {
-        self.act(room, |world, room, _| {
-            Ok((world.get_room(room)?, world.list_participants(room)?))
+        self.act(room, |sfu, room, _| {
+            Ok((sfu.get_room(room)?, sfu.list_participants(room)?))
         })
         .await
     }
 
-    /// See [`World::delete_room`].
+    /// See [`Sfu::delete_room`].
     pub async fn delete_room(&self, room: &str) -> Result<(), OperationError> {
-        self.act(room, World::delete_room).await
+        self.act(room, Sfu::delete_room).await
     }
 
-    /// See [`World::delete_deserted_room`].
+    /// See [`Sfu::delete_deserted_room`].
     pub async fn delete_deserted_room(
         &self,
         room: &str,
         identity: String,
     ) -> Result<(), OperationError> {
         let principal = self.access.principal();
-        self.act(room, move |world, room, now| {
-            world.delete_deserted_room(room, &identity, &principal, now)
+        self.act(room, move |sfu, room, now| {
+            sfu.delete_deserted_room(room, &identity, &principal, now)
         })
         .await
     }
 
-    /// See [`World::remove_participant`].
+    /// See [`Sfu::remove_participant`].
     pub async fn remove_participant(
         &self,
         room: &str,
         identity: String,
     ) -> Result<(), OperationError> {
-        self.act(room, move |world, room, now| {
-            world.remove_participant(room, &identity, now)
+        self.act(room, move |sfu, room, now| {
+            sfu.remove_participant(room, &identity, now)
         })
         .await
     }
 
-    /// See [`World::mute_track`].
+    /// See [`Sfu::mute_track`].
     pub async fn mute_track(
         &self,
         room: &str,
@@ -102,8 +102,8 @@ impl OnBehalf<'_> {
         sid: String,
         muted: bool,
     ) -> Result<proto::TrackInfo, OperationError> {
-        self.act(room, move |world, room, _| {
-            world.mute_track(room, &identity, &sid, muted)
+        self.act(room, move |sfu, room, _| {
+            sfu.mute_track(room, &identity, &sid, muted)
         })
         .await
     }

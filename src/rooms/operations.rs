@@ -1,4 +1,6 @@
-//! What a server's API asks of rooms: list, change, remove, send. Authorization and wire formats are the API's.
+//! Operations of the server API ([RoomService]): list, change, remove, send. Authorisation and wire formats are in `http`.
+//!
+//! [RoomService]: https://github.com/livekit/protocol/blob/main/protobufs/livekit_room.proto
 
 use livekit_protocol as proto;
 use proto::DisconnectReason;
@@ -9,70 +11,69 @@ use super::limits;
 use super::participant::Participant;
 use super::peer::Delivery;
 use super::room::{Room, RoomSettings};
-use super::world::World;
+use super::sfu::Sfu;
 use super::{Now, ParticipantKey, RoomKey};
 use vivavoce_auth::Principal;
 use vivavoce_quotas::{Party, Refused};
 
-/// Why an operation was not done. The kinds are those of the real server's API.
+/// Why an operation failed. The kinds are those of LiveKit's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// No room of this name.
+    /// There is no room of this name.
     #[error("requested room does not exist")]
     NoRoom,
-    /// Nobody of this identity in the room.
+    /// There is no participant of this identity in the room.
     #[error("requested participant does not exist")]
     NoParticipant,
-    /// No track of this sid of that participant.
+    /// The participant has no track of this sid.
     #[error("requested track does not exist")]
     NoTrack,
-    /// Something asked for is out of range.
+    /// An argument is out of range.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// Not as things are, or as they are set.
+    /// The current state or the settings do not allow it.
     #[error("{0}")]
     FailedPrecondition(&'static str),
     /// A quota is used up.
     #[error("{0}")]
     Quota(Refused),
-    /// The thread behind the handle has ended.
+    /// The media thread has ended.
     #[error("the room server is not running")]
     Stopped,
 }
 
-/// What may be changed of a participant; what is `None` stays.
+/// A change of a participant; `None` leaves a field unchanged.
 #[derive(Debug, Clone, Default)]
 pub struct ParticipantChange {
-    /// Shown to others.
+    /// Display name.
     pub name: Option<String>,
     /// Free text.
     pub metadata: Option<String>,
     /// An empty value removes the attribute.
     pub attributes: std::collections::HashMap<String, String>,
-    /// All of it at once.
+    /// Replaces all permissions.
     pub permission: Option<proto::ParticipantPermission>,
 }
 
 /// A message to a room.
 #[derive(Debug, Clone, Default)]
 pub struct RoomMessage {
-    /// What it says.
+    /// The payload.
     pub payload: Vec<u8>,
-    /// What it is about.
+    /// The topic.
     pub topic: Option<String>,
-    /// Sent once and not again when it is lost.
+    /// Sent over the lossy channel.
     pub lossy: bool,
-    /// Sids and identities; none means everybody.
+    /// Sids and identities; none means everyone.
     pub destination_sids: Vec<String>,
     /// See `destination_sids`.
     pub destination_identities: Vec<String>,
-    /// Empty or 16 bytes; a message with a nonce that was seen is not sent again.
+    /// Empty or 16 bytes; a message with a known nonce is not sent again.
     pub nonce: Vec<u8>,
 }
 
-impl World {
-    /// The room of this name, made if there is none, for whoever runs the server. Settings that are given change one that
-    /// lives.
+impl Sfu {
+    /// The room of this name, created if there is none, for the operator. Given settings change an existing room.
     pub fn create_room(
         &mut self,
         request: &proto::CreateRoomRequest,
@@ -129,7 +130,7 @@ impl World {
         Ok(self.room_info(room))
     }
 
-    /// Rooms, all or those named, oldest first. What those named cost does not depend on how many others there are.
+    /// Rooms, all or those named, oldest first. Named ones cost the same however many others there are.
     pub fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
         if names.is_empty() {
             return self.some_rooms(None, usize::MAX).0;
@@ -149,8 +150,8 @@ impl World {
         Ok(self.room_info(self.room(name)?))
     }
 
-    /// Some of all rooms, the oldest behind one, and the last of them where there may be more: a list of all is made piece
-    /// by piece, so that sound passes in between.
+    /// A page of all rooms, and the last of them if there may be more, so that media is forwarded between the pages of a
+    /// long list.
     pub fn some_rooms(
         &self,
         after: Option<RoomKey>,
@@ -173,7 +174,7 @@ impl World {
         (rooms.map(|room| self.room_info(room)).collect(), last)
     }
 
-    /// Ends a room.
+    /// Deletes a room.
     pub fn delete_room(&mut self, name: &str, now: Now) -> Result<(), OperationError> {
         let key = self.room_key(name)?;
         self.end_room(key, DisconnectReason::RoomDeleted, now);
@@ -181,7 +182,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a room in which nobody is seen but perhaps this one, on whose behalf that is asked.
+    /// Deletes a room in which nobody is visible but this participant, if it is.
     pub fn delete_deserted_room(
         &mut self,
         name: &str,
@@ -202,7 +203,7 @@ impl World {
         Ok(())
     }
 
-    /// A caller is where they say: a room that their call has made stays for a while when they leave, as others do.
+    /// A caller has proved its address: the room that its call has created outlives the call, as others do.
     pub fn keep_room(&mut self, name: &str) -> Result<(), OperationError> {
         let key = self.room_key(name)?;
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
@@ -210,8 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// Sets a room's metadata and tells everybody in it, save those who may not be in it by what it says now: they are
-    /// removed.
+    /// Replaces a room's metadata, removes participants who may no longer be in it, and tells the others.
     pub fn update_room_metadata(
         &mut self,
         name: &str,
@@ -231,7 +231,7 @@ impl World {
         Ok(self.room_info(room))
     }
 
-    /// Somebody begins to record a room, or has ended it: everybody in it is told whether it is being recorded.
+    /// A recording of a room has begun or ended: participants are told whether it is being recorded.
     pub fn show_recording(&mut self, name: &str, recorded: bool) -> Result<(), OperationError> {
         let key = self.room_key(name)?;
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
@@ -247,8 +247,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes a room for somebody unless there is one of this name, which is then the inner error: of several who do it at
-    /// the same time one makes it.
+    /// Creates a room for a party. The inner error means that it exists: of several concurrent calls one creates it.
     pub fn create_new_room(
         &mut self,
         request: &proto::CreateRoomRequest,
@@ -261,7 +260,7 @@ impl World {
         self.create_room_for(request, party, now).map(Ok)
     }
 
-    /// Sets a room's metadata if it still is what the caller believes, and says whether it was.
+    /// Replaces a room's metadata if it still is what the caller expects; whether it was.
     pub fn replace_room_metadata(
         &mut self,
         name: &str,
@@ -275,7 +274,7 @@ impl World {
         self.update_room_metadata(name, metadata, now).map(|_| true)
     }
 
-    /// Everybody in a room who is not hidden, in order of joining.
+    /// The visible participants of a room, in order of joining.
     pub fn list_participants(
         &self,
         name: &str,
@@ -314,14 +313,14 @@ impl World {
         Ok(())
     }
 
-    /// Asks a participant's client to start anew: it joins again by itself and publishes what it published.
+    /// Asks a participant's client to reconnect: it joins again by itself, and publishes its tracks again.
     pub fn renew_participant(&mut self, name: &str, identity: &str) -> Result<(), OperationError> {
         let key = self.participant_key(name, identity)?;
         self.renew(key, DisconnectReason::UnknownReason);
         Ok(())
     }
 
-    /// Mutes a track; unmuting is for the participant unless the settings allow it.
+    /// Mutes a track; unmuting is left to the participant unless the settings allow it.
     pub fn mute_track(
         &mut self,
         name: &str,
@@ -363,7 +362,7 @@ impl World {
             .ok_or(OperationError::NoTrack)
     }
 
-    /// Changes what is known of a participant and what it may do.
+    /// Changes a participant and its permissions.
     pub fn update_participant(
         &mut self,
         name: &str,
@@ -392,7 +391,7 @@ impl World {
         self.get_participant(name, identity)
     }
 
-    /// Subscribes a participant to tracks, or ends that.
+    /// Subscribes a participant to tracks, or unsubscribes it.
     pub fn update_subscriptions(
         &mut self,
         name: &str,
@@ -446,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes back what a participant may no longer do after its permissions changed, and tells it.
+    /// Applies changed permissions: unpublishes what is no longer allowed, and tells the participant.
     pub(super) fn permission_changed(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;

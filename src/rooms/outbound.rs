@@ -1,6 +1,6 @@
-//! Signalling messages on their way out. A message is encoded once and shared by all who are told it; what waits is
-//! bounded for each client, for each room and for all together, and of what is only the newest worth anything, such as how
-//! a participant is now, the newest takes the place of the one that waits.
+//! Queues of outgoing signalling messages. A message is encoded once and shared by all its receivers. Queued bytes are
+//! limited per client, per room and in total. A message that describes a current state, such as a participant's, replaces
+//! an earlier one that is still queued.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,23 +11,23 @@ use tokio::sync::Notify;
 
 use super::{ParticipantKey, limits};
 
-/// What a message is about, when only the newest about it counts.
+/// The subject of a message of which only the newest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Topic {
-    /// How a participant is who is there. That it has left is told beside it, not in its place.
+    /// The state of a present participant. That it has left is a message of its own.
     Participant(ParticipantKey),
-    /// How the room is.
+    /// The state of the room.
     Room,
     /// The receiver's token.
     Token,
 }
 
-/// Bytes that are held somewhere. Clones count together.
+/// A counter of held bytes. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Held(Arc<AtomicUsize>);
 
 impl Held {
-    /// How many now.
+    /// The current count.
     pub fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -43,7 +43,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// A message that counts where it is held, as long as anybody has it.
+    /// A message that counts as held until the last receiver has dropped it.
     pub fn new(bytes: Bytes, topic: Option<Topic>, held: [Held; 2]) -> Arc<Self> {
         for held in &held {
             held.0.fetch_add(bytes.len(), Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Told {
         Arc::new(Self { bytes, topic, held })
     }
 
-    /// Whether more waits than its room or the server may hold: of its room only, or of everybody.
+    /// Whether a limit is exceeded: that of its room, or that of the server.
     pub fn overfull(&self) -> Option<Overfull> {
         let [room, server] = &self.held;
         if server.bytes() > limits::SERVER_WAITING_BYTES {
@@ -72,16 +72,16 @@ impl Drop for Told {
     }
 }
 
-/// Where too much waits.
+/// The limit that is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overfull {
-    /// For those in one room.
+    /// Of one room.
     Room,
-    /// For everybody.
+    /// Of the server.
     Server,
 }
 
-/// What waits for one client.
+/// The queue of one client.
 #[derive(Debug, Default)]
 pub struct Outbound {
     queue: Mutex<Queue>,
@@ -91,22 +91,22 @@ pub struct Outbound {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Arc<Told>>,
-    /// How many were taken since the beginning: the number of the first that waits.
+    /// Messages taken so far: the number of the first one queued.
     taken: u64,
-    /// The numbers of those that the next about the same replaces.
+    /// Numbers of the messages that the next one with the same topic replaces.
     newest: HashMap<Topic, u64>,
     bytes: usize,
     closed: bool,
 }
 
-/// What became of a message.
+/// The result of queueing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pushed {
-    /// It waits.
+    /// It is queued.
     Queued,
-    /// It took the place of an older one.
+    /// It has replaced an earlier one.
     Replaced,
-    /// The client is too far behind: nothing more is told to it.
+    /// The client is too far behind: its queue is closed.
     TooFarBehind,
 }
 
@@ -115,20 +115,20 @@ impl Outbound {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a message wait.
+    /// Queues a message.
     pub fn push(&self, told: Arc<Told>) -> Pushed {
         let pushed = self.queue().push(told);
         self.changed.notify_one();
         pushed
     }
 
-    /// Nothing more comes; what waits is still told.
+    /// Closes the queue; what is queued is still sent.
     pub fn close(&self) {
         self.queue().closed = true;
         self.changed.notify_one();
     }
 
-    /// Nobody takes any more.
+    /// The reader is gone.
     pub fn abandon(&self) {
         *self.queue() = Queue {
             closed: true,
@@ -136,12 +136,12 @@ impl Outbound {
         };
     }
 
-    /// The bytes that wait.
+    /// Queued bytes.
     pub fn bytes(&self) -> usize {
         self.queue().bytes
     }
 
-    /// The next message; `None` after the last. Nothing is lost when the waiting is given up.
+    /// The next message; `None` after the last. Cancel safe.
     pub async fn next(&self) -> Option<Bytes> {
         loop {
             {
@@ -182,7 +182,7 @@ impl Queue {
         Pushed::Queued
     }
 
-    /// Where the message waits that the next about this replaces.
+    /// The queued message that the next one of this topic replaces.
     fn place(&mut self, topic: Topic) -> Option<&mut Arc<Told>> {
         let number = self.newest.get(&topic)?.checked_sub(self.taken)?;
         self.messages.get_mut(usize::try_from(number).ok()?)
@@ -234,7 +234,7 @@ mod tests {
         );
         assert_eq!(outbound.bytes(), 17);
         assert_eq!(outbound.next().await.unwrap(), "a2 longer");
-        // What was taken is not replaced any more.
+        // A message that was taken is no longer replaced.
         assert_eq!(outbound.push(told("a3", about(alice))), Pushed::Queued);
         assert_eq!(all(&outbound).await, ["answer", "b1", "a3"]);
     }

@@ -1,35 +1,36 @@
-//! How much of what somebody says of itself others are told, and when: so many bytes a second, counted for each who is
-//! told. What exceeds that is told later, and then only the newest. State only; its clock is the housekeeping's.
+//! Rate limit of state updates: a token bucket for what participants say about themselves, counted once per receiver,
+//! because one update in a large room is sent to all. An update that exceeds it is delayed, and then only the newest state
+//! is sent. Pure state; its clock is the SFU's housekeeping.
 
 use super::limits::{TOLD_BYTES_AT_ONCE, TOLD_BYTES_PER_SECOND};
 use super::speakers::INTERVAL_MS;
 
-/// What is paid off between two looks.
+/// Bytes that come back per interval.
 const PER_INTERVAL: u64 = TOLD_BYTES_PER_SECOND * INTERVAL_MS as u64 / 1_000;
-/// Whoever told a crowd a lot is not silenced for minutes.
+/// Limits the debt, so that one large update is not followed by minutes of silence.
 const MOST_OWED: u64 = TOLD_BYTES_AT_ONCE + 10 * TOLD_BYTES_PER_SECOND;
 
-/// See the module.
+/// The rate limit of one participant or room. See the module.
 #[derive(Debug, Default)]
 pub struct Pace {
     owed: u64,
-    /// Whether something is to be told when there may be more.
+    /// Whether an update is delayed.
     waiting: bool,
 }
 
 impl Pace {
-    /// Whether something may be told now. If not, it waits.
+    /// Whether an update may be sent now. If not, it is delayed.
     pub fn admit(&mut self) -> bool {
         self.waiting = self.owed > TOLD_BYTES_AT_ONCE;
         !self.waiting
     }
 
-    /// So much was told.
+    /// Counts sent bytes.
     pub fn spend(&mut self, bytes: u64) {
         self.owed = self.owed.saturating_add(bytes).min(MOST_OWED);
     }
 
-    /// An interval of the housekeeping has passed. Says whether what waits may be told.
+    /// An interval has passed; whether a delayed update may be sent.
     pub fn rest(&mut self) -> bool {
         self.owed = self.owed.saturating_sub(PER_INTERVAL);
         self.waiting && self.owed <= TOLD_BYTES_AT_ONCE

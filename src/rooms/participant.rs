@@ -1,5 +1,8 @@
-//! A participant: who it is, what it may do, what it publishes and how it is reached. State only; what happens to it is
+//! The state of a participant: claims, permissions, publications, subscriptions, and its link. What happens to it is
 //! decided in `session`, `signalling`, `media` and `data`.
+//!
+//! A LiveKit client has either two peer connections, one per direction of media (`/rtc`), or one for both (`/rtc/v1`): see
+//! [`Link`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,10 +22,10 @@ use super::speakers::LevelMeter;
 use super::token::Claims;
 use super::{ConnectionId, ParticipantKey, RoomKey};
 
-/// The two directions of media, which may be two peer connections or one.
+/// A direction of media: one of two peer connections, or both in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// From the client; with one connection also to it.
+    /// From the client; with one peer connection, also to it.
     Publisher,
     /// To the client.
     Subscriber,
@@ -33,7 +36,7 @@ pub enum Side {
 pub enum Link {
     /// One peer connection for both directions.
     One(Box<Peer>),
-    /// One for each. That of the publisher is made by its first offer.
+    /// One per direction. That of the publisher is created by its first offer.
     Two {
         /// From the client.
         publisher: Option<Box<Peer>>,
@@ -55,7 +58,7 @@ impl Link {
         }
     }
 
-    /// The side by which media goes to the client.
+    /// The side that media is sent to the client on.
     pub fn down_side(&self) -> Side {
         match self {
             Self::One(_) | Self::Local(_) => Side::Publisher,
@@ -63,7 +66,7 @@ impl Link {
         }
     }
 
-    /// The peer connection to the client.
+    /// The peer connection that media is sent on.
     pub fn down(&self) -> Option<&Peer> {
         match self {
             Self::One(peer) => Some(peer),
@@ -72,7 +75,7 @@ impl Link {
         }
     }
 
-    /// Whether messages can be sent to it.
+    /// Whether data messages can be sent.
     pub fn can_receive_data(&self) -> bool {
         self.down().is_none_or(Peer::can_receive_data)
     }
@@ -86,7 +89,7 @@ impl Link {
         }
     }
 
-    /// All peer connections there are.
+    /// The peer connections that exist.
     pub fn sides(&self) -> impl Iterator<Item = Side> + use<> {
         let publisher = matches!(
             self,
@@ -106,43 +109,45 @@ impl Link {
     }
 }
 
-/// A track that a participant publishes, or is about to.
+/// A published track, or one that is announced.
 #[derive(Debug)]
 pub struct Publication {
     /// Its sid.
     pub sid: TrackSid,
-    /// The client's own name for it.
+    /// The client's own id of it.
     pub cid: String,
-    /// What others are told of it.
+    /// What the other participants are told.
     pub info: proto::TrackInfo,
     /// Audio or video.
     pub kind: SectionKind,
-    /// Its section in the publisher's description, once that was offered; others are told from then on.
+    /// Its mid in the publisher's description, once it was offered; from then on the others know the track.
     pub mid: Option<String>,
-    /// The one simulcast layer that is forwarded.
+    /// The one simulcast layer that is forwarded, by its RID.
     pub layer: Option<String>,
-    /// How loud it is.
+    /// Bytes of its description when it was announced.
+    pub said: usize,
+    /// Its loudness.
     pub meter: LevelMeter,
-    /// Whether the publisher was told that somebody subscribed.
+    /// Whether the publisher was told of a subscriber.
     pub told_subscribed: bool,
-    /// When a picture to start from was last asked for.
+    /// When a keyframe was last requested.
     pub keyframe_asked: Option<Instant>,
-    /// When its packets last told another codec than was known.
+    /// When the room was last told of a changed codec.
     pub renamed: Option<Instant>,
 }
 
-/// What happens when a participant next resumes.
+/// What happens at the next resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnResume {
-    /// The socket is closed after the answer to the resume, as the client has asked for (`simulate`).
+    /// Close the socket after the response, as the client has asked for by `simulate`.
     CloseAfter,
-    /// The socket is closed before any message, as the client has asked for.
+    /// Close the socket before any response, as the client has asked for by `simulate`.
     CloseBefore,
-    /// It is to start anew: its session is of no use any more. It was told so, and may not have heard it.
+    /// Ask for a full reconnect: the session cannot be resumed. The client was told so, but may not have read it.
     StartAnew,
 }
 
-/// See the module.
+/// A participant. See the module.
 #[derive(Debug)]
 pub struct Participant {
     pub key: ParticipantKey,
@@ -154,53 +159,55 @@ pub struct Participant {
     pub name: String,
     pub metadata: String,
     pub attributes: HashMap<String, String>,
+    /// Bytes of metadata and attributes.
+    pub said_of_itself: usize,
     pub permission: proto::ParticipantPermission,
     pub client: proto::ClientInfo,
     pub state: State,
     pub version: u32,
     pub joined_at_ms: i64,
     pub disconnect_reason: proto::DisconnectReason,
-    /// Its signalling connection, while there is one.
+    /// Its signalling connection, if there is one.
     pub connection: Option<ConnectionId>,
     pub link: Link,
     pub auto_subscribe: bool,
-    /// What it asked for by name; everything else follows `auto_subscribe`.
+    /// Explicit subscriptions; all other tracks follow `auto_subscribe`.
     pub choices: HashMap<TrackSid, bool>,
-    /// Video that it does not want to see now.
+    /// Video that it has paused.
     pub disabled: Vec<TrackSid>,
     pub publications: Vec<Publication>,
-    /// Who may subscribe to its tracks; nobody is excluded without.
+    /// Who may subscribe to its tracks; by default everyone.
     pub subscription_permission: Option<Permission>,
     pub outbox: Outbox,
-    /// Whether media was ever up. Not the state of ICE now: that is down in exactly the cases that a resume mends.
+    /// Whether media was ever connected. Not the current state of ICE, which is down whenever a resume is needed.
     pub was_active: bool,
     /// When it joined.
     pub joined: Instant,
-    /// When it is removed unless it comes back.
+    /// When it is removed unless it resumes.
     pub remove_at: Option<Instant>,
-    /// When a signalling message last came.
+    /// When the last signalling message arrived.
     pub signalled: Instant,
-    /// When the next token is due, and when the newest was given.
+    /// When the next token is due, and when the last one was sent.
     pub refresh_at: Instant,
     pub token_at: Option<Instant>,
-    /// What others are told of it, and when.
+    /// The rate limit of its state updates.
     pub pace: Pace,
-    /// Since when an offer that was asked for is missing.
+    /// Since when a requested offer is missing.
     pub offer_asked: Option<Instant>,
-    /// Whether a request for sections is to be repeated after the next offer.
+    /// Whether a request for more sections is repeated after the next offer.
     pub stale: bool,
-    /// From when its connection is judged.
+    /// When its connection quality is first judged.
     pub judged_from: Option<Instant>,
-    /// The newest loss of its media, 0 to 1, and the quality that was told from it.
+    /// The last measured packet loss, 0 to 1, and the quality last reported.
     pub loss: f32,
     pub quality: Option<proto::ConnectionQuality>,
     pub on_resume: Option<OnResume>,
-    /// Until when it is called a speaker, asked for by the client (`simulate`).
+    /// Until when it counts as a speaker, as the client has asked for by `simulate`.
     pub simulated_speaker_until: Option<Instant>,
 }
 
 impl Participant {
-    /// What others are told of it.
+    /// What the other participants are told of it.
     pub fn info(&self) -> proto::ParticipantInfo {
         proto::ParticipantInfo {
             sid: self.sid.to_string(),
@@ -226,12 +233,18 @@ impl Participant {
         }
     }
 
-    /// What whoever joins is told of what it says of itself.
+    /// Bytes of metadata, attributes and tracks.
     pub fn said_bytes(&self) -> usize {
-        self.metadata.len() + limits::size_of(&self.attributes)
+        self.said_of_itself + self.said_of_tracks()
     }
 
-    /// The tracks that others know of.
+    /// Bytes of the descriptions of its tracks, announced ones included.
+    pub fn said_of_tracks(&self) -> usize {
+        let tracks = self.publications.iter();
+        tracks.map(|publication| publication.said).sum()
+    }
+
+    /// Tracks that the others know.
     pub fn published(&self) -> impl Iterator<Item = &Publication> {
         self.publications
             .iter()
@@ -245,12 +258,12 @@ impl Participant {
             .find(|publication| &*publication.sid == sid)
     }
 
-    /// Whether others see it.
+    /// Whether the others see it.
     pub fn visible(&self) -> bool {
         !self.permission.hidden
     }
 
-    /// Whether it counts as somebody in the room.
+    /// Whether it counts as a participant of the room.
     pub fn counts(&self) -> bool {
         use proto::participant_info::Kind;
         self.visible() && !matches!(self.claims.participant_kind(), Kind::Egress)
@@ -262,8 +275,8 @@ impl Participant {
         self.permission.can_publish && (sources.is_empty() || sources.contains(&source))
     }
 
-    /// Changes what it says of itself. Empty texts change nothing, an attribute with an empty value is removed.
-    /// The error says what is too large; then nothing is changed. It may say so much more as the room has left.
+    /// Changes name, metadata and attributes. Empty texts change nothing; an empty value removes an attribute. On an error,
+    /// which says what is too large, nothing changes. `room_bytes` is what the room has left.
     pub fn change(
         &mut self,
         name: Option<String>,
@@ -296,16 +309,19 @@ impl Participant {
         }
         let said_now =
             metadata.as_ref().map_or(self.metadata.len(), String::len) + limits::size_of(&changed);
-        if said_now > self.said_bytes() && said_now - self.said_bytes() > room_bytes {
-            return Err("the participants of this room have said all that it can keep");
+        if said_now.saturating_sub(self.said_of_itself) > room_bytes {
+            return Err(
+                "the metadata, attributes and tracks of this room's participants exceed its limit",
+            );
         }
+        self.said_of_itself = said_now;
         self.attributes = changed;
         self.name = name.unwrap_or_else(|| std::mem::take(&mut self.name));
         self.metadata = metadata.unwrap_or_else(|| std::mem::take(&mut self.metadata));
         Ok(())
     }
 
-    /// Whether a subscriber may have a track of this participant.
+    /// Whether a participant may subscribe to a track of this one.
     pub fn allows(&self, track: &str, subscriber_sid: &str, subscriber_identity: &str) -> bool {
         let permission = self.subscription_permission.as_ref();
         permission
@@ -313,7 +329,7 @@ impl Participant {
     }
 }
 
-/// Who may subscribe to a publisher's tracks. Asked for each subscriber and track, however much it says.
+/// Who may subscribe to a publisher's tracks. Lookups take constant time, whatever the size of the request.
 #[derive(Debug)]
 pub struct Permission {
     everybody: bool,
@@ -329,7 +345,7 @@ struct Allowed {
 }
 
 impl Permission {
-    /// What a publisher said.
+    /// From a publisher's request.
     pub fn new(said: proto::SubscriptionPermission) -> Self {
         let mut permission = Self {
             everybody: said.all_participants,

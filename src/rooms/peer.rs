@@ -1,22 +1,23 @@
-//! One peer connection: str0m's `Rtc` in RTP mode and ICE-lite, the slots in which it sends, and the queues in front of
-//! its data channels. It knows nothing of rooms; what comes in leaves it as an [`Arrival`].
-//! A participant inside the process has none, see [`super::local`].
+//! A peer connection: str0m's sans-IO [`Rtc`] in RTP mode as an ICE-lite agent (RFC 8445 section 2.5), its slots, and the
+//! queues of its data channels.
+//!
+//! ICE finds a network path, DTLS authenticates both sides by the certificate fingerprints in SDP (RFC 8827) and keys SRTP
+//! (RFC 5764), and SCTP carries the data channels. The connection knows nothing of rooms: what arrives is returned as an
+//! [`Arrival`]. Participants in this process have none, see [`super::local`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
-use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::channel::ChannelId;
 use str0m::config::DtlsCert;
 use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
-use str0m::net::Transmit;
-use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, VideoOrientation};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
+use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation};
+use str0m::{Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
@@ -26,101 +27,89 @@ use super::codecs::enable_opus;
 use super::forwarding::{Numbers, Rebase};
 use super::negotiation::{Slots, Wanted};
 use super::sdp::{self, Edit, SectionKind};
-use super::ssrcs::Ssrcs;
+use super::srtp;
+use super::ssrcs::{Judged, Ssrcs};
+pub use super::webrtc::Delivery;
+use super::webrtc::{Broken, Connection, add_channels};
 
-/// The labels of the data channels that clients know.
-pub const RELIABLE: &str = "_reliable";
-/// See above.
-pub const LOSSY: &str = "_lossy";
-/// What a receiver may be behind on its reliable channel before its session is renewed.
+/// Bytes queued for a reliable channel, beyond which the receiver has to reconnect.
 pub const MOST_QUEUED_BYTES: usize = 16 << 20;
-/// A client opens three or four; more than these are ignored.
+/// Clients open three or four channels; further ones are ignored.
 const MOST_CHANNELS: usize = 16;
-/// Queued messages go out when so little is buffered below.
-const LOW_BUFFER_BYTES: usize = 32 << 10;
-/// How often the loss that decides on connection quality is looked at.
+/// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The clock of Opus (RFC 7587 section 4.1).
+/// Clock rate of Opus (RFC 7587 section 4.1).
 const OPUS_CLOCK_HZ: u32 = 48_000;
 
-/// Which channel a message travels on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery {
-    /// In order, again until it arrives.
-    Reliable,
-    /// Once.
-    Lossy,
-}
-
-/// What a peer connection brought.
+/// What arrived on a peer connection.
 #[derive(Debug)]
 pub enum Arrival {
-    /// ICE and DTLS are up for the first time.
+    /// ICE and DTLS are connected for the first time.
     Connected,
-    /// No packets of the other side for a while.
+    /// ICE is disconnected.
     Silent,
-    /// Packets again.
+    /// ICE is connected again.
     Heard,
-    /// The other side closed, or the connection failed for good.
+    /// The other side has closed the connection, or it has failed.
     Closed,
-    /// A channel that messages can be sent on is open.
+    /// A data channel for sending is open.
     ChannelOpen,
-    /// A message on a data channel; unlabelled channels carry raw bytes.
+    /// A message on a data channel; channels without a known label carry raw bytes.
     Message(Channel, Vec<u8>),
-    /// Media.
+    /// A media packet.
     Rtp {
         mid: Mid,
         rid: Option<Rid>,
         packet: Box<RtpPacket>,
     },
-    /// A receiver of this slot needs a picture to start from.
+    /// The receiver of this slot requests a keyframe.
     KeyframeWanted(Mid, KeyframeRequestKind),
-    /// The part of the packets of a section that was lost on the way here, 0 to 1.
+    /// Fraction of a section's packets lost on the way to us, 0 to 1.
     Loss(f32),
 }
 
-/// Where a message came in.
+/// The data channel a message arrived on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     /// `_reliable`.
     Reliable,
     /// `_lossy`.
     Lossy,
-    /// Any other label: bytes of an application.
+    /// Any other label: bytes of the application.
     Other,
 }
 
-/// Why a peer connection cannot go on.
+/// Why a peer connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The description cannot be used.
     #[error("the session description is refused: {0}")]
     Description(String),
-    /// str0m gave up inside.
-    #[error("the peer connection failed inside")]
-    Broken,
+    /// str0m has failed.
+    #[error(transparent)]
+    Broken(#[from] Broken),
 }
 
-/// A media packet on its way through a room.
-pub struct Passing<'a> {
+/// A media packet on its way from a publisher to a subscriber.
+pub struct ForwardedPacket<'a> {
     pub ssrc: u32,
-    /// Extended.
+    /// Extended sequence number.
     pub sequence: u64,
-    /// RTP time.
+    /// RTP timestamp.
     pub time: u32,
     pub marker: bool,
     pub payload: &'a Arc<[u8]>,
-    /// −dBov (RFC 6464).
+    /// In −dBov (RFC 6464).
     pub audio_level: Option<i8>,
     pub voice_activity: Option<bool>,
     pub video_orientation: Option<VideoOrientation>,
-    /// What its payload type stands for; of somebody inside the process it is Opus.
+    /// Codec of its payload type; `None` for local participants, who send Opus.
     pub format: Option<&'a PayloadParams>,
 }
 
-impl Passing<'_> {
-    /// As somebody inside the process receives it, at this moment.
+impl ForwardedPacket<'_> {
+    /// As a local participant receives it.
     pub fn local(&self, arrived: Instant) -> Packet {
         Packet {
             payload: Arc::clone(self.payload),
@@ -128,55 +117,45 @@ impl Passing<'_> {
             timestamp: self.time,
             marker: self.marker,
             arrived,
+            level: self.audio_level.map(i8::unsigned_abs),
         }
     }
 }
 
-/// What a server shows to all its clients. Made once: to make one takes as long as to forward a hundred packets.
+/// The DTLS certificate of the server. Made once: making one takes as long as forwarding a hundred packets.
 pub struct Certificate(Option<DtlsCert>);
 
 impl Certificate {
-    /// A new one, signed by itself.
+    /// A new self-signed certificate.
     pub fn new() -> Self {
         let provider = str0m::crypto::from_feature_flags();
         Self(provider.dtls_provider.generate_certificate())
     }
 }
 
-/// What [`Peer::poll`] has next.
-pub enum Polled {
-    /// To be sent.
-    Transmit(Transmit),
-    /// To be handled.
-    Arrival(Arrival),
-    /// Nothing until then.
-    Wait(Instant),
-}
+/// The next output of [`Peer::poll`].
+pub type Polled = super::webrtc::Polled<Arrival>;
 
 /// A peer connection. See the module.
 pub struct Peer {
-    rtc: Rtc,
-    /// When it wants to be woken.
+    rtc: Connection,
+    /// When to call it with the time.
     pub deadline: Option<Instant>,
-    /// Whether it waits in the list of those to be polled.
+    /// Whether it is queued to be polled.
     pub queued: bool,
-    /// What it sends.
+    /// Its slots for sending.
     pub slots: Slots,
     outgoing: HashMap<Mid, Outgoing>,
     channels: HashMap<ChannelId, Channel>,
-    reliable: Option<ChannelId>,
-    lossy: Option<ChannelId>,
-    backlog: VecDeque<Bytes>,
-    backlog_bytes: usize,
     pending_offer: Option<SdpPendingOffer>,
-    /// What media came in under.
-    pub ssrcs: Ssrcs,
-    /// What its payload types stand for.
+    /// The SSRCs it receives.
+    ssrcs: Ssrcs,
+    /// The SSRC of each received stream, as of its last packet.
+    heard: HashMap<(Mid, Option<Rid>), Ssrc>,
+    /// Its payload types.
     payload_types: PayloadTypes,
-    /// The ICE user names that the client was told, the newest first: a restart begins with the former one in force.
+    /// The ICE user fragments that the client was told, newest first: during an ICE restart the former one is still in use.
     ufrags: [String; 2],
-    broken: bool,
-    closed_told: bool,
 }
 
 #[derive(Default)]
@@ -196,7 +175,7 @@ impl std::fmt::Debug for Peer {
 }
 
 impl Peer {
-    /// A connection that is reachable at these addresses and shows this certificate.
+    /// A connection with these host candidates and this certificate.
     pub fn new(certificate: &Certificate, addresses: &[SocketAddr], now: Instant) -> Self {
         let mut config = RtcConfig::new()
             .set_rtp_mode(true)
@@ -204,52 +183,25 @@ impl Peer {
             .clear_codecs()
             .enable_vp8(true)
             .enable_h264(true)
-            .set_stats_interval(Some(STATS_INTERVAL));
+            .set_stats_interval(Some(STATS_INTERVAL))
+            .set_crypto_provider(srtp::provider());
         enable_opus(config.codec_config());
         if let Certificate(Some(certificate)) = certificate {
             config = config.set_dtls_cert(certificate.clone());
         }
-        let mut rtc = config.build(now);
-        for address in addresses {
-            match Candidate::host(*address, "udp") {
-                Ok(candidate) => {
-                    rtc.add_local_candidate(candidate);
-                }
-                Err(error) => {
-                    tracing::warn!(%address, %error, "this address cannot be offered to clients");
-                }
-            }
-        }
         Self {
-            rtc,
+            rtc: Connection::new(config, addresses, now),
             deadline: None,
             queued: false,
             slots: Slots::default(),
             outgoing: HashMap::new(),
             channels: HashMap::new(),
-            reliable: None,
-            lossy: None,
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
             pending_offer: None,
             ssrcs: Ssrcs::default(),
+            heard: HashMap::new(),
             payload_types: PayloadTypes::default(),
             ufrags: Default::default(),
-            broken: false,
-            closed_told: false,
         }
-    }
-
-    /// str0m asserts a few things that a hostile peer might reach; one participant's end must not be everybody's.
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, PeerError> {
-        if self.broken {
-            return Err(PeerError::Broken);
-        }
-        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
-            self.broken = true;
-            tracing::error!("a peer connection panicked and was given up");
-            PeerError::Broken
-        })
     }
 
     /// Takes over what a description says of payload types and SSRCs, unless it contradicts what was agreed or is too much.
@@ -267,16 +219,16 @@ impl Peer {
         Ok(())
     }
 
-    /// The answer to an offer, with its sections naming what the slots carry.
+    /// Answers an offer, naming the tracks that the slots carry.
     pub fn accept_offer(&mut self, offer: SdpOffer) -> Result<String, PeerError> {
-        let answer = self.guarded(|peer| {
-            let answer = peer.rtc.sdp_api().accept_offer(offer)?;
+        let answer = self.rtc.guarded(|rtc| {
+            let answer = rtc.sdp_api().accept_offer(offer)?;
             Ok::<_, RtcError>(answer.to_sdp_string())
         })?;
         Ok(self.told(&answer.map_err(description)?))
     }
 
-    /// An offer of what the slots carry (two peer connections); `None` when nothing changed or one is unanswered.
+    /// An offer for the slots (two peer connections); `None` if nothing has changed, or an offer is pending.
     pub fn offer(
         &mut self,
         added: &[Wanted],
@@ -287,11 +239,11 @@ impl Peer {
         if self.pending_offer.is_some() {
             return Ok(None);
         }
-        let offered = self.guarded(|peer| {
-            let mut api = peer.rtc.sdp_api();
+        let slots = &mut self.slots;
+        let offered = self.rtc.guarded(|rtc| {
+            let mut api = rtc.sdp_api();
             if channels {
-                api.add_channel_with_config(channel(RELIABLE, Delivery::Reliable));
-                api.add_channel_with_config(channel(LOSSY, Delivery::Lossy));
+                add_channels(&mut api);
             }
             for mid in silenced {
                 api.set_direction(mid.as_str().into(), Direction::Inactive);
@@ -313,7 +265,7 @@ impl Peer {
                     Some(wanted.track.to_string()),
                     None,
                 );
-                peer.slots.push(mid.to_string(), wanted.clone());
+                slots.push(mid.to_string(), wanted.clone());
             }
             api.apply()
         })?;
@@ -324,11 +276,11 @@ impl Peer {
         Ok(Some(self.told(&offer.to_sdp_string())))
     }
 
-    /// An offer that restarts ICE and keeps everything else (resume with two peer connections).
+    /// An offer for an ICE restart (resume with two peer connections).
     pub fn restart_offer(&mut self) -> Result<Option<String>, PeerError> {
         self.pending_offer = None;
-        let offered = self.guarded(|peer| {
-            let mut api = peer.rtc.sdp_api();
+        let offered = self.rtc.guarded(|rtc| {
+            let mut api = rtc.sdp_api();
             api.ice_restart(true);
             api.apply()
         })?;
@@ -339,17 +291,18 @@ impl Peer {
         Ok(Some(self.told(&offer.to_sdp_string())))
     }
 
-    /// Whether an offer waits for its answer.
+    /// Whether an offer is pending.
     pub fn awaits_answer(&self) -> bool {
         self.pending_offer.is_some()
     }
 
-    /// Takes the answer to the offer that is out; one that nobody asked for is ignored.
+    /// Takes the answer to the pending offer; without one it is ignored.
     pub fn accept_answer(&mut self, answer: SdpAnswer) -> Result<(), PeerError> {
         let Some(pending) = self.pending_offer.take() else {
             return Ok(());
         };
-        self.guarded(|peer| peer.rtc.sdp_api().accept_answer(pending, answer))?
+        self.rtc
+            .guarded(|rtc| rtc.sdp_api().accept_answer(pending, answer))?
             .map_err(description)
     }
 
@@ -373,8 +326,8 @@ impl Peer {
         if !used {
             return;
         }
-        let _ = self.guarded(|peer| {
-            let mut api = peer.rtc.direct_api();
+        let _ = self.rtc.guarded(|rtc| {
+            let mut api = rtc.direct_api();
             let (ssrc, rtx) = (api.new_ssrc(), api.new_ssrc());
             let has_rtx = api
                 .stream_tx_by_mid(mid, None)
@@ -383,7 +336,7 @@ impl Peer {
         });
     }
 
-    /// A description for the client.
+    /// Edits a description for the client.
     fn told(&mut self, sdp: &str) -> String {
         let ufrag = sdp
             .lines()
@@ -397,54 +350,74 @@ impl Peer {
         self.named(sdp)
     }
 
-    /// Whether a client that was told of this connection would name it so in STUN.
+    /// Whether the client would use this ICE user fragment for the connection.
     pub fn is_called(&self, ufrag: &str) -> bool {
         !ufrag.is_empty() && self.ufrags.iter().any(|told| told == ufrag)
     }
 
-    /// Whether a datagram is for this connection.
+    /// Whether a datagram belongs to this connection.
     pub fn accepts(&self, input: &Input<'_>) -> bool {
-        let accepts = AssertUnwindSafe(|| self.rtc.accepts(input));
-        !self.broken && catch_unwind(accepts).unwrap_or(false)
+        self.rtc.accepts(input)
     }
 
-    /// Gives it a datagram or the time.
-    pub fn handle(&mut self, input: Input<'_>) {
-        let handled = self.guarded(|peer| peer.rtc.handle_input(input));
-        if let Ok(Err(error)) = handled {
-            tracing::debug!(%error, "a peer connection refused its input");
-            self.rtc.disconnect();
+    /// Passes a datagram; `false` if it is dropped because the client has used up its SSRCs.
+    pub fn receive(&mut self, input: Input<'_>, datagram: &[u8]) -> bool {
+        let ssrc = match self.ssrcs.judge(datagram) {
+            Judged::TooMany => return false,
+            Judged::Known => None,
+            Judged::Unknown(ssrc) => Some(ssrc),
+        };
+        let before = srtp::authentic_packets();
+        self.rtc.handle(input);
+        if let Some(ssrc) = ssrc {
+            if srtp::authentic_packets() == before {
+                self.forget_forged(ssrc.into());
+            } else {
+                self.ssrcs.authenticated(ssrc);
+            }
         }
+        true
     }
 
-    /// Says goodbye to the other side; what is left to send comes out of [`Self::poll`].
+    /// Undoes what str0m concludes from a packet before it authenticates it: that the stream of a mid has this SSRC now, so
+    /// that it would no longer know the genuine one.
+    fn forget_forged(&mut self, ssrc: Ssrc) {
+        let heard = &self.heard;
+        let _ = self.rtc.guarded(|rtc| {
+            let mut api = rtc.direct_api();
+            let Some(stream) = api.stream_rx(&ssrc) else {
+                return;
+            };
+            let (mid, rid, rtx) = (stream.mid(), stream.rid(), stream.rtx());
+            api.remove_stream_rx(ssrc);
+            if let Some(genuine) = heard.get(&(mid, rid)) {
+                let stream = api.expect_stream_rx(*genuine, rtx, mid, rid);
+                stream.suppress_nack(rtx.is_none());
+            }
+        });
+    }
+
+    /// Passes the time.
+    pub fn handle(&mut self, input: Input<'_>) {
+        self.rtc.handle(input);
+    }
+
+    /// Closes the connection; [`Self::poll`] returns what is left to send.
     pub fn close(&mut self) {
-        let _ = self.guarded(|peer| peer.rtc.close());
+        self.rtc.close();
     }
 
-    /// The next thing it has.
+    /// The next output.
     pub fn poll(&mut self, now: Instant) -> Polled {
         loop {
-            if self.broken || !self.rtc.is_alive() {
-                if self.closed_told {
-                    return Polled::Wait(now + Duration::from_hours(24));
-                }
-                self.closed_told = true;
-                return Polled::Arrival(Arrival::Closed);
-            }
-            match self.guarded(|peer| peer.rtc.poll_output()) {
-                Ok(Ok(Output::Timeout(at))) => return Polled::Wait(at),
-                Ok(Ok(Output::Transmit(transmit))) => return Polled::Transmit(transmit),
-                Ok(Ok(Output::Event(event))) => {
+            match self.rtc.poll(now) {
+                Output::Timeout(at) => return Polled::Wait(at),
+                Output::Transmit(transmit) => return Polled::Transmit(transmit),
+                Output::Event(event) => {
                     if let Some(arrival) = self.arrival(event) {
                         return Polled::Arrival(arrival);
                     }
                 }
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "a peer connection failed");
-                    self.broken = true;
-                }
-                Err(_) => {}
             }
         }
     }
@@ -458,17 +431,13 @@ impl Peer {
             Event::IceConnectionStateChange(
                 IceConnectionState::Connected | IceConnectionState::Completed,
             ) => Some(Arrival::Heard),
-            Event::Closed => {
-                self.closed_told = true;
-                Some(Arrival::Closed)
-            }
+            Event::Closed => Some(Arrival::Closed),
             Event::ChannelOpen(id, label) => self
                 .channel_open(id, &label)
                 .then_some(Arrival::ChannelOpen),
             Event::ChannelClose(id) => {
                 self.channels.remove(&id);
-                self.reliable.take_if(|open| *open == id);
-                self.lossy.take_if(|open| *open == id);
+                self.rtc.channel_closed(id);
                 None
             }
             Event::ChannelData(data) => {
@@ -476,16 +445,21 @@ impl Peer {
                 Some(Arrival::Message(channel, data.data))
             }
             Event::ChannelBufferedAmountLow(_) => {
-                self.flush();
+                self.rtc.flush();
                 None
             }
             Event::RtpPacket(packet) => {
                 let ssrc = packet.header.ssrc;
-                let mut api = self.rtc.direct_api();
-                let stream = api.stream_rx(&ssrc)?;
+                let found = self.rtc.guarded(|rtc| {
+                    let mut api = rtc.direct_api();
+                    let stream = api.stream_rx(&ssrc)?;
+                    Some((stream.mid(), stream.rid()))
+                });
+                let (mid, rid) = found.ok()??;
+                self.heard.insert((mid, rid), ssrc);
                 Some(Arrival::Rtp {
-                    mid: stream.mid(),
-                    rid: stream.rid(),
+                    mid,
+                    rid,
                     packet: Box::new(packet),
                 })
             }
@@ -501,96 +475,63 @@ impl Peer {
         if self.channels.len() >= MOST_CHANNELS {
             return false;
         }
-        let channel = match label {
-            RELIABLE => Channel::Reliable,
-            LOSSY => Channel::Lossy,
-            _ => Channel::Other,
-        };
         // The data-track channel speaks another language; nothing is sent or expected on it.
         if label == "_data_track" {
             return false;
         }
+        let opened = self.rtc.channel_opened(id, label);
+        let channel = match opened {
+            Some(Delivery::Reliable) => Channel::Reliable,
+            Some(Delivery::Lossy) => Channel::Lossy,
+            None => Channel::Other,
+        };
         self.channels.insert(id, channel);
-        match channel {
-            Channel::Reliable => self.reliable = Some(id),
-            Channel::Lossy => self.lossy = Some(id),
-            Channel::Other => return false,
-        }
-        let _ = self.guarded(|peer| {
-            if let Some(mut open) = peer.rtc.channel(id) {
-                open.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
-            }
-        });
-        self.flush();
-        true
+        opened.is_some()
     }
 
-    /// Whether both channels of data are open.
+    /// Whether both data channels are open.
     pub fn can_receive_data(&self) -> bool {
-        self.reliable.is_some() && self.lossy.is_some()
+        self.rtc.has_channels()
     }
 
-    /// Whether it was given up because of a fault inside.
+    /// Whether str0m has failed.
     pub fn is_broken(&self) -> bool {
-        self.broken
+        self.rtc.is_broken()
     }
 
-    /// Sends a message. A reliable one waits its turn; `false` means that the receiver is too far behind to go on: what
-    /// waited for it is dropped, and it has no open channels any more. A lossy one is left out when there is no room.
+    /// Sends a message. A reliable one is queued; `false` means that the receiver is too far behind: its queue is dropped
+    /// and its channels count as closed. A lossy one is dropped if there is no space.
     pub fn send_message(&mut self, delivery: Delivery, message: &Bytes) -> bool {
         match delivery {
             Delivery::Reliable => {
-                if self.backlog_bytes + message.len() > MOST_QUEUED_BYTES {
-                    (self.backlog, self.backlog_bytes) = (VecDeque::new(), 0);
-                    (self.reliable, self.lossy) = (None, None);
+                if self.rtc.queued_bytes() + message.len() > MOST_QUEUED_BYTES {
+                    self.rtc.give_up_channels();
                     return false;
                 }
-                self.backlog_bytes += message.len();
-                self.backlog.push_back(message.clone());
-                self.flush();
+                self.rtc.send_reliable(message.clone());
             }
             Delivery::Lossy => {
-                if let Some(id) = self.lossy.filter(|_| self.backlog.is_empty()) {
-                    self.write_channel(id, message);
+                if self.rtc.queued_bytes() == 0 {
+                    self.rtc.send_lossy(message);
                 }
             }
         }
         true
     }
 
-    /// What waits for its turn on the reliable channel.
+    /// Bytes queued for the reliable channel.
     #[cfg(test)]
     pub fn queued_bytes(&self) -> usize {
-        self.backlog_bytes
+        self.rtc.queued_bytes()
     }
 
-    fn flush(&mut self) {
-        let Some(id) = self.reliable else { return };
-        while let Some(message) = self.backlog.front().cloned() {
-            if !self.write_channel(id, &message) {
-                break;
-            }
-            self.backlog_bytes -= message.len();
-            self.backlog.pop_front();
-        }
-    }
-
-    fn write_channel(&mut self, id: ChannelId, message: &[u8]) -> bool {
-        let written = self.guarded(|peer| {
-            peer.rtc
-                .channel(id)
-                .map(|mut channel| channel.write(true, message))
-        });
-        matches!(written, Ok(Some(Ok(true))))
-    }
-
-    /// What the payload type of an incoming packet stands for.
+    /// The codec of an incoming payload type.
     pub fn payload(&self, pt: Pt) -> Option<&PayloadParams> {
-        self.rtc.codec_config().find(|params| params.pt() == pt)
+        self.rtc.codecs().find(|params| params.pt() == pt)
     }
 
-    /// Sends another's packet in a slot, as this receiver's stream.
-    pub fn forward(&mut self, mid: &str, packet: &Passing<'_>, now: Instant) {
+    /// Forwards a packet in a slot.
+    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) {
         let mid: Mid = mid.into();
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
@@ -607,7 +548,7 @@ impl Peer {
         let pt = match outgoing.payload_types {
             Some((from, to)) if from == format.map(PayloadParams::pt) => to,
             _ => {
-                let known = self.rtc.codec_config();
+                let known = self.rtc.codecs();
                 let matched = match format {
                     Some(format) => known.match_params(*format),
                     None => known.find(|params| params.spec().codec == Codec::Opus),
@@ -622,7 +563,14 @@ impl Peer {
         self.write(mid, pt, numbers, packet, now);
     }
 
-    fn write(&mut self, mid: Mid, pt: Pt, numbers: Numbers, packet: &Passing<'_>, now: Instant) {
+    fn write(
+        &mut self,
+        mid: Mid,
+        pt: Pt,
+        numbers: Numbers,
+        packet: &ForwardedPacket<'_>,
+        now: Instant,
+    ) {
         let video = packet
             .format
             .is_some_and(|format| format.spec().codec.is_video());
@@ -633,8 +581,8 @@ impl Peer {
             ..ExtensionValues::default()
         };
         let marker = packet.marker || (!video && numbers.first);
-        let _ = self.guarded(|peer| {
-            if let Some(stream) = peer.rtc.direct_api().stream_tx_by_mid(mid, None) {
+        let _ = self.rtc.guarded(|rtc| {
+            if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
                 let sent = RtpWrite::new(
                     pt,
                     numbers.sequence.into(),
@@ -642,37 +590,24 @@ impl Peer {
                     now,
                     Arc::clone(packet.payload),
                 );
-                // str0m sends again in a stream of its own only.
+                // str0m retransmits only in a retransmission stream.
                 let again = stream.rtx().is_some();
                 stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(again));
             }
             // Nothing leaves str0m before it is told the time.
-            peer.rtc.handle_input(Input::Timeout(now))
+            rtc.handle_input(Input::Timeout(now))
         });
     }
 
-    /// Asks the other side for a picture to start from.
+    /// Requests a keyframe from the other side.
     pub fn request_keyframe(&mut self, mid: &str, rid: Option<&str>, kind: KeyframeRequestKind) {
         let rid = rid.map(Rid::from);
-        let _ = self.guarded(|peer| {
-            let mut api = peer.rtc.direct_api();
+        let _ = self.rtc.guarded(|rtc| {
+            let mut api = rtc.direct_api();
             if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
                 stream.request_keyframe(kind);
             }
         });
-    }
-}
-
-fn channel(label: &str, delivery: Delivery) -> ChannelConfig {
-    let (ordered, reliability) = match delivery {
-        Delivery::Reliable => (true, Reliability::Reliable),
-        Delivery::Lossy => (false, Reliability::MaxRetransmits { retransmits: 0 }),
-    };
-    ChannelConfig {
-        label: label.to_owned(),
-        ordered,
-        reliability,
-        ..ChannelConfig::default()
     }
 }
 

@@ -1,6 +1,13 @@
-//! Publishing: tracks that clients announce, and the offers that carry them. Who receives them is `subscribing`'s.
+//! Publishing tracks.
+//!
+//! A LiveKit client announces a track by an `AddTrackRequest`, gets its sid, and then sends an offer with a media section
+//! for it ([client protocol]). The other participants learn of the track when the offer carries it. Who receives it is
+//! decided in `subscribing`.
+//!
+//! [client protocol]: https://docs.livekit.io/reference/internals/client-protocol/
 
 use livekit_protocol as proto;
+use prost::Message as _;
 use proto::request_response::Reason;
 use proto::signal_response::Message;
 
@@ -12,13 +19,16 @@ use super::offers::{DescriptionError, Offer};
 use super::participant::{Link, Participant, Publication, Side};
 use super::peer::Peer;
 use super::sdp::{self, Section, SectionKind};
+use super::sfu::Sfu;
 use super::speakers::LevelMeter;
-use super::world::World;
 use super::{Now, ParticipantKey};
 use vivavoce_telemetry::metrics::{self, RoomInput};
 
-impl World {
-    /// A client announces a track that its next offer will carry.
+/// Members of a room, squared, that make one unit of work of a change of its tracks.
+const MEMBERS_SQUARED_PER_UNIT: usize = 4_000;
+
+impl Sfu {
+    /// Handles the announcement of a track that the next offer will carry.
     pub(super) fn add_track(
         &mut self,
         key: ParticipantKey,
@@ -62,6 +72,9 @@ impl World {
                 track: Some(publication.info.clone()),
             },
             None => {
+                if let Some(message) = self.too_much_said(participant, &request) {
+                    return self.refuse_track(key, request, Reason::LimitExceeded, message);
+                }
                 let publication = self.publication(kind, request);
                 let response = proto::TrackPublishedResponse {
                     cid: publication.cid.clone(),
@@ -77,7 +90,25 @@ impl World {
         self.bind_local(key, now);
     }
 
-    /// What somebody inside the process announces needs no offer to be there.
+    /// Why the description of a track is refused for its length. Whoever is in this process may always be heard.
+    fn too_much_said(
+        &self,
+        participant: &Participant,
+        request: &proto::AddTrackRequest,
+    ) -> Option<&'static str> {
+        let said = request.encoded_len();
+        if matches!(participant.link, Link::Local(_)) {
+            None
+        } else if participant.said_of_tracks() + said > limits::TRACKS_BYTES {
+            Some("the descriptions of this participant's tracks are too large")
+        } else if said > self.room_bytes_left(participant.room) {
+            Some("the metadata, attributes and tracks of this room's participants exceed its limit")
+        } else {
+            None
+        }
+    }
+
+    /// Binds an announced track of a local participant, which needs no offer.
     fn bind_local(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
@@ -113,6 +144,7 @@ impl World {
 
     #[allow(deprecated)] // clients still write and read the deprecated fields
     fn publication(&mut self, kind: SectionKind, request: proto::AddTrackRequest) -> Publication {
+        let said = request.encoded_len();
         let source = match proto::TrackSource::try_from(request.source) {
             Ok(proto::TrackSource::Camera) => 'C',
             Ok(proto::TrackSource::Microphone) => 'M',
@@ -152,6 +184,7 @@ impl World {
             kind,
             mid: None,
             layer: None,
+            said,
             meter: LevelMeter::default(),
             told_subscribed: false,
             keyframe_asked: None,
@@ -159,7 +192,7 @@ impl World {
         }
     }
 
-    /// An offer of the client: what it publishes, and the slots in which it can receive.
+    /// Handles an offer: what the client publishes, and the slots in which it can receive.
     pub(super) fn offered(
         &mut self,
         key: ParticipantKey,
@@ -235,7 +268,7 @@ impl World {
                 self.tell(key, Message::Answer(answer));
             }
             Err(error) => {
-                tracing::debug!(%error, "an offer was refused");
+                tracing::debug!(%error, "refused an offer");
                 return self.renew(key, proto::DisconnectReason::UnknownReason);
             }
         }
@@ -245,15 +278,15 @@ impl World {
         self.reconcile(key, now);
     }
 
-    /// A description that is not even tried: the client is asked to start anew.
+    /// Refuses a description: the client is asked to reconnect.
     pub(super) fn refuse_description(&mut self, key: ParticipantKey, error: &DescriptionError) {
-        tracing::debug!(%error, "a description is refused");
+        tracing::debug!(%error, "refused a session description");
         self.counters.refused_descriptions += 1;
         metrics::room_input_refused(RoomInput::Description);
         self.renew(key, proto::DisconnectReason::UnknownReason);
     }
 
-    /// Tells of publications that began or ended with an offer.
+    /// Tells the room of publications that an offer has added or removed.
     fn published_changed(&mut self, key: ParticipantKey, changes: Changes, now: Now) {
         if changes.begun.is_empty() && changes.ended.is_empty() {
             return;
@@ -274,10 +307,13 @@ impl World {
         if let Some(room) = self.rooms.get_mut(&room) {
             room.counts_changed = true;
         }
+        // Every member looks for its tracks among those of all others. Changes in quick succession are looked at once.
+        let members = self.members(room).count();
+        self.worked(members * members, MEMBERS_SQUARED_PER_UNIT);
         self.reconcile_room(room, now);
     }
 
-    /// A publisher mutes or unmutes its track.
+    /// Handles a publisher muting or unmuting a track.
     pub(super) fn muted(&mut self, key: ParticipantKey, sid: &str, muted: bool) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
@@ -293,14 +329,14 @@ impl World {
     }
 }
 
-/// Publications that began and ended.
+/// Publications added and removed.
 #[derive(Default)]
 struct Changes {
     begun: Vec<proto::TrackInfo>,
     ended: Vec<proto::TrackInfo>,
 }
 
-/// Binds the sections of an offer to what was announced, and ends publications whose section sends no more.
+/// Binds the sections of an offer to announced tracks, and ends publications whose section no longer sends.
 fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
     let mut changes = Changes::default();
     let sends = |mid: &str| {

@@ -1,4 +1,4 @@
-//! A room: its settings, who is in it, and when it ends. State only.
+//! The state of a room: its settings, its members, and when it ends.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,52 +10,53 @@ use super::outbound::Held;
 use super::pace::Pace;
 use vivavoce_core::party::Party;
 
-/// What a room is made with.
+/// Settings of a room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoomSettings {
-    /// Seconds after which a room that nobody joined ends.
+    /// Seconds until a room that nobody has joined ends.
     pub empty_timeout_s: u32,
-    /// Seconds after which a room ends that the last participant left.
+    /// Seconds until a room ends after its last participant has left.
     pub departure_timeout_s: u32,
-    /// Participants at a time; 0 for as many as the server takes.
+    /// Limit of participants; 0 for that of the server.
     pub max_participants: u32,
-    /// Free text about the room.
+    /// Free text.
     pub metadata: String,
 }
 
-/// See the module.
+/// A room. See the module.
 #[derive(Debug)]
 pub struct Room {
     /// `RM_…`.
     pub sid: String,
-    /// Its name, unique among those that live.
+    /// Its name, unique among existing rooms.
     pub name: String,
     pub settings: RoomSettings,
     pub created_ms: i64,
-    /// Everybody in it, in order of joining.
+    /// Its members, in order of joining.
     pub members: Vec<ParticipantKey>,
     /// When it ends unless somebody joins.
     pub ends_at: Option<Instant>,
-    /// Whether it was made by a call, and nobody has been in it but callers of whom nothing is known yet: it goes with them.
+    /// Whether it was created by an inbound call, and had no members but callers that have not proved their address: it
+    /// ends with them.
     pub on_trial: bool,
-    /// Speakers as they were last told: sid and level.
+    /// Active speakers as last reported: sid and level.
     pub speakers: Vec<(String, f32)>,
-    /// Whether the number of participants changed since it was told.
+    /// Whether the number of participants has changed since it was last reported.
     pub counts_changed: bool,
-    /// Nonces of the newest messages sent through the server's API, to leave out repetitions.
+    /// Nonces of recent messages of the server API, to drop repetitions.
     pub nonces: VecDeque<Vec<u8>>,
-    /// How many record it.
+    /// The number of its recordings.
     pub recordings: u32,
-    /// Who has made it: it counts for them, and so does whoever is in it.
+    /// The party that the room and its participants count for.
     pub party: Party,
-    /// What is told of it, and when.
+    /// The rate limit of its state updates.
     pub pace: Pace,
-    /// The bytes that wait for those in it.
+    /// Bytes queued for its members.
     pub held: Held,
 }
 
 impl Room {
-    /// What clients are told of it; the counts come from who knows the participants.
+    /// What clients are told of it; the counts are the caller's.
     pub fn info(&self, participants: u32, publishers: u32) -> proto::Room {
         proto::Room {
             sid: self.sid.clone(),
@@ -75,7 +76,8 @@ impl Room {
     }
 }
 
-/// What clients may publish. Redundant audio (RED) is not among it, so that nobody needs it converted.
+/// The codecs that clients may publish. Redundant audio (RED) is not among them, because some subscribers would need it
+/// converted.
 pub fn enabled_codecs() -> Vec<proto::Codec> {
     let mimes = ["audio/opus", "video/VP8", "video/H264", "video/rtx"];
     mimes

@@ -1,8 +1,12 @@
-//! Session descriptions as text (RFC 8866): what an offer's media sections say, and the edits that an answer
-//! needs because str0m sets neither the `msid` nor the direction of sections that the other side made.
-//! ICE, DTLS and codecs stay str0m's.
+//! Session descriptions (RFC 8866) of WebRTC: what the media sections of an offer say, and edits to our own descriptions,
+//! because str0m sets neither `msid` (RFC 8830) nor the direction of sections that the other side has created. Lines and
+//! sections are cut by [`vivavoce_core::sdp`]; ICE, DTLS and codecs are left to str0m.
 
-/// What a section carries.
+use vivavoce_core::sdp::{Encoding, attribute, payload_type, pieces};
+
+pub use vivavoce_core::sdp::Direction;
+
+/// The kind of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SectionKind {
     /// `m=audio`.
@@ -13,67 +17,47 @@ pub enum SectionKind {
     Application,
 }
 
-/// The direction the describing side asks for (RFC 8866 section 6.7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Both ways; what no attribute means.
-    SendRecv,
-    /// Only from the describing side.
-    SendOnly,
-    /// Only to the describing side.
-    RecvOnly,
-    /// Neither.
-    Inactive,
-}
-
-impl Direction {
-    /// Whether the describing side sends.
-    pub fn sends(self) -> bool {
-        matches!(self, Self::SendRecv | Self::SendOnly)
-    }
-}
-
-/// One media section.
+/// A media section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// `a=mid`.
+    /// Its mid (RFC 5888).
     pub mid: &'a str,
-    /// What it carries.
+    /// Its kind.
     pub kind: SectionKind,
-    /// Where it goes.
+    /// Its direction, seen from the describing side.
     pub direction: Direction,
-    /// The second part of `a=msid`: the sender's name of the track.
+    /// The second part of `a=msid`: the sender's id of the track.
     pub track_id: Option<&'a str>,
-    /// The layers of `a=simulcast:send`, as the sender lists them: lowest first in all known clients.
+    /// The layers (RIDs) of `a=simulcast:send`, in the sender's order: lowest first in all known clients.
     pub layers: Vec<&'a str>,
-    /// The video codecs that are known here, preferred ones first, as MIME types in lower case.
+    /// The supported video codecs in order of preference, as MIME types in lower case.
     pub video_mimes: Vec<&'static str>,
 }
 
-/// Why a description cannot be used.
+/// Why a description is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SdpError {
-    /// Sections are told apart by `a=mid` (RFC 5888).
+    /// Sections are identified by `a=mid` (RFC 5888).
     #[error("a media section of the description has no a=mid")]
     NoMid,
     /// See `LONGEST_MID`.
-    #[error("a media section's name is longer than {LONGEST_MID} characters")]
+    #[error("a mid is longer than {LONGEST_MID} characters")]
     LongMid,
     /// See [`MOST_SECTIONS`].
     #[error("the description has more than {MOST_SECTIONS} media sections")]
     TooManySections,
 }
 
-/// A client that publishes and unpublishes grows its description by a section each time; this bounds what that costs.
+/// A client that publishes and unpublishes adds a section to its description each time; this bounds the cost.
 pub const MOST_SECTIONS: usize = 512;
 
-/// str0m cuts longer names off, after which two could be one.
+/// str0m truncates longer ones, after which two could be equal.
 const LONGEST_MID: usize = 16;
 
 /// The audio, video and application sections of a description, in order.
 pub fn sections(sdp: &str) -> Result<Vec<Section<'_>>, SdpError> {
     let mut found = Vec::new();
-    for lines in split(sdp).skip(1) {
+    for lines in pieces(sdp).skip(1) {
         if found.len() == MOST_SECTIONS {
             return Err(SdpError::TooManySections);
         }
@@ -84,31 +68,14 @@ pub fn sections(sdp: &str) -> Result<Vec<Section<'_>>, SdpError> {
     Ok(found)
 }
 
-/// The session part, then one piece per media section.
-pub(super) fn split(sdp: &str) -> impl Iterator<Item = &str> {
-    let mut rest = Some(sdp);
-    std::iter::from_fn(move || {
-        let text = rest?;
-        match text.find("\nm=") {
-            Some(line_end) => {
-                let (piece, after) = text.split_at_checked(line_end + 1)?;
-                rest = Some(after);
-                Some(piece)
-            }
-            None => rest.take(),
-        }
-    })
-}
-
-fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
+fn section(piece: &str) -> Result<Option<Section<'_>>, SdpError> {
     let mut kind = None;
     let mut mid = None;
-    let mut direction = Direction::SendRecv;
+    let mut direction = Direction::default();
     let mut track_id = None;
     let mut layers = Vec::new();
     let mut video_mimes = Vec::new();
-    for line in lines.lines() {
-        let line = line.trim_end();
+    for line in lines(piece) {
         if let Some(media) = line.strip_prefix("m=") {
             kind = match media.split(' ').next() {
                 Some("audio") => Some(SectionKind::Audio),
@@ -116,17 +83,20 @@ fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
                 Some("application") => Some(SectionKind::Application),
                 _ => None,
             };
-        } else if let Some(value) = line.strip_prefix("a=mid:") {
-            mid = Some(value);
-        } else if let Some(value) = line.strip_prefix("a=msid:") {
-            track_id = value.split(' ').nth(1);
-        } else if let Some(value) = line.strip_prefix("a=simulcast:") {
-            layers = simulcast_send(value);
-        } else if let Some(value) = line.strip_prefix("a=rtpmap:") {
-            let known = video_mime_of(value).filter(|mime| !video_mimes.contains(mime));
-            video_mimes.extend(known);
-        } else if let Some(stated) = direction_of(line) {
+            continue;
+        }
+        if let Some(stated) = Direction::of_line(line) {
             direction = stated;
+        }
+        match attribute(line) {
+            Some(("mid", value)) => mid = Some(value).filter(|mid| !mid.is_empty()),
+            Some(("msid", value)) => track_id = value.split(' ').nth(1),
+            Some(("simulcast", value)) => layers = simulcast_send(value),
+            Some(("rtpmap", value)) => {
+                let known = video_mime_of(value).filter(|mime| !video_mimes.contains(mime));
+                video_mimes.extend(known);
+            }
+            _ => {}
         }
     }
     let Some(kind) = kind else { return Ok(None) };
@@ -144,27 +114,16 @@ fn section(lines: &str) -> Result<Option<Section<'_>>, SdpError> {
     }))
 }
 
-/// The value of `rtpmap` is `<payload type> <name>/<clock>`.
 fn video_mime_of(rtpmap: &str) -> Option<&'static str> {
-    let name = rtpmap.split_once(' ')?.1.split('/').next()?;
-    match name.to_ascii_uppercase().as_str() {
+    let (_, encoding) = payload_type(rtpmap)?;
+    match Encoding::parse(encoding).name.to_ascii_uppercase().as_str() {
         "VP8" => Some("video/vp8"),
         "H264" => Some("video/h264"),
         _ => None,
     }
 }
 
-fn direction_of(line: &str) -> Option<Direction> {
-    match line {
-        "a=sendrecv" => Some(Direction::SendRecv),
-        "a=sendonly" => Some(Direction::SendOnly),
-        "a=recvonly" => Some(Direction::RecvOnly),
-        "a=inactive" => Some(Direction::Inactive),
-        _ => None,
-    }
-}
-
-/// The identifiers after `send` (RFC 8853): `send q;h;~f` and alternatives with commas, of which the first counts.
+/// The RIDs after `send` (RFC 8853), as in `send q;h;~f`; of alternatives separated by commas the first.
 fn simulcast_send(value: &str) -> Vec<&str> {
     let mut words = value.split(' ').skip_while(|word| *word != "send");
     let list = words.nth(1).unwrap_or_default();
@@ -177,14 +136,14 @@ fn simulcast_send(value: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What a section of our own description shall say about what we send in it.
+/// An edit of a section of our own description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit<'a> {
     /// As str0m wrote it.
     Keep,
-    /// Nothing is sent: `inactive`, without names of streams.
+    /// Nothing is sent: `inactive`, without stream ids.
     Silence,
-    /// This track is sent: `msid` in the form that clients take apart, `PA_…|TR_… TR_…`.
+    /// This track is sent, with the `msid` that clients expect: `PA_…|TR_… TR_…`.
     Send {
         /// The publisher's sid.
         participant: &'a str,
@@ -193,13 +152,14 @@ pub enum Edit<'a> {
     },
 }
 
-/// The description with the edit that `edit` names for each mid.
+/// Applies the edit that `edit` returns for each mid.
 pub fn edit<'a>(sdp: &str, edit: impl Fn(&str) -> Edit<'a>) -> String {
     let mut edited = String::with_capacity(sdp.len() + 256);
-    for (index, piece) in split(sdp).enumerate() {
-        let mid = piece
-            .lines()
-            .find_map(|line| line.trim_end().strip_prefix("a=mid:"));
+    for (index, piece) in pieces(sdp).enumerate() {
+        let mid = lines(piece).find_map(|line| match attribute(line)? {
+            ("mid", mid) => Some(mid),
+            _ => None,
+        });
         match mid.filter(|_| index > 0).map_or(Edit::Keep, &edit) {
             Edit::Keep => edited.push_str(piece),
             Edit::Silence => silence(piece, &mut edited),
@@ -209,8 +169,13 @@ pub fn edit<'a>(sdp: &str, edit: impl Fn(&str) -> Edit<'a>) -> String {
     edited
 }
 
+/// The lines of a piece. Their length is bounded by `offers`.
+fn lines(piece: &str) -> impl Iterator<Item = &str> {
+    piece.lines().map(str::trim_end)
+}
+
 fn silence(piece: &str, into: &mut String) {
-    for line in piece.lines().map(str::trim_end) {
+    for line in lines(piece) {
         let line = match line {
             "a=sendonly" | "a=sendrecv" => "a=inactive",
             named if is_stream_name(named) => continue,
@@ -222,7 +187,7 @@ fn silence(piece: &str, into: &mut String) {
 
 fn send(piece: &str, participant: &str, track: &str, into: &mut String) {
     let name = format!("{participant}|{track} {track}");
-    for line in piece.lines().map(str::trim_end) {
+    for line in lines(piece) {
         if line.starts_with("a=msid:") {
             push_line(into, &format!("a=msid:{name}"));
         } else if let Some((before, _)) = line

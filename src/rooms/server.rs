@@ -1,5 +1,5 @@
-//! The handle of the room server, and what it shares with the thread behind it. With that thread it is the only place in
-//! `rooms` with sockets, channels and a clock; everything that is decided is `world`'s.
+//! The handle of the room server, and what it shares with the media thread. Together they are the only place in this crate
+//! with sockets, channels and a clock; all decisions are in `sfu`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,52 +12,60 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Refusal};
-use super::events::RoomEvent;
+use super::events::{self, EventReceiver};
 use super::local::LocalMedia;
 use super::media_thread::MediaThread;
 use super::offers::{DescriptionError, Offer};
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
 use super::outbound::Outbound;
+use super::sfu::{Counters, Sfu};
 use super::signalling::Asked;
 use super::sockets::Sockets;
 use super::token::Keys;
-use super::world::{Counters, World};
+use super::turns::Payer;
 use super::{ConnectionId, Now, Settings, limits};
+use vivavoce_auth::Takeover;
 use vivavoce_core::party::Party;
 
-/// Joins and calls of the server's API that wait for the media thread; whoever brings another waits.
+/// Joins and API calls that wait for the media thread; further callers wait.
 const MOST_COMMANDS: usize = 1_024;
-/// Rooms that are listed in one go.
+/// Rooms listed at a time.
 const ROOMS_AT_ONCE: usize = 256;
-/// Events that wait for whoever sends webhooks; more are lost and counted.
-const MOST_EVENTS: usize = 4_096;
-/// A message so short is read at once wherever it is.
+/// A message up to this size is parsed in place.
 const READ_AT_ONCE_BYTES: usize = 4 << 10;
-/// Most offers are no longer.
+/// Most offers are shorter.
 const SHORT_BYTES: usize = 32 << 10;
 
-/// Something that is done on the thread.
-type Call = Box<dyn FnOnce(&mut World, Now) + Send>;
-/// An offer that came with a join, read.
+/// A closure to run on the media thread.
+type Call = Box<dyn FnOnce(&mut Sfu, Now) + Send>;
+/// The parsed offer of a join request.
 pub(super) type FirstOffer = Option<Result<Offer, DescriptionError>>;
 
-/// What is asked of the thread.
+/// A command to the media thread.
 pub(super) enum Command {
     Connect {
         connection: ConnectionId,
-        admission: Box<Admission>,
-        offer: Box<FirstOffer>,
+        joining: Box<Joining>,
         lane: Lane,
-        /// Of somebody inside the process.
-        local: Option<Arc<dyn LocalMedia>>,
     },
     Call(Call),
 }
 
-/// The way from and to one client.
+/// Who joins, or resumes.
+pub(super) struct Joining {
+    pub admission: Admission,
+    pub offer: FirstOffer,
+    /// For a participant in this process.
+    pub local: Option<Arc<dyn LocalMedia>>,
+}
+
+/// The queues of one client.
 pub(super) struct Lane {
-    /// Clients of one room have their turns together.
     pub room: Arc<str>,
+    /// Connections of one payer take turns together.
+    pub payer: Payer,
+    /// Whoever waits for their turn to join.
+    pub joining: Option<Box<Joining>>,
     pub requests: mpsc::Receiver<Waiting>,
     pub responses: Arc<Outbound>,
     pub gone: Arc<AtomicBool>,
@@ -69,26 +77,28 @@ impl Drop for Lane {
     }
 }
 
-/// A request that waits for its turn, in the place that its bytes take.
+/// A queued request, with the permits for its bytes.
 pub(super) struct Waiting {
     pub asked: Asked,
+    /// Its length as it came.
+    pub bytes: usize,
     _place: OwnedSemaphorePermit,
 }
 
-/// What the server counts, with what was lost at its edges.
+/// Counters of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerCounters {
-    /// Inside.
-    pub world: Counters,
-    /// Signalling connections cut off because they did not read.
+    /// Of the SFU.
+    pub sfu: Counters,
+    /// Signalling connections cut because the client did not read.
     pub cut_connections: u64,
-    /// Events nobody took in time.
+    /// Events dropped because the queue was full.
     pub lost_events: u64,
-    /// Datagrams that the kernel did not take.
+    /// Datagrams that the kernel did not accept.
     pub unsent_datagrams: u64,
 }
 
-/// A running room server. Clones are handles of the same; it ends when the last is dropped or when it is stopped.
+/// A running room server. Clones share it; it ends when the last is dropped, or on [`Self::stop`].
 #[derive(Debug, Clone)]
 pub struct RoomServer {
     commands: mpsc::Sender<Command>,
@@ -97,27 +107,27 @@ pub struct RoomServer {
     edge: Arc<Edge>,
 }
 
-/// What the thread shares with its handles.
+/// What the media thread shares with its handles.
 #[derive(Debug, Default)]
 pub(super) struct Edge {
     pub cut_connections: AtomicU64,
     pub replaced_messages: AtomicU64,
     pub lost_events: AtomicU64,
     pub unsent_datagrams: AtomicU64,
-    /// Connections that have something to say, or are gone: each is here once at most.
+    /// Connections that have requests, or are gone; each at most once.
     pub waiting: Mutex<BTreeSet<ConnectionId>>,
     pub asked: Notify,
-    /// The rooms end, whatever waits.
+    /// Cancelled when the server stops.
     pub stopping: CancellationToken,
-    /// What takes long to read is read by one at a time, in the order of asking: each client asks for one thing at a time.
+    /// Long messages are parsed one at a time, in order of arrival: each client waits for one at a time.
     pub reading: Reading,
-    /// Participants inside the process that have something to send: each is here once at most.
+    /// Local participants that have something to send; each at most once.
     pub local: Mutex<BTreeSet<ConnectionId>>,
     pub wakes: Notify,
 }
 
 impl Edge {
-    /// Says that a connection has something to say, or is gone.
+    /// Marks a connection as having requests, or gone.
     fn wait(&self, connection: ConnectionId) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(connection);
@@ -129,9 +139,9 @@ impl Edge {
 /// See [`Edge::reading`].
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// For what is as long as most offers are.
+    /// For messages as long as most offers.
     short: Semaphore,
-    /// For what is longer, so that the rest does not wait for it.
+    /// For longer ones, so that the others do not wait for them.
     long: Semaphore,
 }
 
@@ -145,7 +155,7 @@ impl Default for Reading {
 }
 
 impl Reading {
-    /// Reads something of so many bytes where it delays neither sound nor sockets. `None` when the reader failed.
+    /// Parses a message of `bytes` bytes off the media thread and the sockets' threads. `None` if the parser panicked.
     async fn read<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -165,15 +175,12 @@ impl Reading {
 }
 
 impl RoomServer {
-    /// Starts the media thread on these sockets; their addresses become those that clients are told. What happens in
-    /// rooms comes out of the second value.
-    pub fn start(
-        mut settings: Settings,
-        sockets: Sockets,
-    ) -> io::Result<(Self, mpsc::Receiver<RoomEvent>)> {
+    /// Starts the media thread on these sockets; clients are told their addresses. The receiver yields the events of all
+    /// rooms.
+    pub fn start(mut settings: Settings, sockets: Sockets) -> io::Result<(Self, EventReceiver)> {
         settings.addresses = sockets.advertised();
         let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
-        let (events, told) = mpsc::channel(MOST_EVENTS);
+        let (events, told) = events::queue(settings.bounds.share);
         let edge = Arc::new(Edge::default());
         let server = Self {
             commands,
@@ -190,7 +197,7 @@ impl RoomServer {
                 runtime.block_on(async move {
                     match MediaThread::new(settings, sockets, events, edge) {
                         Ok(thread) => thread.run(inbox).await,
-                        Err(error) => tracing::error!(%error, "the media port cannot be read"),
+                        Err(error) => tracing::error!(%error, "cannot read the media port"),
                     }
                 });
             })?;
@@ -202,20 +209,20 @@ impl RoomServer {
         &self.keys
     }
 
-    /// Whether a client may join now; the text of a refusal is for it.
+    /// Whether a client may join now; the refusal's text is for the client.
     pub async fn check(&self, admission: &Admission) -> Result<(), Refusal> {
         let admission = admission.without_luggage();
-        let checked = self.call(move |world, _| world.check(&admission)).await;
+        let checked = self.call(move |sfu, _| sfu.check(&admission)).await;
         checked.unwrap_or_else(|_| Err(Refusal::new(503, "the room server is not running")))
     }
 
-    /// Opens a signalling connection; `None` when the server has stopped.
+    /// Opens a signalling connection; `None` if the server has stopped.
     pub async fn connect(&self, admission: Admission) -> Option<Connection> {
         self.enter(admission, |_| None).await
     }
 
-    /// Lets somebody inside the process join. What its media is may depend on the connection's number, by which it is
-    /// woken; `None` when the server has stopped.
+    /// Lets a participant in this process join. Its media is made from the connection's id, by which it is woken; `None` if
+    /// the server has stopped.
     pub async fn connect_local(
         &self,
         admission: Admission,
@@ -225,7 +232,7 @@ impl RoomServer {
             .await
     }
 
-    /// Says that somebody inside the process has frames or messages to send. To be called once until they were taken.
+    /// Wakes the media thread: a local participant has frames or messages to send. To be called once until they were taken.
     pub fn wake_local(&self, connection: ConnectionId) {
         let mut local = self
             .edge
@@ -255,8 +262,12 @@ impl RoomServer {
         };
         let (queue, requests) = mpsc::channel(limits::WAITING_REQUESTS);
         let (responses, gone) = (Arc::<Outbound>::default(), Arc::default());
+        let room: Arc<str> = admission.room.as_str().into();
+        let local = media(connection);
         let lane = Lane {
-            room: admission.room.as_str().into(),
+            payer: Payer::new(&admission.party, &room, local.is_some()),
+            room,
+            joining: None,
             requests,
             responses: Arc::clone(&responses),
             gone: Arc::clone(&gone),
@@ -279,23 +290,25 @@ impl RoomServer {
         };
         let command = Command::Connect {
             connection,
-            admission: Box::new(admission),
-            offer: Box::new(offer),
+            joining: Box::new(Joining {
+                admission,
+                offer,
+                local,
+            }),
             lane,
-            local: media(connection),
         };
         self.commands.send(command).await.ok()?;
         Some(opened)
     }
 
-    /// Does something with the world on its thread.
+    /// Runs a closure on the media thread.
     pub(super) async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut World, Now) -> T + Send + 'static,
+        work: impl FnOnce(&mut Sfu, Now) -> T + Send + 'static,
     ) -> Result<T, OperationError> {
         let (answer, answered) = oneshot::channel();
-        let call: Call = Box::new(move |world, now| {
-            let _ = answer.send(work(world, now));
+        let call: Call = Box::new(move |sfu, now| {
+            let _ = answer.send(work(sfu, now));
         });
         self.commands
             .send(Command::Call(call))
@@ -304,44 +317,44 @@ impl RoomServer {
         answered.await.map_err(|_| OperationError::Stopped)
     }
 
-    /// See [`World::create_room`].
+    /// See [`Sfu::create_room`].
     pub async fn create_room(
         &self,
         request: proto::CreateRoomRequest,
     ) -> Result<proto::Room, OperationError> {
-        self.call(move |world, now| world.create_room(&request, now))
+        self.call(move |sfu, now| sfu.create_room(&request, now))
             .await?
     }
 
-    /// See [`World::create_new_room`].
+    /// See [`Sfu::create_new_room`].
     pub async fn create_new_room(
         &self,
         request: proto::CreateRoomRequest,
         party: Party,
     ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
-        self.call(move |world, now| world.create_new_room(&request, &party, now))
+        self.call(move |sfu, now| sfu.create_new_room(&request, &party, now))
             .await?
     }
 
-    /// See [`World::replace_room_metadata`].
+    /// See [`Sfu::replace_room_metadata`].
     pub async fn replace_room_metadata(
         &self,
         name: String,
         expected: String,
         metadata: String,
     ) -> Result<bool, OperationError> {
-        self.call(move |world, now| world.replace_room_metadata(&name, &expected, metadata, now))
+        self.call(move |sfu, now| sfu.replace_room_metadata(&name, &expected, metadata, now))
             .await?
     }
 
-    /// See [`World::list_rooms`]; all rooms where none is named.
+    /// See [`Sfu::list_rooms`]; all rooms where none is named.
     pub async fn list_rooms(&self, names: Vec<String>) -> Result<Vec<proto::Room>, OperationError> {
         if !names.is_empty() {
-            return self.call(move |world, _| world.list_rooms(&names)).await;
+            return self.call(move |sfu, _| sfu.list_rooms(&names)).await;
         }
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let next = move |world: &mut World, _| world.some_rooms(after, ROOMS_AT_ONCE);
+            let next = move |sfu: &mut Sfu, _| sfu.some_rooms(after, ROOMS_AT_ONCE);
             let (some, last) = self.call(next).await?;
             all.extend(some);
             after = last;
@@ -351,73 +364,79 @@ impl RoomServer {
         }
     }
 
-    /// See [`World::delete_room`].
+    /// See [`Sfu::delete_room`].
     pub async fn delete_room(&self, name: String) -> Result<(), OperationError> {
-        self.call(move |world, now| world.delete_room(&name, now))
+        self.call(move |sfu, now| sfu.delete_room(&name, now))
             .await?
     }
 
-    /// See [`World::keep_room`].
+    /// See [`Sfu::keep_room`].
     pub async fn keep_room(&self, name: String) -> Result<(), OperationError> {
-        self.call(move |world, _| world.keep_room(&name)).await?
+        self.call(move |sfu, _| sfu.keep_room(&name)).await?
     }
 
-    /// See [`World::show_recording`].
+    /// Whether an inbound call may take the room of this name. Another owner may have it by the time the call joins, which
+    /// is then refused.
+    pub async fn may_take(&self, room: String, call: Takeover) -> Result<bool, OperationError> {
+        self.call(move |sfu, _| sfu.may_take(&room, &call)).await
+    }
+
+    /// See [`Sfu::show_recording`].
     pub async fn show_recording(&self, name: String, recorded: bool) -> Result<(), OperationError> {
-        self.call(move |world, _| world.show_recording(&name, recorded))
+        self.call(move |sfu, _| sfu.show_recording(&name, recorded))
             .await?
     }
 
-    /// See [`World::update_room_metadata`].
+    /// See [`Sfu::update_room_metadata`].
     pub async fn update_room_metadata(
         &self,
         name: String,
         metadata: String,
     ) -> Result<proto::Room, OperationError> {
-        self.call(move |world, now| world.update_room_metadata(&name, metadata, now))
+        self.call(move |sfu, now| sfu.update_room_metadata(&name, metadata, now))
             .await?
     }
 
-    /// See [`World::list_participants`].
+    /// See [`Sfu::list_participants`].
     pub async fn list_participants(
         &self,
         room: String,
     ) -> Result<Vec<proto::ParticipantInfo>, OperationError> {
-        self.call(move |world, _| world.list_participants(&room))
+        self.call(move |sfu, _| sfu.list_participants(&room))
             .await?
     }
 
-    /// See [`World::get_participant`].
+    /// See [`Sfu::get_participant`].
     pub async fn get_participant(
         &self,
         room: String,
         identity: String,
     ) -> Result<proto::ParticipantInfo, OperationError> {
-        self.call(move |world, _| world.get_participant(&room, &identity))
+        self.call(move |sfu, _| sfu.get_participant(&room, &identity))
             .await?
     }
 
-    /// See [`World::remove_participant`].
+    /// See [`Sfu::remove_participant`].
     pub async fn remove_participant(
         &self,
         room: String,
         identity: String,
     ) -> Result<(), OperationError> {
-        self.call(move |world, now| world.remove_participant(&room, &identity, now))
+        self.call(move |sfu, now| sfu.remove_participant(&room, &identity, now))
             .await?
     }
 
-    /// See [`World::renew_participant`].
+    /// See [`Sfu::renew_participant`].
     pub async fn renew_participant(
         &self,
         room: String,
         identity: String,
     ) -> Result<(), OperationError> {
-        self.call(move |world, _| world.renew_participant(&room, &identity))
+        self.call(move |sfu, _| sfu.renew_participant(&room, &identity))
             .await?
     }
 
-    /// See [`World::mute_track`].
+    /// See [`Sfu::mute_track`].
     pub async fn mute_track(
         &self,
         room: String,
@@ -425,56 +444,54 @@ impl RoomServer {
         track: String,
         muted: bool,
     ) -> Result<proto::TrackInfo, OperationError> {
-        self.call(move |world, _| world.mute_track(&room, &identity, &track, muted))
+        self.call(move |sfu, _| sfu.mute_track(&room, &identity, &track, muted))
             .await?
     }
 
-    /// See [`World::update_participant`].
+    /// See [`Sfu::update_participant`].
     pub async fn update_participant(
         &self,
         room: String,
         identity: String,
         change: ParticipantChange,
     ) -> Result<proto::ParticipantInfo, OperationError> {
-        self.call(move |world, now| world.update_participant(&room, &identity, change, now))
+        self.call(move |sfu, now| sfu.update_participant(&room, &identity, change, now))
             .await?
     }
 
-    /// See [`World::update_subscriptions`].
+    /// See [`Sfu::update_subscriptions`].
     pub async fn update_subscriptions(
         &self,
         room: String,
         identity: String,
         subscription: proto::UpdateSubscription,
     ) -> Result<(), OperationError> {
-        self.call(move |world, now| {
-            world.update_subscriptions(&room, &identity, &subscription, now)
-        })
-        .await?
+        self.call(move |sfu, now| sfu.update_subscriptions(&room, &identity, &subscription, now))
+            .await?
     }
 
-    /// See [`World::send_data`].
+    /// See [`Sfu::send_data`].
     pub async fn send_data(
         &self,
         room: String,
         message: RoomMessage,
     ) -> Result<(), OperationError> {
-        self.call(move |world, now| world.send_data(&room, message, now))
+        self.call(move |sfu, now| sfu.send_data(&room, message, now))
             .await?
     }
 
-    /// Tells everybody that the server goes, and ends all rooms. When it is done all events were told, and whatever is asked
-    /// of any clone of it is [`OperationError::Stopped`].
+    /// Tells all participants that the server stops, and ends all rooms. When it returns, all events were sent, and every
+    /// later operation fails with [`OperationError::Stopped`].
     pub async fn stop(&self) {
         self.edge.stopping.cancel();
         self.commands.closed().await;
     }
 
-    /// What was counted.
+    /// The counters.
     pub async fn counters(&self) -> Result<ServerCounters, OperationError> {
-        let world = self.call(|world, _| world.counters()).await?;
+        let sfu = self.call(|sfu, _| sfu.counters()).await?;
         Ok(ServerCounters {
-            world,
+            sfu,
             cut_connections: self.edge.cut_connections.load(Ordering::Relaxed),
             lost_events: self.edge.lost_events.load(Ordering::Relaxed),
             unsent_datagrams: self.edge.unsent_datagrams.load(Ordering::Relaxed),
@@ -482,17 +499,17 @@ impl RoomServer {
     }
 }
 
-/// One client's signalling: its two halves belong to whoever reads and whoever writes its socket. When either is
-/// dropped the connection counts as lost.
+/// The signalling connection of one client, in two halves for the tasks that read and write its socket. If either is
+/// dropped, the connection counts as lost.
 #[derive(Debug)]
 pub struct Connection {
-    /// To the server.
+    /// From the client.
     pub requests: Requests,
-    /// From the server.
+    /// To the client.
     pub responses: Responses,
 }
 
-/// What each half of a connection says when it is dropped.
+/// Reports the loss of the connection when dropped.
 #[derive(Debug)]
 struct Half {
     connection: ConnectionId,
@@ -511,14 +528,13 @@ impl Drop for Half {
 #[derive(Debug)]
 pub struct Requests {
     queue: mpsc::Sender<Waiting>,
-    /// One for each byte that may wait.
+    /// A permit per byte that may wait.
     places: Arc<Semaphore>,
     half: Half,
 }
 
 impl Requests {
-    /// Hands over one binary frame, an encoded `SignalRequest`. Waits while as much waits as may; `false` when the server
-    /// stopped.
+    /// Queues a binary frame, an encoded `SignalRequest`. Waits while the queue is full; `false` if the server has stopped.
     pub async fn send(&self, frame: Bytes) -> bool {
         let edge = &self.half.edge;
         let bytes = frame.len().min(limits::WAITING_REQUEST_BYTES);
@@ -534,9 +550,10 @@ impl Requests {
         };
         let waiting = Waiting {
             asked,
+            bytes: bytes as usize,
             _place: place,
         };
-        // A connection that was closed says so by the end of its responses, after what it was told last.
+        // A closed connection shows by the end of its responses, after the last of them.
         if self.queue.send(waiting).await.is_ok() {
             edge.wait(self.half.connection);
         }
@@ -552,7 +569,7 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// The next binary frame, an encoded `SignalResponse`; `None` when the socket shall be closed.
+    /// The next binary frame, an encoded `SignalResponse`; `None` if the socket should be closed.
     pub async fn next(&mut self) -> Option<Bytes> {
         self.queue.next().await
     }

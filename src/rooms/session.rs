@@ -1,4 +1,11 @@
-//! What becomes of a session after the join: resume, lost connections, removal, tokens, and the end of rooms.
+//! The life of a session after the join: resume, reconnect, removal, tokens, and the end of rooms.
+//!
+//! A client whose signalling connection breaks *resumes*: it connects again with its participant's sid, keeps its peer
+//! connections, and restarts ICE. If that is not possible, or the server sends a `leave` with the action `RECONNECT`, it
+//! *reconnects* with a new session ([client protocol]). Until then, its participant stays in the room as long as media
+//! flows, or for a grace period.
+//!
+//! [client protocol]: https://docs.livekit.io/reference/internals/client-protocol/
 
 use std::time::Duration;
 
@@ -10,32 +17,34 @@ use proto::signal_response::Message;
 
 use super::admission::Admission;
 use super::events::Event;
+use super::joining::MEMBERS_PER_UNIT;
 use super::offers::{DescriptionError, Offer};
 use super::outbound::Topic;
 use super::participant::{Link, OnResume, Participant, Side};
-use super::world::World;
+use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey, limits, token};
 use vivavoce_auth::Principal;
 
-/// The protocol that is spoken. 18 would make clients number their data channels themselves, without opening them.
+/// The protocol version that is reported. With 18, clients would number their data channels themselves, without opening
+/// them.
 const PROTOCOL: i32 = 17;
-/// Clients ask for signs of life so often and give up after so long, seconds.
+/// Seconds between the pings of clients, and until they give up.
 pub(super) const PING_INTERVAL_S: i32 = 5;
 pub(super) const PING_TIMEOUT_S: i32 = 15;
-/// A signalling connection without a message for so long is dead; a little more than the client's own patience.
+/// A signalling connection is dead after so long without a message; a little more than the client's own timeout.
 const SIGNAL_SILENCE: Duration = Duration::from_secs(PING_TIMEOUT_S as u64 + 5);
-/// Whoever has no media after so long is removed.
+/// A participant whose media is not connected after so long is removed.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_mins(1);
-/// How a connection is, is first told when it was watched for so long. Browsers drop what they hear of others before
-/// they call themselves connected, and it is not told again before it changes.
+/// How long a connection is measured before its quality is first reported. Browsers ignore the quality of others until they
+/// consider themselves connected, and it is not repeated until it changes.
 const FIRST_JUDGEMENT: Duration = Duration::from_secs(5);
-/// An offer that was asked for and does not come: the session is renewed.
+/// If a requested offer does not arrive in time, the client has to reconnect.
 const OFFER_PATIENCE: Duration = Duration::from_secs(15);
-/// How often tokens are renewed.
+/// The interval at which tokens are refreshed.
 pub(super) const TOKEN_INTERVAL: Duration = Duration::from_mins(5);
 
-impl World {
-    /// Everybody in a room.
+impl Sfu {
+    /// The participants of a room.
     pub(super) fn members(&self, room: RoomKey) -> impl Iterator<Item = &Participant> {
         let members = self
             .rooms
@@ -45,14 +54,14 @@ impl World {
         members.iter().filter_map(|key| self.participants.get(key))
     }
 
-    /// The participant of this identity in a room.
+    /// The participant with this identity in a room.
     pub(super) fn participant_in(&self, room: RoomKey, identity: &str) -> Option<ParticipantKey> {
         self.members(room)
             .find(|member| &*member.identity == identity)
             .map(|member| member.key)
     }
 
-    /// A signalling connection was opened with this admission.
+    /// Handles a new signalling connection with this admission.
     #[cfg(test)]
     pub fn connect(&mut self, connection: ConnectionId, mut admission: Admission, now: Now) {
         let offer = admission.offer.take();
@@ -60,8 +69,8 @@ impl World {
         self.connect_with(connection, admission, offer, now);
     }
 
-    /// A signalling connection was opened with this admission. Its offer was read before; the one in the admission is not
-    /// looked at.
+    /// Handles a new signalling connection with this admission, whose offer was parsed before; the text in the admission is
+    /// not used.
     pub fn connect_with(
         &mut self,
         connection: ConnectionId,
@@ -69,6 +78,7 @@ impl World {
         offer: Option<Result<Offer, DescriptionError>>,
         now: Now,
     ) {
+        self.take_work();
         match admission.resume.take() {
             Some(sid) => self.resume(connection, &sid, admission, now),
             None => self.join(connection, admission, offer, None, now),
@@ -76,7 +86,7 @@ impl World {
         self.settle(now);
     }
 
-    /// Says goodbye on a connection without a participant, or for a participant that goes.
+    /// Sends a `leave` on a connection, with or without a participant.
     pub(super) fn leave_on(
         &mut self,
         connection: ConnectionId,
@@ -114,12 +124,12 @@ impl World {
         }
     }
 
-    /// A fresh token with the participant's present rights, for the next time it connects.
+    /// Sends a fresh token with the participant's current permissions, for its next connection.
     pub(super) fn tell_token(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
-        // Each is signed anew, with all that the participant says of itself.
+        // Each is signed anew, with the participant's metadata and attributes.
         let rested = participant
             .token_at
             .is_none_or(|at| now.instant.saturating_duration_since(at) >= limits::TOKEN_PAUSE);
@@ -144,7 +154,7 @@ impl World {
     fn resume(&mut self, connection: ConnectionId, sid: &str, admission: Admission, now: Now) {
         let room = self.room_names.get(&admission.room).copied();
         if room.is_some_and(|room| !self.admits(room, &admission)) {
-            // The token is of an earlier owner's time.
+            // The token was issued for an earlier owner.
             self.refuse(
                 connection,
                 Action::Disconnect,
@@ -155,7 +165,7 @@ impl World {
         }
         let key = room.and_then(|room| self.participant_in(room, admission.identity()));
         let participant = key.and_then(|key| self.participants.get_mut(&key));
-        // One that was to start anew resumes when its connection was lost before it heard that.
+        // A client that should reconnect resumes instead if its connection was lost before it was told.
         let principal = admission.claims.principal();
         let goes_on = |participant: &&mut Participant| {
             (sid.is_empty() || &*participant.sid == sid)
@@ -180,7 +190,7 @@ impl World {
         participant.signalled = now.instant;
         participant.offer_asked = None;
         if participant.was_active && participant.remove_at.is_some() {
-            // It is here and mends its media.
+            // The participant is back and reconnects its media.
             participant.remove_at = Some(now.instant + OFFER_PATIENCE);
         }
         participant.client = proto::ClientInfo {
@@ -214,13 +224,14 @@ impl World {
         }
     }
 
-    /// All of the room at once, for somebody who may have missed something.
+    /// Sends the whole state of the room to a participant that may have missed updates.
     fn tell_everything(&mut self, key: ParticipantKey) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
         participant.version += 1;
         let room = participant.room;
+        self.worked(self.members(room).count(), MEMBERS_PER_UNIT);
         let present = self
             .members(room)
             .filter(|member| member.key == key || member.visible())
@@ -237,7 +248,7 @@ impl World {
         }
     }
 
-    /// What a resuming client believes: a publication that is not known means starting anew.
+    /// Handles the state that a resuming client assumes: with an unknown publication it has to reconnect.
     pub(super) fn sync(&mut self, key: ParticipantKey, state: proto::SyncState, now: Now) {
         let Some(participant) = self.participants.get(&key) else {
             return;
@@ -259,23 +270,27 @@ impl World {
         if let Some(subscription) = state.subscription {
             self.choose(key, &subscription, now);
         }
-        // Of messages nothing is sent again, whatever the client says it has received: its data channels live on, and what
-        // it has not got is on its way. Older clients of the Rust core would take a repetition for another message.
+        // No data is sent again, whatever the client says it has received: its data channels still exist, and what it lacks
+        // is on its way. Older Rust SDKs would take a duplicate for a new message.
         self.reconcile(key, now);
     }
 
-    /// Asks a client to start anew, with a new peer connection.
+    /// Asks a client to reconnect, with a new peer connection.
     pub(super) fn renew(&mut self, key: ParticipantKey, reason: DisconnectReason) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
+        let known = participant.on_resume == Some(OnResume::StartAnew);
         participant.on_resume = Some(OnResume::StartAnew);
-        if let Some(connection) = participant.connection {
+        // Once is enough: many such messages would overflow the signalling queue of a receiver that is behind already.
+        if let Some(connection) = participant.connection
+            && !known
+        {
             self.leave_on(connection, Action::Reconnect, reason);
         }
     }
 
-    /// A signalling connection is gone.
+    /// A signalling connection is lost.
     pub fn disconnected(&mut self, connection: ConnectionId, now: Now) {
         let Some(key) = self.connections.remove(&connection) else {
             return;
@@ -292,14 +307,14 @@ impl World {
             return self.settle(now);
         }
         if participant.was_active {
-            // While media flows it stays; the loss of media starts the clock.
+            // While media flows the participant stays; the grace period begins when media is lost.
             return;
         }
         self.remove(key, DisconnectReason::SignalClose, now);
         self.settle(now);
     }
 
-    /// Removes a participant, tells it and everybody else, and starts the end of an empty room.
+    /// Removes a participant, tells it and the others, and starts the timeout of an empty room.
     pub(super) fn remove(&mut self, key: ParticipantKey, reason: DisconnectReason, now: Now) {
         let Some(mut participant) = self.participants.remove(&key) else {
             return;
@@ -312,8 +327,8 @@ impl World {
             self.connections.remove(&connection);
             self.close_soon(connection, now);
         }
-        // A client that was told leaves by itself. One that sees its media closed before it has read why would take it
-        // for a fault and come back.
+        // A client that was told leaves by itself. If its media closed before it has read why, it would take that for a
+        // fault and reconnect.
         let told = reason != DisconnectReason::ClientInitiated && connected;
         self.retire(&mut participant, !told, now);
         let room_key = participant.room;
@@ -360,16 +375,15 @@ impl World {
             let update = proto::ParticipantUpdate {
                 participants: vec![info],
             };
-            // In the place of an update that waits it would swallow a visit: whoever has not read that somebody came has
-            // no use for being told that they left.
+            // Not replacing a queued update: a client that has not read of the joining has no use for the leaving.
             self.tell_room(room_key, Message::Update(update), None, None);
         }
         self.reconcile_room(room_key, now);
     }
 
-    /// Ends a room and everybody's session in it.
+    /// Ends a room and all its sessions.
     pub(super) fn end_room(&mut self, key: RoomKey, reason: DisconnectReason, now: Now) {
-        // Nobody is told of the others: everybody is told to leave.
+        // Participants are not told of each other's leaving, only to leave.
         let members = self
             .rooms
             .get_mut(&key)
@@ -385,7 +399,7 @@ impl World {
         }
     }
 
-    /// The server goes.
+    /// Ends all rooms, because the server stops.
     pub fn end_all_rooms(&mut self, now: Now) {
         let rooms: Vec<RoomKey> = self.rooms.keys().copied().collect();
         for room in rooms {
@@ -397,7 +411,7 @@ impl World {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
-        // With two connections the one that carries what is subscribed decides, if there is anything to subscribe to.
+        // With two peer connections, the subscriber's decides, if there is anything to subscribe to.
         if participant.was_active
             || (participant.permission.can_subscribe && side != participant.link.down_side())
         {
@@ -414,7 +428,7 @@ impl World {
         self.reconcile(key, now);
     }
 
-    /// Media is lost: the client is asked to resume, and removed when it does not.
+    /// Media is lost: the client is asked to resume, and removed if it does not.
     pub(super) fn media_lost(&mut self, key: ParticipantKey, side: Side, now: Now) {
         let grace = self.settings.grace;
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -424,7 +438,8 @@ impl World {
             return;
         }
         participant.remove_at = Some(now.instant + grace);
-        // Its socket stays open: clients of the Rust core take a RESUME with a closed socket for two failures and start anew.
+        // Its socket stays open: the Rust SDK takes a resume request followed by a closed socket for two failures, and
+        // reconnects.
         if let Some(connection) = participant.connection {
             self.leave_on(
                 connection,
@@ -444,7 +459,7 @@ impl World {
         }
     }
 
-    /// The other side closed its peer connection: it goes, or it comes back with a new one.
+    /// The other side has closed its peer connection: it leaves, or reconnects.
     pub(super) fn media_closed(&mut self, key: ParticipantKey, side: Side, now: Now) {
         let grace = self.settings.grace;
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -455,7 +470,7 @@ impl World {
         }
     }
 
-    /// Everything about one participant that depends on time alone.
+    /// Handles the timers of a participant.
     pub(super) fn check_timers(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get(&key) else {
             return;
@@ -470,7 +485,7 @@ impl World {
             return;
         }
         let connection = participant.connection;
-        // Nobody inside the process falls silent without being gone.
+        // A local participant sends no pings: it is there until it leaves.
         let remote = !matches!(participant.link, Link::Local(_));
         let silent =
             remote && now.instant.saturating_duration_since(participant.signalled) > SIGNAL_SILENCE;

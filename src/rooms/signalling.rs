@@ -1,5 +1,9 @@
-//! What a client asks on its signalling connection, and the answers. Requests that are not known are passed over: newer
-//! clients ask for things that this server does not have.
+//! Signalling: the requests of a client on its WebSocket, and the responses. Messages are [`SignalRequest`] and
+//! [`SignalResponse`] of LiveKit's protocol. Unknown requests are ignored: newer clients use features that this server does
+//! not have.
+//!
+//! [`SignalRequest`]: https://github.com/livekit/protocol/blob/main/protobufs/livekit_rtc.proto
+//! [`SignalResponse`]: https://github.com/livekit/protocol/blob/main/protobufs/livekit_rtc.proto
 
 use std::time::Duration;
 
@@ -12,34 +16,34 @@ use proto::signal_response::Message;
 use proto::simulate_scenario::Scenario;
 
 use super::limits;
-use super::offers::{Answer, DescriptionError, Offer};
+use super::offers::{Answer, DescriptionError, Offer, Reduced};
 use super::participant::OnResume;
+use super::sfu::Sfu;
 use super::shapes::Shaped as _;
 use super::wire::Excess;
-use super::world::World;
 use super::{ConnectionId, Now, ParticipantKey};
 use vivavoce_telemetry::metrics::{self, RoomInput};
 
-/// The longest time that a client may have itself called a speaker.
+/// How long a client may simulate being a speaker.
 const LONGEST_SIMULATION: Duration = Duration::from_mins(1);
 
-/// A signalling message that was read, which may take long: it is done where nothing waits for it.
+/// A parsed signalling message. Parsing may take long, so it is done off the media thread.
 #[derive(Debug)]
 pub enum Asked {
-    /// An offer, or why it is none.
+    /// An offer, or why it is refused.
     Offer(Box<Result<Offer, DescriptionError>>),
-    /// An answer to ours.
+    /// An answer to our offer.
     Answer(Box<Result<Answer, DescriptionError>>),
-    /// Anything else.
+    /// Any other request.
     Other(Box<Request>),
-    /// What nobody asks for: an empty message.
+    /// An empty message.
     Nothing,
-    /// Too much of something, or no message at all.
+    /// A message that exceeds a limit or cannot be decoded.
     Unreadable(Excess),
 }
 
 impl Asked {
-    /// Reads a `SignalRequest`.
+    /// Parses a `SignalRequest`.
     pub fn read(bytes: &[u8]) -> Self {
         if bytes.len() > limits::SIGNAL_BYTES {
             return Self::Unreadable(Excess::Long("the message", limits::SIGNAL_BYTES));
@@ -53,21 +57,40 @@ impl Asked {
         }
     }
 
-    /// Whether it asks for something that only a client can use that is still there.
+    /// What the request costs the media thread, in units of work, apart from what the room adds; `bytes` long as it came.
+    pub fn work(&self, bytes: usize) -> u32 {
+        let sections = match self {
+            Self::Offer(offer) => sections_of(offer.as_ref().as_ref().map(|offer| &offer.reduced)),
+            Self::Answer(answer) => {
+                sections_of(answer.as_ref().as_ref().map(|answer| &answer.reduced))
+            }
+            Self::Other(_) | Self::Nothing | Self::Unreadable(_) => 0,
+        };
+        let units = sections.max(bytes / limits::BYTES_PER_WORK_UNIT);
+        1 + u32::try_from(units).unwrap_or(u32::MAX / 2)
+    }
+
+    /// Whether the request is of no use once the client is gone.
     pub fn wants_an_answer(&self) -> bool {
         matches!(self, Self::Offer(_) | Self::Answer(_))
     }
 }
 
-impl World {
-    /// A `SignalRequest` on a connection.
+/// The media sections of a description; one that is refused costs nothing.
+fn sections_of(description: Result<&Reduced, &DescriptionError>) -> usize {
+    description.map_or(0, |reduced| reduced.sections)
+}
+
+impl Sfu {
+    /// Handles a `SignalRequest`.
     #[cfg(test)]
     pub fn signal(&mut self, connection: ConnectionId, bytes: &bytes::Bytes, now: Now) {
         self.asked(connection, Asked::read(bytes), now);
     }
 
-    /// A `SignalRequest` on a connection, read before. One that cannot be read closes the connection, so that the client comes again.
+    /// Handles a parsed `SignalRequest`. An unreadable one closes the connection, so that the client reconnects.
     pub fn asked(&mut self, connection: ConnectionId, asked: Asked, now: Now) {
+        self.take_work();
         let Some(&key) = self.connections.get(&connection) else {
             return;
         };
@@ -80,7 +103,7 @@ impl World {
             Asked::Other(request) => self.requested(key, *request, now),
             Asked::Nothing => {}
             Asked::Unreadable(excess) => {
-                tracing::debug!(%excess, "a signalling message is refused; its connection is closed");
+                tracing::debug!(%excess, "refused a signalling message and closed its connection");
                 self.counters.refused_signals += 1;
                 metrics::room_input_refused(RoomInput::Signal);
                 self.renew(key, DisconnectReason::UnknownReason);
@@ -120,14 +143,14 @@ impl World {
                 self.tell(key, Message::PongResp(pong));
             }
             Request::UpdateMetadata(update) => self.update_own(key, update, now),
-            // Descriptions were told from the rest when they were read. Candidates of clients are not needed with ICE-lite: the
-            // address that checks come from is the one. Layers, audio features and data tracks are the client's business or
-            // not had here.
+            // Descriptions were separated when parsed. Trickled candidates are not needed by an ICE-lite server, which
+            // learns addresses from connectivity checks. Layers, audio features and data tracks concern clients only, or
+            // are not supported.
             _ => {}
         }
     }
 
-    /// Answers a request that names an id; the ones without (old clients) are not answered.
+    /// Responds to a request with an id; old clients send none.
     fn respond(&mut self, key: ParticipantKey, request_id: u32, reason: Reason, message: &str) {
         let response = proto::RequestResponse {
             request_id,
@@ -183,7 +206,7 @@ impl World {
                     .min(LONGEST_SIMULATION);
                 participant.simulated_speaker_until = Some(now.instant + length);
             }
-            // As if this server had gone: nobody is told anything, the client finds out and comes anew.
+            // As if the server had crashed: nobody is told, and the client has to find out.
             Scenario::NodeFailure(_) => {
                 if let Some(connection) = participant.connection.take() {
                     self.outputs.closes.push(connection);

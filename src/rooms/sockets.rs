@@ -1,24 +1,24 @@
-//! The UDP sockets of the media port and the addresses that clients are told. What travels through them is `server`'s.
+//! The UDP sockets of the media port, and the addresses that clients are told. `media_thread` reads and writes them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 
 use tokio::net::UdpSocket;
 
-/// Of the kernel's buffers: a burst of one picture to many receivers fits.
+/// Kernel buffers: large enough for a burst of one keyframe to many receivers.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// One UDP socket per address, each with the address that clients know it by.
+/// One UDP socket per address, with the address that clients are told.
 #[derive(Debug)]
 pub struct Sockets(Vec<(StdUdpSocket, SocketAddr)>);
 
 impl Sockets {
-    /// Opens `port` (0: any that is free at all of them) at these addresses, each with the one that is told to clients.
+    /// Binds `port` (0: any that is free on all addresses) on pairs of local and advertised address.
     pub fn bind(addresses: &[(IpAddr, IpAddr)], port: u16) -> io::Result<Self> {
         const ATTEMPTS: usize = 16;
         let mut failed = io::Error::new(
             io::ErrorKind::AddrNotAvailable,
-            "no address to open the media port at",
+            "there is no address to open the media port at",
         );
         for _ in 0..if port == 0 { ATTEMPTS } else { 1 } {
             match Self::bind_once(addresses, port) {
@@ -47,7 +47,7 @@ impl Sockets {
         Ok(Self(bound))
     }
 
-    /// The sockets for the runtime that this is called in, each with the address that clients know it by.
+    /// The sockets for the current tokio runtime, with the advertised addresses.
     pub(super) fn into_tokio(self) -> io::Result<Vec<(UdpSocket, SocketAddr)>> {
         let sockets = self.0.into_iter();
         let sockets =
@@ -55,14 +55,14 @@ impl Sockets {
         sockets.collect()
     }
 
-    /// What clients are told.
+    /// The addresses that clients are told.
     pub fn advertised(&self) -> Vec<SocketAddr> {
         self.0.iter().map(|(_, advertised)| *advertised).collect()
     }
 }
 
-/// The addresses of this machine at which media can be reached, each with itself; or those that are given, each with
-/// the local address that stands behind it.
+/// The host's addresses for media, each advertised as itself; or the given advertised addresses, each with the local
+/// address behind it.
 pub fn local_addresses(advertised: &[IpAddr]) -> io::Result<Vec<(IpAddr, IpAddr)>> {
     let interfaces = if_addrs::get_if_addrs()?;
     let usable = |address: &IpAddr| match address {
@@ -93,7 +93,7 @@ pub fn local_addresses(advertised: &[IpAddr]) -> io::Result<Vec<(IpAddr, IpAddr)
         .collect())
 }
 
-/// The local address from which packets to the Internet leave; none is sent to find out.
+/// The local address of packets to the Internet; none is sent.
 fn outgoing_address(v4: bool) -> IpAddr {
     let (any, far): (IpAddr, IpAddr) = if v4 {
         (

@@ -1,20 +1,20 @@
-//! Who speaks: loudness from the audio-level header extension (RFC 6464), judged over an interval and smoothed, as the
-//! Go server does, so that clients' speaker indicators behave as they are used to.
+//! Active speaker detection from the audio-level RTP header extension (RFC 6464): judged per interval and smoothed as
+//! LiveKit's server does, so that speaker indicators of clients behave as usual.
 
-/// How often speakers are judged.
+/// The interval at which speakers are judged.
 pub const INTERVAL_MS: u32 = 400;
 /// Louder than this counts as speech, in −dBov.
 const ACTIVE_BELOW: u8 = 35;
-/// The part of the interval that must be speech, in percent.
+/// The share of an interval that must be speech, in percent.
 const ACTIVE_PERCENT: u32 = 40;
-/// Steps of the level that is told.
+/// Steps of the reported level.
 const STEPS: f32 = 8.0;
 /// Smoothing over two intervals: 2 / (n + 1).
 const SMOOTHING: f32 = 2.0 / 3.0;
-/// A packet stands for at most this much sound: a gap before it (DTX) was silence.
+/// The most audio a packet stands for: a longer gap (DTX) was silence.
 const LONGEST_PACKET_MS: u32 = 60;
 
-/// The loudness of one track.
+/// The audio level of one track.
 #[derive(Debug, Default)]
 pub struct LevelMeter {
     loudest: Option<u8>,
@@ -24,7 +24,7 @@ pub struct LevelMeter {
 }
 
 impl LevelMeter {
-    /// A packet with its level in −dBov (0 is the loudest, 127 silence) and its RTP time at 48 kHz.
+    /// Takes a packet's level in −dBov (0 is the loudest, 127 silence) and its timestamp at 48 kHz.
     pub fn observe(&mut self, level: u8, time: u32) {
         let passed = self
             .last_time
@@ -37,11 +37,11 @@ impl LevelMeter {
         self.loudest = Some(self.loudest.map_or(level, |loudest| loudest.min(level)));
     }
 
-    /// The level at the end of an interval, 0 to 1 in steps of an eighth; 0 is silence.
+    /// The level of an interval, 0 to 1 in steps of an eighth; 0 is silence.
     pub fn judge(&mut self) -> f32 {
         let speaks = self.active_ms * 100 >= INTERVAL_MS * ACTIVE_PERCENT;
         let level = match self.loudest.take() {
-            // A speaker that is heard for a part of the interval only counts for less.
+            // Speech for only a part of the interval counts less.
             Some(loudest) if speaks => {
                 10f32.powf(-f32::from(loudest) / 20.0)
                     * (self.active_ms.min(INTERVAL_MS) as f32 / INTERVAL_MS as f32).sqrt()

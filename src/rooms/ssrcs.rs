@@ -1,27 +1,51 @@
-//! The synchronisation sources that one client sends media under. str0m remembers, for as long as the client is there, each
-//! that it has accepted a packet of, so that somebody has to bound them before it sees them: it tells of media, and not of
-//! padding or of a packet sent twice, which it remembers as well.
+//! Limits the SSRCs that one client sends media under.
 //!
-//! Whoever can send from the client's address and port can use up those that were met in packets, since before its key is
-//! tried a packet is anybody's. What descriptions announce, which only the client writes, is counted apart.
+//! Each RTP stream has a synchronization source (SSRC, RFC 3550 section 3). str0m remembers every SSRC that it has accepted
+//! a packet of for as long as the connection lasts, and reports media, but neither padding nor duplicates, so the SSRCs have
+//! to be counted outside it.
+//!
+//! Whoever can send from the client's address and port can forge packets. So an SSRC counts only once a packet of it was
+//! authentic ([`super::srtp`]); those announced in descriptions, which only the client writes, are counted apart.
 
 use std::collections::HashSet;
 
-/// SSRCs of each kind that a client sends under in its life: an honest one has a few for each track.
+/// SSRCs of each kind per client: a genuine one has a few per track.
 const MOST: usize = 4_096;
 
-/// See the module.
+/// The SSRCs of one client. See the module.
 #[derive(Debug, Default)]
 pub struct Ssrcs {
     announced: HashSet<u32>,
-    met: HashSet<u32>,
+    authentic: HashSet<u32>,
+}
+
+/// What is known of a datagram before it is authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    /// No media, or media under a known SSRC.
+    Known,
+    /// Media under an SSRC of which nothing authentic came yet.
+    Unknown(u32),
+    /// The same, of a client that has used up its SSRCs.
+    TooMany,
 }
 
 impl Ssrcs {
-    /// Whether a datagram may be let in: not one of media under one SSRC too many. Those that are known go on.
-    pub fn admit(&mut self, datagram: &[u8]) -> bool {
-        of_rtp(datagram)
-            .is_none_or(|ssrc| self.announced.contains(&ssrc) || hold(&mut self.met, ssrc))
+    /// Judges a datagram.
+    pub fn judge(&self, datagram: &[u8]) -> Judged {
+        match of_rtp(datagram) {
+            Some(ssrc) if self.announced.contains(&ssrc) || self.authentic.contains(&ssrc) => {
+                Judged::Known
+            }
+            Some(_) if self.authentic.len() >= MOST => Judged::TooMany,
+            Some(ssrc) => Judged::Unknown(ssrc),
+            None => Judged::Known,
+        }
+    }
+
+    /// A packet under an unknown SSRC was authentic.
+    pub fn authenticated(&mut self, ssrc: u32) {
+        hold(&mut self.authentic, ssrc);
     }
 
     /// Whether a description may announce an SSRC.
@@ -30,12 +54,12 @@ impl Ssrcs {
     }
 }
 
-/// Whether an SSRC is among these, or there is a place for it.
+/// Whether an SSRC is known, or there is space for it.
 fn hold(ssrcs: &mut HashSet<u32>, ssrc: u32) -> bool {
     ssrcs.contains(&ssrc) || (ssrcs.len() < MOST && ssrcs.insert(ssrc))
 }
 
-/// The SSRC of a datagram that holds RTP (RFC 7983, without the packet types of RTCP, RFC 5761 section 4).
+/// The SSRC of an RTP packet (RFC 7983, without the packet types of RTCP, RFC 5761 section 4).
 fn of_rtp(datagram: &[u8]) -> Option<u32> {
     let header = datagram.first_chunk::<12>()?;
     let [first, second, .., a, b, c, d] = *header;
@@ -54,12 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn media_under_ever_new_ssrcs_stay_outside_and_known_ones_go_on() {
+    fn authentic_media_under_ever_new_ssrcs_stay_outside_and_known_ones_go_on() {
         let mut ssrcs = Ssrcs::default();
-        let admitted = (0..10_000).filter(|ssrc| ssrcs.admit(&packet(111, *ssrc)));
-        assert_eq!(admitted.count(), MOST);
-        assert!(ssrcs.admit(&packet(111, 7)));
-        assert!(!ssrcs.admit(&packet(128 + 111, 10_001)));
+        let mut admitted = 0;
+        for ssrc in 0..10_000 {
+            if ssrcs.judge(&packet(111, ssrc)) == Judged::Unknown(ssrc) {
+                ssrcs.authenticated(ssrc);
+                admitted += 1;
+            }
+        }
+        assert_eq!(admitted, MOST);
+        assert_eq!(ssrcs.judge(&packet(111, 7)), Judged::Known);
+        assert_eq!(ssrcs.judge(&packet(128 + 111, 10_001)), Judged::TooMany);
         // Reports, checks, keys and what is too short to be media are not counted.
         for other in [
             packet(200, 10_001),
@@ -67,23 +97,12 @@ mod tests {
             vec![22; 40],
             vec![0x80],
         ] {
-            assert!(ssrcs.admit(&other));
+            assert_eq!(ssrcs.judge(&other), Judged::Known);
         }
-    }
-
-    #[test]
-    fn forged_media_keeps_nothing_out_that_a_description_announces() {
-        let mut ssrcs = Ssrcs::default();
+        // Those that a description announces are counted apart, and bounded, too.
         assert!(ssrcs.announce(20_000));
-        for forged in 0..10_000 {
-            ssrcs.admit(&packet(111, forged));
-        }
-        assert!(ssrcs.admit(&packet(111, 20_000)));
-        for later in 20_001..20_100 {
-            assert!(ssrcs.announce(later) && ssrcs.admit(&packet(111, later)));
-        }
-        // Nor is what descriptions announce without bound.
+        assert_eq!(ssrcs.judge(&packet(111, 20_000)), Judged::Known);
         let announced = (30_000..40_000).filter(|ssrc| ssrcs.announce(*ssrc));
-        assert_eq!(announced.count(), MOST - 100);
+        assert_eq!(announced.count(), MOST - 1);
     }
 }

@@ -1,5 +1,9 @@
-//! Subscribing: who shall receive what, and the descriptions that bring it about. The slots are `negotiation`'s, the
-//! packets `media`'s.
+//! Subscriptions: which tracks a participant receives, and the negotiation that changes them.
+//!
+//! By default a client subscribes to all tracks; it can also choose them by sid, pause video, and publishers can restrict
+//! who may subscribe. The wanted tracks are compared with those that the slots carry (*reconciled*): a slot that is no
+//! longer wanted is silenced at once, and a new track needs a negotiation, in an offer of ours (two peer connections) or
+//! one that the client is asked for (one). Slots are in `negotiation`, packets in `media`.
 
 use std::collections::HashSet;
 
@@ -13,18 +17,21 @@ use super::offers::{Answer, DescriptionError};
 use super::participant::{Link, Participant, Permission, Side};
 use super::peer::PeerError;
 use super::sdp::Section;
-use super::world::World;
+use super::sfu::Sfu;
 use super::{Now, ParticipantKey, RoomKey};
 
-/// In a room of so many a change of what there is concerns everybody at once.
+/// In a room of at most so many, a change reconciles all subscribers at once.
 const RECONCILED_AT_ONCE: usize = 32;
-/// Of a larger one so many are looked at between two rounds of forwarding.
+/// In a larger one, so many are reconciled between two rounds of forwarding.
 const RECONCILED_PER_TICK: usize = 4;
 /// Tracks of one request that are refused by name.
 const REFUSED_PER_REQUEST: usize = 256;
 
-impl World {
-    /// Everything a subscriber shall receive now.
+/// Pairs of a subscriber and a track that make one unit of work of changed permissions.
+const PERMISSIONS_PER_UNIT: usize = 64;
+
+impl Sfu {
+    /// The tracks that a subscriber should receive.
     pub(super) fn wanted(&self, key: ParticipantKey) -> Vec<Wanted> {
         let Some(subscriber) = self.participants.get(&key) else {
             return Vec::new();
@@ -42,7 +49,7 @@ impl World {
         });
         let chosen = tracks.filter(|(other, publication)| {
             let choice = subscriber.choices.get(&publication.sid).copied();
-            // A hidden publisher's tracks cannot be named by anybody who does not know of it.
+            // A client cannot name tracks of a hidden publisher it does not know of.
             other.visible()
                 && choice.unwrap_or(subscriber.auto_subscribe)
                 && other.allows(&publication.sid, &subscriber.sid, &subscriber.identity)
@@ -55,8 +62,7 @@ impl World {
         wanted.collect()
     }
 
-    /// Brings what a subscriber gets in line with what it shall get: at once for what ends, by a new description for
-    /// what begins.
+    /// Reconciles a subscriber: silences what has ended, and negotiates what is new.
     pub(super) fn reconcile(&mut self, key: ParticipantKey, now: Now) {
         let wanted = self.wanted(key);
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -92,8 +98,7 @@ impl World {
         self.tell(key, Message::MediaSectionsRequirement(requirement));
     }
 
-    /// The same for everybody in a room: at once in a small one, one after the other in a large one, where each has many
-    /// tracks to be looked through.
+    /// Reconciles everyone in a room: at once in a small one, in turns in a large one, where each has many tracks.
     pub(super) fn reconcile_room(&mut self, room: RoomKey, now: Now) {
         let members = self
             .rooms
@@ -114,7 +119,7 @@ impl World {
         self.reconcile_at.get_or_insert(now.instant);
     }
 
-    /// Goes on with those who wait.
+    /// Continues with those that wait.
     pub(super) fn reconcile_some(&mut self, now: Now) {
         for _ in 0..RECONCILED_PER_TICK {
             let Some(member) = self.reconciling.pop_front() else {
@@ -127,7 +132,7 @@ impl World {
         self.reconcile_at = more.then_some(now.instant);
     }
 
-    /// With two peer connections the server offers what the client receives. One offer is out at a time.
+    /// With two peer connections, the server makes the offer. One offer is pending at a time.
     pub(super) fn offer_subscriber(&mut self, key: ParticipantKey, first: bool, now: Now) {
         let wanted = self.wanted(key);
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -165,7 +170,7 @@ impl World {
         for (mid, _, used) in &assigned.changed {
             peer.renew_slot(mid, *used);
         }
-        // Slots released while an offer was out are silenced now.
+        // Slots released while the offer was pending are silenced now.
         silenced.extend(
             peer.slots
                 .iter()
@@ -179,7 +184,7 @@ impl World {
         self.tell_subscribed(key, &carried, now);
     }
 
-    /// A resumed client with two peer connections needs a fresh path on the one that the server offers.
+    /// A resumed client with two peer connections needs an ICE restart of the subscriber connection.
     pub(super) fn restart_subscriber(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
@@ -216,13 +221,13 @@ impl World {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(%error, "an offer could not be made");
+                tracing::debug!(%error, "cannot create an offer");
                 self.renew(key, proto::DisconnectReason::UnknownReason);
             }
         }
     }
 
-    /// The client's answer to the server's offer.
+    /// Handles the client's answer.
     pub(super) fn answered(
         &mut self,
         key: ParticipantKey,
@@ -242,14 +247,14 @@ impl World {
             Err(error) => return self.refuse_description(key, &error),
         };
         if let Err(error) = peer.accept_answer(answer) {
-            tracing::debug!(%error, "an answer was refused");
+            tracing::debug!(%error, "refused an answer");
             return self.renew(key, proto::DisconnectReason::UnknownReason);
         }
         self.touch(key, Side::Subscriber);
         self.reconcile(key, now);
     }
 
-    /// Tells publishers that somebody subscribed, once for each track; a picture is asked for to start from.
+    /// Tells publishers of their first subscriber, and requests a keyframe.
     pub(super) fn tell_subscribed(
         &mut self,
         subscriber: ParticipantKey,
@@ -275,7 +280,7 @@ impl World {
         }
     }
 
-    /// Who publishes a track in the room of a participant.
+    /// The publisher of a track in a participant's room.
     pub(super) fn publisher_of(&self, key: ParticipantKey, track: &str) -> Option<ParticipantKey> {
         let room = self.participants.get(&key)?.room;
         let publishes =
@@ -285,7 +290,7 @@ impl World {
             .map(|publisher| publisher.key)
     }
 
-    /// Forgets what a participant said of tracks that are gone, when it said much.
+    /// Removes a participant's choices for tracks that have ended, when there are many.
     fn forget_ended(&mut self, key: ParticipantKey) {
         let Some(participant) = self.participants.get(&key) else {
             return;
@@ -306,7 +311,7 @@ impl World {
         }
     }
 
-    /// A client chooses tracks by name.
+    /// Handles explicit subscriptions.
     pub(super) fn choose(
         &mut self,
         key: ParticipantKey,
@@ -332,7 +337,7 @@ impl World {
         }
     }
 
-    /// Tells a client which of the tracks that it asked for are not there. The choice stands all the same.
+    /// Tells a client which of the tracks it has chosen do not exist. The choice is kept.
     pub(super) fn refuse_absent(
         &mut self,
         key: ParticipantKey,
@@ -358,7 +363,7 @@ impl World {
         }
     }
 
-    /// Tells a client which of the tracks that it was just given are in a codec that it did not offer to receive.
+    /// Tells a client which of the tracks just assigned use a codec that it did not offer.
     pub(super) fn refuse_unsupported(
         &mut self,
         key: ParticipantKey,
@@ -388,7 +393,7 @@ impl World {
         }
     }
 
-    /// A client says which video it does not look at now; sizes and qualities are not had here.
+    /// Handles paused video; dimensions and quality are not supported.
     pub(super) fn track_setting(
         &mut self,
         key: ParticipantKey,
@@ -420,7 +425,7 @@ impl World {
         }
     }
 
-    /// A publisher says who may have its tracks; those who lose or gain one are told.
+    /// Handles a publisher's permissions; subscribers who lose or gain a track are told.
     pub(super) fn subscription_permission(
         &mut self,
         key: ParticipantKey,
@@ -440,6 +445,7 @@ impl World {
             return;
         };
         let mut changes = Vec::new();
+        let looked_up = self.members(room).count() * (1 + publisher.published().count());
         for other in self.members(room).filter(|other| other.key != key) {
             for publication in publisher.published() {
                 let allowed = publisher.allows(&publication.sid, &other.sid, &other.identity);
@@ -459,6 +465,7 @@ impl World {
         for (subscriber, change) in changes {
             self.tell(subscriber, Message::SubscriptionPermissionUpdate(change));
         }
+        self.worked(looked_up, PERMISSIONS_PER_UNIT);
         self.reconcile_room(room, now);
     }
 }

@@ -1,4 +1,4 @@
-//! `docs/providers.md`, made from the vendors' tables; a test compares the two.
+//! Generates `docs/providers.md` from the vendors' tables; a test compares the two.
 
 use std::fmt::Write;
 

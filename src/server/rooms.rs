@@ -1,4 +1,4 @@
-//! The rooms that the settings ask for, from their opening to their end.
+//! The rooms configured in the settings, from start to shutdown.
 
 use std::io;
 use std::sync::Arc;
@@ -16,45 +16,46 @@ use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
 use crate::hooks::CallOwners;
 use crate::http::tls;
-use crate::outgoing::Authorities;
 use crate::providers::RoomProvider;
 use crate::providers::embedded;
-use crate::providers::embedded::telephone::EmbeddedTelephone;
+use crate::providers::embedded::sip::EmbeddedSip;
 use crate::providers::livekit::{self, LiveKit};
 use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::quotas::Quota;
-use crate::rooms::{Bounds, RoomEvent, RoomServer};
+use crate::rooms::{Bounds, EventReceiver, RoomServer};
 use crate::telephony::agent::TlsSettings;
 use crate::telephony::trunks::Trunks;
+use crate::tls_roots::Authorities;
 use crate::webhooks::{RoomEvents, Webhooks};
 
-/// Rooms that are open, and who decides about them.
+/// The running rooms and the actors in front of them.
 pub(super) struct OpenRooms {
-    /// The actor that the doors ask; it says so where there are no rooms.
+    /// The registry of rooms; without rooms, it answers that there are none.
     pub(super) registry: Addr<RoomRegistry>,
-    /// The actor that the doors ask about calls; it says so where there are no rooms.
+    /// The registry of calls; without rooms, it answers that there are none.
     pub(super) calls: Addr<CallRegistry>,
-    /// The rooms of this process.
+    /// The embedded SFU.
     pub(super) embedded: Option<RoomServer>,
-    /// Who carries calls into them.
-    telephone: Option<Arc<EmbeddedTelephone>>,
-    /// Their trunks.
+    /// The embedded SIP bridge.
+    telephone: Option<Arc<EmbeddedSip>>,
+    /// The SIP trunks of the embedded rooms.
     pub(super) trunks: Option<Arc<Trunks>>,
-    telling: Option<Telling>,
-    /// What the telephone tells.
+    event_forwarder: Option<EventForwarder>,
+    /// Forwards call events.
     news: Option<News>,
-    /// The deployment elsewhere is told who may call in.
+    /// Keeps the LiveKit deployment's SIP configuration up to date.
     provisioning: Option<AbortOnDropHandle<()>>,
 }
 
-/// What happens in the rooms of this process, on its way to those who want to know.
-struct Telling {
+/// Forwards events of the embedded rooms to the registry and to webhooks.
+struct EventForwarder {
     task: JoinHandle<()>,
     webhooks: RoomEvents,
 }
 
 impl OpenRooms {
-    /// Opens them; `hooks` are told when a telephone joins one, and `owners` say whose its call is. Must be called in an actor system.
+    /// Starts the rooms. `hooks` is notified when a telephone joins one, and `owners` determines who owns its call.
+    /// Must be called in an actor system.
     pub(super) async fn open(
         settings: &Settings,
         authorities: &Authorities,
@@ -87,9 +88,9 @@ impl OpenRooms {
                 let bounds = Bounds::new(settings);
                 let started = embedded::start(rtc, data_dir, claim_unowned, bounds)?;
                 let rooms = (started.server.clone(), started.key.key.clone());
-                let tls = telephone_tls(settings)?;
+                let tls = sip_tls(settings)?;
                 let telephone =
-                    EmbeddedTelephone::start(&settings.sip, rtc, tls, rooms, owners, sender).await;
+                    EmbeddedSip::start(&settings.sip, rtc, tls, rooms, owners, sender).await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
@@ -97,7 +98,7 @@ impl OpenRooms {
                 let events = events.map_err(ServerError::RoomEvents)?;
                 let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks, calls);
                 Ok(Self {
-                    telling: Some(Telling::begin(
+                    event_forwarder: Some(EventForwarder::begin(
                         started.events,
                         open.registry.clone(),
                         events,
@@ -115,7 +116,7 @@ impl OpenRooms {
         Self::asked(RoomRegistry::new(None), CallRegistry::new(None))
     }
 
-    /// What every mode has: those that are asked.
+    /// What all modes have: the registries.
     fn asked(registry: RoomRegistry, calls: CallRegistry) -> Self {
         Self {
             registry: registry.start(),
@@ -123,7 +124,7 @@ impl OpenRooms {
             embedded: None,
             telephone: None,
             trunks: None,
-            telling: None,
+            event_forwarder: None,
             news: None,
             provisioning: None,
         }
@@ -159,12 +160,12 @@ impl OpenRooms {
         }
     }
 
-    /// The telephone of this process.
-    pub(super) fn telephone(&self) -> Option<Arc<EmbeddedTelephone>> {
+    /// The embedded SIP bridge.
+    pub(super) fn telephone(&self) -> Option<Arc<EmbeddedSip>> {
         self.telephone.clone()
     }
 
-    /// Ends the rooms of this process; their last events are told for `patience` at most.
+    /// Stops the rooms; their last events are delivered within `patience`.
     pub(super) async fn finish(self, patience: Duration) {
         if let Some(telephone) = self.telephone {
             telephone.stop().await;
@@ -172,7 +173,7 @@ impl OpenRooms {
         if let Some(rooms) = self.embedded {
             rooms.stop().await;
         }
-        if let Some(Telling { task, webhooks }) = self.telling {
+        if let Some(EventForwarder { task, webhooks }) = self.event_forwarder {
             // It ends with the rooms.
             let _told = tokio::time::timeout(patience, task).await;
             webhooks.finish(patience).await;
@@ -184,22 +185,22 @@ impl OpenRooms {
     }
 }
 
-/// Whether the telephone would start. The error names the setting.
+/// Checks whether the SIP bridge could start. The error names the setting.
 pub(crate) fn check_telephone(settings: &Settings) -> Result<(), ServerError> {
     if livekit::mode(&settings.rtc) == RtcMode::Embedded {
-        telephone_tls(settings)?;
-        EmbeddedTelephone::check(&settings.sip).map_err(ServerError::Telephone)?;
+        sip_tls(settings)?;
+        EmbeddedSip::check(&settings.sip).map_err(ServerError::Telephone)?;
     }
     Ok(())
 }
 
-/// What the telephone speaks TLS with.
-fn telephone_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
+/// The TLS configuration of the SIP bridge.
+fn sip_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
     let sip = &settings.sip;
     let server = match (&sip.tls_cert, &sip.tls_key) {
         (Some(cert), Some(key)) => {
             let config = tls::server_config(cert, key).map_err(|error| {
-                // The same pair of files under another name.
+                // The same kind of error, for another pair of settings.
                 let text = error.to_string().replace("server.tls.", "sip.tls_");
                 ServerError::Telephone(io::Error::other(text))
             })?;
@@ -213,9 +214,9 @@ fn telephone_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
     })
 }
 
-impl Telling {
+impl EventForwarder {
     fn begin(
-        mut events: mpsc::Receiver<RoomEvent>,
+        mut events: EventReceiver,
         registry: Addr<RoomRegistry>,
         webhooks: RoomEvents,
     ) -> Self {
@@ -224,10 +225,10 @@ impl Telling {
             while let Some(event) = events.recv().await {
                 let of = event.of.clone();
                 let event = Arc::new(embedded::told(event));
-                outwards.tell(&event, of).await;
-                // Waits while the registry has much to do; what comes meanwhile waits in the channel, which is bounded.
+                outwards.enqueue(&event, of).await;
+                // Waits while the registry is busy; meanwhile events queue up, within the bounds of their owners.
                 if let Err(error) = registry.send(RoomHappening(event)).await {
-                    tracing::warn!(%error, "an event of a room was not heard of");
+                    tracing::warn!(%error, "a room event could not be delivered to the registry of rooms");
                 }
             }
         });

@@ -1,12 +1,12 @@
-//! The settings of this process, when they go together. What each may be on its own its declaration says
-//! ([`crate::config`]); what they may not be together is known by whoever they are for.
+//! Validation across settings. Each setting is validated by its declaration ([`crate::config`]); which combinations are
+//! contradictory is known by the crates that use them.
 
 use std::path::Path;
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::{auth, hooks, providers, webhooks};
 
-/// Reads the settings of this process: see [`Config::load`]. Settings that do not go together are mistakes, too.
+/// Loads the settings of this process like [`Config::load`], and rejects contradictory ones.
 pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Config, ConfigError> {
     let config = Config::load(flags, file)?;
     match contradictions(&config.settings) {
@@ -15,7 +15,7 @@ pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Config, C
     }
 }
 
-/// What is wrong with settings of which each is right.
+/// The contradictions between valid settings.
 fn contradictions(settings: &Settings) -> Vec<String> {
     let mut problems = auth::problems(&settings.auth);
     let server = &settings.server;

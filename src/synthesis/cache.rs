@@ -1,6 +1,6 @@
-//! Synthesised speech that is kept: in memory for what is used most, on disk for the rest. Both are bounded by size
-//! and age; an entry is complete or absent, and what is read from disk is checked against its hash. The functions
-//! that touch the disk block: callers put them on a blocking thread. Time comes in as an argument.
+//! The cache of synthesised speech: frequently used entries in memory, all on disk. Both are bounded by size and age.
+//! An entry is complete or absent, and what is read from disk is verified against its hash. Functions that touch the
+//! disk block, so callers run them on a blocking thread. Time is an argument.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File};
@@ -17,26 +17,26 @@ use sha2::{Digest, Sha256};
 use super::request::CacheKey;
 use vivavoce_quotas::{Party, Share, Tally};
 
-/// First bytes of an entry's file: what it is, and the version of its shape.
+/// The first bytes of an entry's file: type and version of the format.
 const MAGIC: &[u8; 8] = b"VVSPEEC2";
 /// Magic, creation time in Unix seconds, SHA-256 of the body.
 const HEADER: usize = 8 + 8 + 32;
-/// What an entry costs beside its sound, so that many tiny entries are bounded too.
+/// Overhead counted per entry, so that many tiny entries are bounded, too.
 const OVERHEAD: u64 = 256;
 
-/// A piece of sound may take this part of the memory at most.
+/// An entry may take at most this part (1/n) of the memory.
 const LARGEST_SHARE: u64 = 16;
 
-/// Bounds of a cache.
+/// The bounds of the cache.
 #[derive(Debug, Clone)]
 pub struct CacheSettings {
-    /// Folder of the disk part.
+    /// The folder of the entries on disk.
     pub path: PathBuf,
-    /// Entries older than this are not used.
+    /// Older entries are not used.
     pub ttl: Duration,
-    /// Bytes on disk at most.
+    /// Maximum bytes on disk.
     pub max_bytes: u64,
-    /// Bytes in memory at most.
+    /// Maximum bytes in memory.
     pub memory_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ impl Weighter<CacheKey, Entry> for BySize {
     }
 }
 
-/// Both parts.
+/// The cache.
 pub struct Cache {
     memory: LruCache<CacheKey, Entry, BySize>,
     disk: Disk,
@@ -63,8 +63,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache over a folder, which is made if it is not there. What the folder holds already is found by
-    /// [`Cache::scan`]; until then it is served, but not counted.
+    /// Opens the folder, creating it if it does not exist. Entries of earlier runs are served at once, but counted only
+    /// after [`Cache::scan`].
     pub fn open(settings: &CacheSettings) -> io::Result<Self> {
         let expected_entries = (settings.memory_bytes / 65_536).max(64) as usize;
         Ok(Self {
@@ -74,13 +74,13 @@ impl Cache {
         })
     }
 
-    /// From memory only; never blocks.
+    /// Looks up an entry in memory; never blocks.
     pub fn in_memory(&self, key: &CacheKey, now: SystemTime) -> Option<Bytes> {
         let entry = self.memory.get(key)?;
         self.is_fresh(&entry, now).then_some(entry.sound)
     }
 
-    /// From disk, for somebody, for whom it counts from now on. What is damaged or too old is removed.
+    /// Looks up an entry on disk, and counts it for the party from now on. Damaged and outdated entries are removed.
     pub fn on_disk(&self, key: &CacheKey, party: &Party, now: SystemTime) -> Option<Bytes> {
         let entry = self.disk.read(key, party, now)?;
         if !self.is_fresh(&entry, now) {
@@ -91,7 +91,7 @@ impl Cache {
         Some(entry.sound)
     }
 
-    /// Keeps a complete piece of sound in memory, where it does not take the room of too many others.
+    /// Stores a complete entry in memory, unless it would displace too many others.
     pub fn keep_in_memory(&self, key: CacheKey, chunks: &[Bytes], now: SystemTime) {
         let length: usize = chunks.iter().map(Bytes::len).sum();
         if length as u64 > self.memory.capacity() / LARGEST_SHARE {
@@ -111,7 +111,7 @@ impl Cache {
         );
     }
 
-    /// Keeps a complete piece of somebody's sound on disk, and makes room for it.
+    /// Stores a complete entry of the party on disk, evicting others if necessary.
     pub fn keep_on_disk(
         &self,
         key: &CacheKey,
@@ -122,12 +122,12 @@ impl Cache {
         self.disk.write(key, party, chunks, now)
     }
 
-    /// Counts what the folder holds from earlier runs and removes what was left half-written.
+    /// Counts the entries of earlier runs and removes partly written ones.
     pub fn scan(&self) -> io::Result<()> {
         self.disk.scan()
     }
 
-    /// An entry from the future (the clock was set back) has an unknown age, so it is not used.
+    /// The age of an entry from the future (the clock was set back) is unknown, so it is not used.
     fn is_fresh(&self, entry: &Entry, now: SystemTime) -> bool {
         now.duration_since(entry.created)
             .is_ok_and(|age| age <= self.ttl)
@@ -140,10 +140,10 @@ struct Disk {
     index: Mutex<Index>,
 }
 
-/// What is on disk, by whose it is and the order of its last use. What an earlier process has left counts together until
-/// it is used: of whom it was stands nowhere.
+/// The entries on disk, by owner and by order of last use. Entries of earlier runs count together for the operator
+/// until they are used, because their owner is not stored.
 struct Index {
-    entries: HashMap<CacheKey, Place>,
+    entries: HashMap<CacheKey, IndexEntry>,
     by_use: HashMap<Party, BTreeMap<u64, CacheKey>>,
     held: Tally,
     uses: u64,
@@ -154,7 +154,7 @@ impl Default for Index {
         Self {
             entries: HashMap::new(),
             by_use: HashMap::new(),
-            // Nothing is refused: the rule is who gives something up.
+            // Nothing is refused: the tally only decides who gives up entries.
             held: Tally::new(u64::MAX, Share::NONE),
             uses: 0,
         }
@@ -162,7 +162,7 @@ impl Default for Index {
 }
 
 #[derive(Clone)]
-struct Place {
+struct IndexEntry {
     bytes: u64,
     last_use: u64,
     party: Party,
@@ -174,7 +174,7 @@ impl Index {
         self.uses += 1;
         self.entries.insert(
             key,
-            Place {
+            IndexEntry {
                 bytes,
                 last_use: self.uses,
                 party: party.clone(),
@@ -186,18 +186,18 @@ impl Index {
     }
 
     fn forget(&mut self, key: &CacheKey) {
-        if let Some(place) = self.entries.remove(key) {
-            self.held.release(&place.party, place.bytes);
-            if let Some(theirs) = self.by_use.get_mut(&place.party) {
-                theirs.remove(&place.last_use);
+        if let Some(entry) = self.entries.remove(key) {
+            self.held.release(&entry.party, entry.bytes);
+            if let Some(theirs) = self.by_use.get_mut(&entry.party) {
+                theirs.remove(&entry.last_use);
                 if theirs.is_empty() {
-                    self.by_use.remove(&place.party);
+                    self.by_use.remove(&entry.party);
                 }
             }
         }
     }
 
-    /// Forgets what whoever has most has used longest ago, until the rest fits.
+    /// Removes the least recently used entries of the largest holder until the rest fits.
     fn shrink_to(&mut self, max_bytes: u64) -> Vec<CacheKey> {
         let mut evicted = Vec::new();
         while self.held.total() > max_bytes
@@ -228,7 +228,7 @@ impl Disk {
         self.folder.join(&name[..2]).join(name)
     }
 
-    /// The index stays true even if a thread died while it held the lock: every step leaves it consistent.
+    /// A poisoned lock is usable: every step leaves the index consistent.
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,12 +237,12 @@ impl Disk {
         let mut file = File::open(self.file(key)).ok()?;
         let entry = read_entry(&mut file, self.max_bytes);
         if let Some(entry) = &entry {
-            // Its time of change is its time of last use, so that the order survives a restart.
+            // The modification time is the time of last use, so that the order survives a restart.
             let _ = file.set_modified(now);
             let bytes = entry.sound.len() as u64 + OVERHEAD;
             self.index().used(*key, party, bytes);
         } else {
-            tracing::warn!("a damaged cache entry was removed");
+            tracing::warn!("removed a damaged entry of the synthesis cache");
             self.remove(key);
         }
         entry
@@ -315,18 +315,18 @@ impl Disk {
         found.sort_by_key(|(modified, ..)| *modified);
         let evicted = {
             let mut index = self.index();
-            // What was used since the start is newer than anything that was found.
+            // Entries used since the start are more recent than anything found.
             let mut in_use: Vec<_> = index
                 .entries
                 .iter()
-                .map(|(key, place)| (*key, place.clone()))
+                .map(|(key, entry)| (*key, entry.clone()))
                 .collect();
-            in_use.sort_by_key(|(_, place)| place.last_use);
+            in_use.sort_by_key(|(_, entry)| entry.last_use);
             for (_, key, length) in found {
                 index.used(key, &Party::Operator, length + OVERHEAD);
             }
-            for (key, place) in in_use {
-                index.used(key, &place.party, place.bytes);
+            for (key, entry) in in_use {
+                index.used(key, &entry.party, entry.bytes);
             }
             index.shrink_to(self.max_bytes)
         };
@@ -341,7 +341,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// A half-written file whose writer is long gone; another process may be writing the young ones.
+/// A partly written file whose writer is gone; a recent one may be another process's.
 fn is_abandoned(file: &Path, meta: &fs::Metadata) -> bool {
     let is_part = file
         .file_name()
@@ -527,7 +527,7 @@ mod tests {
         let kept = |number: u8| cache.disk.file(&key(number)).exists();
         assert!((0..3).all(kept));
         assert_eq!((10..250).filter(|number| kept(*number)).count(), 7);
-        // What nobody has used since a restart goes first, whoever used it before.
+        // Entries not used since the restart are evicted first, whoever used them before.
         let again = self::cache(folder.path(), 10 * (1_000 + OVERHEAD));
         again.scan().unwrap();
         assert!(again.on_disk(&key(0), &innocent, NOW).is_some());

@@ -1,13 +1,51 @@
-//! One-shot speech: text in, finished sound out, whoever asks. It checks the request, looks into the cache, lets
-//! identical requests share one synthesis, and converts what the provider says into the format that was asked for.
-//! `/speak`, the command line and sessions all come through here; pacing and interruption belong to sessions.
+//! One-shot speech synthesis: text in, encoded audio out. `/speak`, the command line and sessions all use it. Pacing,
+//! playback and barge-in belong to sessions; vendors are behind [`vivavoce_seams::TextToSpeech`].
+//!
+//! # What happens to a request
+//!
+//! 1. [`TtsConfig`], as it is on the wire, is validated into a [`SpeechConfig`] with all defaults filled in.
+//! 2. The cache is consulted. The key covers everything that affects the audio (text, voice, format, rate,
+//!    pronunciations) and who pays and owns it (endpoint, credential, tenant), so a hit is byte for byte what a synthesis
+//!    would give, and no tenant hears another's text.
+//! 3. On a miss, identical concurrent requests share one synthesis, which the readers follow from its first chunk. It is
+//!    cancelled when the last reader is gone.
+//! 4. The provider's audio is converted to the requested format and speed, and the complete result is cached in memory
+//!    and on disk. Results of failed syntheses are never cached.
+//!
+//! Providers may report when words begin. Pronunciations replace words before the text is sent, so [`SpokenText`] maps
+//! reported words back to the client's text.
+//!
+//! # Bounds
+//!
+//! A text has at most 32 KiB, the audio of one request 64 MiB, and all audio in memory together 512 MiB, with a fair
+//! share per party. Each provider has a limited number of concurrent syntheses (`limits.syntheses_per_provider`), for
+//! which parties take turns, and waiting is bounded by the request's connection timeout. The cache is bounded by size
+//! and age; whoever uses most of it gives up its oldest entries first.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_synthesis::TtsConfig;
+//!
+//! let config: TtsConfig = serde_json::from_str(
+//!     r#"{"provider": "local", "model": "", "speaking_rate": 1.25,
+//!         "pronunciations": [{"word": "SFU", "pronunciation": "S F U"}]}"#,
+//! )
+//! .unwrap();
+//! let config = config.check().unwrap();
+//! assert_eq!(config.format.layout.rate.hz(), 24_000);
+//! assert_eq!(config.spoken("Our SFU forwards it.").unwrap().text, "Our S F U forwards it.");
+//!
+//! let missing: TtsConfig = serde_json::from_str(r#"{"model": ""}"#).unwrap();
+//! assert_eq!(missing.check().unwrap_err().to_string(), "tts_config.provider: is required");
+//! ```
 
+mod alignment;
 mod cache;
-mod flight;
-mod kept;
+mod cache_entry;
 mod pronunciation;
 mod request;
-mod spoken;
+mod single_flight;
 
 use std::io;
 use std::sync::Arc;
@@ -28,59 +66,59 @@ use vivavoce_seams::{
     TtsStream,
 };
 
-use vivavoce_quotas::{FairQueue, Party, Permit, Place, Quota, Refused, Share};
+use vivavoce_quotas::{FairQueue, Party, Permit, Quota, Refused, Share, Slot};
 use vivavoce_telemetry::metrics::{self, Task};
 
+pub use alignment::SpokenText;
 use cache::Cache;
 pub use cache::CacheSettings;
-use flight::{Budget, Flight, Held};
-pub use flight::{FlightReader, SpokenWord};
 pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
-pub use spoken::SpokenText;
+use single_flight::{Budget, Flight, MemoryReservation};
+pub use single_flight::{FlightReader, SpokenWord};
 
-/// Bytes of a provider's audio that are converted before other work gets its turn: at most 85 ms at 24 kHz.
-const CONVERTED_AT_ONCE: usize = 4096;
+/// Bytes of a provider's audio that are converted before yielding to other tasks: at most 85 ms at 24 kHz.
+const MAX_CONVERTED_PER_POLL: usize = 4096;
 
-/// Why there is no speech.
+/// Why a synthesis failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SynthesisError {
-    /// A field of the request.
+    /// A field of the request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidField),
-    /// No provider has this slug.
+    /// There is no provider with this slug.
     #[error("there is no text-to-speech provider {slug:?}; this server has: {known}")]
     UnsupportedProvider {
-        /// What was asked for.
+        /// The requested slug.
         slug: String,
-        /// What there is.
+        /// The available slugs.
         known: String,
     },
     /// The provider failed.
     #[error("{error}")]
     Provider {
-        /// How.
+        /// The failure.
         error: ProviderError,
         /// Whether the caller's own credential was used.
         own_credential: bool,
     },
-    /// The sound is longer than one request may be.
+    /// The audio is longer than one request may produce.
     #[error(
         "the speech is larger than {limit} bytes; ask for a shorter text, a lower rate or a compressed format"
     )]
     TooLong {
-        /// The most that is kept.
+        /// The limit in bytes.
         limit: usize,
     },
     /// A quota is used up.
     #[error(transparent)]
     Quota(#[from] Refused),
-    /// All syntheses under way hold as much sound as they may.
-    #[error("too much speech is under way at once; try again later")]
+    /// The memory for audio is used up.
+    #[error("too much speech is being synthesised at the moment; try again later")]
     NoMemory,
-    /// The provider's sound cannot be read or written in the format asked for.
+    /// The audio cannot be converted to the requested format.
     #[error("{0}")]
     Conversion(String),
-    /// Whoever made the sound has gone.
+    /// The producer has gone.
     #[error("the synthesis was abandoned")]
     Abandoned,
 }
@@ -91,20 +129,20 @@ impl From<vivavoce_audio::convert::ConvertError> for SynthesisError {
     }
 }
 
-/// Bounds of one-shot speech.
+/// Limits of the synthesiser.
 #[derive(Debug, Clone)]
 pub struct SynthesisSettings {
-    /// The cache; `None` keeps nothing and shares nothing.
+    /// The cache; `None` disables both caching and request coalescing.
     pub cache: Option<CacheSettings>,
-    /// Syntheses at once per provider.
+    /// Concurrent syntheses per provider.
     pub per_provider: usize,
-    /// Syntheses in all, those that wait for a place included.
+    /// Syntheses in total, including waiting ones.
     pub quota: Quota,
-    /// What one party may have of the places, and of the cache.
+    /// The share of the slots and of the cache that one party may use.
     pub share: Share,
 }
 
-/// The maker of one-shot speech.
+/// The synthesiser.
 pub struct Synthesizer {
     providers: Arc<ProviderTable>,
     permits: DashMap<&'static str, FairQueue>,
@@ -116,10 +154,10 @@ pub struct Synthesizer {
     budget: Arc<Budget>,
 }
 
-/// Who speaks, and with which credential of the caller's.
+/// A provider, and the caller's own credential for it, if any.
 type Provider = (Arc<dyn TextToSpeech>, Option<Credential>);
 
-/// Speech that was asked for. What its sound holds in memory is counted as long as this is kept.
+/// The requested speech. The memory of its audio is counted as long as this exists.
 #[derive(Debug)]
 pub struct Speech {
     /// Whether it comes from the cache.
@@ -129,44 +167,44 @@ pub struct Speech {
 
 #[derive(Debug)]
 enum Sound {
-    /// From the cache. What it holds in memory is counted until this goes.
-    Kept {
+    /// From the cache.
+    Cached {
         words: Vec<SpokenWord>,
         sound: Bytes,
-        _held: Held,
+        _held: MemoryReservation,
     },
-    Coming(FlightReader),
+    Streaming(FlightReader),
 }
 
 impl Speech {
-    /// All of it, in pieces; waits for the end of the synthesis.
+    /// The whole audio; waits for the end of the synthesis.
     pub async fn whole(&mut self) -> Result<Vec<Bytes>, SynthesisError> {
         match &mut self.sound {
-            Sound::Kept { sound, .. } => Ok(vec![std::mem::take(sound)]),
-            Sound::Coming(reader) => reader.whole().await,
+            Sound::Cached { sound, .. } => Ok(vec![std::mem::take(sound)]),
+            Sound::Streaming(reader) => reader.whole().await,
         }
     }
 
-    /// The words whose places are known by now, behind the first so many.
+    /// The word timings known by now, from index `known` on.
     pub fn words(&self, known: usize) -> Vec<SpokenWord> {
         match &self.sound {
-            Sound::Kept { words, .. } => words.get(known..).unwrap_or_default().to_vec(),
-            Sound::Coming(reader) => reader.words(known),
+            Sound::Cached { words, .. } => words.get(known..).unwrap_or_default().to_vec(),
+            Sound::Streaming(reader) => reader.words(known),
         }
     }
 
-    /// The next piece as soon as it is there; `None` at the end of complete speech.
+    /// The next chunk as soon as it is available; `None` at the end of complete speech.
     pub async fn next(&mut self) -> Option<Result<Bytes, SynthesisError>> {
         match &mut self.sound {
-            Sound::Kept { sound, .. } if sound.is_empty() => None,
-            Sound::Kept { sound, .. } => Some(Ok(std::mem::take(sound))),
-            Sound::Coming(reader) => reader.next().await,
+            Sound::Cached { sound, .. } if sound.is_empty() => None,
+            Sound::Cached { sound, .. } => Some(Ok(std::mem::take(sound))),
+            Sound::Streaming(reader) => reader.next().await,
         }
     }
 }
 
 impl Synthesizer {
-    /// A maker over the providers that there are.
+    /// A synthesiser that uses these providers.
     pub fn open(
         providers: Arc<ProviderTable>,
         settings: &SynthesisSettings,
@@ -183,13 +221,13 @@ impl Synthesizer {
         }))
     }
 
-    /// Takes stock of what the cache holds from earlier runs. Blocks on the disk.
+    /// Counts what the cache contains from earlier runs. Blocks on the disk.
     pub fn scan_cache(&self) -> io::Result<()> {
         self.cache.as_ref().map_or(Ok(()), Cache::scan)
     }
 
-    /// Speech for a text, from the cache where it is, else from the provider. Returns as soon as the request is known
-    /// to be possible; failures of the provider come with the sound.
+    /// Synthesises a text, or takes it from the cache. Returns as soon as the request is known to be valid; provider
+    /// failures are reported when the audio is read.
     pub async fn speak(
         self: &Arc<Self>,
         config: SpeechConfig,
@@ -210,16 +248,16 @@ impl Synthesizer {
                 tenant: party.tenant().map(TenantId::as_str),
             },
         );
-        let kept = self.kept(key, party).await.and_then(kept::unpack);
+        let kept = self.cached(key, party).await.and_then(cache_entry::unpack);
         if self.cache.is_some() {
             metrics::cache_asked(kept.is_some());
         }
         if let Some((words, sound)) = kept {
-            let mut held = Held::of(&self.budget, party);
+            let mut held = MemoryReservation::of(&self.budget, party);
             held.grow_to(sound.len())?;
             return Ok(Speech {
                 cached: true,
-                sound: Sound::Kept {
+                sound: Sound::Cached {
                     words,
                     sound,
                     _held: held,
@@ -229,7 +267,7 @@ impl Synthesizer {
         let spoken = config.spoken(text)?.text;
         Ok(Speech {
             cached: false,
-            sound: Sound::Coming(self.join_or_start(
+            sound: Sound::Streaming(self.join_or_start(
                 key,
                 (provider, credential),
                 config,
@@ -239,7 +277,7 @@ impl Synthesizer {
         })
     }
 
-    /// Whether each choice of a config has a provider that takes its credential.
+    /// Checks that the provider and each fallback of a config exist and accept its credential.
     pub fn check(&self, config: &SpeechConfig) -> Result<(), SynthesisError> {
         let mut choices = config.choices().into_iter();
         choices.try_for_each(|choice| self.provider(&choice).map(drop))
@@ -262,7 +300,7 @@ impl Synthesizer {
         Ok((provider, credential))
     }
 
-    async fn kept(self: &Arc<Self>, key: CacheKey, party: &Party) -> Option<Bytes> {
+    async fn cached(self: &Arc<Self>, key: CacheKey, party: &Party) -> Option<Bytes> {
         let cache = self.cache.as_ref()?;
         if let Some(sound) = cache.in_memory(&key, SystemTime::now()) {
             return Some(sound);
@@ -279,7 +317,7 @@ impl Synthesizer {
         tokio::task::spawn_blocking(on_disk).await.ok()?
     }
 
-    /// Follows the synthesis of this key that is under way, or starts one.
+    /// Joins the synthesis with this key that is in progress, or starts one.
     fn join_or_start(
         self: &Arc<Self>,
         key: CacheKey,
@@ -295,14 +333,16 @@ impl Synthesizer {
             Ok::<_, SynthesisError>((flight, reader, (party.clone(), permit)))
         };
         if self.cache.is_none() {
-            // Nothing is kept, so nothing is shared: each request is said anew.
+            // Without a cache, requests are not coalesced either.
             let (flight, reader, counted) = begin()?;
             self.start(None, flight, provider, config, text, counted);
             return Ok(reader);
         }
         match self.flights.entry(key) {
-            // One that waits for its turn is followed by its own party only: others have turns of their own.
-            Entry::Occupied(flight) if flight.get().leads(party) => Ok(flight.get().join()),
+            // A synthesis that waits in the queue is joined only by its own party: others have their own turn.
+            Entry::Occupied(flight) if flight.get().may_be_joined_by(party) => {
+                Ok(flight.get().join())
+            }
             place => {
                 let (flight, reader, counted) = begin()?;
                 place.insert(flight.clone());
@@ -324,12 +364,12 @@ impl Synthesizer {
         let this = Arc::clone(self);
         let run = async move {
             let _counted = permit;
-            let under_way = UnderWay {
+            let running = RunningSynthesis {
                 synthesizer: this,
                 key,
                 flight,
             };
-            under_way.run(provider, config, text, party).await;
+            running.run(provider, config, text, party).await;
         };
         tokio::spawn(run.in_current_span());
     }
@@ -339,7 +379,7 @@ impl Synthesizer {
         slug: &'static str,
         party: &Party,
         patience: Duration,
-    ) -> Result<Place, ProviderError> {
+    ) -> Result<Slot, ProviderError> {
         let permits = self
             .permits
             .entry(slug)
@@ -353,7 +393,7 @@ impl Synthesizer {
                 slug,
                 ErrorKind::Overloaded,
                 format!(
-                    "{} syntheses are under way and none ended in time",
+                    "all {} synthesis slots of this provider were busy until the timeout",
                     self.per_provider
                 ),
             )),
@@ -361,14 +401,15 @@ impl Synthesizer {
     }
 }
 
-/// What makes the format that was asked for of what the provider says.
+/// The converter from the provider's format to the requested one.
 ///
-/// Raw `linear16` is what sessions ask for and play while it comes: that is live. Files and G.711 leave by `/speak` and
-/// the command line only (sessions encode what they send themselves), and there the offline resampler does it. Whoever
-/// asks does not matter, only what is asked for: identical requests share one synthesis and one place in the cache,
-/// whether they come from a session or from `/speak`, whole or with `?stream=true`, and have the same bytes. A stream of
-/// a file therefore starts up to a block later ([`vivavoce_audio::offline`], 10 ms of a provider's sound at 24 kHz,
-/// which most send faster than it is spoken); who cannot wait for that streams `linear16`.
+/// Raw `linear16` is what sessions request and play while it arrives, so it is converted with the low-latency
+/// resampler. Files and G.711 are only requested by `/speak` and the command line (sessions encode what they send
+/// themselves), so the offline resampler converts them. Only the format decides, not the caller: identical requests
+/// share one synthesis and one cache entry, whether they come from a session or from `/speak`, with or without
+/// `?stream=true`, and get the same bytes. A streamed file therefore starts up to one block later
+/// ([`vivavoce_audio::offline`]: 10 ms of audio at 24 kHz, which most providers send faster than real time); callers
+/// who need less latency can stream `linear16`.
 fn converter(
     from: AudioFormat,
     to: AudioFormat,
@@ -380,32 +421,32 @@ fn converter(
     }
 }
 
-/// A flight with its place in the table, which it leaves however it ends.
-struct UnderWay {
+/// A synthesis in progress with its entry in the table, which is removed however the synthesis ends.
+struct RunningSynthesis {
     synthesizer: Arc<Synthesizer>,
     key: Option<CacheKey>,
     flight: Flight,
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningSynthesis {
     fn drop(&mut self) {
-        // A panic or a stopped runtime is told here; an end that was told before stays.
+        // Reports a panic or a stopped runtime; has no effect if the end was reported before.
         self.flight.end(Err(SynthesisError::Abandoned));
         if let Some(key) = self.key {
-            // The place may be another's by now: whoever was abandoned gave it up before.
+            // The entry may be another synthesis by now, if this one was abandoned before.
             let flights = &self.synthesizer.flights;
-            flights.remove_if(&key, |_, flight| flight.is(&self.flight));
+            flights.remove_if(&key, |_, flight| flight.same_as(&self.flight));
         }
     }
 }
 
-impl UnderWay {
+impl RunningSynthesis {
     async fn run(&self, provider: Provider, config: SpeechConfig, text: String, party: Party) {
         let own_credential = !config.auth.is_empty();
         let made = self.make(provider, &config, text, party.clone());
         let result = tokio::select! {
             result = made => result,
-            () = self.unwanted() => return,
+            () = self.without_readers() => return,
         };
         let result = result.map_err(|error| match error {
             SynthesisError::Provider { error, .. } => SynthesisError::Provider {
@@ -422,22 +463,22 @@ impl UnderWay {
         self.flight.end(result);
     }
 
-    /// Waits until nobody follows, and gives up the place in the table so that nobody can begin to.
-    async fn unwanted(&self) {
+    /// Waits until there are no readers, and removes the table entry so that nobody can join any more.
+    async fn without_readers(&self) {
         loop {
             self.flight.abandoned().await;
             let Some(key) = self.key else { return };
-            let mine = |flight: &Flight| flight.is(&self.flight);
+            let mine = |flight: &Flight| flight.same_as(&self.flight);
             let flights = &self.synthesizer.flights;
-            flights.remove_if(&key, |_, flight| mine(flight) && !flight.is_wanted());
-            // Where somebody has joined in between, the flight is still in its place, and goes on.
+            flights.remove_if(&key, |_, flight| mine(flight) && !flight.has_readers());
+            // If somebody joined in between, the entry is still there, and the synthesis continues.
             if !flights.get(&key).is_some_and(|flight| mine(flight.value())) {
                 return;
             }
         }
     }
 
-    /// Lets the provider say it, and converts what comes.
+    /// Runs the provider and converts its audio.
     async fn make(
         &self,
         (provider, credential): Provider,
@@ -456,7 +497,7 @@ impl UnderWay {
             .permit(slug, &party, config.connection_timeout)
             .await
             .map_err(failed)?;
-        self.flight.takes_off();
+        self.flight.leave_queue();
         let speaks = provider.speaks_as(config.voice_id.as_deref(), &config.model);
         let rates = speaks.speaking_rates;
         let native_rate = config.speaking_rate.clamp(*rates.start(), *rates.end());
@@ -475,8 +516,8 @@ impl UnderWay {
         let mut silent = true;
         let TtsStream { format, mut events } =
             provider.synthesize(request, text).await.map_err(failed)?;
-        let hurry = config.speaking_rate / native_rate;
-        let mut converter = converter(format, config.format, hurry)?;
+        let extra_speed = config.speaking_rate / native_rate;
+        let mut converter = converter(format, config.format, extra_speed)?;
         loop {
             let event = timeout_at(deadline, events.next()).await;
             let event = event.map_err(|_| {
@@ -495,8 +536,10 @@ impl UnderWay {
                     self.convert(&mut converter, audio).await?;
                 }
                 Some(TtsEvent::Word { word, start }) => {
-                    // A vendor's time may be as large as it likes; what no clock can hold places nothing.
-                    if let Ok(start) = Duration::try_from_secs_f64(start.as_secs_f64() / hurry) {
+                    // Providers may report absurdly large offsets; a word without a valid time is dropped.
+                    if let Ok(start) =
+                        Duration::try_from_secs_f64(start.as_secs_f64() / extra_speed)
+                    {
                         self.flight.word(SpokenWord { word, start });
                     }
                 }
@@ -522,14 +565,14 @@ impl UnderWay {
         mut audio: Bytes,
     ) -> Result<(), SynthesisError> {
         while !audio.is_empty() {
-            let piece = audio.split_to(audio.len().min(CONVERTED_AT_ONCE));
+            let piece = audio.split_to(audio.len().min(MAX_CONVERTED_PER_POLL));
             self.flight.push(converter.push(&piece).await?)?;
             tokio::task::consume_budget().await;
         }
         Ok(())
     }
 
-    /// Completes what could not be known at the beginning and keeps the whole.
+    /// Patches the header, whose length field could not be known at the start, and caches the result.
     fn finish(&self, config: &SpeechConfig, party: &Party) {
         if config.format.encoding == Encoding::Wav {
             let length: usize = self.flight.chunks().iter().map(Bytes::len).sum();
@@ -543,17 +586,17 @@ impl UnderWay {
             return;
         };
         let mut chunks = self.flight.chunks();
-        chunks.insert(0, kept::pack(&self.flight.words()));
+        chunks.insert(0, cache_entry::pack(&self.flight.words()));
         let now = SystemTime::now();
         cache.keep_in_memory(key, &chunks, now);
         let (synthesizer, party) = (Arc::clone(&self.synthesizer), party.clone());
-        // The listeners do not wait for the disk.
+        // Readers do not wait for the disk.
         tokio::task::spawn_blocking(move || {
             let Some(cache) = &synthesizer.cache else {
                 return;
             };
             if let Err(error) = cache.keep_on_disk(&key, &party, &chunks, now) {
-                tracing::warn!(%error, "speech could not be kept in the cache folder");
+                tracing::warn!(%error, "a synthesis could not be written to the cache");
             }
         });
     }
@@ -564,21 +607,21 @@ mod tests {
     use super::*;
     use vivavoce_quotas::Quotas;
 
-    /// Says so many pieces of so many bytes, all after a while.
+    /// A provider that produces `pieces` chunks of the same size after a delay.
     struct Fake {
         after: Duration,
         pieces: usize,
         bytes: usize,
     }
 
-    /// Ten seconds for a short sound.
+    /// Ten seconds for a short text.
     const SLOW: Fake = Fake {
         after: Duration::from_secs(10),
         pieces: 1,
         bytes: 480,
     };
 
-    /// Half as much as one answer may hold, at once.
+    /// Half of the maximum size, at once.
     const LARGE: Fake = Fake {
         after: Duration::ZERO,
         pieces: 32,
@@ -640,7 +683,7 @@ mod tests {
         Party::Tenant(TenantId::new(id).unwrap())
     }
 
-    /// How long somebody waits for what they ask for.
+    /// A request's connection timeout.
     async fn waits(synthesizer: &Arc<Synthesizer>, text: &str, party: &Party) -> Duration {
         let asked = Instant::now();
         let mut speech = synthesizer.speak(config(), text, party).await.unwrap();
@@ -650,7 +693,7 @@ mod tests {
 
     async fn ask(synthesizer: &Arc<Synthesizer>, text: &str, party: &Party) -> Speech {
         let speech = synthesizer.speak(config(), text, party).await.unwrap();
-        // It takes its place, or waits.
+        // Takes the slot, or waits.
         tokio::task::yield_now().await;
         speech
     }
@@ -689,7 +732,7 @@ mod tests {
             memory_bytes: 100_000,
         };
         let synthesizer = slow(2, Some(cache));
-        // Both without a tenant, and so with one key for the same text.
+        // Both have no tenant, and therefore the same key for the same text.
         let stranger = Party::Address([192, 0, 2, 1].into());
         let mut held = Vec::new();
         for number in 0..50 {
@@ -718,7 +761,7 @@ mod tests {
         let said = synthesizer.speak(config(), "hello", &innocent).await;
         assert!(said.is_ok());
         drop(held);
-        // Nobody waits for them any more.
+        // No readers are left.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let again = synthesizer.speak(config(), "again", &greedy).await;
         assert!(again.is_ok());
@@ -758,7 +801,7 @@ mod tests {
         assert!(matches!(refused, SynthesisError::Quota(_)), "{refused}");
         let speech = synthesizer.speak(config(), "long", &innocent).await;
         assert!(speech.unwrap().whole().await.is_ok());
-        // Read, or given up.
+        // Read completely, or dropped.
         unread.clear();
         assert!(synthesizer.speak(config(), "long", &greedy).await.is_ok());
     }
@@ -773,7 +816,7 @@ mod tests {
         };
         let synthesizer = Synthesizer::open(Arc::default(), &settings).unwrap();
         let key = CacheKey([7; 32]);
-        let under_way = |flight| UnderWay {
+        let running = |flight| RunningSynthesis {
             synthesizer: Arc::clone(&synthesizer),
             key: Some(key),
             flight,
@@ -782,14 +825,14 @@ mod tests {
         let second = Flight::new(&synthesizer.budget, &Party::Operator);
         let reader = second.join();
         synthesizer.flights.insert(key, second.clone());
-        // The first gave up its place to the second before it was dropped.
-        let late = under_way(first);
-        late.unwanted().await;
+        // The first had removed its entry in favour of the second before it was dropped.
+        let late = running(first);
+        late.without_readers().await;
         drop(late);
-        assert!(synthesizer.flights.get(&key).unwrap().is(&second));
+        assert!(synthesizer.flights.get(&key).unwrap().same_as(&second));
         drop(reader);
-        let abandoned = under_way(second);
-        abandoned.unwanted().await;
+        let abandoned = running(second);
+        abandoned.without_readers().await;
         assert!(synthesizer.flights.is_empty());
     }
 }

@@ -1,82 +1,84 @@
-//! What may be asked of a synthesiser: `tts_config` as it stands on the wire (protocol, section 2), and the same
-//! checked, with every default filled in. Both `/speak` and the socket come through here.
+//! `tts_config` as it is on the wire (protocol, section 2), and its validated form with all defaults filled in. Used by
+//! `/speak` and by the socket.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::pronunciation::{self, Pronunciation};
-use super::spoken::SpokenText;
+use super::alignment::SpokenText;
+use super::pronunciation::{Pronunciation, Pronunciations};
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::OwnCredential;
 
-/// The longest text of one request.
+/// The maximum length of a request's text.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
-/// The longest text after its pronunciations are put in.
+/// The maximum length of the text after pronunciations have been applied.
 const MAX_SPOKEN_BYTES: usize = 2 * MAX_TEXT_BYTES;
-/// The most pronunciations of one request, and the longest of their words and replacements.
+/// The maximum number of pronunciations, and the maximum lengths of words and replacements.
 const MAX_PRONUNCIATIONS: usize = 1000;
 const MAX_WORD_BYTES: usize = 200;
 const MAX_PRONUNCIATION_BYTES: usize = 1000;
-/// Providers that may stand by for another.
+/// The maximum number of fallback providers.
 const MAX_FALLBACKS: usize = 3;
-/// Rates of speech that may be asked for.
+/// The valid speaking rates.
 const SPEAKING_RATES: std::ops::RangeInclusive<f64> = 0.25..=4.0;
-/// Seconds that a timeout may have.
+/// The valid timeouts, in seconds.
 const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
 
-/// How to speak. `null` means absent; unknown fields are ignored.
+/// Configuration of speech synthesis. `null` means absent; unknown fields are ignored.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct TtsConfig {
-    /// Slug of the provider, for example `local`.
+    /// The provider's slug, for example `local`.
     #[schemars(required, length(min = 1))]
     provider: Option<String>,
-    /// Model of the provider; empty means its default.
+    /// The provider's model; empty means its default.
     #[schemars(required)]
     model: Option<String>,
-    /// One of `GET /voices`; the provider's default when absent.
+    /// A voice from `GET /voices`; default: the provider's default voice.
     voice_id: Option<String>,
-    /// What leaves. `opus`, one packet per message, is for the socket only.
+    /// The encoding of the audio sent. `opus`, one packet per message, is only available on the socket.
     #[schemars(extend(
         "enum" = ["linear16", "wav", "mulaw", "alaw", "mp3", "ogg_opus", "opus", "", null],
         "default" = "linear16"
     ))]
     audio_format: Option<String>,
-    /// Hertz. When absent 24000, or 8000 for `mulaw` and `alaw`; which rates there are depends on the format.
+    /// The sample rate in Hz; default: 24000, or 8000 for `mulaw` and `alaw`. Which rates are valid depends on the
+    /// encoding.
     #[schemars(range(min = 8000, max = 48000))]
     sample_rate: Option<u64>,
-    /// How fast, without a change of pitch.
+    /// The speaking rate; the pitch does not change.
     #[schemars(range(min = 0.25, max = 4.0), extend("default" = 1.0))]
     speaking_rate: Option<f64>,
-    /// The caller's own credential for the provider; the server's when absent or empty.
+    /// The caller's own credential for the provider; absent or empty means the server's.
     auth: Option<OwnCredential>,
-    /// Seconds that connecting to the provider may take.
+    /// Timeout for connecting to the provider, in seconds.
     #[schemars(range(min = 1, max = 600), extend("default" = 10))]
     connection_timeout: Option<u64>,
-    /// Seconds that the whole synthesis may take.
+    /// Timeout for the whole synthesis, in seconds.
     #[schemars(range(min = 1, max = 600), extend("default" = 60))]
     request_timeout: Option<u64>,
-    /// Whether a session tells of each word when its playback begins (`tts_progress`).
+    /// Whether a session reports each word when its playback begins (`tts_progress`).
     #[schemars(extend("default" = false))]
     progress: Option<bool>,
-    /// How words are said.
+    /// Pronunciation overrides.
     #[schemars(length(max = 1000))]
     pronunciations: Option<Vec<Pronunciation>>,
-    /// Who speaks when the provider fails, in this order. Their `audio_format` and `sample_rate` are this one's, and they
-    /// have no fallbacks of their own.
+    /// Providers to use when this one fails, in this order. They use the `audio_format` and `sample_rate` given here,
+    /// and have no fallbacks of their own.
     #[schemars(length(max = 3))]
     fallback: Option<Vec<TtsConfig>>,
 }
 
-/// A field that cannot be carried out.
+/// A field with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// Which field, with dots.
+    /// The field's path, with dots.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
@@ -87,35 +89,35 @@ fn invalid(field: &'static str, problem: impl Into<String>) -> InvalidField {
     }
 }
 
-/// A checked `tts_config`.
+/// A validated `tts_config`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechConfig {
-    /// The provider's slug, with aliases resolved; whether there is one by that name is not decided here.
+    /// The provider's slug, with aliases resolved. The provider may not exist.
     pub provider: String,
     /// The provider's model; empty means its default.
     pub model: String,
     /// The provider's voice; `None` means its default.
     pub voice_id: Option<String>,
-    /// What leaves.
+    /// The format of the audio sent.
     pub format: AudioFormat,
-    /// 0.25–4.0.
+    /// From 0.25 to 4.0.
     pub speaking_rate: f64,
     /// The caller's own credential; empty means the server's.
     pub auth: OwnCredential,
-    /// How long connecting may take.
+    /// Timeout for connecting.
     pub connection_timeout: Duration,
-    /// How long the whole synthesis may take.
+    /// Timeout for the whole synthesis.
     pub request_timeout: Duration,
-    /// Whether a session tells of each word.
+    /// Whether a session reports each word.
     pub progress: bool,
-    /// Applied to every text.
-    pub pronunciations: Vec<Pronunciation>,
-    /// Who speaks when the provider fails, in this order.
+    /// Applied to every text. Prepared when the config is validated, and shared by all that speak with it.
+    pub pronunciations: Arc<Pronunciations>,
+    /// Providers to use when this one fails, in this order.
     pub fallback: Vec<SpeechConfig>,
 }
 
 impl TtsConfig {
-    /// Checks every field and fills in the defaults.
+    /// Validates every field and fills in the defaults.
     pub fn check(self) -> Result<SpeechConfig, InvalidField> {
         let provider = match self.provider.as_deref() {
             None => return Err(invalid("tts_config.provider", "is required")),
@@ -156,15 +158,15 @@ impl TtsConfig {
             )?,
             request_timeout: timeout("tts_config.request_timeout", self.request_timeout, 60)?,
             progress: self.progress.unwrap_or(false),
-            pronunciations: check_pronunciations(self.pronunciations.unwrap_or_default())?,
+            pronunciations: check_pronunciations(&self.pronunciations.unwrap_or_default())?,
             fallback: check_fallback(self.fallback.unwrap_or_default())?,
         })
     }
 }
 
 impl TtsConfig {
-    /// The same where what is not given stays as it is. A model, a voice and a credential are their provider's, and go
-    /// with it. The format of what leaves cannot change.
+    /// Validates an update: absent fields keep their values, but model, voice and credential belong to the provider and
+    /// are reset when it changes. The output format cannot change.
     pub fn check_over(mut self, known: &SpeechConfig) -> Result<SpeechConfig, InvalidField> {
         let fixed = "cannot change while the session runs: send config";
         let format = known.format;
@@ -178,10 +180,9 @@ impl TtsConfig {
             .get_or_insert(known.connection_timeout.as_secs());
         self.request_timeout
             .get_or_insert(known.request_timeout.as_secs());
-        self.pronunciations
-            .get_or_insert_with(|| known.pronunciations.clone());
         let (model, voice) = (self.model.is_none(), self.voice_id.is_none());
         let (auth, fallback) = (self.auth.is_none(), self.fallback.is_none());
+        let pronunciations = self.pronunciations.is_none();
         self.model.get_or_insert_default();
         let mut checked = self.check()?;
         if checked.format.encoding != format.encoding {
@@ -201,6 +202,9 @@ impl TtsConfig {
                 checked.auth = known.auth.clone();
             }
         }
+        if pronunciations {
+            checked.pronunciations = Arc::clone(&known.pronunciations);
+        }
         if fallback {
             checked.fallback.clone_from(&known.fallback);
         }
@@ -208,7 +212,7 @@ impl TtsConfig {
     }
 }
 
-/// The field is the list: which of them is wrong stands in the problem.
+/// The error's field is the list; the index is part of the problem.
 fn check_fallback(wanted: Vec<TtsConfig>) -> Result<Vec<SpeechConfig>, InvalidField> {
     const FIELD: &str = "tts_config.fallback";
     if wanted.len() > MAX_FALLBACKS {
@@ -245,7 +249,7 @@ fn timeout(
     Ok(Duration::from_secs(seconds))
 }
 
-fn check_pronunciations(entries: Vec<Pronunciation>) -> Result<Vec<Pronunciation>, InvalidField> {
+fn check_pronunciations(entries: &[Pronunciation]) -> Result<Arc<Pronunciations>, InvalidField> {
     const FIELD: &str = "tts_config.pronunciations";
     if entries.len() > MAX_PRONUNCIATIONS {
         return Err(invalid(
@@ -265,11 +269,11 @@ fn check_pronunciations(entries: Vec<Pronunciation>) -> Result<Vec<Pronunciation
         };
         return Err(invalid(FIELD, format!("[{index}].{problem}")));
     }
-    Ok(entries)
+    Ok(Arc::new(Pronunciations::new(entries)))
 }
 
 impl SpeechConfig {
-    /// What is asked for in turn until one speaks: as it stands, then each fallback in the same format.
+    /// The configs to try in order: this one, then each fallback in the same format.
     pub fn choices(&self) -> Vec<Self> {
         let alone = |config: &Self| Self {
             format: self.format,
@@ -282,21 +286,24 @@ impl SpeechConfig {
             .collect()
     }
 
-    /// The text as the provider is to say it.
+    /// The text with the pronunciations applied.
     pub fn spoken(&self, text: &str) -> Result<SpokenText, InvalidField> {
-        pronunciation::apply(text, &self.pronunciations, MAX_SPOKEN_BYTES).ok_or_else(|| {
-            let problem =
-                format!("with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes");
-            invalid("tts_config.pronunciations", problem)
-        })
+        self.pronunciations
+            .apply(text, MAX_SPOKEN_BYTES)
+            .ok_or_else(|| {
+                let problem = format!(
+                    "with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes"
+                );
+                invalid("tts_config.pronunciations", problem)
+            })
     }
 
-    /// Names the sound of `text` under this config: every field that shapes it, the endpoint that makes it, whose
-    /// credential pays for it, and whose it is. Two requests with the same key get the same bytes.
+    /// The cache key of the audio of `text` under this config: covers every field that affects the audio, the endpoint,
+    /// the credential and the tenant. Requests with the same key get the same bytes.
     pub fn cache_key(&self, text: &str, owner: &Owner<'_>) -> CacheKey {
         let mut fields = Vec::with_capacity(512 + text.len());
         let mut field = |bytes: &[u8]| {
-            // Length first, so that no two lists of fields give the same stream of bytes.
+            // Length-prefixed, so that different lists of fields never give the same bytes.
             fields.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
             fields.extend_from_slice(bytes);
         };
@@ -308,10 +315,9 @@ impl SpeechConfig {
         field(self.format.encoding.name().as_bytes());
         field(&self.format.layout.rate.hz().to_le_bytes());
         field(&self.speaking_rate.to_le_bytes());
-        field(&(self.pronunciations.len() as u64).to_le_bytes());
-        for entry in &self.pronunciations {
-            field(entry.word.as_bytes());
-            field(entry.pronunciation.as_bytes());
+        match self.pronunciations.digest() {
+            Some(digest) => field(digest),
+            None => field(&0_u64.to_le_bytes()),
         }
         field(owner.endpoint.as_bytes());
         field(&owner.credential);
@@ -322,23 +328,23 @@ impl SpeechConfig {
     }
 }
 
-/// Whose sound it is, beyond what the request says.
+/// What the cache key depends on besides the request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Owner<'a> {
-    /// The provider's endpoint, where it is a setting.
+    /// The provider's endpoint, if it is configurable.
     pub endpoint: &'a str,
-    /// A fingerprint of the credential that is used.
+    /// A fingerprint of the credential.
     pub credential: [u8; 32],
     /// The tenant.
     pub tenant: Option<&'a str>,
 }
 
-/// The name of a piece of synthesised sound.
+/// The key of a cache entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheKey(pub(super) [u8; 32]);
 
 impl CacheKey {
-    /// As lower-case hexadecimal.
+    /// In lower-case hexadecimal.
     pub fn hex(&self) -> String {
         use std::fmt::Write;
         self.0
@@ -474,6 +480,34 @@ mod tests {
         keys.extend(owners.iter().map(|owner| config.cache_key("text", owner)));
         keys.insert(config.cache_key("text ", &Owner::default()));
         assert_eq!(keys.len(), variations.len() + owners.len() + 1);
+    }
+
+    #[test]
+    fn pronunciations_are_prepared_once_per_config() {
+        let entry = json!([{"word": "SQL", "pronunciation": "sequel"}]);
+        let fallback = json!([{"provider": "azure", "model": "", "pronunciations": entry}]);
+        let config = checked(json!({
+            "provider": "local", "model": "", "pronunciations": entry, "fallback": fallback,
+        }));
+        let config = config.unwrap();
+        let update = |update| serde_json::from_value::<TtsConfig>(update).unwrap();
+        let updated = update(json!({"speaking_rate": 2.0}))
+            .check_over(&config)
+            .unwrap();
+        assert!(Arc::ptr_eq(&updated.pronunciations, &config.pronunciations));
+        // Whatever is tried for a text, and however often.
+        for choices in [config.choices(), updated.choices()] {
+            assert!(Arc::ptr_eq(
+                &choices[0].pronunciations,
+                &config.pronunciations
+            ));
+            let fallback = &config.fallback[0].pronunciations;
+            assert!(Arc::ptr_eq(&choices[1].pronunciations, fallback));
+        }
+        let updated = update(json!({"pronunciations": []}))
+            .check_over(&config)
+            .unwrap();
+        assert_eq!(updated.spoken("SQL").unwrap().text, "SQL");
     }
 
     #[test]

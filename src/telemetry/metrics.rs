@@ -1,6 +1,6 @@
-//! What the server counts about itself, and the page that `GET /metrics` shows. Whatever happens is told here by a call
-//! named after it; metric names stand nowhere else, and labels never hold a tenant, room, identity or number. A call
-//! costs some atomic additions, so that the media plane can afford one per frame.
+//! The metrics, and the page of `GET /metrics`. Events are reported by calling a function named after them; metric
+//! names appear only here, and labels never contain a tenant, room, identity or number. A call costs a few atomic
+//! additions, so the media plane can afford one per frame.
 
 mod calls;
 
@@ -30,22 +30,22 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
-/// A piece of sound was read from a client and, this much later, given to the recogniser.
+/// Input audio reached the recogniser, this long after it had been read from the client.
 pub fn input_delay(delay: Duration) {
     METRICS.input_delay.observe(delay);
 }
 
-/// A piece of sound was ready and due and, this much later, put into the socket's queue.
+/// Output audio entered the socket's queue, this long after it was ready and due.
 pub fn output_delay(delay: Duration) {
     METRICS.output_delay.observe(delay);
 }
 
-/// A session has begun; it ends when the returned value is dropped.
+/// A session has started; it ends when the returned guard is dropped.
 pub fn session_opened() -> OpenSession {
     METRICS.session_opened()
 }
 
-/// A session that is counted as live.
+/// Counts a session as live.
 #[derive(Debug)]
 #[must_use = "dropping it counts the session as closed"]
 pub struct OpenSession {
@@ -60,16 +60,16 @@ impl Drop for OpenSession {
     }
 }
 
-/// Which bound cost us sound.
+/// The limit at which audio was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropCause {
-    /// More came in than is kept while a `config` is being carried out.
+    /// Too much arrived while a `config` was being processed.
     Configuring,
-    /// More had come in since the last final than is kept for a recogniser that must be dialled anew.
+    /// Too much had arrived since the last final transcript to be replayed to a new recogniser stream.
     Replay,
-    /// More came in than could be decoded.
+    /// Input could not be decoded fast enough.
     Decoding,
-    /// More came in than could be recorded.
+    /// Audio could not be recorded fast enough.
     Recording,
 }
 
@@ -84,54 +84,54 @@ impl EncodeLabelValue for DropCause {
     }
 }
 
-/// Sound was thrown away.
+/// Audio was dropped.
 pub fn audio_dropped(cause: DropCause, sound: Duration) {
     let counter = METRICS.audio_dropped.get_or_create(&Cause { cause });
     counter.inc_by(sound.as_secs_f64());
 }
 
-/// A recogniser's stream broke and was opened again.
+/// A recogniser stream broke and was reopened.
 pub fn stt_restarted() {
     METRICS.stt_restarts.inc();
 }
 
-/// An event was replaced by a later one before a slow client had read it.
+/// An event was superseded by a later one before a slow client had read it.
 pub fn event_coalesced() {
     METRICS.events_coalesced.inc();
 }
 
-/// A session's socket was closed, because too much waited for a client that did not read.
+/// A session's socket was closed because its client did not read fast enough.
 pub fn socket_fell_behind() {
     METRICS.sockets_fell_behind.inc();
 }
 
-/// A message of a room was dropped, because the client of a session read too slowly.
+/// A room message was dropped because a session's client did not read fast enough.
 pub fn room_message_dropped() {
     METRICS.room_messages_dropped.inc();
 }
 
-/// A client's message was cut off, because it took too long or too much memory.
+/// A client's message was refused because it was too slow or too large to complete.
 pub fn message_cut_off() {
     METRICS.messages_cut_off.inc();
 }
 
-/// The body of a request was cut off, because it took too long or too much memory.
+/// A request body was refused because it was too slow or too large to complete.
 pub fn body_cut_off() {
     METRICS.bodies_cut_off.inc();
 }
 
-/// Why a connection was cut.
+/// Why a connection was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectionCut {
-    /// Its address had as many as one may have.
+    /// Its address had the maximum number of connections.
     Address,
-    /// It gave way to another.
+    /// It was evicted in favour of another.
     Evicted,
-    /// It had sent more than may wait to be answered.
+    /// It had sent too many unanswered bytes.
     Bytes,
-    /// It did not ask for anything in time.
+    /// No request arrived in time.
     Overdue,
-    /// It did not read its answer in time.
+    /// The client did not read the response in time.
     Unread,
 }
 
@@ -147,12 +147,12 @@ impl EncodeLabelValue for ConnectionCut {
     }
 }
 
-/// A connection was cut.
+/// A connection was closed.
 pub fn connection_cut(cause: ConnectionCut) {
     METRICS.connections_cut.get_or_create(&Cut { cause }).inc();
 }
 
-/// Somebody was refused because a limit, named by its setting, is reached.
+/// A request was refused because of a limit, named by its setting.
 pub fn limit_reached(limit: &'static str) {
     METRICS
         .limits_reached
@@ -160,12 +160,12 @@ pub fn limit_reached(limit: &'static str) {
         .inc();
 }
 
-/// What a provider does.
+/// The task of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// Hears.
+    /// Speech-to-text.
     Stt,
-    /// Speaks.
+    /// Text-to-speech.
     Tts,
 }
 
@@ -178,13 +178,13 @@ impl EncodeLabelValue for Task {
     }
 }
 
-/// A provider began to answer so long after it was asked: its first sound, or its open stream.
+/// Time to the provider's first audio, or to the open stream.
 pub fn provider_began(task: Task, provider: &'static str, delay: Duration) {
     let delays = METRICS.first_bytes.get_or_create(&By { task, provider });
     delays.observe(delay.as_secs_f64());
 }
 
-/// A provider finished so long after it was asked to: its last sound after the text, its final after the sound.
+/// Time from the end of the text to the last audio, or from the end of the audio to the final transcript.
 pub fn provider_finished(task: Task, provider: &'static str, delay: Duration) {
     let delays = METRICS.finals.get_or_create(&By { task, provider });
     delays.observe(delay.as_secs_f64());
@@ -213,7 +213,7 @@ const fn name(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Speech was asked for, and was in the cache or was not.
+/// A synthesis was requested; whether it was in the cache.
 pub fn cache_asked(hit: bool) {
     let counter = if hit {
         &METRICS.cache_hits
@@ -223,17 +223,17 @@ pub fn cache_asked(hit: bool) {
     counter.inc();
 }
 
-/// A synthesis waits for its place as long as the returned value is kept.
+/// A synthesis waits for a slot, until the guard is dropped.
 pub fn synthesis_waits() -> Present {
     Present::among(&METRICS.syntheses_waiting)
 }
 
-/// A recogniser's worker is at work as long as the returned value is kept.
+/// A recogniser's worker process is busy, until the guard is dropped.
 pub fn recogniser_works() -> Present {
     Present::among(&METRICS.recognisers_busy)
 }
 
-/// One of those that a gauge counts.
+/// Increments a gauge until it is dropped.
 #[derive(Debug)]
 #[must_use = "it is counted as long as it is kept"]
 pub struct Present(Gauge);
@@ -251,7 +251,7 @@ impl Drop for Present {
     }
 }
 
-/// So many recordings wait for the store, the oldest for so long.
+/// The number of recordings waiting for upload, and the age of the oldest.
 pub fn recordings_waiting(count: usize, oldest: Duration) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     METRICS.recordings_waiting.set(count);
@@ -259,27 +259,27 @@ pub fn recordings_waiting(count: usize, oldest: Duration) {
     METRICS.recordings_oldest.set(oldest);
 }
 
-/// A recording is in the store.
+/// A recording has been uploaded.
 pub fn recording_stored() {
     METRICS.recordings_stored.inc();
 }
 
-/// Sound of a recording was not on the disk in time.
+/// Audio of a recording was not on disk in time.
 pub fn recording_late() {
     METRICS.recordings_late.inc();
 }
 
-/// An attempt to store a recording has failed.
+/// An attempt to upload a recording failed.
 pub fn recording_upload_failed() {
     METRICS.recording_upload_failures.inc();
 }
 
-/// Why a webhook was lost.
+/// Why a webhook was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WebhookLoss {
-    /// It could not be kept: the spool or the disk was full.
+    /// The spool or the disk was full.
     Spool,
-    /// Its receiver was away for too long.
+    /// The receiver was unavailable for too long.
     Receiver,
 }
 
@@ -292,7 +292,7 @@ impl EncodeLabelValue for WebhookLoss {
     }
 }
 
-/// Somebody was refused because a quota is used up.
+/// A request was refused because a quota was used up.
 pub fn quota_refused(quota: &'static str) {
     METRICS
         .quota_refusals
@@ -300,20 +300,20 @@ pub fn quota_refused(quota: &'static str) {
         .inc();
 }
 
-/// What became of a telephone that joined a room, as far as hooks go.
+/// What became of the notification that a telephone has joined a room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallTold {
-    /// Its hook will be told.
+    /// It will be sent to the hook.
     Told,
-    /// It was told already.
+    /// It had been sent before.
     Again,
-    /// Nobody knows which host was called.
+    /// The called host is unknown.
     NoHost,
     /// There is no hook for the host.
     NoHook,
-    /// The room is another tenant's than the hook, or has ended.
+    /// The room belongs to another tenant than the hook, or has ended.
     NotTheirs,
-    /// Nothing signs for the hook.
+    /// There is no secret to sign for the hook.
     Unsigned,
     /// The rooms or the spool failed.
     Failed,
@@ -338,12 +338,12 @@ pub fn call_told(outcome: CallTold) {
     METRICS.calls_told.get_or_create(&Telling { outcome }).inc();
 }
 
-/// A webhook was lost.
+/// A webhook was dropped.
 pub fn webhook_lost(cause: WebhookLoss) {
     METRICS.webhooks_lost.get_or_create(&Loss { cause }).inc();
 }
 
-/// A webhook was posted, and taken or not.
+/// A delivery of a webhook was attempted; whether it succeeded.
 pub fn webhook_tried(delivered: bool) {
     let counter = if delivered {
         &METRICS.webhooks_delivered
@@ -353,12 +353,12 @@ pub fn webhook_tried(delivered: bool) {
     counter.inc();
 }
 
-/// Somebody was removed from a room because it became somebody else's.
+/// A participant was removed because the room changed its owner.
 pub fn removed_by_owner() {
     METRICS.removed_by_owner.inc();
 }
 
-/// Something has happened in a room. Names that LiveKit may add are counted together.
+/// An event happened in a room. Event names unknown to this version are counted together.
 pub fn room_event(name: &str) {
     const KNOWN: [&str; 7] = [
         "room_started",
@@ -377,7 +377,7 @@ pub fn room_event(name: &str) {
         .inc();
 }
 
-/// What came in of a participant of embedded rooms.
+/// The kinds of input from participants of embedded rooms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RoomInput {
     /// A session description.
@@ -386,7 +386,7 @@ pub enum RoomInput {
     Signal,
     /// A message on a data channel.
     Message,
-    /// A call of the rooms' API.
+    /// A call of the room service API.
     Call,
 }
 
@@ -401,35 +401,35 @@ impl EncodeLabelValue for RoomInput {
     }
 }
 
-/// Something held more than it may and was not read.
+/// Input exceeded a limit and was not parsed.
 pub fn room_input_refused(input: RoomInput) {
     let label = RoomInputLabel { input };
     METRICS.room_inputs_refused.get_or_create(&label).inc();
 }
 
-/// A participant was cut off from signalling because it did not read.
+/// A participant's signalling connection was closed because it did not read.
 pub fn room_client_cut_off() {
     METRICS.room_clients_cut_off.inc();
 }
 
-/// So many webhooks wait for their receivers.
+/// The number of webhooks waiting for delivery.
 pub fn webhooks_waiting(count: usize) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     METRICS.webhooks_waiting.set(count);
 }
 
-/// A request that was answered. Its route is a pattern, never a path.
+/// An answered request. The route is a pattern, never a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Answered {
-    /// One of the methods that there are, or `other`.
+    /// One of the standard methods, or `other`.
     pub method: &'static str,
-    /// The pattern of its route.
+    /// The pattern of the route.
     pub route: String,
-    /// The status of its answer.
+    /// The status code.
     pub status: u16,
 }
 
-/// A request was answered so long after its head had come. What follows the head of the answer is not counted.
+/// A request was answered, this long after its head had been read. The time to send the body is not included.
 pub fn answered(answered: Answered, delay: Duration) {
     METRICS.http_requests.get_or_create(&answered).inc();
     let route = Route {
@@ -439,7 +439,7 @@ pub fn answered(answered: Answered, delay: Duration) {
     delays.observe(delay.as_secs_f64());
 }
 
-/// Everything as OpenMetrics text ([`MEDIA_TYPE`]).
+/// All metrics in the OpenMetrics text format ([`MEDIA_TYPE`]).
 pub fn page() -> Result<String, fmt::Error> {
     METRICS.page()
 }
@@ -501,7 +501,7 @@ struct Failure {
     kind: &'static str,
 }
 
-/// A histogram of what takes its time: rare enough for a lock.
+/// A histogram of slow operations: rare enough for a lock.
 type Durations = Histogram;
 
 /// From 1 ms to 1 min.
@@ -511,7 +511,7 @@ fn durations() -> Durations {
     ])
 }
 
-/// All of them, with their names.
+/// All metrics.
 struct Metrics {
     registry: Registry,
     input_delay: Delays,
@@ -608,7 +608,7 @@ impl Metrics {
         metrics
     }
 
-    /// Gives each its name; the library adds the prefix, the unit and `_total`.
+    /// Registers the metrics; the library adds the prefix, the unit and `_total`.
     fn register_sessions(&mut self) {
         let registry = &mut self.registry;
         registry.register_with_unit(
@@ -839,9 +839,9 @@ impl Metrics {
 }
 
 const DECADES: usize = 5;
-/// Ten steps of about a quarter each: the preferred numbers of ISO 3.
+/// Ten steps per decade, each about a quarter larger: the R10 series of preferred numbers (ISO 3).
 const STEPS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
-/// Upper bounds of the buckets in nanoseconds, from 10 µs to 1 s; one more bucket has none.
+/// The upper bounds of the buckets in nanoseconds, from 10 µs to 1 s; the last bucket is unbounded.
 const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
     let mut bounds = [1_000_000_000; DECADES * STEPS.len() + 1];
     let mut unit = 100;
@@ -856,7 +856,7 @@ const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
     bounds
 };
 
-/// A histogram of delays. The library's own takes a lock for each observation, which worker threads would share.
+/// A histogram of delays. The library's own takes a lock per observation, for which all worker threads would contend.
 #[derive(Debug, Clone, Default)]
 pub struct Delays(Arc<Buckets>);
 
@@ -876,7 +876,7 @@ impl Default for Buckets {
 }
 
 impl Delays {
-    /// Counts one.
+    /// Records one delay.
     pub fn observe(&self, delay: Duration) {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
@@ -884,7 +884,7 @@ impl Delays {
         self.0.sum_ns.fetch_add(nanos, Relaxed);
     }
 
-    /// How many lay below each bound in seconds (the last is infinite) and above the one before.
+    /// The counts per bucket: upper bound in seconds (the last is infinite) and observations.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
         let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
@@ -899,7 +899,7 @@ impl TypedMetric for Delays {
 impl EncodeMetric for Delays {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
         let buckets = self.buckets();
-        // The sum of what is shown, so that the page agrees with itself while others count on.
+        // Summed from the buckets shown, so that the page is consistent while other threads keep counting.
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.0.sum_ns.load(Relaxed) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -914,7 +914,7 @@ impl EncodeMetric for Delays {
 mod tests {
     use super::*;
 
-    /// The value of a sample, as it is written.
+    /// A sample's value in the text format.
     fn value(page: &str, sample: &str) -> String {
         let line = page
             .lines()

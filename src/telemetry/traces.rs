@@ -1,6 +1,6 @@
-//! Traces for a collector that speaks OTLP over HTTP: one for each request and one for each session, whose turns are its
-//! spans. They leave from a thread of their own, at most some thousands of spans behind, else they are dropped. Without
-//! a collector nothing of this runs; no span is opened per piece of sound either way.
+//! Traces for an OTLP collector over HTTP: one trace per request and one per session, whose turns are spans. They are
+//! exported from a thread of their own through a bounded queue; spans are dropped when it is full. Without a collector,
+//! none of this runs; there are no spans per audio frame in either case.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,42 +24,43 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::tls_roots::Authorities;
 
 const NAME: &str = "vivavoce";
-/// How long the collector may take to accept some spans, and the last ones at the end.
+/// Timeouts of an export, and of the last export at shutdown.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// More of an answer is not read.
+/// The maximum size of the collector's answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// Why nothing can be traced. The message begins with the setting's name.
+/// Why tracing could not be set up. The message begins with the setting's name.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The settings of the exporter do not fit.
+    /// The exporter rejects the settings.
     #[error("telemetry.otlp_endpoint: {0}")]
     Exporter(#[from] ExporterBuildError),
-    /// The client of the collector cannot be set up.
+    /// The HTTP client cannot be created.
     #[error("telemetry.otlp_endpoint: {0}")]
     Client(#[from] reqwest::Error),
-    /// The system refused something.
+    /// A thread could not be started.
     #[error("telemetry.otlp_endpoint: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The export under way.
+/// The running export.
 #[derive(Debug)]
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Sends what has not been sent yet; blocks for some seconds at most.
+    /// Flushes the queue; blocks for some seconds at most.
     pub fn finish(self) {
         if let Err(error) = self.0.shutdown_with_timeout(PATIENCE) {
-            tracing::warn!(%error, "the last traces were lost");
+            tracing::warn!(%error, "the last traces could not be exported");
         }
     }
 }
 
-/// The layer that sends our own spans to the collector at `endpoint` (`/v1/traces` is added), and the export.
+/// A layer that exports our own spans to the collector at `endpoint` (`/v1/traces` is appended), and the running
+/// export.
 pub fn layer<S>(
     endpoint: &str,
     authorities: &Authorities,
@@ -89,23 +90,23 @@ where
     Ok((layer, Traces(provider)))
 }
 
-/// Makes a request part of its caller's trace, where its headers name one (W3C Trace Context). Its span must be new.
+/// Makes a request part of its caller's trace, if its headers contain one (W3C Trace Context). Its span must be new.
 pub fn continue_trace(span: &Span, headers: &dyn Extractor) {
     let caller = TraceContextPropagator::new().extract(headers);
     if caller.span().span_context().is_valid() {
-        // It fails where nothing is traced, and then there is nothing to continue.
+        // Fails if tracing is off, and then there is nothing to do.
         let _ = span.set_parent(caller);
     }
 }
 
-/// A request was answered: tells its trace, and not its log lines, what it was.
+/// Adds the outcome of a request to its trace (not to its log lines).
 pub fn answered(span: &Span, method: &'static str, route: &str, status: u16) {
     span.set_attribute("http.request.method", method);
     span.set_attribute("http.route", route.to_owned());
     span.set_attribute("http.response.status_code", i64::from(status));
 }
 
-/// The trace of one session: as long as it is kept the session lives.
+/// The trace of a session, until it is dropped.
 #[derive(Debug)]
 pub struct SessionTrace {
     session: Span,
@@ -113,8 +114,8 @@ pub struct SessionTrace {
 }
 
 impl SessionTrace {
-    /// A session begins. Of what its client has chosen it has the id of its request alone, which is in every log line
-    /// of the session.
+    /// Starts a session's trace. Of what the client has chosen, only the request id is included, which also appears in
+    /// every log line of the session.
     pub fn begin(request_id: &str) -> Self {
         Self {
             session: tracing::error_span!(parent: None, "session", request_id),
@@ -122,12 +123,12 @@ impl SessionTrace {
         }
     }
 
-    /// What the log lines of the session belong to.
+    /// The span that the session's log lines belong to.
     pub fn span(&self) -> Span {
         self.session.clone()
     }
 
-    /// Somebody speaks: the turn begins, if it has not.
+    /// Somebody speaks: starts a turn if none is in progress.
     pub fn turn_goes_on(&mut self) {
         if self.turn.is_none() {
             let reason = tracing::field::Empty;
@@ -135,14 +136,14 @@ impl SessionTrace {
         }
     }
 
-    /// Somebody has finished, for this reason.
+    /// The turn has ended for this reason.
     pub fn turn_ends(&mut self, reason: &'static str) {
         self.turn.record("reason", reason);
         self.turn = Span::none();
     }
 }
 
-/// The client of the collector, used from the exporter's thread alone: it has nothing to do but wait.
+/// The collector's client. It is used only on the exporter's thread, which may block.
 #[derive(Debug)]
 struct Collector {
     client: reqwest::Client,
@@ -178,17 +179,17 @@ impl Collector {
         Ok(response)
     }
 
-    /// Logs when the collector goes and when it comes back, not every batch in between.
+    /// Logs when the collector becomes unavailable and available again, not every failed batch.
     fn log(&self, problem: Option<String>) {
         let failed_before = self.failing.swap(problem.is_some(), Relaxed);
         match problem {
             Some(problem) if !failed_before => {
                 tracing::warn!(
                     problem,
-                    "the collector does not take traces; they are dropped"
+                    "the collector does not accept traces; they are dropped"
                 );
             }
-            None if failed_before => tracing::info!("the collector takes traces again"),
+            None if failed_before => tracing::info!("the collector accepts traces again"),
             _ => {}
         }
     }
@@ -198,7 +199,7 @@ impl Collector {
 impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.runtime.block_on(self.send(request));
-        // The address may hold a credential.
+        // The URL may contain a credential.
         let answer = answer.map_err(reqwest::Error::without_url);
         self.log(match &answer {
             Ok(response) if response.status().is_success() => None,

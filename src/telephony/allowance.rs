@@ -1,9 +1,8 @@
-//! How much of something may come in a time: a token bucket. Time is an argument; what is done with what does not fit is
-//! others' business.
+//! A token bucket. Time is an argument; what happens to what exceeds it is the caller's decision.
 
 use std::time::{Duration, Instant};
 
-/// What is saved up for a burst, and what comes back each second.
+/// The tokens left, and how fast they come back.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
     most: f64,
@@ -13,7 +12,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// So much each second, and at once `most` after a while without.
+    /// `per_second` tokens come back each second, up to `most` for a burst.
     pub const fn new(per_second: u32, most: u32) -> Self {
         Self {
             most: most as f64,
@@ -23,7 +22,7 @@ impl Allowance {
         }
     }
 
-    /// Whether so much still fits; it is taken then.
+    /// Takes tokens if there are enough.
     pub fn take(&mut self, amount: f64, now: Instant) -> bool {
         if let Some(since) = self.since {
             let passed = now.saturating_duration_since(since);
@@ -37,7 +36,7 @@ impl Allowance {
         fits
     }
 
-    /// Takes more than was asked for at first, even where it does not fit: what comes next waits for it.
+    /// Takes tokens even if there are not enough: later requests wait for them.
     pub const fn charge(&mut self, amount: f64) {
         self.left -= amount;
     }
@@ -60,7 +59,7 @@ mod tests {
         assert_eq!(taken, 5);
         now += Duration::from_millis(100);
         assert!(allowance.take(1.0, now) && !allowance.take(1.0, now));
-        // A clock that goes back gives nothing, and a long pause no more than a burst.
+        // A clock that goes back adds nothing, and a long pause no more than a burst.
         assert!(!allowance.take(1.0, now - Duration::from_millis(50)));
         now += Duration::from_hours(1);
         let taken = (0..20).filter(|_| allowance.take(1.0, now)).count();

@@ -1,5 +1,5 @@
-//! The bridge: places calls, takes them, and knows those that there are. Each is a task of its own; the rules for who may call
-//! whom are the callers'.
+//! The bridge between SIP and rooms: places outbound calls, accepts inbound calls, and keeps the table of calls. Each call
+//! is a task. Whether a tenant may call is checked by the caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -18,12 +18,12 @@ use super::agent::{
     header, resolve,
 };
 use super::call::attributes::{self, Ends};
-use super::call::task::{Command, Line, Place, Task, Wish};
+use super::call::task::{CallHandle, Command, Membership, Task, TransferRequest};
 use super::call::{Call, Limits};
 use super::media::{CallMedia, Media, MediaSettings};
-use vivavoce_auth::{Owner, Principal};
+use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{RoomMode, SipTransport};
-use vivavoce_core::outgoing::reach::is_public;
+use vivavoce_core::egress_policy::is_public;
 use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, NewCall, NewTransfer,
@@ -31,57 +31,64 @@ use vivavoce_seams::rooms::telephone::{
 };
 use vivavoce_telemetry::metrics::{self, SipRefusal};
 
-/// How long calls that have ended are still told of, and how many.
+/// How long, and how many, ended calls are still reported.
 const REMEMBERED: Duration = Duration::from_mins(1);
 const MOST_REMEMBERED: usize = 1_000;
-/// For so long a participant may take into its room.
+/// How long joining a room may take.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
-/// For so long calls may take to end when the server stops.
+/// How long ending all calls may take when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Joins rooms.
+/// The rooms that calls join.
 #[async_trait]
 pub trait Rooms: Send + Sync + 'static {
-    /// A place in a room; an error for people. A room that this makes ends when nobody is left in it.
+    /// Joins a room, which is created if it does not exist, and ends when its last participant leaves. The error is for
+    /// people.
     async fn join(&self, join: Join) -> Result<RoomLink, String>;
 
-    /// From now on a room stays for a while when nobody is left in it: who is on the telephone there is where they say.
-    /// Whoever forges calls leaves no rooms behind.
+    /// Whether somebody in the room has this identity.
+    async fn has(&self, room: &str, identity: &str) -> bool;
+
+    /// Whether an inbound call may take the room of this name, which may have another owner.
+    async fn may_take(&self, room: &str, call: &Takeover) -> bool;
+
+    /// From now on the room outlives its last participant for a while, as any other room: the caller has proved to be at
+    /// its address. Forged calls leave no rooms behind.
     async fn keep(&self, room: &str);
 }
 
-/// Tells whose a call is that has come in, by what its participant tells of the INVITE and the number that was called.
-pub type Owners = Arc<dyn Fn(&[(String, String)], &str) -> Owner + Send + Sync>;
+/// Decides who owns an inbound call, from the participant attributes of the INVITE's headers and the called number.
+pub type Owners = Arc<dyn Fn(&[(String, String)], &str) -> Takeover + Send + Sync>;
 
-/// What the bridge is started with.
+/// Settings of the bridge.
 pub struct BridgeSettings {
-    /// Where calls are taken.
+    /// Where to listen for SIP.
     pub listen: Vec<Listen>,
-    /// Who may call.
+    /// Networks that may call.
     pub allowed: Vec<IpNet>,
-    /// The address that others are told.
+    /// The address that others are told, behind a NAT.
     pub advertised: Option<IpAddr>,
-    /// What TLS is spoken with.
+    /// TLS of both roles.
     pub tls: TlsSettings,
-    /// First part of the rooms of calls that came.
+    /// Prefix of the rooms of inbound calls.
     pub room_prefix: String,
-    /// Which of them share a room.
+    /// Which inbound calls share a room.
     pub room_mode: RoomMode,
-    /// Whose they are; `None` where nobody asks.
+    /// Decides who owns inbound calls; `None` without tenants.
     pub owners: Option<Owners>,
-    /// Calls at a time.
+    /// Limit of concurrent calls.
     pub most_calls: usize,
-    /// Calls at a time in one room.
+    /// Limit of concurrent calls in one room.
     pub most_calls_per_room: usize,
-    /// Calls that came and are on trial.
+    /// Limits of inbound calls whose answer is not acknowledged yet.
     pub unacknowledged: Unacknowledged,
-    /// How long a call that came may last.
+    /// Limit of the duration of inbound calls.
     pub max_duration: Duration,
-    /// The sound.
+    /// Media settings.
     pub media: MediaSettings,
 }
 
-/// See the module.
+/// A handle of the bridge; clones share it. See the module.
 #[derive(Clone)]
 pub struct Bridge {
     inner: Arc<Inner>,
@@ -93,15 +100,15 @@ struct Inner {
     rooms: Arc<dyn Rooms>,
     news: NewsSender,
     settings: Kept,
-    lines: Mutex<Lines>,
-    /// Told each time a call, or the placing of one, has ended.
+    calls: Mutex<Calls>,
+    /// Notified whenever a call, or an attempt to place one, has ended.
     fewer: Notify,
-    /// Where everything runs.
+    /// The runtime that calls run on.
     runtime: Handle,
     addresses: Vec<SocketAddr>,
 }
 
-/// Of the settings what is needed later.
+/// The settings that are needed after the start.
 struct Kept {
     room_prefix: String,
     room_mode: RoomMode,
@@ -112,37 +119,37 @@ struct Kept {
 }
 
 #[derive(Default)]
-struct Lines {
-    live: HashMap<String, Arc<Line>>,
-    /// Calls that are being placed and have no line yet.
+struct Calls {
+    live: HashMap<String, Arc<CallHandle>>,
+    /// Calls that are being placed and have no handle yet.
     placing: usize,
-    /// The rooms of those.
+    /// The rooms they will join.
     placing_into: Vec<String>,
-    ended: VecDeque<Arc<Line>>,
+    ended: VecDeque<Arc<CallHandle>>,
     stopping: bool,
-    /// Whether no call is begun any more.
+    /// Whether new calls are refused.
     closed: bool,
 }
 
-/// Room for one call; given back when dropped without becoming one.
+/// A place for one call, released when dropped unless the call has started.
 struct Slot {
     inner: Arc<Inner>,
     room: Option<String>,
 }
 
 impl Slot {
-    /// Whether there is a place in a room for this call; it is taken then.
+    /// Takes a place in a room, if there is one.
     fn enter(&mut self, room: &str) -> bool {
-        let mut lines = self.inner.lines();
-        let live = lines.live.values().filter(|line| line.room == room);
-        let placing = lines.placing_into.iter().filter(|one| *one == room);
+        let mut calls = self.inner.table();
+        let live = calls.live.values().filter(|handle| handle.room == room);
+        let placing = calls.placing_into.iter().filter(|one| *one == room);
         if live.count() + placing.count() >= self.inner.settings.most_calls_per_room {
             metrics::sip_refused(SipRefusal::Room);
-            tracing::warn!("a telephone call was refused: sip.max_calls_per_room is reached");
+            tracing::warn!("refused a call: sip.max_calls_per_room is reached");
             return false;
         }
-        lines.placing_into.push(room.to_owned());
-        drop(lines);
+        calls.placing_into.push(room.to_owned());
+        drop(calls);
         self.room = Some(room.to_owned());
         true
     }
@@ -150,35 +157,35 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut lines = self.inner.lines();
-        lines.placing -= 1;
-        let place = lines
+        let mut calls = self.inner.table();
+        calls.placing -= 1;
+        let place = calls
             .placing_into
             .iter()
             .position(|one| Some(one) == self.room.as_ref());
         if let Some(place) = place {
-            lines.placing_into.swap_remove(place);
+            calls.placing_into.swap_remove(place);
         }
-        drop(lines);
+        drop(calls);
         self.inner.fewer.notify_waiters();
     }
 }
 
 impl Inner {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slot(self: &Arc<Self>) -> Option<Slot> {
-        let mut lines = self.lines();
-        if lines.stopping
-            || lines.closed
-            || lines.live.len() + lines.placing >= self.settings.most_calls
+        let mut calls = self.table();
+        if calls.stopping
+            || calls.closed
+            || calls.live.len() + calls.placing >= self.settings.most_calls
         {
             return None;
         }
-        lines.placing += 1;
-        drop(lines);
+        calls.placing += 1;
+        drop(calls);
         Some(Slot {
             inner: Arc::clone(self),
             room: None,
@@ -186,53 +193,53 @@ impl Inner {
     }
 
     /// The newest call of a participant.
-    fn line_of(&self, room: &str, identity: &str) -> Option<Arc<Line>> {
-        let lines = self.lines();
-        let of_participant = lines
+    fn call_of(&self, room: &str, identity: &str) -> Option<Arc<CallHandle>> {
+        let calls = self.table();
+        let of_participant = calls
             .live
             .values()
-            .filter(|line| line.room == room && line.identity == identity);
-        of_participant.max_by_key(|line| line.began).cloned()
+            .filter(|handle| handle.room == room && handle.identity == identity);
+        of_participant.max_by_key(|handle| handle.began).cloned()
     }
 
-    /// Runs a call until it has ended.
+    /// Runs a call to its end.
     fn run(self: &Arc<Self>, task: Task, slot: Slot) {
-        let line = Arc::clone(&task.line);
-        let mut lines = self.lines();
-        lines
+        let handle = Arc::clone(&task.handle);
+        let mut calls = self.table();
+        calls
             .live
-            .insert(line.sip_call_id.clone(), Arc::clone(&line));
-        if lines.stopping {
-            // It was being placed when all others were told.
-            line.hang_up_for_shutdown();
+            .insert(handle.sip_call_id.clone(), Arc::clone(&handle));
+        if calls.stopping {
+            // It was being placed when the others were told.
+            handle.hang_up_for_shutdown();
         }
-        drop(lines);
+        drop(calls);
         drop(slot);
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            // A panic within ends this call only.
+            // A panic in it ends this call only.
             let ended = tokio::spawn(task.run()).await;
             if ended.is_err() {
-                tracing::error!(call = line.sip_call_id, "a call ended unexpectedly");
+                tracing::error!(call = handle.sip_call_id, "the task of a call panicked");
             }
-            let mut lines = inner.lines();
-            lines.live.remove(&line.sip_call_id);
-            lines.ended.push_back(line);
-            lines.forget(Instant::now());
-            drop(lines);
+            let mut calls = inner.table();
+            calls.live.remove(&handle.sip_call_id);
+            calls.ended.push_back(handle);
+            calls.forget(Instant::now());
+            drop(calls);
             inner.fewer.notify_waiters();
         });
     }
 }
 
-impl Lines {
+impl Calls {
     fn none(&self) -> bool {
         self.live.is_empty() && self.placing == 0
     }
 
     fn forget(&mut self, now: Instant) {
-        let old = |line: &Arc<Line>| {
-            let ended = line.ended().unwrap_or(line.began);
+        let old = |handle: &Arc<CallHandle>| {
+            let ended = handle.ended().unwrap_or(handle.began);
             now.saturating_duration_since(ended) > REMEMBERED
         };
         while self.ended.len() > MOST_REMEMBERED || self.ended.front().is_some_and(old) {
@@ -242,7 +249,7 @@ impl Lines {
 }
 
 impl Bridge {
-    /// Starts. An error names the setting.
+    /// Starts the bridge. An error names the setting.
     pub async fn start(
         settings: BridgeSettings,
         rooms: Arc<dyn Rooms>,
@@ -263,7 +270,7 @@ impl Bridge {
                 .listen(listen)
                 .await
                 .map_err(|error| format!("sip.listen: {}:{address}: {error}", protocol.name()))?;
-            tracing::info!(protocol = protocol.name(), %address, "telephone calls are taken");
+            tracing::info!(protocol = protocol.name(), %address, "listening for SIP calls");
             addresses.push(address);
         }
         let inner = Arc::new(Inner {
@@ -279,7 +286,7 @@ impl Bridge {
                 most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
             },
-            lines: Mutex::default(),
+            calls: Mutex::default(),
             fewer: Notify::new(),
             runtime: Handle::current(),
             addresses,
@@ -288,31 +295,31 @@ impl Bridge {
         Ok(Self { inner })
     }
 
-    /// Where it listens, in the order of the settings.
+    /// The addresses listened on, in the order of the settings.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.inner.addresses
     }
 
-    /// Takes and places no further calls; those that there are go on.
+    /// Refuses new calls; existing ones continue.
     pub fn take_no_more(&self) {
-        self.inner.lines().closed = true;
+        self.inner.table().closed = true;
     }
 
-    /// Ends every call and closes everything.
+    /// Ends all calls and closes all sockets.
     pub async fn stop(&self) {
-        let lines: Vec<Arc<Line>> = {
-            let mut lines = self.inner.lines();
-            lines.stopping = true;
-            lines.live.values().cloned().collect()
+        let handles: Vec<Arc<CallHandle>> = {
+            let mut calls = self.inner.table();
+            calls.stopping = true;
+            calls.live.values().cloned().collect()
         };
-        for line in lines {
-            line.hang_up_for_shutdown();
+        for handle in handles {
+            handle.hang_up_for_shutdown();
         }
         let ended = async {
             loop {
-                // From here on it is noticed.
+                // Registered before the check, so that no notification is missed.
                 let fewer = self.inner.fewer.notified();
-                if self.inner.lines().none() {
+                if self.inner.table().none() {
                     return;
                 }
                 fewer.await;
@@ -325,7 +332,7 @@ impl Bridge {
     /// Places a call.
     pub async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
         let inner = Arc::clone(&self.inner);
-        // Whoever asks may be on a thread that ends before the call does, or lose interest.
+        // The caller's thread may end before the call does, or the caller may lose interest.
         let placed = self.inner.runtime.spawn(inner.place(call)).await;
         placed.unwrap_or_else(|_| {
             Err(CallError::new(
@@ -335,49 +342,49 @@ impl Bridge {
         })
     }
 
-    /// Moves a call, and waits for what becomes of it.
+    /// Transfers a call and waits for the outcome.
     pub async fn transfer(
         &self,
         transfer: NewTransfer,
         accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError> {
-        let line = self.line(&transfer.call)?;
+        let handle = self.handle(&transfer.call)?;
         let (done, outcome) = oneshot::channel();
-        let wish = Wish {
-            refer_to: refer_to(&transfer.to, &line.hostname),
+        let request = TransferRequest {
+            refer_to: refer_to(&transfer.to, &handle.hostname),
             to: transfer.to,
             ringing: transfer.ringing_timeout,
             accepted,
             done,
         };
-        let command = Command::Transfer(wish);
-        line.commands.send(command).await.map_err(|_| gone())?;
-        // A call that ended meanwhile counts as moved.
+        let command = Command::Transfer(request);
+        handle.commands.send(command).await.map_err(|_| gone())?;
+        // A call that has ended meanwhile counts as transferred.
         outcome.await.unwrap_or(Ok(()))
     }
 
     /// Ends a call.
     pub async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
-        let line = self.line(call)?;
+        let handle = self.handle(call)?;
         let hang_up = Command::HangUp(HangupCause::Local);
-        line.commands.send(hang_up).await.map_err(|_| gone())
+        handle.commands.send(hang_up).await.map_err(|_| gone())
     }
 
-    /// What a participant says of its call is a text: the call with that id is its own only in the same room under the same
-    /// name.
-    fn line(&self, call: &CallOf) -> Result<Arc<Line>, CallError> {
-        let line = self.inner.lines().live.get(&call.sip_call_id).cloned();
-        let line = line.filter(|line| line.room == call.room && line.identity == call.identity);
-        line.ok_or_else(gone)
+    /// The call id in a participant's attributes is only text: the call is theirs if room and identity match, too.
+    fn handle(&self, call: &CallOf) -> Result<Arc<CallHandle>, CallError> {
+        let handle = self.inner.table().live.get(&call.sip_call_id).cloned();
+        let handle =
+            handle.filter(|handle| handle.room == call.room && handle.identity == call.identity);
+        handle.ok_or_else(gone)
     }
 
-    /// The calls that there are, and those that ended a moment ago.
+    /// The calls there are, and those that ended a moment ago.
     pub fn calls(&self) -> Vec<CallReport> {
         let now = Instant::now();
-        let mut lines = self.inner.lines();
-        lines.forget(now);
-        let all = lines.live.values().chain(&lines.ended);
-        all.map(|line| line.report(now)).collect()
+        let mut calls = self.inner.table();
+        calls.forget(now);
+        let all = calls.live.values().chain(&calls.ended);
+        all.map(|handle| handle.report(now)).collect()
     }
 }
 
@@ -395,7 +402,7 @@ impl Inner {
         }
         let offer = media.offer();
         let sip_call_id = call_id();
-        // What is empty is not told.
+        // Empty attributes are left out.
         let ends = if call.hides_numbers {
             Ends::default()
         } else {
@@ -415,7 +422,7 @@ impl Inner {
             })
             .await?;
         let participant_sid = connected(&mut link).await?;
-        // It is we who call.
+        // An outbound call: the room stays.
         inner.rooms.keep(&call.room).await;
         let leg = inner.dial(&call, reached, remote, offer)?;
         link.control
@@ -425,7 +432,7 @@ impl Inner {
             duration: call.max_duration,
         };
         let gateway = call.trunk.gateway.to_string();
-        let (line, commands) = Line::new(
+        let (handle, commands) = CallHandle::new(
             sip_call_id.clone(),
             Direction::Outbound,
             call.room,
@@ -437,10 +444,10 @@ impl Inner {
             call: Call::outbound(limits, Instant::now()),
             leg,
             media,
-            place: Place::Joined(link),
+            membership: Membership::Joined(link),
             answer: None,
             dtmf: call.dtmf,
-            line,
+            handle,
             commands,
             rooms: Arc::clone(&inner.rooms),
             news: inner.news.clone(),
@@ -452,13 +459,13 @@ impl Inner {
         })
     }
 
-    /// The way to a gateway, by the first of its addresses.
+    /// Opens a flow to a gateway, at the first of its addresses.
     async fn reach(&self, trunk: &Trunk) -> Result<(Reached, SocketAddr), CallError> {
         let protocol = protocol(trunk.transport);
         let gateway = &trunk.gateway;
         let addresses = resolve::addresses(&gateway.host, gateway.port, protocol).await;
         let addresses = addresses.map_err(|error| {
-            let message = format!("the gateway {gateway} cannot be found: {error}");
+            let message = format!("cannot resolve the gateway {gateway}: {error}");
             CallError::new(CallErrorKind::Unavailable, message)
         })?;
         if !trunk.private && !addresses.iter().all(|address| is_public(address.ip())) {
@@ -477,7 +484,7 @@ impl Inner {
                 Err(error) => error.to_string(),
             },
         };
-        let message = format!("the gateway {gateway} cannot be reached: {problem}");
+        let message = format!("cannot reach the gateway {gateway}: {problem}");
         Err(CallError::new(CallErrorKind::Unavailable, message))
     }
 
@@ -521,12 +528,13 @@ impl Inner {
 
 async fn take_calls(inner: Arc<Inner>, mut invitations: mpsc::Receiver<Invitation>) {
     while let Some(invitation) = invitations.recv().await {
-        take_call(&inner, invitation);
+        // One after the other: each sees the rooms and identities of those before.
+        take_call(&inner, invitation).await;
     }
 }
 
-/// A call that came.
-fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
+/// Handles an inbound call.
+async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     if invitation.unsupported().is_some() {
         return invitation.refuse(420);
     }
@@ -534,14 +542,25 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         return invitation.refuse(404);
     };
     let Some(mut slot) = inner.slot() else {
-        tracing::warn!("a telephone call was refused: sip.max_calls is reached");
+        tracing::warn!("refused a call: sip.max_calls is reached");
         return invitation.refuse(503);
     };
+    let headers = invitation.headers();
+    let ours = attributes::number(&called);
+    let of_headers = attributes::of_headers(&headers);
+    // Decided before anyone hears of the call.
+    let owners = inner.settings.owners.as_ref();
+    let takeover = owners.map(|owners| owners(&of_headers, &ours));
+    let is_anothers = match &takeover {
+        Some(call) => !inner.may_take(&ours, call).await,
+        None => false,
+    };
+    let owner = takeover.as_ref().map(|call| call.owner.clone());
     let (local, peer) = (invitation.local_address().ip(), invitation.source());
     let mut media = match inner.media.open(local, peer) {
         Ok(media) => media,
         Err(error) => {
-            tracing::warn!(%error, "a telephone call was refused");
+            tracing::warn!(%error, "refused a call");
             return invitation.refuse(503);
         }
     };
@@ -551,19 +570,13 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         Some(Ok(answer)) => Some(answer),
         Some(Err(error)) => return invitation.refuse(error.status()),
     };
-    let headers = invitation.headers();
-    let ours = attributes::number(&called);
     let (outside, display) = attributes::caller(&headers);
-    let of_headers = attributes::of_headers(&headers);
-    // Known before anybody hears of the call.
-    let owners = inner.settings.owners.as_ref();
-    let owner = owners.map(|owners| owners(&of_headers, &ours));
     let sip_call_id = call_id();
-    let room = inner.room_of(&ours, &sip_call_id, owner.as_ref());
+    let room = inner.room_of(&ours, &sip_call_id, owner.as_ref(), is_anothers);
     if !slot.enter(&room) {
         return invitation.refuse(486);
     }
-    let identity = inner.identity_of(&room, &outside, &sip_call_id);
+    let identity = inner.identity_of(&room, &outside, &sip_call_id).await;
     let source = invitation.source();
     let leg = invitation.take();
     leg.ring(None);
@@ -580,12 +593,13 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     told.extend(of_headers);
     let name = display.unwrap_or_else(|| format!("Phone {}", ends.outside).trim().to_owned());
     let joining = inner.begin_joining(Join {
+        kind: JoinKind::Caller,
         principal: principal(owner.as_ref()),
-        owner: owner.clone(),
+        owner: takeover,
         ..join(&room, &identity, &name, told)
     });
     let hostname = leg.remote_address().to_string();
-    let (line, commands) = Line::new(
+    let (handle, commands) = CallHandle::new(
         sip_call_id,
         Direction::Inbound,
         room,
@@ -601,10 +615,10 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         call: Call::inbound(limits, Instant::now()),
         leg,
         media,
-        place: Place::Joining(joining),
+        membership: Membership::Joining(joining),
         answer,
         dtmf: String::new(),
-        line,
+        handle,
         commands,
         rooms: Arc::clone(&inner.rooms),
         news: inner.news.clone(),
@@ -613,31 +627,54 @@ fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
 }
 
 impl Inner {
-    /// The room of a call that came. One that is another owner's while a call lasts there is not given away: the later call
-    /// has a room of its own then, whatever the mode.
-    fn room_of(&self, ours: &str, sip_call_id: &str, owner: Option<&Owner>) -> String {
+    /// Whether an inbound call may take the room that its number names.
+    async fn may_take(&self, ours: &str, call: &Takeover) -> bool {
+        // With a number of its owner's it always may, and the rooms need not be asked.
+        call.by_number || {
+            let room = format!("{}{ours}", self.settings.room_prefix);
+            self.rooms.may_take(&room, call).await
+        }
+    }
+
+    /// The room of an inbound call. A room of another owner that the call may not take (`is_anothers`), or in use by another
+    /// owner's call, is not shared: the later call gets its own room, whatever the mode. In mode `call` neither is one named
+    /// by a called user that is no telephone number: the caller chooses that name, and taking the room of that name from
+    /// whoever has it would be the caller's choice, too.
+    fn room_of(
+        &self,
+        ours: &str,
+        sip_call_id: &str,
+        owner: Option<&Owner>,
+        is_anothers: bool,
+    ) -> String {
         let room = format!("{}{ours}", self.settings.room_prefix);
-        let apart = |line: &Arc<Line>| {
-            line.direction == Direction::Inbound
-                && line.room == room
-                && (self.settings.room_mode == RoomMode::Call || line.owner.as_ref() != owner)
+        let apart = |handle: &Arc<CallHandle>| {
+            handle.direction == Direction::Inbound
+                && handle.room == room
+                && (self.settings.room_mode == RoomMode::Call || handle.owner.as_ref() != owner)
         };
-        if self.lines().live.values().any(apart) {
+        let is_number = ours
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b"+*#".contains(&byte));
+        let is_chosen = self.settings.room_mode == RoomMode::Call && !is_number;
+        if is_chosen || is_anothers || self.table().live.values().any(apart) {
             format!("{room}_{sip_call_id}")
         } else {
             room
         }
     }
 
-    /// As LiveKit names callers; a second one of the same number in the same room is not to put the first one out.
-    fn identity_of(&self, room: &str, outside: &str, sip_call_id: &str) -> String {
+    /// The identity that LiveKit gives callers, unless another call or somebody in the room has it: the caller has chosen
+    /// it, and must not replace them.
+    async fn identity_of(&self, room: &str, outside: &str, sip_call_id: &str) -> String {
         let who = if outside.is_empty() {
             "anonymous"
         } else {
             outside
         };
         let identity = format!("sip_{who}");
-        if self.line_of(room, &identity).is_none() {
+        // A call that is about to join is not in the room yet.
+        if self.call_of(room, &identity).is_none() && !self.rooms.has(room, &identity).await {
             return identity;
         }
         let suffix = sip_call_id.trim_start_matches("SCL_");
@@ -648,7 +685,7 @@ impl Inner {
         let (joined, joining) = oneshot::channel();
         let rooms = Arc::clone(&self.rooms);
         tokio::spawn(async move {
-            // Dropped, the room is left.
+            // If it is dropped, the participant leaves the room.
             let _taken = joined.send(rooms.join(join).await);
         });
         joining
@@ -670,7 +707,7 @@ fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)
     }
 }
 
-/// On whose behalf a caller is in a room of this owner.
+/// The principal on whose behalf a caller joins a room of this owner.
 fn principal(owner: Option<&Owner>) -> Principal {
     match owner {
         Some(Owner::Tenant(tenant)) => Principal::Tenant(tenant.clone()),
@@ -678,7 +715,7 @@ fn principal(owner: Option<&Owner>) -> Principal {
     }
 }
 
-/// Waits until a participant is in its room; its sid.
+/// Waits until a participant has joined its room; returns its sid.
 async fn connected(link: &mut RoomLink) -> Result<String, CallError> {
     let unavailable = |message: String| CallError::new(CallErrorKind::Unavailable, message);
     let first = timeout(JOIN_PATIENCE, link.events.next()).await;
@@ -686,7 +723,7 @@ async fn connected(link: &mut RoomLink) -> Result<String, CallError> {
         Ok(Some(LinkEvent::Connected { sid, .. })) => Ok(sid),
         Ok(Some(LinkEvent::Ended(ending))) => Err(unavailable(ending.to_string())),
         Ok(_) => Err(unavailable("the room was left".to_owned())),
-        Err(_) => Err(unavailable("the room was not joined in time".to_owned())),
+        Err(_) => Err(unavailable("joining the room timed out".to_owned())),
     }
 }
 
@@ -705,23 +742,17 @@ fn call_id() -> String {
 }
 
 fn full() -> CallError {
-    CallError::new(
-        CallErrorKind::Full,
-        "there are as many calls as sip.max_calls allows",
-    )
+    CallError::new(CallErrorKind::Full, "sip.max_calls is reached")
 }
 
 fn full_room() -> CallError {
-    CallError::new(
-        CallErrorKind::Full,
-        "there are as many calls in the room as sip.max_calls_per_room allows",
-    )
+    CallError::new(CallErrorKind::Full, "sip.max_calls_per_room is reached")
 }
 
 fn gone() -> CallError {
     CallError::new(
         CallErrorKind::NotFound,
-        "nobody of this identity is in the room by telephone",
+        "no SIP participant with this identity is in the room",
     )
 }
 
@@ -733,7 +764,7 @@ const fn protocol(transport: SipTransport) -> Protocol {
     }
 }
 
-/// The value of `Refer-To`: international numbers are the telephone network's, all others the gateway's.
+/// The value of `Refer-To`: international numbers belong to the telephone network, all others to the gateway.
 fn refer_to(to: &TransferTarget, host: &str) -> String {
     match to {
         TransferTarget::Uri(uri) => format!("<{uri}>"),

@@ -1,17 +1,18 @@
-//! Two bridges that call each other on loopback, each with rooms of which nothing is there but the ends of links.
+//! Two bridges that call each other on loopback, with rooms that consist of link ends only.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use super::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use super::media::{Codec, Encryption, MediaSettings};
-use vivavoce_auth::{Owner, Principal, TenantId};
+use vivavoce_auth::{Owner, Principal, Takeover, TenantId};
 use vivavoce_config::{RoomMode, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_seams::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
@@ -22,9 +23,13 @@ use vivavoce_seams::rooms::telephone::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Rooms that take everybody, and those that are to be kept.
+/// Rooms that admit everyone, the names of those that were kept, and of one that no call may take unless by its number.
 #[derive(Default)]
-struct Hall(Mutex<Vec<(Join, LinkEnd)>>, Mutex<Vec<String>>);
+struct Hall(
+    Mutex<Vec<(Join, LinkEnd)>>,
+    Mutex<Vec<String>>,
+    Option<&'static str>,
+);
 
 #[async_trait]
 impl Rooms for Hall {
@@ -37,6 +42,16 @@ impl Rooms for Hall {
         assert!(end.tell(connected));
         self.0.lock().unwrap().push((join, end));
         Ok(link)
+    }
+
+    async fn has(&self, room: &str, identity: &str) -> bool {
+        let joined = self.0.lock().unwrap();
+        let mut joins = joined.iter().map(|(join, _)| join);
+        joins.any(|join| join.room == room && join.identity == identity)
+    }
+
+    async fn may_take(&self, room: &str, call: &Takeover) -> bool {
+        call.by_number || self.2 != Some(room)
     }
 
     async fn keep(&self, room: &str) {
@@ -69,7 +84,7 @@ struct House {
     news: mpsc::Receiver<CallNews>,
 }
 
-/// Rooms that take their time.
+/// Rooms whose joins take time.
 #[derive(Default)]
 struct Slow {
     hall: Hall,
@@ -83,6 +98,14 @@ impl Rooms for Slow {
         self.asked.notify_one();
         self.open.notified().await;
         self.hall.join(join).await
+    }
+
+    async fn has(&self, room: &str, identity: &str) -> bool {
+        self.hall.has(room, identity).await
+    }
+
+    async fn may_take(&self, room: &str, call: &Takeover) -> bool {
+        self.hall.may_take(room, call).await
     }
 
     async fn keep(&self, room: &str) {
@@ -105,7 +128,7 @@ async fn bridge(
     bridge_with(protocol, most_calls, rooms, RoomMode::Number, None).await
 }
 
-/// The same with calls that have owners.
+/// The same with an owner per call.
 async fn bridge_with(
     protocol: Protocol,
     most_calls: usize,
@@ -113,9 +136,30 @@ async fn bridge_with(
     room_mode: RoomMode,
     owners: Option<Owners>,
 ) -> (Bridge, mpsc::Receiver<CallNews>) {
+    let unacknowledged = Unacknowledged::default();
+    bridge_bounded(
+        protocol,
+        most_calls,
+        rooms,
+        room_mode,
+        owners,
+        unacknowledged,
+    )
+    .await
+}
+
+/// The same with limits of calls on trial.
+async fn bridge_bounded(
+    protocol: Protocol,
+    most_calls: usize,
+    rooms: Arc<dyn Rooms>,
+    room_mode: RoomMode,
+    owners: Option<Owners>,
+    unacknowledged: Unacknowledged,
+) -> (Bridge, mpsc::Receiver<CallNews>) {
     use std::sync::atomic::{AtomicU16, Ordering};
     static PORTS: AtomicU16 = AtomicU16::new(0);
-    // Those of other test runs on this machine are elsewhere.
+    // Other test runs on this machine use other ports.
     let own = 40_000 + u16::try_from(std::process::id() % 200).unwrap() * 100;
     let first = own + PORTS.fetch_add(1, Ordering::Relaxed) * 8;
     let settings = BridgeSettings {
@@ -131,7 +175,7 @@ async fn bridge_with(
         owners,
         most_calls,
         most_calls_per_room: 2,
-        unacknowledged: Unacknowledged::default(),
+        unacknowledged,
         max_duration: Duration::from_mins(10),
         media: MediaSettings {
             ports: first..=first + 7,
@@ -179,7 +223,7 @@ impl House {
         }
     }
 
-    /// The call that there is.
+    /// The only call there is.
     fn call(&self) -> CallOf {
         let report = self.bridge.calls().remove(0);
         CallOf {
@@ -197,7 +241,7 @@ impl House {
     }
 }
 
-/// Two who speak.
+/// Two bridges.
 async fn connected(protocol: Protocol) -> (House, House) {
     let (mut ann, mut bob) = tokio::join!(house(protocol, 4), house(protocol, 4));
     let placed = ann
@@ -222,7 +266,7 @@ async fn a_call_goes_from_one_room_into_another() {
         let join = bob.hall.joined();
         assert_eq!(
             (join.room.as_str(), join.identity.as_str(), join.kind),
-            ("call-+14155550199", "sip_+14155550100", JoinKind::Telephone)
+            ("call-+14155550199", "sip_+14155550100", JoinKind::Caller)
         );
         let attribute = |name: &str| {
             let found = join.attributes.iter().find(|(key, _)| key == name);
@@ -233,7 +277,7 @@ async fn a_call_goes_from_one_room_into_another() {
         assert_eq!(attribute("sip.callStatus"), Some("ringing"));
         assert!(attribute("sip.callIDFull").is_some() && attribute("sip.callTag").is_some());
         let call = ann.call();
-        // What was seen of a call is good for that call and not for another that has its place.
+        // A report belongs to its call, not to a later one with the same ports.
         let others = CallOf {
             sip_call_id: "SCL_other".to_owned(),
             ..call.clone()
@@ -275,6 +319,96 @@ async fn the_room_of_a_call_is_kept_only_once_its_answer_was_acknowledged() {
     };
     timeout(PATIENCE, acknowledged).await.unwrap();
     assert_eq!(bob.hall.kept(), ["call-+14155550199"]);
+}
+
+/// An INVITE of a telephone that sends and receives what the test says, and no more.
+async fn invite(socket: &UdpSocket, call: &str) {
+    let local = socket.local_addr().unwrap();
+    let sdp = format!(
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
+         m=audio {} RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n",
+        local.port(),
+    );
+    let text = format!(
+        "INVITE sip:100@h SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{call};rport\r\n\
+         From: <sip:x@{local}>;tag=f\r\nTo: <sip:100@h>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\n\
+         Contact: <sip:x@{local}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
+        sdp.len(),
+    );
+    socket.send(text.as_bytes()).await.unwrap();
+}
+
+/// The next message that begins like this.
+async fn told(socket: &UdpSocket, beginning: &str) -> String {
+    let mut bytes = [0; 4_096];
+    loop {
+        let received = timeout(PATIENCE, socket.recv(&mut bytes)).await;
+        let text = String::from_utf8_lossy(&bytes[..received.unwrap().unwrap()]).into_owned();
+        if text.starts_with(beginning) {
+            return text;
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_never_acknowledges_keeps_no_line_while_it_is_hung_up_on() {
+    let hall = Arc::new(Hall::default());
+    let bounds = Unacknowledged {
+        patience: Duration::from_millis(50),
+        ..Unacknowledged::default()
+    };
+    let mode = RoomMode::Call;
+    let (bridge, news) = bridge_bounded(Protocol::Udp, 1, hall.clone(), mode, None, bounds).await;
+    let mut bob = House { bridge, hall, news };
+    let forger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    forger.connect(bob.bridge.addresses()[0]).await.unwrap();
+    invite(&forger, "forged").await;
+    bob.becomes(CallStatus::Ringing).await;
+    bob.hall.tell(LinkEvent::Listened);
+    told(&forger, "SIP/2.0 200 ").await;
+    bob.becomes(CallStatus::Active).await;
+    bob.becomes(CallStatus::Hangup(HangupCause::Unreachable))
+        .await;
+    bob.hall.remove();
+    // The first BYE, and half a second later the next.
+    for _ in 0..2 {
+        told(&forger, "BYE ").await;
+    }
+    invite(&forger, "next").await;
+    bob.becomes(CallStatus::Ringing).await;
+}
+
+#[tokio::test]
+async fn whoever_calls_puts_nobody_out_who_has_their_number_as_an_identity() {
+    let (ann, mut bob) = tokio::join!(house(Protocol::Udp, 4), house(Protocol::Udp, 4));
+    let (room, taken) = ("call-+14155550199", "sip_+14155550100");
+    let present = Join {
+        room: room.to_owned(),
+        identity: taken.to_owned(),
+        name: String::new(),
+        kind: JoinKind::Agent,
+        principal: Principal::Operator,
+        owner: None,
+        metadata: String::new(),
+        attributes: Vec::new(),
+        listen: vivavoce_seams::rooms::link::Listen::All,
+        audio: true,
+    };
+    let _session = bob.hall.join(present).await.unwrap();
+    let call = House::new_call(&bob, Protocol::Udp);
+    ann.bridge.call(call).await.unwrap();
+    let news = bob.becomes(CallStatus::Ringing).await;
+    let id = news.sip_call_id.trim_start_matches("SCL_");
+    assert_eq!(
+        (news.room.as_str(), news.identity),
+        (room, format!("{taken}_{id}"))
+    );
+    let report = bob.bridge.calls().remove(0);
+    assert_eq!(report.identity, format!("{taken}_{id}"));
+    while bob.hall.0.lock().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bob.hall.joined().identity, format!("{taken}_{id}"));
 }
 
 #[tokio::test]
@@ -347,7 +481,7 @@ async fn there_are_no_more_calls_than_there_may_be() {
     }
 }
 
-/// Each of those in a room hears all the others: that is the square of them.
+/// Each participant of a room hears all others: the cost is quadratic.
 #[tokio::test]
 async fn there_are_no_more_calls_in_a_room_than_there_may_be() {
     let (mut ann, mut bob) = tokio::join!(house(Protocol::Udp, 4), house(Protocol::Udp, 4));
@@ -370,7 +504,7 @@ async fn there_are_no_more_calls_in_a_room_than_there_may_be() {
         placed.push(error.map(|error| error.kind));
     }
     assert_eq!(placed, [None, None, Some(CallErrorKind::Full), None, None]);
-    // The third that comes into one room there is told that it is busy; one into another is not.
+    // The third inbound call to a room gets 486; one to another room does not.
     let busy = loop {
         let news = timeout(PATIENCE, ann.news.recv()).await.unwrap().unwrap();
         if let CallStatus::Hangup(cause) = news.status {
@@ -391,7 +525,7 @@ async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
     }
     let placed = ann.bridge.call(House::new_call(&bob, Protocol::Udp)).await;
     assert_eq!(placed.unwrap_err().kind, CallErrorKind::Full);
-    // What comes is refused as well.
+    // Inbound calls are refused as well.
     let mut cid = house(Protocol::Udp, 1).await;
     cid.bridge
         .call(House::new_call(&bob, Protocol::Udp))
@@ -406,9 +540,19 @@ async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
     }
 }
 
-/// Rooms and owners of calls to one number, which are begun one after the other and last.
+/// Rooms and owners of calls to one number that overlap.
 async fn rooms_of_calls(mode: RoomMode, owners: Option<&'static [&str]>) -> Vec<(Join, CallNews)> {
-    let hall = Arc::new(Hall::default());
+    rooms_in(Hall::default(), mode, owners, true).await
+}
+
+/// The same in these rooms.
+async fn rooms_in(
+    hall: Hall,
+    mode: RoomMode,
+    owners: Option<&'static [&str]>,
+    by_number: bool,
+) -> Vec<(Join, CallNews)> {
+    let hall = Arc::new(hall);
     let asked = Arc::new(Mutex::new(0));
     let of_call = owners.map(|owners| -> Owners {
         Arc::new(move |headers: &[(String, String)], number: &str| {
@@ -416,10 +560,11 @@ async fn rooms_of_calls(mode: RoomMode, owners: Option<&'static [&str]>) -> Vec<
             assert!(headers.iter().any(|(name, _)| name == "sip.h.to"));
             let mut asked = asked.lock().unwrap();
             *asked += 1;
-            match owners[*asked - 1] {
+            let owner = match owners[*asked - 1] {
                 "" => Owner::Operator,
                 id => Owner::Tenant(TenantId::new(id).unwrap()),
-            }
+            };
+            Takeover { owner, by_number }
         })
     });
     let (bridge, news) = bridge_with(Protocol::Udp, 4, hall.clone(), mode, of_call).await;
@@ -460,7 +605,7 @@ async fn calls_share_a_room_or_have_one_each_as_the_mode_says() {
         let own = format!("call-+14155550199_{}", news.sip_call_id);
         let expected = if shared { &first.room } else { &own };
         assert_eq!((&further.room, &news.room), (expected, expected));
-        // Nobody asks whose they are.
+        // There are no tenants.
         assert_eq!(
             (&further.principal, &further.owner),
             (&Principal::Operator, &None)
@@ -481,13 +626,35 @@ async fn a_call_joins_for_its_owner_and_never_where_another_owners_call_lasts() 
             }
         };
         assert_eq!(
-            (&join.owner, &join.principal),
-            (&Some(owner.clone()), &principal)
+            (join.owner.as_ref().map(|call| &call.owner), &join.principal),
+            (Some(&owner), &principal)
         );
         assert_eq!(news.owner, Some(owner));
         assert_eq!(join.room, news.room);
         let own = format!("call-+14155550199_{}", news.sip_call_id);
         let expected = if id == "a" { "call-+14155550199" } else { &own };
         assert_eq!(join.room, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_room_is_anothers_has_one_of_its_own_unless_by_its_number() {
+    const ROOM: &str = "call-+14155550199";
+    for mode in [RoomMode::Number, RoomMode::Call] {
+        for (by_number, others, shared) in [
+            (false, Some(ROOM), false),
+            (true, Some(ROOM), true),
+            (false, None, true),
+        ] {
+            let hall = Hall(Mutex::default(), Mutex::default(), others);
+            let calls = rooms_in(hall, mode, Some(&[""]), by_number).await;
+            let [(join, news)] = calls.as_slice() else {
+                panic!("{calls:?}")
+            };
+            let own = format!("{ROOM}_{}", news.sip_call_id);
+            assert_eq!(join.room, if shared { ROOM } else { &own });
+            assert_eq!(join.room, news.room);
+            assert_eq!(join.owner.as_ref().unwrap().by_number, by_number);
+        }
     }
 }

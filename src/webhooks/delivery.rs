@@ -1,6 +1,6 @@
-//! Posts webhooks: one task takes what is due from the queue, one short-lived task for each delivery signs, posts and
-//! says how it ended. Addresses are checked when they are connected to, redirects are not followed, and answers are not
-//! read beyond their head.
+//! Posts webhooks. One task takes due webhooks from the queue; a short-lived task per delivery signs and posts one and
+//! reports the outcome. Receivers' addresses are checked when connecting, redirects are not followed, and response
+//! bodies are not read.
 
 use std::io;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::{Due, Outcome, Queue};
 use super::signature::{VERSION, sign};
-use super::spool::{Slip, Spool, Webhook};
-use super::{Addressee, HookKeys, Lane, Receiver, WebhookSettings};
-use vivavoce_core::outgoing::Authorities;
-use vivavoce_core::outgoing::reach::{PublicOnly, Reach};
+use super::spool::{Spool, SpoolEntry, Webhook};
+use super::{Destination, HookKeys, Lane, Receiver, WebhookSettings};
+use vivavoce_core::egress_policy::{EgressPolicy, PublicOnly};
+use vivavoce_core::tls_roots::Authorities;
 use vivavoce_telemetry::metrics::{self, WebhookLoss};
 
-/// For a connection, and for everything up to the head of the answer.
+/// Timeouts for connecting, and for everything up to the head of the response.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(10);
-/// Shorter than what servers keep an idle connection for, so that none is used just as it closes.
+/// Shorter than most servers' keep-alive timeout, so that a connection is not reused just as the server closes it.
 const IDLE_CONNECTION: Duration = Duration::from_secs(4);
 
-/// Who delivers.
-pub(super) struct Postman {
+/// The task that delivers webhooks.
+pub(super) struct WebhookSender {
     spool: Arc<Spool>,
-    round: Arc<Round>,
-    queue: Queue<Lane, (String, Slip)>,
+    context: Arc<DeliveryContext>,
+    queue: Queue<Lane, (String, SpoolEntry)>,
 }
 
-/// What a delivery needs beside its webhook.
-struct Round {
+/// What a delivery needs besides the webhook itself.
+struct DeliveryContext {
     spool: Arc<Spool>,
     receiver: Option<Receiver>,
     hooks: HookKeys,
     clients: Clients,
 }
 
-/// What posts, to receivers of either reach.
+/// HTTP clients, one per egress policy.
 #[derive(Clone)]
 pub(super) struct Clients {
     anywhere: Client,
@@ -64,7 +64,7 @@ impl Clients {
             };
             build(authorities.client())
         };
-        // A machine without certificates of authorities can tell receivers on it all the same.
+        // A machine without CA certificates can still post to receivers over plain HTTP.
         let or_plain = |built: reqwest::Result<Client>| {
             built.or_else(|_| Client::builder().tls_certs_only([]).no_proxy().build())
         };
@@ -77,9 +77,9 @@ impl Clients {
         })
     }
 
-    /// The one that connects to nothing beyond this reach.
-    pub(super) const fn within(&self, reach: Reach) -> &Client {
-        if reach.private {
+    /// The client that enforces this policy.
+    pub(super) const fn within(&self, egress: EgressPolicy) -> &Client {
+        if egress.private {
             &self.anywhere
         } else {
             &self.public_only
@@ -87,15 +87,15 @@ impl Clients {
     }
 }
 
-type Delivered = (Due<Lane, (String, Slip)>, Outcome);
+type Delivered = (Due<Lane, (String, SpoolEntry)>, Outcome);
 
-impl Postman {
+impl WebhookSender {
     pub(super) fn new(
         spool: Arc<Spool>,
         settings: &WebhookSettings,
         authorities: &Authorities,
     ) -> io::Result<Self> {
-        let round = Round {
+        let context = DeliveryContext {
             spool: Arc::clone(&spool),
             receiver: settings.receiver.clone(),
             hooks: settings.hooks.clone(),
@@ -103,30 +103,30 @@ impl Postman {
         };
         Ok(Self {
             spool,
-            round: Arc::new(round),
+            context: Arc::new(context),
             queue: Queue::new(settings.patience, settings.share),
         })
     }
 
-    /// Delivers until it is closed, or nobody can hand anything in any more.
+    /// Delivers until `closing` is cancelled or all senders are gone.
     pub(super) async fn run(
         mut self,
-        found: Vec<Slip>,
-        mut slips: mpsc::Receiver<(String, Slip)>,
+        found: Vec<SpoolEntry>,
+        mut entries: mpsc::Receiver<(String, SpoolEntry)>,
         closing: CancellationToken,
     ) {
-        let mut under_way = JoinSet::<Delivered>::new();
-        for slip in found {
-            let lane = slip.to.lane();
-            let of = slip.of.clone();
+        let mut in_progress = JoinSet::<Delivered>::new();
+        for entry in found {
+            let lane = entry.to.lane();
+            let of = entry.of.clone();
             self.queue
-                .add(lane, of, (String::new(), slip), Instant::now());
+                .add(lane, of, (String::new(), entry), Instant::now());
         }
         loop {
             while let Some(due) = self.queue.next(Instant::now()) {
-                let round = Arc::clone(&self.round);
-                under_way.spawn(async move {
-                    let outcome = round.deliver(&due.item.1).await;
+                let context = Arc::clone(&self.context);
+                in_progress.spawn(async move {
+                    let outcome = context.deliver(&due.item.1).await;
                     (due, outcome)
                 });
             }
@@ -134,15 +134,15 @@ impl Postman {
             let next = self.queue.next_due();
             tokio::select! {
                 () = closing.cancelled() => return,
-                slip = slips.recv() => match slip {
-                    Some(slip) => {
-                        let (lane, of) = (slip.1.to.lane(), slip.1.of.clone());
-                        self.queue.add(lane, of, slip, Instant::now());
+                entry = entries.recv() => match entry {
+                    Some(entry) => {
+                        let (lane, of) = (entry.1.to.lane(), entry.1.of.clone());
+                        self.queue.add(lane, of, entry, Instant::now());
                     }
                     None => return,
                 },
-                Some(ended) = under_way.join_next() => {
-                    // A delivery does not panic; one that did would be found by the next process.
+                Some(ended) = in_progress.join_next() => {
+                    // Deliveries do not panic; if one did, the next process would deliver its webhook.
                     if let Ok((due, outcome)) = ended {
                         self.ended(due, outcome).await;
                     }
@@ -152,41 +152,41 @@ impl Postman {
         }
     }
 
-    async fn ended(&mut self, due: Due<Lane, (String, Slip)>, outcome: Outcome) {
+    async fn ended(&mut self, due: Due<Lane, (String, SpoolEntry)>, outcome: Outcome) {
         metrics::webhook_tried(outcome == Outcome::Delivered);
         let over = self
             .queue
             .finished(due, outcome, Instant::now(), fastrand::f64());
-        for ((_, slip), delivered) in over {
+        for ((_, entry), delivered) in over {
             if !delivered {
                 metrics::webhook_lost(WebhookLoss::Receiver);
-                tracing::error!(receiver = ?slip.to, "a webhook has waited too long for its receiver and is lost");
+                tracing::error!(receiver = ?entry.to, "a webhook could not be delivered within webhooks.retry_seconds and is dropped");
             }
             let spool = Arc::clone(&self.spool);
-            let removed = tokio::task::spawn_blocking(move || spool.remove(&slip)).await;
+            let removed = tokio::task::spawn_blocking(move || spool.remove(&entry)).await;
             if let Ok(Err(error)) = removed {
-                tracing::warn!(%error, "a webhook cannot be removed from disk and will be sent again at the next start");
+                tracing::warn!(%error, "a delivered webhook could not be removed from the spool and will be sent again after a restart");
             }
         }
     }
 }
 
-impl Round {
-    async fn deliver(&self, slip: &Slip) -> Outcome {
-        let receiver = match &slip.to {
-            Addressee::Hook(address) => self.hooks.receiver(address),
-            Addressee::Settings => self.receiver.clone(),
+impl DeliveryContext {
+    async fn deliver(&self, entry: &SpoolEntry) -> Outcome {
+        let receiver = match &entry.to {
+            Destination::Hook(address) => self.hooks.receiver(address),
+            Destination::Settings => self.receiver.clone(),
         };
-        // The settings may name one, or what signs for it, again in the life of another process.
+        // A later process may be configured with this receiver, or with a key for it, again.
         let Some(receiver) = receiver else {
-            return Outcome::Away;
+            return Outcome::Unavailable;
         };
-        let (spool, read) = (Arc::clone(&self.spool), slip.clone());
+        let (spool, read) = (Arc::clone(&self.spool), entry.clone());
         let webhook = tokio::task::spawn_blocking(move || spool.read(&read)).await;
         let webhook = match webhook {
             Ok(Ok(webhook)) => webhook,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a webhook on disk cannot be read");
+                tracing::warn!(%error, "a webhook in the spool cannot be read");
                 return Outcome::Refused { retry_after: None };
             }
             Err(_) => return Outcome::Refused { retry_after: None },
@@ -197,11 +197,11 @@ impl Round {
     async fn post(&self, receiver: &Receiver, webhook: Webhook) -> Outcome {
         let host = receiver.url.host_str().unwrap_or_default();
         let Webhook { id, body, .. } = webhook;
-        if let Err(error) = receiver.reach.check(&receiver.url) {
-            tracing::warn!(host, event = id, %error, "a webhook's receiver is out of reach");
-            return Outcome::Away;
+        if let Err(error) = receiver.egress.check(&receiver.url) {
+            tracing::warn!(host, event = id, %error, "the egress policy forbids a webhook's receiver");
+            return Outcome::Unavailable;
         }
-        let client = self.clients.within(receiver.reach);
+        let client = self.clients.within(receiver.egress);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -219,30 +219,30 @@ impl Round {
             .body(body);
         match request.send().await {
             Ok(answer) if answer.status().is_success() => {
-                tracing::debug!(host, event = id, "a webhook is delivered");
+                tracing::debug!(host, event = id, "webhook delivered");
                 Outcome::Delivered
             }
             Ok(answer) => {
                 let status = answer.status();
-                tracing::warn!(host, event = id, %status, "a webhook is not taken");
+                tracing::warn!(host, event = id, %status, "a webhook's receiver refused it");
                 let retry_after = answer.headers().get(RETRY_AFTER);
                 let seconds = retry_after.and_then(|after| after.to_str().ok()?.parse().ok());
                 judge(status, seconds)
             }
             Err(error) => {
-                // The address may hold a secret.
+                // The URL may contain a secret.
                 let error = error.without_url();
-                tracing::warn!(host, event = id, error = %causes(&error), "a webhook's receiver is away");
-                Outcome::Away
+                tracing::warn!(host, event = id, error = %causes(&error), "a webhook's receiver cannot be reached");
+                Outcome::Unavailable
             }
         }
     }
 }
 
-/// A server that fails or asks for patience speaks for everything that it would get; any other refusal is about this one.
+/// 502, 503 and 504 concern the receiver as a whole; any other failure concerns this webhook.
 const fn judge(status: StatusCode, retry_after_seconds: Option<u64>) -> Outcome {
     match status.as_u16() {
-        502..=504 => Outcome::Away,
+        502..=504 => Outcome::Unavailable,
         _ => Outcome::Refused {
             retry_after: match retry_after_seconds {
                 Some(seconds) => Some(Duration::from_secs(seconds)),
@@ -252,7 +252,7 @@ const fn judge(status: StatusCode, retry_after_seconds: Option<u64>) -> Outcome 
     }
 }
 
-/// An error with its causes: the outermost says only that something did not work.
+/// An error with its chain of causes: the outermost message alone says only that something failed.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,9 +1,51 @@
-//! Signed webhooks: what happened, told to whoever wants to know, at least once (protocol, sections 4 and 7). Each is on
-//! disk before anybody relies on it ([`spool`]), and is delivered until its receiver has it or has been away too long
-//! ([`queue`], [`delivery`]). What there is to tell is for others to say.
+//! Signed webhooks, delivered at least once (protocol, sections 4 and 7). What is reported, and when, is decided by
+//! others: recordings, sessions, calls and rooms.
+//!
+//! # Delivery
+//!
+//! A webhook is written to disk before [`Webhooks::enqueue`] or [`Webhooks::send`] returns, so that it survives the
+//! process and a power failure ([`spool`]). It is posted until the receiver answers with a 2xx status or
+//! `webhooks.retry_seconds` have passed ([`queue`], [`delivery`]). The pauses between attempts grow from half a second
+//! to a minute, with jitter. Every attempt has the same event id, by which receivers recognise duplicates; ids of events
+//! about recordings are derived from their content, so that even another process reports them under the same id.
+//!
+//! Each receiver has a lane of its own with at most four concurrent deliveries, so a slow receiver delays nobody else.
+//! When a receiver cannot be reached, a single delivery at a time probes it. Within a lane parties take turns.
+//!
+//! # Bounds
+//!
+//! The spool holds 10,000 webhooks and 64 MiB, and the same again for webhooks about recordings; at most 8,000 for one
+//! receiver, and for one party its fair share (`vivavoce_quotas`). What does not fit is refused, logged and counted.
+//! Responses are read up to their head, redirects are not followed, and each attempt takes at most ten seconds.
+//!
+//! # Security
+//!
+//! Receivers verify `X-Service-Signature`: HMAC-SHA256 over version, timestamp, event id and body ([`signature`]). URLs
+//! from tenants are subject to the [egress policy](vivavoce_core::egress_policy), which is checked for the addresses
+//! actually connected to. URLs are not logged, because they may contain secrets.
+//!
+//! [`RoomEvents`] is the exception to all of this: events of embedded rooms are posted as LiveKit posts them, signed
+//! with its scheme, kept in memory only and dropped after half a minute.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_webhooks::{Event, EventKind, Webhooks};
+//!
+//! async fn report_end(webhooks: &Webhooks, stream_id: &str) {
+//!     let ended = EventKind::SessionEnded {
+//!         reason: "the client closed the socket".to_owned(),
+//!         duration_ms: 61_000,
+//!         stt_seconds: 58.5,
+//!         tts_characters: 420,
+//!     };
+//!     // Once this returns, the event is on disk.
+//!     webhooks.enqueue(&Event::now(stream_id, Some("shop"), ended)).await;
+//! }
+//! ```
 
 mod delivery;
-mod notice;
+mod event;
 mod queue;
 mod rooms;
 mod signature;
@@ -22,74 +64,72 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use delivery::Postman;
-pub use notice::{Notice, NoticeEvent, RecordingFile, TransferOutcome};
+use delivery::WebhookSender;
+pub use event::{Event, EventKind, RecordingFile, TransferOutcome};
 pub use rooms::RoomEvents;
 pub use spool::SpoolError;
-use spool::{Bounds, Slip, Spool, Webhook};
+use spool::{Bounds, Spool, SpoolEntry, Webhook};
 use vivavoce_config::{HttpUrl, Secret, Settings};
-use vivavoce_core::outgoing::Authorities;
-use vivavoce_core::outgoing::reach::Reach;
+use vivavoce_core::egress_policy::EgressPolicy;
+use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::{FairQueue, Kind, Party, Share};
 use vivavoce_telemetry::metrics;
 
-/// The shortest secret that signs.
+/// The minimum length of a signing secret.
 pub const MIN_SECRET_BYTES: usize = 16;
-/// Where they wait, below the data folder.
+/// The spool's folder, below the data folder.
 const FOLDER: &str = "webhooks";
-const COUNT: usize = 10_000;
-const COUNT_OF_ONE: usize = 8_000;
-const BYTES: u64 = 64 << 20;
-/// Written at once: whoever brings more waits for their turn.
-const WRITTEN_AT_ONCE: usize = 8;
+const MAX_WEBHOOKS: usize = 10_000;
+const MAX_WEBHOOKS_PER_RECEIVER: usize = 8_000;
+const MAX_BYTES: u64 = 64 << 20;
+/// Webhooks written to disk concurrently; more wait in a fair queue.
+const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// For whom a webhook counts while it waits, and whether it is one of those about recordings, which have places of their
-/// own.
+/// Who a webhook counts for while it waits, and whether it is about a recording: those have a capacity of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Source {
     party: Party,
     recording: bool,
 }
 
-/// Who gets a webhook: where, with whose signature, and how far away that may be.
+/// The receiver of a webhook, with the secret that signs for it and the addresses it may have.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Receiver {
-    /// Where to post.
+    /// The URL to post to.
     pub url: Url,
-    /// What signs.
+    /// The signing secret.
     pub secret: Secret,
-    /// Which addresses it may have.
-    pub reach: Reach,
+    /// Which addresses may be connected to.
+    pub egress: EgressPolicy,
 }
 
 impl fmt::Debug for Receiver {
-    /// A URL may hold a secret in its path or query.
+    /// A URL may contain a secret in its path or query.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Receiver({})", self.url.host_str().unwrap_or_default())
     }
 }
 
-/// Where a webhook goes.
+/// The destination of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Addressee {
-    /// To the receiver that the settings name when it is delivered.
+enum Destination {
+    /// The receiver named in the settings at the time of delivery.
     Settings,
-    /// To one of its own.
+    /// The receiver of a call hook.
     Hook(HookAddress),
 }
 
-/// A receiver that is no setting. What signs, and how far away it may be, are settings all the same, as they are when it is
-/// delivered.
+/// The URL of a call hook. The secret and the egress policy are taken from the settings at the time of delivery.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HookAddress {
-    /// Where to post.
+    /// The URL to post to.
     pub url: Url,
-    /// Whose own secret signs, if there is one ([`HookKeys`]).
+    /// The hook whose own secret signs, if it has one ([`HookKeys`]).
     pub signer: Option<String>,
 }
 
 impl fmt::Debug for HookAddress {
-    /// A URL may hold a secret in its path or query.
+    /// A URL may contain a secret in its path or query.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -99,19 +139,19 @@ impl fmt::Debug for HookAddress {
     }
 }
 
-/// What signs for receivers that are no settings.
+/// The secrets for call hooks.
 #[derive(Debug, Clone, Default)]
 pub struct HookKeys {
-    /// By the signer.
+    /// Secrets of hooks that have their own, by [`HookAddress::signer`].
     pub own: HashMap<String, Secret>,
-    /// For everybody else.
+    /// The secret for all others.
     pub common: Option<Secret>,
-    /// How far away they may be.
-    pub reach: Reach,
+    /// Which addresses hooks may have.
+    pub egress: EgressPolicy,
 }
 
 impl HookKeys {
-    /// The receiver at an address; `None` where nothing signs for it.
+    /// The receiver at an address; `None` where there is no secret for it.
     fn receiver(&self, address: &HookAddress) -> Option<Receiver> {
         let own = address
             .signer
@@ -120,15 +160,15 @@ impl HookKeys {
         Some(Receiver {
             url: address.url.clone(),
             secret: own.or(self.common.as_ref())?.clone(),
-            reach: self.reach,
+            egress: self.egress,
         })
     }
 }
 
-/// What is delivered one behind the other: everything for one URL; `None` is that of the settings.
+/// The queue a webhook waits in: one per URL; `None` is the receiver of the settings.
 type Lane = Option<Url>;
 
-impl Addressee {
+impl Destination {
     fn lane(&self) -> Lane {
         match self {
             Self::Settings => None,
@@ -137,23 +177,23 @@ impl Addressee {
     }
 }
 
-/// What the settings say about webhooks.
+/// The settings of webhooks.
 #[derive(Debug, Clone)]
 pub struct WebhookSettings {
-    /// Where they wait.
+    /// The spool's folder.
     pub folder: PathBuf,
-    /// Who is told about recordings and sessions, if anybody.
+    /// The receiver of events about recordings, sessions and calls, if any.
     pub receiver: Option<Receiver>,
-    /// What signs for all others.
+    /// The secrets for call hooks.
     pub hooks: HookKeys,
-    /// How long each is tried, counted anew when the server starts.
+    /// How long delivery is attempted, counted from when the webhook was accepted or the server started.
     pub patience: Duration,
-    /// What one party may have of the places.
+    /// The share of the spool that one party may use.
     pub share: Share,
 }
 
 impl WebhookSettings {
-    /// From the settings of the server, and the keys of its hooks.
+    /// From the server's settings and the secrets of its hooks.
     pub fn new(settings: &Settings, hooks: HookKeys) -> Self {
         let own = &settings.webhooks;
         let receiver = own.url.clone().zip(own.secret.clone());
@@ -162,7 +202,7 @@ impl WebhookSettings {
             receiver: receiver.map(|(HttpUrl(url), secret)| Receiver {
                 url,
                 secret,
-                reach: reach(settings),
+                egress: egress_policy(settings),
             }),
             hooks,
             patience: own.retry_seconds,
@@ -171,14 +211,14 @@ impl WebhookSettings {
     }
 }
 
-const fn reach(settings: &Settings) -> Reach {
-    Reach {
+const fn egress_policy(settings: &Settings) -> EgressPolicy {
+    EgressPolicy {
         insecure: settings.webhooks.allow_insecure,
         private: settings.webhooks.allow_private,
     }
 }
 
-/// What is wrong with the settings of webhooks.
+/// Contradictions in the settings of webhooks.
 pub fn problems(settings: &Settings) -> Vec<String> {
     let own = &settings.webhooks;
     let mut problems = rooms::problems(settings);
@@ -192,7 +232,7 @@ pub fn problems(settings: &Settings) -> Vec<String> {
         ));
     }
     if let Some(HttpUrl(url)) = &own.url
-        && let Err(error) = reach(settings).check(url)
+        && let Err(error) = egress_policy(settings).check(url)
     {
         let allow = "unless webhooks.allow_insecure, webhooks.allow_private say otherwise";
         problems.push(format!("webhooks.url: {error}, {allow}"));
@@ -200,80 +240,79 @@ pub fn problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-/// Where webhooks are handed in. Clones are the same.
+/// The handle to which webhooks are given. Clones share the same spool.
 #[derive(Debug, Clone)]
 pub struct Webhooks {
     spool: Arc<Spool>,
     /// Whether the settings name a receiver.
-    told: bool,
-    /// As many as the spool may hold, so that a slip always has room.
-    slips: mpsc::Sender<(String, Slip)>,
-    /// Webhooks on their way to the disk.
+    has_receiver: bool,
+    /// Has capacity for as many entries as the spool, so that sending never waits.
+    entries: mpsc::Sender<(String, SpoolEntry)>,
+    /// Webhooks being written to disk.
     writing: TaskTracker,
     writers: FairQueue,
-    /// Where they are written: sessions, and the threads that they live on, end before it does.
+    /// The runtime that writes: sessions and their threads end before it does.
     runtime: Handle,
     closing: CancellationToken,
 }
 
 impl Webhooks {
-    /// Opens the spool and begins to deliver what an earlier process has left in it. Blocks for as long as that takes to
-    /// read; must be called in a runtime.
+    /// Opens the spool and starts to deliver what an earlier process has left in it. Blocks while reading the spool;
+    /// must be called in a tokio runtime.
     pub fn open(settings: &WebhookSettings, authorities: &Authorities) -> io::Result<Self> {
         let bounds = Bounds {
-            count: COUNT,
-            count_of_one: COUNT_OF_ONE,
-            bytes: BYTES,
+            count: MAX_WEBHOOKS,
+            count_per_receiver: MAX_WEBHOOKS_PER_RECEIVER,
+            bytes: MAX_BYTES,
             share: settings.share,
         };
         let (spool, found) = Spool::open(settings.folder.clone(), bounds)?;
         let spool = Arc::new(spool);
-        let (slips, receiver) = mpsc::channel(2 * COUNT);
+        let (entries, receiver) = mpsc::channel(2 * MAX_WEBHOOKS);
         let closing = CancellationToken::new();
-        let postman = Postman::new(Arc::clone(&spool), settings, authorities)?;
-        tokio::spawn(postman.run(found, receiver, closing.clone()));
+        let sender = WebhookSender::new(Arc::clone(&spool), settings, authorities)?;
+        tokio::spawn(sender.run(found, receiver, closing.clone()));
         Ok(Self {
             spool,
-            told: settings.receiver.is_some(),
-            slips,
+            has_receiver: settings.receiver.is_some(),
+            entries,
             writing: TaskTracker::new(),
-            writers: FairQueue::new(WRITTEN_AT_ONCE, settings.share),
+            writers: FairQueue::new(MAX_CONCURRENT_WRITES, settings.share),
             runtime: Handle::current(),
             closing,
         })
     }
 
-    /// Tells the receiver of the settings, if there is one. When this returns it will be told, whatever happens to the
-    /// process. A full spool or disk is logged and counted here; there is nobody else whom it could be told.
-    pub async fn tell(&self, notice: &Notice) {
-        if !self.told {
+    /// Queues an event for the receiver of the settings, if there is one. Once this returns, the event survives the
+    /// process. A full spool or disk is logged and counted here, because the caller could not do anything about it.
+    pub async fn enqueue(&self, event: &Event) {
+        if !self.has_receiver {
             return;
         }
-        match serde_json::to_string(notice) {
+        match serde_json::to_string(event) {
             Ok(body) => drop(
                 self.post(
-                    notice.event_id(),
-                    Addressee::Settings,
-                    notice.source(),
+                    event.event_id(),
+                    Destination::Settings,
+                    event.source(),
                     body,
                 )
                 .await,
             ),
-            Err(error) => tracing::error!(%error, "a webhook cannot be written"),
+            Err(error) => tracing::error!(%error, "a webhook cannot be serialised"),
         }
     }
 
-    /// The same for whoever cannot wait; [`Self::finish`] waits instead.
-    pub fn tell_later(&self, notice: Notice) {
-        if self.told {
+    /// Like [`Self::enqueue`], without waiting for the disk; [`Self::finish`] waits for it.
+    pub fn enqueue_later(&self, event: Event) {
+        if self.has_receiver {
             let this = self.clone();
             self.writing
-                .spawn_on(async move { this.tell(&notice).await }, &self.runtime);
+                .spawn_on(async move { this.enqueue(&event).await }, &self.runtime);
         }
     }
 
-    /// Sends `body` (JSON) to a receiver of somebody's own under this id. When this returns it will be told, whatever happens
-    /// to the process.
+    /// Queues `body` (JSON) for a call hook under this id. Once this returns, the webhook survives the process.
     pub async fn send(
         &self,
         id: uuid::Uuid,
@@ -285,13 +324,13 @@ impl Webhooks {
             party: of,
             recording: false,
         };
-        self.post(id, Addressee::Hook(to), source, body).await
+        self.post(id, Destination::Hook(to), source, body).await
     }
 
     async fn post(
         &self,
         id: uuid::Uuid,
-        to: Addressee,
+        to: Destination,
         of: Source,
         body: String,
     ) -> Result<(), SpoolError> {
@@ -309,9 +348,9 @@ impl Webhooks {
             .await
             .map_err(io::Error::other)?;
         match put {
-            Ok(slip) => {
-                // Whatever is not delivered before the process ends is found by the next.
-                let _ = self.slips.send((id, slip)).await;
+            Ok(entry) => {
+                // If the process ends before the delivery, the next one finds the entry on disk.
+                let _ = self.entries.send((id, entry)).await;
                 Ok(())
             }
             Err(error) => {
@@ -319,13 +358,13 @@ impl Webhooks {
                 if matches!(error, SpoolError::Quota(_)) {
                     metrics::quota_refused(Kind::Webhooks.name());
                 }
-                tracing::error!(%error, "a webhook cannot be kept and is lost");
+                tracing::error!(%error, "a webhook cannot be written to the spool and is dropped");
                 Err(error)
             }
         }
     }
 
-    /// Waits until everything that was handed in is on disk, and delivers nothing from then on.
+    /// Waits until everything that was queued is on disk, then stops delivering.
     pub async fn finish(&self) {
         self.writing.close();
         self.writing.wait().await;

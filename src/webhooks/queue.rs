@@ -1,6 +1,6 @@
-//! Which webhook is delivered when: each receiver has a lane of its own, so that a slow one delays nobody else, and
-//! within a lane those for whom it counts take turns, and one that is refused delays none that are not. Knows neither disk
-//! nor network.
+//! The order of delivery. Each receiver has a lane of its own, so that a slow receiver delays nobody else; within a
+//! lane parties take turns, and a webhook that is refused does not hold up the others. A pure data structure: no disk,
+//! no network, time is an argument.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -9,41 +9,39 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Source;
+use vivavoce_core::backoff::Backoff;
 use vivavoce_quotas::{Share, Tally};
 
-/// Deliveries under way at once, in all and to one receiver.
-const AT_ONCE: usize = 256;
-const AT_ONCE_TO_ONE: usize = 4;
-/// The first pause after a failure, twice as long each time, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// The share of a pause that is left to chance.
-const JITTER: f64 = 0.2;
+/// Concurrent deliveries, in all and per receiver.
+const MAX_CONCURRENT: usize = 256;
+const MAX_CONCURRENT_PER_RECEIVER: usize = 4;
+/// The pauses after failures.
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(500), Duration::from_mins(1), 0.2);
 
-/// How a delivery ended.
+/// The outcome of a delivery attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The receiver has it.
+    /// The receiver accepted it.
     Delivered,
-    /// The receiver is there and does not want this one now.
+    /// The receiver answered, but did not accept this webhook.
     Refused {
-        /// When it would like to see it again, where it said so.
+        /// The pause that the receiver asked for (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The receiver is not there.
-    Away,
+    /// The receiver cannot be reached or is overloaded.
+    Unavailable,
 }
 
-/// Something that waits.
+/// A queued item.
 #[derive(Debug)]
 struct Waiting<T> {
     item: T,
     attempts: u32,
-    /// After a failure behind this moment there is no other attempt.
+    /// An attempt that fails after this moment is the last one.
     until: Instant,
 }
 
-/// What may be delivered now; comes back with [`Queue::finished`].
+/// An item to deliver now; to be returned with [`Queue::finished`].
 #[derive(Debug)]
 pub(super) struct Due<K, T> {
     pub(super) lane: K,
@@ -53,39 +51,39 @@ pub(super) struct Due<K, T> {
     until: Instant,
 }
 
-type InTime<T> = BTreeMap<(Instant, u64), Waiting<T>>;
+type ByDueTime<T> = BTreeMap<(Instant, u64), Waiting<T>>;
 
 #[derive(Debug)]
 struct Lane<T> {
-    /// Whoever had a turn comes last.
-    waiting: VecDeque<(Source, InTime<T>)>,
-    under_way: usize,
-    /// The last thing that was heard of the receiver was nothing: one at a time asks whether it is back.
-    away: bool,
+    /// In context-robin order: the party that was served last is at the end.
+    waiting: VecDeque<(Source, ByDueTime<T>)>,
+    in_progress: usize,
+    /// The last attempt could not reach the receiver: until one succeeds, only one delivery at a time probes it.
+    unavailable: bool,
 }
 
-/// All lanes.
+/// The lanes of all receivers.
 #[derive(Debug)]
 pub(super) struct Queue<K, T> {
     lanes: HashMap<K, Lane<T>>,
-    /// Those under way.
+    /// Deliveries in progress, by party.
     tally: Tally,
     serial: u64,
     patience: Duration,
 }
 
 impl<K: Clone + Eq + Hash, T> Queue<K, T> {
-    /// Lanes in which nothing is tried again once it has waited for `patience`.
+    /// An empty queue in which delivery is attempted for `patience`.
     pub(super) fn new(patience: Duration, share: Share) -> Self {
         Self {
             lanes: HashMap::new(),
-            tally: Tally::new(AT_ONCE as u64, share),
+            tally: Tally::new(MAX_CONCURRENT as u64, share),
             serial: 0,
             patience,
         }
     }
 
-    /// Something new for a receiver, which counts for somebody.
+    /// Adds an item for a receiver, counted for `of`.
     pub(super) fn add(&mut self, lane: K, of: Source, item: T, now: Instant) {
         let waiting = Waiting {
             item,
@@ -99,8 +97,8 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         self.serial += 1;
         let lane = self.lanes.entry(lane).or_insert_with(|| Lane {
             waiting: VecDeque::new(),
-            under_way: 0,
-            away: false,
+            in_progress: 0,
+            unavailable: false,
         });
         let key = (due, self.serial);
         match lane.waiting.iter_mut().find(|(other, _)| *other == of) {
@@ -111,15 +109,15 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         }
     }
 
-    /// How many wait or are under way.
+    /// The number of items that wait or are being delivered.
     pub(super) fn len(&self) -> usize {
         let waiting = self.lanes.values().flat_map(|lane| &lane.waiting);
         let waiting: usize = waiting.map(|(_, items)| items.len()).sum();
         usize::try_from(self.tally.total()).unwrap_or(usize::MAX) + waiting
     }
 
-    /// Takes what may be delivered now: of all receivers that have something due, of whoever's turn it is, the one that has
-    /// waited longest.
+    /// Takes the next item to deliver: of the receivers that have something due, the one that has waited longest, and
+    /// within it the party whose turn it is.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due<K, T>> {
         if self.tally.free() == 0 {
             return None;
@@ -143,7 +141,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         if !items.is_empty() {
             lane.waiting.push_back((of.clone(), items));
         }
-        lane.under_way += 1;
+        lane.in_progress += 1;
         self.tally.hold(&of.party, 1);
         Some(Due {
             lane: key.clone(),
@@ -154,18 +152,18 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         })
     }
 
-    /// When [`Self::next`] has something that it does not have now, if nothing else happens.
+    /// When [`Self::next`] will return something, if nothing else happens.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let free = self.lanes.values().filter(|lane| lane.has_place());
         let waiting = free.flat_map(|lane| &lane.waiting);
-        // Those who have too many under way wait for one of these to end.
+        // Parties with too many deliveries in progress wait for one of these to end.
         let may = waiting.filter(|(of, _)| self.tally.check(&of.party, 1).is_ok());
         may.filter_map(|(_, items)| Some(items.first_key_value()?.0.0))
             .min()
     }
 
-    /// A delivery has ended. Gives what is over and why not: everything with `true` is delivered, the rest has waited
-    /// too long. `chance` is a random number, 0–1.
+    /// Reports the outcome of a delivery. Returns the items that are finished: with `true` if delivered, with `false`
+    /// if delivery was given up. `chance` is a random number from 0 to 1.
     pub(super) fn finished(
         &mut self,
         due: Due<K, T>,
@@ -183,19 +181,20 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         self.tally.release(&of.party, 1);
         let mut over = Vec::new();
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.under_way = lane.under_way.saturating_sub(1);
+            lane.in_progress = lane.in_progress.saturating_sub(1);
             lane.heard(outcome, now, &mut over);
         }
         let asked = match outcome {
             Outcome::Delivered => None,
             Outcome::Refused { retry_after } => Some(retry_after.unwrap_or_default()),
-            Outcome::Away => Some(Duration::ZERO),
+            Outcome::Unavailable => Some(Duration::ZERO),
         };
         match asked {
             None => over.push((item, true)),
             Some(_) if now >= until => over.push((item, false)),
             Some(asked) => {
-                let pause = pause(attempts, chance).max(asked.min(LONGEST_PAUSE));
+                let pause = BACKOFF.delay(attempts, chance);
+                let pause = pause.max(asked.min(BACKOFF.longest));
                 let waiting = Waiting {
                     item,
                     attempts: attempts.saturating_add(1),
@@ -213,14 +212,19 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
 
 impl<T> Lane<T> {
     const fn has_place(&self) -> bool {
-        self.under_way < if self.away { 1 } else { AT_ONCE_TO_ONE }
+        self.in_progress
+            < if self.unavailable {
+                1
+            } else {
+                MAX_CONCURRENT_PER_RECEIVER
+            }
     }
 
     fn is_over(&self) -> bool {
-        self.under_way == 0 && self.waiting.is_empty()
+        self.in_progress == 0 && self.waiting.is_empty()
     }
 
-    /// Whose turn it is of those who have something due and may have more under way, and since when it is due.
+    /// The party whose turn it is, of those with an item due and a free delivery slot, and since when the item is due.
     fn first(&self, now: Instant, tally: &Tally) -> Option<(usize, (Instant, u64))> {
         let mut waiting = self.waiting.iter().enumerate();
         waiting.find_map(|(at, (of, items))| {
@@ -229,14 +233,14 @@ impl<T> Lane<T> {
         })
     }
 
-    /// What one delivery says about the receiver counts for everything that waits for it.
+    /// Applies the outcome of one delivery to everything that waits for the same receiver.
     fn heard(&mut self, outcome: Outcome, now: Instant, over: &mut Vec<(T, bool)>) {
-        let was_away = std::mem::replace(&mut self.away, outcome == Outcome::Away);
-        if self.away {
+        let was_away = std::mem::replace(&mut self.unavailable, outcome == Outcome::Unavailable);
+        if self.unavailable {
             for (_, items) in &mut self.waiting {
                 let (late, rest) = std::mem::take(items)
                     .into_iter()
-                    .partition::<InTime<T>, _>(|(_, waiting)| now >= waiting.until);
+                    .partition::<ByDueTime<T>, _>(|(_, waiting)| now >= waiting.until);
                 *items = rest;
                 over.extend(late.into_values().map(|waiting| (waiting.item, false)));
             }
@@ -250,13 +254,6 @@ impl<T> Lane<T> {
             }
         }
     }
-}
-
-fn pause(attempts: u32, chance: f64) -> Duration {
-    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(attempts.min(16)));
-    pause
-        .min(LONGEST_PAUSE)
-        .mul_f64(1.0 - JITTER * chance.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -278,7 +275,7 @@ mod tests {
             queue.add("slow", Source::default(), item, now);
         }
         let slow: Vec<_> = std::iter::from_fn(|| queue.next(now)).collect();
-        assert_eq!(slow.len(), AT_ONCE_TO_ONE);
+        assert_eq!(slow.len(), MAX_CONCURRENT_PER_RECEIVER);
         queue.add("quick", Source::default(), 100, now);
         assert_eq!(queue.next(now).unwrap().item, 100);
     }
@@ -334,7 +331,7 @@ mod tests {
         );
         assert!(queue.next(now).is_none());
         let due = queue.next_due().unwrap();
-        assert_eq!(due, now + FIRST_PAUSE);
+        assert_eq!(due, now + BACKOFF.first);
         assert_eq!(queue.next(due).unwrap().item, 1);
     }
 
@@ -347,7 +344,7 @@ mod tests {
         }
         let tried: Vec<_> = std::iter::from_fn(|| queue.next(now)).collect();
         for due in tried {
-            queue.finished(due, Outcome::Away, now, 0.0);
+            queue.finished(due, Outcome::Unavailable, now, 0.0);
         }
         let probe = queue.next(now).unwrap();
         assert!(queue.next(now).is_none(), "more than one asks");
@@ -370,21 +367,21 @@ mod tests {
         loop {
             let due = queue.next(now).unwrap();
             attempts += 1;
-            let over = queue.finished(due, Outcome::Away, now, 0.5);
+            let over = queue.finished(due, Outcome::Unavailable, now, 0.5);
             if !over.is_empty() {
                 assert_eq!(over, [(1, false)]);
                 break;
             }
             now = queue.next_due().unwrap();
         }
-        assert!(now - begin >= PATIENCE && now - begin < PATIENCE + LONGEST_PAUSE);
+        assert!(now - begin >= PATIENCE && now - begin < PATIENCE + BACKOFF.longest);
         assert!((10..30).contains(&attempts), "{attempts}");
     }
 
     #[test]
     fn a_receiver_may_say_when_it_wants_to_be_asked_again_within_bounds() {
         let now = Instant::now();
-        for (asked, pause) in [(second(7), second(7)), (second(100_000), LONGEST_PAUSE)] {
+        for (asked, pause) in [(second(7), second(7)), (second(100_000), BACKOFF.longest)] {
             let mut queue = Queue::new(PATIENCE, Share::default());
             queue.add("a", Source::default(), 1, now);
             let due = queue.next(now).unwrap();

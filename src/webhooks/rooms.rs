@@ -1,6 +1,6 @@
-//! Events of embedded rooms, posted as a LiveKit server posts them: signed with the key pair of the rooms, those of one
-//! room one behind the other, tried for half a minute and then given up. The owners of rooms take turns, and share the places.
-//! Events are kept in memory only: whoever relies on them asks the room service what is, as with LiveKit.
+//! Events of embedded rooms, posted as a LiveKit server posts them: signed with the rooms' key pair, in order within a
+//! room, retried for half a minute and then dropped. The rooms' owners share the capacity and take turns. Events are
+//! kept in memory only: as with LiveKit, whoever needs certainty asks the room service for the current state.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use livekit_protocol::WebhookEvent;
+use prost::Message as _;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{StatusCode, Url};
 use tokio::sync::mpsc;
@@ -17,56 +18,55 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::delivery::{Clients, causes};
-use super::reach;
+use super::egress_policy;
 use vivavoce_config::{HttpUrl, Settings};
-use vivavoce_core::outgoing::Authorities;
-use vivavoce_core::outgoing::reach::Reach;
-use vivavoce_quotas::{InTurn, Party, Share, Tally};
+use vivavoce_core::backoff::Backoff;
+use vivavoce_core::egress_policy::EgressPolicy;
+use vivavoce_core::tls_roots::Authorities;
+use vivavoce_quotas::{Party, RoundRobin, Share, Tally};
 use vivavoce_seams::ApiKey;
 use vivavoce_telemetry::metrics::{self, WebhookLoss};
 
-/// Of LiveKit's webhooks.
+/// The media type of LiveKit's webhooks.
 const MEDIA_TYPE: &str = "application/webhook+json";
-/// Events on their way to the task of one address.
-const MOST_HANDED_IN: usize = 1_024;
-/// Events of one room that wait, and of all rooms.
-const MOST_OF_A_ROOM: usize = 200;
-const MOST_WAITING: usize = 10_000;
-/// Rooms whose events are posted at once to one address.
-const MOST_AT_ONCE: usize = 16;
-/// An event that is older is news to nobody.
+/// Capacity of the channel to the task of one URL, which only sorts what it is given.
+const CHANNEL_CAPACITY: usize = 64;
+/// Events that wait, per room and in all, and how many bytes they have as encoded: one may hold the metadata of a room and a
+/// participant.
+const MAX_WAITING_PER_ROOM: usize = 200;
+const MAX_WAITING: usize = 10_000;
+const MAX_WAITING_BYTES: u64 = 64 << 20;
+/// Rooms whose events are posted concurrently to one URL.
+const MAX_CONCURRENT: usize = 16;
+/// Older events are of no use.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pauses between attempts.
-const PAUSES: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-];
+/// How often an event is posted, and the pauses between.
+const MOST_ATTEMPTS: u32 = 5;
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(8), 0.0);
 
-/// An event, and for whom its room counts.
-type Happened = (Arc<WebhookEvent>, Party);
+/// An event, and the party that its room counts for.
+type QueuedEvent = (Arc<WebhookEvent>, Party);
 
-/// Posts events to every address of `rtc.webhook_urls`. Clones are the same.
+/// Posts events to every URL of `rtc.webhook_urls`. Clones share the same queues.
 #[derive(Debug, Clone)]
 pub struct RoomEvents {
-    addresses: Vec<mpsc::Sender<Happened>>,
+    addresses: Vec<mpsc::Sender<QueuedEvent>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
 impl RoomEvents {
-    /// Begins to post. Must be called in a runtime.
+    /// Starts the tasks that post. Must be called in a tokio runtime.
     pub fn open(settings: &Settings, key: &ApiKey, authorities: &Authorities) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let closing = CancellationToken::new();
         let mut addresses = Vec::new();
         for HttpUrl(url) in &settings.rtc.webhook_urls.0 {
-            let (sender, receiver) = mpsc::channel(MOST_HANDED_IN);
+            let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
             let post = Post {
                 url: url.clone(),
                 key: key.clone(),
-                reach: reach(settings),
+                egress: egress_policy(settings),
                 clients: Clients::new(authorities)?,
             };
             let lanes = Lanes::new(Share::of(settings));
@@ -80,19 +80,20 @@ impl RoomEvents {
         })
     }
 
-    /// Hands in an event of a room that counts for somebody. Where too many of the room or of theirs wait already it is lost
+    /// Queues an event of a room that counts for `of`. An event beyond the limits of the room or the party is dropped
     /// and counted.
-    pub async fn tell(&self, event: &Arc<WebhookEvent>, of: Party) {
+    pub async fn enqueue(&self, event: &Arc<WebhookEvent>, of: Party) {
         for address in &self.addresses {
-            // Waits for the task to put away what came before, never for a receiver. Fails when it has given up.
-            let happened = (Arc::clone(event), of.clone());
-            if address.send(happened).await.is_err() {
+            // Waits only until the task has queued earlier events, never for a receiver. Fails once the task has ended.
+            let queued = (Arc::clone(event), of.clone());
+            if address.send(queued).await.is_err() {
                 metrics::webhook_lost(WebhookLoss::Receiver);
             }
         }
     }
 
-    /// Waits until everything is posted or given up, for `patience` at most. All other clones must have gone.
+    /// Waits until everything has been posted or given up, for `patience` at most. All other clones must have been
+    /// dropped.
     pub async fn finish(self, patience: Duration) {
         drop(self.addresses);
         self.tasks.close();
@@ -106,36 +107,36 @@ impl RoomEvents {
     }
 }
 
-/// What is wrong with the settings of them.
+/// Contradictions in the settings of room webhooks.
 pub(super) fn problems(settings: &Settings) -> Vec<String> {
     let urls = &settings.rtc.webhook_urls.0;
     let refused = urls
         .iter()
-        .filter_map(|HttpUrl(url)| reach(settings).check(url).err());
+        .filter_map(|HttpUrl(url)| egress_policy(settings).check(url).err());
     let allow = "unless webhooks.allow_insecure, webhooks.allow_private say otherwise";
     refused
         .map(|error| format!("rtc.webhook_urls: {error}, {allow}"))
         .collect()
 }
 
-/// Posts what comes until nothing can come any more and all of it is out.
+/// Posts events until no more can arrive and all have been posted.
 async fn run(
     post: Arc<Post>,
     mut lanes: Lanes,
-    mut events: mpsc::Receiver<Happened>,
+    mut events: mpsc::Receiver<QueuedEvent>,
     closing: CancellationToken,
 ) {
-    let mut under_way = JoinSet::new();
+    let mut in_progress = JoinSet::new();
     let mut open = true;
     loop {
         while let Some((room, waiting)) = lanes.next() {
             let post = Arc::clone(&post);
-            under_way.spawn(async move {
+            in_progress.spawn(async move {
                 post.deliver(&waiting).await;
                 (room, waiting.of)
             });
         }
-        if !open && under_way.is_empty() {
+        if !open && in_progress.is_empty() {
             return;
         }
         tokio::select! {
@@ -144,8 +145,8 @@ async fn run(
                 Some((event, of)) => lanes.add(event, of, Instant::now()),
                 None => open = false,
             },
-            Some(ended) = under_way.join_next() => {
-                // A delivery does not panic.
+            Some(ended) = in_progress.join_next() => {
+                // Deliveries do not panic.
                 if let Ok((room, of)) = ended {
                     lanes.ended(&room, &of);
                 }
@@ -158,29 +159,32 @@ async fn run(
 #[derive(Debug)]
 struct Waiting {
     event: Arc<WebhookEvent>,
-    /// For whom its room counted.
+    /// The party that its room counted for when it happened.
     of: Party,
+    bytes: u64,
     until: Instant,
 }
 
-/// What waits, by room. A room is in `order` once for as long as something of it waits and nothing is under way; it has the
-/// turn of whoever it counted for when the first that waits has happened.
+/// Waiting events by room. A room is in `order` exactly once while events wait and none is being posted; it takes the
+/// turn of the party that its first waiting event counts for.
 #[derive(Debug)]
 struct Lanes {
     rooms: HashMap<String, VecDeque<Waiting>>,
-    order: InTurn<Party, String>,
+    order: RoundRobin<Party, String>,
     waiting: Tally,
-    under_way: Tally,
+    waiting_bytes: Tally,
+    in_progress: Tally,
 }
 
 impl Lanes {
-    /// Of whose places nobody has more than this share.
+    /// With a limit on what one party may use.
     fn new(share: Share) -> Self {
         Self {
             rooms: HashMap::new(),
-            order: InTurn::default(),
-            waiting: Tally::new(MOST_WAITING as u64, share),
-            under_way: Tally::new(MOST_AT_ONCE as u64, share),
+            order: RoundRobin::default(),
+            waiting: Tally::new(MAX_WAITING as u64, share),
+            waiting_bytes: Tally::new(MAX_WAITING_BYTES, share),
+            in_progress: Tally::new(MAX_CONCURRENT as u64, share),
         }
     }
 
@@ -188,38 +192,45 @@ impl Lanes {
         let room = event.room.as_ref();
         let room = room.map(|room| room.name.clone()).unwrap_or_default();
         let known = self.rooms.get(&room);
-        let full = known.is_some_and(|lane| lane.len() >= MOST_OF_A_ROOM);
-        if full || self.waiting.take(&of, 1).is_err() {
+        let bytes = event.encoded_len() as u64;
+        let full = known.is_some_and(|lane| lane.len() >= MAX_WAITING_PER_ROOM)
+            || self.waiting.check(&of, 1).is_err()
+            || self.waiting_bytes.check(&of, bytes).is_err();
+        if full {
             metrics::webhook_lost(WebhookLoss::Receiver);
             return;
         }
+        self.waiting.hold(&of, 1);
+        self.waiting_bytes.hold(&of, bytes);
         if known.is_none() {
             self.order.push(of.clone(), room.clone());
         }
         self.rooms.entry(room).or_default().push_back(Waiting {
             event,
             of,
+            bytes,
             until: now + PATIENCE,
         });
     }
 
-    /// The next event that may be posted, of whoever's turn it is, of the room of theirs that has waited longest.
+    /// The next event to post: of the party whose turn it is, from the room that has waited longest.
     fn next(&mut self) -> Option<(String, Waiting)> {
-        let under_way = &self.under_way;
-        if under_way.free() == 0 {
+        let in_progress = &self.in_progress;
+        if in_progress.free() == 0 {
             return None;
         }
-        let may = |of: &Party| under_way.check(of, 1).is_ok();
+        let may = |of: &Party| in_progress.check(of, 1).is_ok();
         let (_, room) = self.order.pop(may)?;
         let waiting = self.rooms.get_mut(&room)?.pop_front()?;
         self.waiting.release(&waiting.of, 1);
-        self.under_way.hold(&waiting.of, 1);
+        self.waiting_bytes.release(&waiting.of, waiting.bytes);
+        self.in_progress.hold(&waiting.of, 1);
         Some((room, waiting))
     }
 
-    /// What was under way of this room, for whom it counts, is out.
+    /// The event being posted for this room, counted for `of`, is done.
     fn ended(&mut self, room: &str, of: &Party) {
-        self.under_way.release(of, 1);
+        self.in_progress.release(of, 1);
         match self.rooms.get(room).and_then(VecDeque::front) {
             Some(next) => self.order.push(next.of.clone(), room.to_owned()),
             None => drop(self.rooms.remove(room)),
@@ -227,18 +238,17 @@ impl Lanes {
     }
 }
 
-/// One address.
+/// One receiver URL.
 struct Post {
     url: Url,
     key: ApiKey,
-    reach: Reach,
+    egress: EgressPolicy,
     clients: Clients,
 }
 
 impl Post {
     async fn deliver(&self, waiting: &Waiting) {
-        let mut pauses = PAUSES.into_iter();
-        loop {
+        for attempt in 0..MOST_ATTEMPTS {
             if Instant::now() < waiting.until {
                 match self.attempt(&waiting.event).await {
                     Attempt::Delivered => {
@@ -246,11 +256,11 @@ impl Post {
                         return;
                     }
                     Attempt::Refused => break,
-                    Attempt::Away => {}
+                    Attempt::Unavailable => {}
                 }
             }
-            let Some(pause) = pauses.next() else { break };
-            if Instant::now() + pause >= waiting.until {
+            let pause = BACKOFF.delay(attempt, 0.0);
+            if attempt + 1 == MOST_ATTEMPTS || Instant::now() + pause >= waiting.until {
                 break;
             }
             tokio::time::sleep(pause).await;
@@ -264,13 +274,13 @@ impl Post {
         let signed = match self.key.sign_event(event) {
             Ok(signed) => signed,
             Err(error) => {
-                tracing::error!(%error, event = event.id, "an event of a room is lost");
+                tracing::error!(%error, event = event.id, "a room event could not be signed and is dropped");
                 return Attempt::Refused;
             }
         };
         let request = self
             .clients
-            .within(self.reach)
+            .within(self.egress)
             .post(self.url.clone())
             .header(CONTENT_TYPE, MEDIA_TYPE)
             .header(AUTHORIZATION, signed.authorization)
@@ -279,29 +289,29 @@ impl Post {
             Ok(answer) if answer.status().is_success() => Attempt::Delivered,
             Ok(answer) => {
                 let status = answer.status();
-                tracing::warn!(host, event = event.id, %status, "an event of a room is not taken");
+                tracing::warn!(host, event = event.id, %status, "a receiver refused a room event");
                 if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
-                    Attempt::Away
+                    Attempt::Unavailable
                 } else {
                     Attempt::Refused
                 }
             }
             Err(error) => {
-                // The address may hold a secret.
+                // The URL may contain a secret.
                 let error = error.without_url();
-                tracing::warn!(host, event = event.id, error = %causes(&error), "an event's receiver is away");
-                Attempt::Away
+                tracing::warn!(host, event = event.id, error = %causes(&error), "a receiver of room events cannot be reached");
+                Attempt::Unavailable
             }
         }
     }
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 enum Attempt {
     Delivered,
-    /// It will not be taken later either.
+    /// A retry would not help.
     Refused,
-    Away,
+    Unavailable,
 }
 
 #[cfg(test)]
@@ -358,34 +368,55 @@ mod tests {
         lanes.ended("a", &nobody);
         lanes.ended("b", &nobody);
         assert!(lanes.rooms.is_empty() && lanes.order.is_empty());
-        assert!(lanes.waiting.is_empty() && lanes.under_way.is_empty());
+        assert!(lanes.waiting.is_empty() && lanes.in_progress.is_empty());
+        assert!(lanes.waiting_bytes.is_empty());
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_of_which_each_has_a_share() {
+        let now = Instant::now();
+        let mut lanes = lanes();
+        let large = |room: usize| {
+            let mut event = WebhookEvent::clone(&event(&room.to_string(), 0));
+            let room = event.room.get_or_insert_default();
+            room.metadata = "x".repeat(64 << 10);
+            Arc::new(event)
+        };
+        for room in 0..2_000 {
+            lanes.add(large(room), tenant("greedy"), now);
+        }
+        let held = lanes.waiting_bytes.total();
+        assert!(held < MAX_WAITING_BYTES, "{held}");
+        assert_eq!(lanes.waiting.total(), lanes.rooms.len() as u64);
+        lanes.add(large(9_999), tenant("innocent"), now);
+        assert!(lanes.waiting_bytes.total() > held);
     }
 
     #[test]
     fn what_waits_is_bounded_by_room_and_in_all() {
         let (now, nobody) = (Instant::now(), Party::Operator);
         let mut lanes = lanes();
-        for id in 0..2 * MOST_OF_A_ROOM {
+        for id in 0..2 * MAX_WAITING_PER_ROOM {
             lanes.add(event("a", id), nobody.clone(), now);
         }
-        assert_eq!(lanes.waiting.total(), MOST_OF_A_ROOM as u64);
-        for room in 0..2 * MOST_WAITING {
+        assert_eq!(lanes.waiting.total(), MAX_WAITING_PER_ROOM as u64);
+        for room in 0..2 * MAX_WAITING {
             lanes.add(event(&room.to_string(), 0), nobody.clone(), now);
         }
-        assert_eq!(lanes.waiting.total(), MOST_WAITING as u64);
-        assert!(lanes.rooms.len() <= MOST_WAITING);
+        assert_eq!(lanes.waiting.total(), MAX_WAITING as u64);
+        assert!(lanes.rooms.len() <= MAX_WAITING);
     }
 
     #[test]
     fn thousands_of_rooms_of_one_tenant_neither_delay_nor_lose_anothers_event() {
         let now = Instant::now();
         let mut lanes = lanes();
-        for room in 0..2 * MOST_WAITING {
+        for room in 0..2 * MAX_WAITING {
             lanes.add(event(&room.to_string(), room), tenant("greedy"), now);
         }
         while lanes.next().is_some() {}
         lanes.add(event("small", 1), tenant("innocent"), now);
-        // Although nothing of the other's is out, and before whatever of theirs waits.
+        // Although none of the other tenant's events has been posted yet, and before those that wait.
         assert_eq!(next(&mut lanes).unwrap().0, "small");
     }
 
@@ -401,6 +432,6 @@ mod tests {
         let (room, second) = lanes.next().unwrap();
         assert_eq!([&first.of, &second.of], [&tenant("a"), &tenant("b")]);
         lanes.ended(&room, &second.of);
-        assert!(lanes.rooms.is_empty() && lanes.under_way.is_empty());
+        assert!(lanes.rooms.is_empty() && lanes.in_progress.is_empty());
     }
 }

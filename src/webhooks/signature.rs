@@ -1,4 +1,4 @@
-//! How a receiver knows that a webhook is ours and when it was sent (protocol, section 4).
+//! The signature by which a receiver knows that a webhook is ours and when it was sent (protocol, section 4).
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use sha2::Sha256;
 
 use vivavoce_config::Secret;
 
-/// Of `X-Service-Signature-Version`, and the beginning of what is signed.
+/// The value of `X-Service-Signature-Version`, and the prefix of the signed text.
 pub(super) const VERSION: &str = "v1";
 
-/// The value of `X-Service-Signature`: HMAC-SHA256 over `v1:{timestamp}:{event_id}:{body}` in hexadecimal.
+/// The value of `X-Service-Signature`: HMAC-SHA256 over `v1:{timestamp}:{event_id}:{body}`, in hexadecimal.
 pub(super) fn sign(secret: &Secret, timestamp: u64, event_id: &str, body: &str) -> String {
-    // Keys of HMAC may have any length.
+    // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()) else {
         return String::new();
     };

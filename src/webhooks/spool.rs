@@ -1,6 +1,6 @@
-//! Webhooks on disk, from the moment when somebody relies on them until their receiver has them: one file each, written
-//! entirely or not at all, bounded in number and bytes, of each [`Party`] too. What is told of recordings has places of its
-//! own, which nothing else takes. Everything here blocks; when to deliver what is not decided here.
+//! The webhooks on disk, from when they are accepted until they are delivered: one file each, written atomically,
+//! bounded in number and bytes, in all and per [`Party`]. Webhooks about recordings have a capacity of their own.
+//! Everything here blocks; when to deliver is decided in [`super::queue`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,51 +14,51 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Addressee, HookAddress, Lane, Source};
+use super::{Destination, HookAddress, Lane, Source};
 use vivavoce_auth::TenantId;
 use vivavoce_quotas::{Kind, Party, Refused, Share, Tally, Why};
 
-/// How a file's name ends, and how it ends when the file cannot be read and is left for somebody to look at.
-const ENDING: &str = "json";
+/// The file name extension, and that of files which cannot be read and are set aside for inspection.
+const EXTENSION: &str = "json";
 const UNREADABLE: &str = "unreadable";
 
-/// How much may wait: of what is told of recordings, and as much again of everything else.
+/// The capacity: of webhooks about recordings, and the same again for all others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) count: usize,
-    /// Of these, for one receiver, so that one that is gone leaves room for the others.
-    pub(super) count_of_one: usize,
+    /// Of these, for one receiver, so that one that is down leaves room for the others.
+    pub(super) count_per_receiver: usize,
     pub(super) bytes: u64,
-    /// Of all of it, for one party.
+    /// The share of the capacity that one party may use.
     pub(super) share: Share,
 }
 
-/// Why a webhook was not taken.
+/// Why a webhook was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// As many wait as may. Those were promised earlier, so the new one is refused.
+    /// The spool is full. The webhooks in it were promised earlier, so the new one is refused.
     #[error("{0}")]
     Quota(Refused),
-    /// The disk.
+    /// The disk failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// A webhook that is to be delivered.
+/// A webhook to deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Webhook {
-    /// The same at each attempt.
+    /// The event id, the same at each attempt.
     pub(super) id: String,
-    pub(super) to: Addressee,
+    pub(super) to: Destination,
     pub(super) of: Source,
-    /// JSON, sent byte by byte as it is.
+    /// JSON, sent byte for byte.
     pub(super) body: String,
 }
 
-/// What is kept in memory of a webhook that waits.
+/// What is kept in memory of a waiting webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Slip {
-    pub(super) to: Addressee,
+pub(super) struct SpoolEntry {
+    pub(super) to: Destination,
     pub(super) of: Source,
     file: String,
     bytes: u64,
@@ -67,10 +67,10 @@ pub(super) struct Slip {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     id: String,
-    /// Absent where it goes to the receiver of the settings, as they are when it is delivered.
+    /// Absent if it goes to the receiver named in the settings at the time of delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     to: Option<StoredAddress>,
-    /// For whom it counts; absent where it is whoever runs the server.
+    /// The tenant it counts for; absent if it counts for the operator or an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ struct StoredAddress {
     signer: Option<String>,
 }
 
-/// The folder.
+/// The spool's folder and what it holds.
 #[derive(Debug)]
 pub(super) struct Spool {
     folder: PathBuf,
@@ -100,7 +100,7 @@ pub(super) struct Spool {
 struct Held {
     recordings: Places,
     others: Places,
-    /// Makes names of one millisecond differ, in order.
+    /// Makes file names created within one millisecond distinct and ordered.
     serial: u64,
 }
 
@@ -122,11 +122,11 @@ impl Held {
     }
 }
 
-/// What waits of one kind.
+/// What waits of one of the two kinds.
 #[derive(Debug)]
 struct Places {
     count: Tally,
-    count_of: HashMap<Lane, usize>,
+    count_by_receiver: HashMap<Lane, usize>,
     bytes: Tally,
 }
 
@@ -134,40 +134,50 @@ impl Places {
     fn new(bounds: Bounds) -> Self {
         Self {
             count: Tally::new(bounds.count as u64, bounds.share),
-            count_of: HashMap::new(),
+            count_by_receiver: HashMap::new(),
             bytes: Tally::new(bounds.bytes, bounds.share),
         }
     }
 
-    /// Whether one more may wait for a receiver that has room for so many.
-    fn check(&self, lane: &Lane, party: &Party, bytes: u64, of_one: usize) -> Result<(), Why> {
-        let waiting = self.count_of.get(lane).copied().unwrap_or_default();
-        let free = of_one.saturating_sub(waiting) as u64;
+    /// Whether one more may wait, where one receiver may have `per_receiver`.
+    fn check(
+        &self,
+        lane: &Lane,
+        party: &Party,
+        bytes: u64,
+        per_receiver: usize,
+    ) -> Result<(), Why> {
+        let waiting = self
+            .count_by_receiver
+            .get(lane)
+            .copied()
+            .unwrap_or_default();
+        let free = per_receiver.saturating_sub(waiting) as u64;
         self.count.check_within(party, 1, free)?;
         self.bytes.check(party, bytes)
     }
 
     fn take(&mut self, lane: Lane, party: &Party, bytes: u64) {
         self.count.hold(party, 1);
-        *self.count_of.entry(lane).or_default() += 1;
+        *self.count_by_receiver.entry(lane).or_default() += 1;
         self.bytes.hold(party, bytes);
     }
 
     fn release(&mut self, lane: Lane, party: &Party, bytes: u64) {
         self.count.release(party, 1);
         self.bytes.release(party, bytes);
-        if let Entry::Occupied(mut of_one) = self.count_of.entry(lane) {
-            *of_one.get_mut() -= 1;
-            if *of_one.get() == 0 {
-                of_one.remove();
+        if let Entry::Occupied(mut per_receiver) = self.count_by_receiver.entry(lane) {
+            *per_receiver.get_mut() -= 1;
+            if *per_receiver.get() == 0 {
+                per_receiver.remove();
             }
         }
     }
 }
 
 impl Spool {
-    /// Opens the folder, and gives what an earlier process has left in it, oldest first.
-    pub(super) fn open(folder: PathBuf, bounds: Bounds) -> io::Result<(Self, Vec<Slip>)> {
+    /// Opens the folder and returns what an earlier process has left in it, oldest first.
+    pub(super) fn open(folder: PathBuf, bounds: Bounds) -> io::Result<(Self, Vec<SpoolEntry>)> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -178,24 +188,24 @@ impl Spool {
             let name = entry.file_name().to_string_lossy().into_owned();
             if Path::new(&name)
                 .extension()
-                .is_some_and(|ending| ending == ENDING)
+                .is_some_and(|ending| ending == EXTENSION)
             {
                 names.push(name);
             } else if name.starts_with(".tmp") {
-                // Nobody was told that this one was taken.
+                // A webhook that was never acknowledged.
                 fs::remove_file(entry.path())?;
             }
         }
         names.sort_unstable();
         let mut held = Held::new(bounds);
-        let mut slips = Vec::new();
+        let mut entries = Vec::new();
         for file in names {
             let path = folder.join(&file);
             match load(&path) {
                 Ok((webhook, bytes)) => {
                     let places = held.of(&webhook.of);
                     places.take(webhook.to.lane(), &webhook.of.party, bytes);
-                    slips.push(Slip {
+                    entries.push(SpoolEntry {
                         to: webhook.to,
                         of: webhook.of,
                         file,
@@ -203,7 +213,7 @@ impl Spool {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "a webhook on disk cannot be read and is left aside");
+                    tracing::warn!(path = %path.display(), %error, "a webhook in the spool cannot be read and is set aside");
                     fs::rename(&path, path.with_extension(UNREADABLE))?;
                 }
             }
@@ -213,14 +223,14 @@ impl Spool {
             bounds,
             held: Mutex::new(held),
         };
-        Ok((spool, slips))
+        Ok((spool, entries))
     }
 
-    /// Keeps a webhook; when this returns it survives the process and the machine.
-    pub(super) fn put(&self, webhook: &Webhook, now: SystemTime) -> Result<Slip, SpoolError> {
+    /// Writes a webhook to disk. Once this returns, it survives the process and a power failure.
+    pub(super) fn put(&self, webhook: &Webhook, now: SystemTime) -> Result<SpoolEntry, SpoolError> {
         let to = match &webhook.to {
-            Addressee::Settings => None,
-            Addressee::Hook(address) => Some(StoredAddress {
+            Destination::Settings => None,
+            Destination::Hook(address) => Some(StoredAddress {
                 url: address.url.to_string(),
                 signer: address.signer.clone(),
             }),
@@ -240,7 +250,7 @@ impl Spool {
         let bytes = text.len() as u64;
         let file = self.reserve(webhook, bytes, now)?;
         match self.write(&file, &text) {
-            Ok(()) => Ok(Slip {
+            Ok(()) => Ok(SpoolEntry {
                 to: webhook.to.clone(),
                 of: webhook.of.clone(),
                 file,
@@ -253,15 +263,15 @@ impl Spool {
         }
     }
 
-    /// Reads a webhook that waits.
-    pub(super) fn read(&self, slip: &Slip) -> io::Result<Webhook> {
-        load(&self.folder.join(&slip.file)).map(|(webhook, _)| webhook)
+    /// Reads a waiting webhook.
+    pub(super) fn read(&self, entry: &SpoolEntry) -> io::Result<Webhook> {
+        load(&self.folder.join(&entry.file)).map(|(webhook, _)| webhook)
     }
 
-    /// Forgets a webhook.
-    pub(super) fn remove(&self, slip: &Slip) -> io::Result<()> {
-        fs::remove_file(self.folder.join(&slip.file))?;
-        self.release(slip.to.lane(), &slip.of, slip.bytes);
+    /// Removes a webhook.
+    pub(super) fn remove(&self, entry: &SpoolEntry) -> io::Result<()> {
+        fs::remove_file(self.folder.join(&entry.file))?;
+        self.release(entry.to.lane(), &entry.of, entry.bytes);
         Ok(())
     }
 
@@ -274,14 +284,14 @@ impl Spool {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let (lane, party) = (webhook.to.lane(), &webhook.of.party);
         let places = held.of(&webhook.of);
-        let checked = places.check(&lane, party, bytes, self.bounds.count_of_one);
+        let checked = places.check(&lane, party, bytes, self.bounds.count_per_receiver);
         let kind = Kind::Webhooks;
         checked.map_err(|why| SpoolError::Quota(Refused { kind, why }))?;
         places.take(lane, party, bytes);
         held.serial += 1;
         let at = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let (at, serial, chance) = (at.as_millis(), held.serial, fastrand::u32(..));
-        Ok(format!("{at:014}-{serial:010}-{chance:08x}.{ENDING}"))
+        Ok(format!("{at:014}-{serial:010}-{chance:08x}.{EXTENSION}"))
     }
 
     fn release(&self, lane: Lane, source: &Source, bytes: u64) {
@@ -289,7 +299,7 @@ impl Spool {
         held.of(source).release(lane, &source.party, bytes);
     }
 
-    /// The name appears when everything is on the disk. Such files are readable by this user only.
+    /// Writes atomically: the name appears once the content is on disk. Only this user can read the file.
     fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let mut file = tempfile::Builder::new()
             .prefix(".tmp")
@@ -306,8 +316,8 @@ fn load(path: &Path) -> io::Result<(Webhook, u64)> {
     let text = fs::read(path)?;
     let stored: Stored = serde_json::from_slice(&text).map_err(io::Error::other)?;
     let to = match stored.to {
-        None => Addressee::Settings,
-        Some(to) => Addressee::Hook(HookAddress {
+        None => Destination::Settings,
+        Some(to) => Destination::Hook(HookAddress {
             url: to.url.parse().map_err(io::Error::other)?,
             signer: to.signer,
         }),
@@ -338,7 +348,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds {
         count: 4,
-        count_of_one: 3,
+        count_per_receiver: 3,
         bytes: 10_000,
         share: Share::percent(75),
     };
@@ -346,14 +356,14 @@ mod tests {
     fn webhook(id: &str) -> Webhook {
         Webhook {
             id: id.to_owned(),
-            to: Addressee::Settings,
+            to: Destination::Settings,
             of: Source::default(),
             body: format!("{{\"n\":\"{id}\"}}"),
         }
     }
 
-    fn hook() -> Addressee {
-        Addressee::Hook(HookAddress {
+    fn hook() -> Destination {
+        Destination::Hook(HookAddress {
             url: "https://hooks.example/a?b=c".parse().unwrap(),
             signer: Some("sip.example".to_owned()),
         })
@@ -375,7 +385,10 @@ mod tests {
         fs::write(path.join(".tmpabc"), "torn").unwrap();
 
         let (spool, found) = Spool::open(path.clone(), BOUNDS).unwrap();
-        let read: Vec<_> = found.iter().map(|slip| spool.read(slip).unwrap()).collect();
+        let read: Vec<_> = found
+            .iter()
+            .map(|entry| spool.read(entry).unwrap())
+            .collect();
         assert_eq!(read, [webhook("a"), to_hook]);
         for entry in fs::read_dir(&path).unwrap() {
             let entry = entry.unwrap();
@@ -407,7 +420,7 @@ mod tests {
             spool.put(&webhook("d"), now),
             Err(SpoolError::Quota(_))
         ));
-        // Another receiver has room of its own.
+        // Another receiver has its own limit.
         let other = Webhook {
             to: hook(),
             ..webhook("e")
@@ -418,7 +431,7 @@ mod tests {
         spool.put(&webhook("d"), now).unwrap();
     }
 
-    /// As many as are taken.
+    /// Puts webhooks until one is refused, and counts them.
     fn all_of(spool: &Spool, of: &Source) -> usize {
         let take = |n: usize| {
             let webhook = Webhook {
@@ -440,7 +453,7 @@ mod tests {
 
     const WIDE: Bounds = Bounds {
         count: 40,
-        count_of_one: 32,
+        count_per_receiver: 32,
         bytes: 1 << 20,
         share: Share::percent(75),
     };
@@ -449,7 +462,7 @@ mod tests {
     fn however_many_sessions_of_strangers_end_a_tenants_webhooks_and_all_recordings_have_places() {
         let folder = tempfile::tempdir().unwrap();
         let bounds = Bounds {
-            share: WIDE.share.with_strangers_as_one(),
+            share: WIDE.share.with_addresses_as_one(),
             ..WIDE
         };
         let (spool, _) = Spool::open(folder.path().to_owned(), bounds).unwrap();
@@ -480,7 +493,7 @@ mod tests {
         }
         all_of(&spool, &of(tenant("greedy"), false));
         let (spool, found) = Spool::open(folder.path().to_owned(), WIDE).unwrap();
-        let kept: Vec<_> = found.iter().take(3).map(|slip| slip.of.clone()).collect();
+        let kept: Vec<_> = found.iter().take(3).map(|entry| entry.of.clone()).collect();
         assert_eq!(kept, sources);
         assert_eq!(all_of(&spool, &of(tenant("greedy"), false)), 0);
         assert!(all_of(&spool, &of(tenant("b"), false)) > 0);

@@ -14,8 +14,8 @@ def error(details):
     return {"code": details.code.name, "details": details.error_details}
 
 
-def recognise(config, sound_file, finals="0", *phrases):
-    """Sends 16 kHz linear16 and tells what is understood until the sound is over, which is when so many finals have come."""
+def recognise(config, sound_file, words="0", *phrases):
+    """Sends 16 kHz linear16 and tells what is understood until the sound is over, which is when so many words have come."""
     config.output_format = speech.OutputFormat.Detailed
     config.request_word_level_timestamps()
     sound = speech.audio.PushAudioInputStream(speech.audio.AudioStreamFormat(16000, 16, 1))
@@ -31,7 +31,7 @@ def recognise(config, sound_file, finals="0", *phrases):
         result["words"] += [[w["Word"], w["Offset"], w["Duration"]] for w in best.get("Words", [])]
         if event.result.text:
             result["finals"].append([event.result.text, event.result.offset, event.result.duration])
-        if len(result["finals"]) >= int(finals):
+        if len(result["words"]) >= int(words):
             enough.set()
 
     def canceled(event):
@@ -47,7 +47,7 @@ def recognise(config, sound_file, finals="0", *phrases):
     recogniser.start_continuous_recognition()
     with open(sound_file, "rb") as file:
         sound.write(file.read())
-    if int(finals) > 0:
+    if int(words) > 0:
         enough.wait(30)
     sound.close()
     result["over"] = over.wait(30)

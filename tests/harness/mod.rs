@@ -4,7 +4,7 @@ pub mod events;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -223,6 +223,10 @@ pub fn within<T>(patience: Duration, otherwise: &str, mut ready: impl FnMut() ->
             return value;
         }
         assert!(Instant::now() < deadline, "{otherwise} within {patience:?}");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "polls what has no event of its own"
+        )]
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -236,6 +240,22 @@ pub async fn eventually(otherwise: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// Writes an executable shell script. Another process does it: a file that this one had open for writing would be open in every
+/// child that another test forks in that moment, and could not be executed until that child executes something itself
+/// ("Text file busy").
+pub fn write_script(file: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(file)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = writer.stdin.take().unwrap();
+    write!(input, "#!/bin/sh\n{text}\n").unwrap();
+    drop(input);
+    assert!(writer.wait().unwrap().success(), "{}", file.display());
+}
+
 /// A folder of programs that stand before the installed ones on the `PATH` of a server.
 pub struct Programs(pub tempfile::TempDir);
 
@@ -247,10 +267,7 @@ impl Programs {
 
     /// A shell script by this name.
     pub fn script(self, name: &str, text: &str) -> Self {
-        use std::os::unix::fs::PermissionsExt;
-        let file = self.0.path().join(name);
-        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&self.0.path().join(name), text);
         self
     }
 

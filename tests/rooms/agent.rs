@@ -1,4 +1,4 @@
-//! Sessions in rooms, with people who use LiveKit's clients: they are heard, and hear what the session says.
+//! Sessions in rooms with participants that use LiveKit's clients: both hear each other.
 
 mod failures;
 mod tenants;

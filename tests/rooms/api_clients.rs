@@ -1,5 +1,5 @@
-//! LiveKit's own clients of its server API, unmodified: for Python and Node as programs, for Rust as the crate. All are
-//! asked for the same and must bring the same.
+//! LiveKit's own clients of its server API, unmodified: for Python and Node as programs, for Rust as the crate. All send
+//! the same requests and must get the same results.
 
 use livekit_api::services::egress::{EgressClient, EgressListFilter, EgressListOptions};
 use livekit_api::services::room::{

@@ -1,5 +1,5 @@
-//! LiveKit's own clients, unmodified, as programs that take commands and tell events as lines of JSON
-//! (`tests/clients/rooms`). What they hear is measured in the samples that they received.
+//! LiveKit's own clients, unmodified, as programs that take commands and report events as lines of JSON
+//! (`tests/clients/rooms`). Received audio is measured in its samples.
 
 use std::process::Stdio;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The doors of rooms without media: who is let in and why not, what a connection may send, and what it is told.
+//! Admission to rooms without media: who may join, why not, limits of a connection, and what it is told.
 
 use std::collections::HashMap;
 

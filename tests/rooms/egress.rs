@@ -1,5 +1,5 @@
-//! Rooms that their deployment records. Nobody here has LiveKit's egress, which needs Chrome and Redis: in front of an
-//! embedded server stands what answers its API as LiveKit's documents say, and passes everything else on.
+//! Rooms recorded by their deployment. LiveKit's egress needs Chrome and Redis, so a proxy in front of an embedded server
+//! answers its API as LiveKit documents it, and forwards everything else.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

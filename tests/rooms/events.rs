@@ -1,4 +1,4 @@
-//! What happens in rooms, as webhooks tell it: read with LiveKit's own packages, and taken by another server of ours.
+//! Webhooks of room events: parsed with LiveKit's own packages, and received by another server of ours.
 
 use std::collections::VecDeque;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Each of LiveKit's clients as publisher with each as subscriber, by both ways of joining: with one peer connection, as
-//! clients do by themselves, and with two, as older ones did.
+//! Each LiveKit client as publisher with each as subscriber, with one peer connection, the current default, and with two,
+//! as in older versions.
 
 use serde_json::{Value, json};
 

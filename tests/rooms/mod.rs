@@ -1,4 +1,4 @@
-//! Rooms in the box: unmodified LiveKit clients in the embedded room server, and the server's own paths beside them.
+//! Embedded rooms: unmodified LiveKit clients in the embedded room server, and the server's own routes.
 
 mod agent;
 mod api;

@@ -1,5 +1,5 @@
-//! A network before the media port of a server: it loses and delays datagrams by a seed, or lets none through. Clients
-//! see the server only behind it; who came after [`Network::spare_newcomers`] goes through unharmed.
+//! A network in front of a server's media port: it loses and delays datagrams by a seed, or drops all. Clients reach the
+//! server only through it; those that came after [`Network::spare_newcomers`] are not affected.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

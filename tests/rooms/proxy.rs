@@ -1,5 +1,5 @@
-//! A relay for TCP between clients and a server's signalling: it cuts or stalls connections where the network would, and tells which
-//! paths were asked for. Media goes past it.
+//! A TCP proxy between clients and a server's signalling: it cuts or stalls connections as a network would, and reports the
+//! requested paths. Media bypasses it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

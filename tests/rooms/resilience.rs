@@ -1,5 +1,5 @@
-//! What each of LiveKit's clients lives through: its signalling is cut, the server renews, removes or replaces it, its
-//! token ends. Printed as a table of behaviours and clients, for both ways of joining.
+//! Reconnection of each LiveKit client: its signalling is cut, the server renews, removes or replaces it, its token
+//! expires. Printed as a table of behaviours and clients, for one and two peer connections.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The paths under `/rtc` as the specification has them: statuses, order of checks, tenants.
+//! The paths under `/rtc` by the specification: statuses, order of checks, tenants.
 
 use std::collections::BTreeMap;
 

@@ -7,9 +7,9 @@ use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use vivavoce::config::{Config, Settings};
-use vivavoce::outgoing::Authorities;
 use vivavoce::providers::s3::S3Store;
 use vivavoce::providers::{RecordingStore, StoreError, StoredFile};
+use vivavoce::tls_roots::Authorities;
 
 use super::{ACCESS_KEY, BUCKET, MIB, Moto, S3sFs, SECRET_KEY, Wire};
 use crate::harness::client;

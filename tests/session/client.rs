@@ -556,6 +556,7 @@ impl Hiccups {
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
                 let asleep = Instant::now();
+                #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
                 std::thread::sleep(Self::STEP);
                 let awake = Instant::now();
                 while awake.elapsed() < Self::WORK {

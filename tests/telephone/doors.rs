@@ -1,5 +1,5 @@
-//! `POST /sip/call` and `POST /sip/transfer` as the specification has them: statuses, order of checks, tenants, and whose
-//! credentials go where.
+//! `POST /sip/call` and `POST /sip/transfer` by the specification: statuses, order of checks, tenants, and which
+//! credentials are sent to which gateway.
 
 use std::net::UdpSocket;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Calls that another server carries: LiveKit's own clients ask our server for them, and so does another server of ours
-//! that takes it for a LiveKit deployment.
+//! Calls carried by another server: requested by LiveKit's own clients, and by another server of ours that takes it for a
+//! LiveKit deployment.
 
 use std::time::{Duration, Instant};
 

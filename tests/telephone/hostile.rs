@@ -1,5 +1,5 @@
-//! What is not meant well: broken messages, broken descriptions of sound, and floods. None of it ends the process, costs
-//! memory that lasts, or keeps others from calling.
+//! Attacks: malformed messages and session descriptions, and floods. None of them ends the process, leaks memory, or keeps
+//! others from calling.
 
 use std::time::Duration;
 

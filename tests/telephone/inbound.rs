@@ -1,4 +1,4 @@
-//! Calls that come in: from whom, into which rooms, as which participants.
+//! Inbound calls: from which addresses, into which rooms, as which participants.
 
 use std::time::{Duration, Instant};
 

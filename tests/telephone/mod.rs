@@ -1,5 +1,5 @@
-//! The telephone side: calls between our server and other people's telephones and networks, and what is heard. The bridge
-//! is told by what `GET /sessions` says of its calls, by the socket, by people in the room, and by the telephones.
+//! Telephony: calls between our server and third-party phones and networks, with audio. The calls are observed by `GET
+//! /sessions`, the WebSocket, participants in the room, and the phones.
 
 mod doors;
 mod elsewhere;

@@ -1,4 +1,4 @@
-//! Calls that our server places: how they are answered, refused and ended, and passwords.
+//! Outbound calls: how they are answered, refused and ended, and digest authentication.
 
 use std::net::UdpSocket;
 

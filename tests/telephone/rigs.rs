@@ -1,4 +1,4 @@
-//! The telephones of these tests against each other, without our server: what fails here is the rig's fault.
+//! The phones of these tests against each other, without our server: a failure here is a problem of the rig.
 
 use super::NUMBER;
 use super::rig::baresip::{Baresip, Kind};

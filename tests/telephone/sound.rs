@@ -1,4 +1,4 @@
-//! What is heard: tones and words between telephones and people in rooms, keys, codecs, encryption, hold, and silence.
+//! Audio: tones and words between phones and participants in rooms, DTMF, codecs, encryption, hold, and silence.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Calls that are moved elsewhere by REFER (RFC 3515), and the ways in which that ends.
+//! Transfers by REFER (RFC 3515), and their outcomes.
 
 use reqwest::Method;
 use serde_json::{Value, json};

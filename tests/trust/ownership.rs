@@ -229,6 +229,48 @@ async fn a_tenant_who_claims_a_calls_room_first_loses_it_to_the_callers_owner() 
     telephone.passed().await;
 }
 
+#[tokio::test]
+async fn who_calls_a_name_takes_no_room_from_whoever_has_it() {
+    let exchange = exchange(&[]);
+    let server = &exchange.server;
+    let of_a = enters(server, Some(OF_A), "call-kitchen", "of-a").await;
+    let scenario = Scenario::is_answered("").ended();
+    let mut telephone = Sipp::call(&scenario, "kitchen", &exchange.address());
+    let call = active(server, 1).await.remove(0);
+    let id = call["sip_call_id"].as_str().unwrap();
+    assert_eq!(call["room_name"], format!("call-kitchen_{id}"));
+    // Whoever is in the room of that name stays there, and is told of no caller.
+    let (status, room) = shown(server, "call-kitchen", OF_A).await;
+    assert_eq!((status, metadata(&room)), (200, json!({"auth_id": "a"})));
+    assert_eq!(room["participants"].as_array().unwrap().len(), 1, "{room}");
+    assert!(of_a.events_of("sip_call").is_empty());
+    exchange_hangs_up(server, &call).await;
+    telephone.passed().await;
+    of_a.close().await;
+}
+
+#[tokio::test]
+async fn a_call_to_a_number_of_nobodys_puts_no_one_out_of_a_tenants_room() {
+    let numbers = json!({"b": ["200"]}).to_string();
+    let exchange = exchange(&[("SIP_TENANT_NUMBERS", &numbers)]);
+    let server = &exchange.server;
+    let agent = enters(server, Some(OF_A), LOBBY, "agent").await;
+    let scenario = Scenario::is_answered("").ended();
+    let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
+    let call = active(server, 1).await.remove(0);
+    let id = call["sip_call_id"].as_str().unwrap();
+    assert_eq!(call["room_name"], format!("{LOBBY}_{id}"));
+    // The call is the operator's, and the room with all who are in it the tenant's still.
+    assert_eq!(calls(server, OF_A).await, [] as [Value; 0]);
+    let (status, room) = shown(server, LOBBY, OF_A).await;
+    assert_eq!((status, metadata(&room)), (200, json!({"auth_id": "a"})));
+    assert_eq!(room["participants"].as_array().unwrap().len(), 1, "{room}");
+    assert!(agent.events_of("sip_call").is_empty());
+    exchange_hangs_up(server, &call).await;
+    telephone.passed().await;
+    agent.close().await;
+}
+
 async fn exchange_hangs_up(server: &Server, call: &Value) {
     let body = json!({
         "room_name": call["room_name"], "participant_identity": call["participant_identity"],
@@ -447,10 +489,16 @@ async fn in_a_deployment_no_call_of_another_owner_comes_where_one_lasts() {
     let inbox = Inbox::default();
     let url = inbox.open();
     let deployment = deployment(&url);
-    let hooks = json!([{"host": "b.example", "url": "https://b.example/", "auth_id": "b"}]);
-    let server = server_of(&deployment, &[("SIP_HOOKS_JSON", &hooks.to_string())]);
+    let hook = |of: &str| json!({"host": format!("{of}.example"), "url": "https://hooks.example/", "auth_id": of});
+    let hooks = json!([hook("a"), hook("b")]).to_string();
+    // The number is nobody's: whose a call is, the hook of its host says.
+    let others = json!({"b": ["200"]}).to_string();
+    let server = server_of(
+        &deployment,
+        &[("SIP_HOOKS_JSON", &hooks), ("SIP_TENANT_NUMBERS", &others)],
+    );
     relay(inbox.clone(), &server);
-    let scenario = Scenario::is_answered("").ended();
+    let scenario = Scenario::is_answered("X-To-IP: a.example\n").ended();
     let mut first = Sipp::call(&scenario, CALLED, &deployment.address());
     let owned = async || {
         let (status, room) = shown(&server, LOBBY, OF_A).await;

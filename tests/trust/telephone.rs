@@ -119,6 +119,46 @@ async fn who_never_called_is_sent_no_sound() {
 }
 
 #[tokio::test]
+async fn whoever_never_acknowledged_is_not_heard_and_hears_nothing() {
+    let exchange = Exchange::start();
+    let (caller, local) = socket(&exchange).await;
+    let telephone = bound("127.0.0.1").await;
+    let message = wants_sound_at(&local, "forged", &telephone);
+    caller.send(message.as_bytes()).await.unwrap();
+    let answer = told(&caller, 200).await;
+    let media = answer.split_once("m=audio ").unwrap().1;
+    let media: u16 = media.split(' ').next().unwrap().parse().unwrap();
+    let mut sequence = 0..;
+    let mut say = async |packets: usize| {
+        for sequence in sequence.by_ref().take(packets) {
+            let said = packet(sequence);
+            let sent = telephone.send_to(&said, ("127.0.0.1", media)).await;
+            sent.unwrap();
+        }
+    };
+    // The answer's repetitions are the clock: a second and a half.
+    for _ in 0..2 {
+        say(20).await;
+        told(&caller, 200).await;
+    }
+    assert_eq!(waiting(&telephone), 0, "packets for who never acknowledged");
+    let agreed = |call: &serde_json::Value| call["media"]["codec"] == "PCMU";
+    let call = exchange.until("agreed", agreed).await;
+    assert_eq!(call["media"]["packets_received"], 0, "{call}");
+    // From its acknowledgement on it is.
+    caller
+        .send(acknowledge(&local, "forged", &answer).as_bytes())
+        .await
+        .unwrap();
+    let mut sound = [0; 2_048];
+    let heard = timeout(PATIENCE, telephone.recv(&mut sound)).await;
+    heard.unwrap().unwrap();
+    say(5).await;
+    let heard = |call: &serde_json::Value| call["media"]["packets_received"] == 5;
+    exchange.until("heard", heard).await;
+}
+
+#[tokio::test]
 async fn calls_that_nobody_acknowledges_keep_nobody_from_calling() {
     let exchange = Exchange::with(&[
         ("SIP_ALLOWED_ADDRESSES", "127.0.0.1,127.0.0.2"),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use vivavoce::actors::session::messages::ClientMessage;
+use vivavoce::actors::session::protocol::ClientMessage;
 use vivavoce::audio::{SampleRate, linear16};
 use vivavoce::config::Config;
 use vivavoce::emulators::Vendor;

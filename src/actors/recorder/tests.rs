@@ -10,10 +10,10 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use vivavoce_audio::decode::{FileDecoder, FileLimits};
 use vivavoce_audio::ogg::{OggItem, OggOpusReader};
-use vivavoce_audio::timeline::bad_way::{arrivals, bad_way, is_paused};
+use vivavoce_audio::recording_clock::impaired_network::{arrivals, impaired_network, is_paused};
 use vivavoce_recordings::AUDIO;
 use vivavoce_recordings::journal::Journals;
-use vivavoce_recordings::writing::Writers;
+use vivavoce_recordings::writers::Writers;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const CHUNK: usize = 320;
@@ -110,7 +110,7 @@ async fn both_sides_are_in_step_in_the_file_from_first_to_last() {
     let folder = tempfile::tempdir().unwrap();
     let file = recorded(folder.path(), Channels::Stereo, async |tap, start| {
         let silence = Pcm::new(Layout::mono(RATE), vec![0; CHUNK]);
-        let heard = arrivals(seconds * 50, &mut bad_way(3)).into_iter();
+        let heard = arrivals(seconds * 50, &mut impaired_network(3)).into_iter();
         let heard = heard.map(|(at, chunk)| (at, Some(chunk)));
         let played = (0..seconds).map(|second| (second * 1_000 + 500, None));
         let mut events: Vec<_> = heard.chain(played).collect();

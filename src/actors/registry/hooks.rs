@@ -1,6 +1,5 @@
-//! Hooks, for the doors and for the rooms: who may see and change them, and what is told to them when a telephone joins a
-//! room (protocol, section 4). What holds and where it is kept is a matter of [`Hooks`]; how it is delivered, of the
-//! webhooks.
+//! The hooks of inbound calls, for the HTTP handlers and the rooms: who may see and change them, and what they are told when
+//! a telephone joins a room (protocol, section 4). The rules and the storage are in [`Hooks`], delivery in the webhooks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,55 +11,49 @@ use super::rooms::{Rooms, RoomsError, Taken};
 use vivavoce_auth::{Access, Owner};
 use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{
-    Announcement, Told, announcement, event_id, has_come_in, is_call,
+    Announcement, RecentEvents, announcement, event_id, is_call, is_inbound,
 };
-use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Wish};
+use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, RequestedHook};
 use vivavoce_seams::rooms::telephone::attribute;
 use vivavoce_telemetry::metrics::{self, CallTold};
 use vivavoce_webhooks::{HookAddress, Webhooks};
 
-/// Calls that are remembered so that none is told twice.
+/// How many calls are remembered, so that none is told twice.
 const MOST_REMEMBERED: usize = 10_000;
 
-/// Lists the hooks that somebody may see.
+/// Lists the hooks that a caller may see.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Hook>, HookError>")]
 pub struct ListHooks {
-    /// Who asks.
     pub access: Access,
 }
 
-/// Adds or replaces hooks, all or none; gives what is there then.
+/// Adds or replaces hooks, all or none; returns the list afterwards.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Hook>, HookError>")]
 pub struct PutHooks {
-    /// Who asks.
     pub access: Access,
-    /// The hooks.
-    pub wishes: Vec<Wish>,
+    pub wishes: Vec<RequestedHook>,
 }
 
-/// Removes the hooks of hosts, all or none; gives what is there then.
+/// Removes the hooks of hosts, all or none; returns the list afterwards.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Hook>, HookError>")]
 pub struct RemoveHooks {
-    /// Who asks.
     pub access: Access,
-    /// The hosts.
     pub hosts: Vec<String>,
 }
 
-/// A telephone has joined a room. Answered when whoever has to know it will be told, whatever happens to the process.
+/// A telephone has joined a room. Answered once the webhook is on disk, so that it survives a crash of the process.
 #[derive(Message)]
 #[rtype(result = "Result<(), RoomsError>")]
 pub struct CallJoined {
     /// The room's event.
     pub event: Arc<WebhookEvent>,
-    /// The rooms that it comes from.
+    /// The room provider that reported it.
     pub rooms: Rooms,
 }
 
-/// The actor.
 pub struct HookRegistry {
     hooks: Hooks,
     teller: Arc<Teller>,
@@ -73,7 +66,7 @@ struct Teller {
     room_prefix: Option<String>,
     /// Whose calls are; `None` where nobody asks.
     owners: Option<CallOwners>,
-    told: Mutex<Told>,
+    told: Mutex<RecentEvents>,
 }
 
 impl HookRegistry {
@@ -90,7 +83,7 @@ impl HookRegistry {
             webhooks,
             room_prefix,
             owners,
-            told: Mutex::new(Told::new(MOST_REMEMBERED)),
+            told: Mutex::new(RecentEvents::new(MOST_REMEMBERED)),
         };
         Self {
             hooks,
@@ -235,7 +228,7 @@ impl Teller {
             let value = caller.attributes.get(name).map(String::as_str);
             value.filter(|value| !value.is_empty())
         };
-        let comes_in = has_come_in(caller);
+        let comes_in = is_inbound(caller);
         let owner = if comes_in {
             owners.owner(
                 known,
@@ -261,7 +254,7 @@ impl Teller {
         }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn told(&self) -> std::sync::MutexGuard<'_, RecentEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

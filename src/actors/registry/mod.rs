@@ -1,4 +1,4 @@
-//! Registries: one actor per kind of thing that the whole server knows of.
+//! Registries: one actor per kind of resource that the whole server shares.
 
 pub mod calls;
 pub mod hooks;

@@ -1,9 +1,9 @@
-//! Rooms, for the doors: whose they are, and what a caller may do in them. The registry holds no copy of what the room
-//! provider knows; it asks, decides, and lets the provider act (protocol, sections 4 and 5).
+//! Rooms, for the HTTP handlers: who owns them, and what a caller may do in them. The registry holds no copy of what the
+//! room provider knows; it asks, decides, and lets the provider act (protocol, sections 4 and 5).
 //!
-//! A room's owner stands in its metadata. A room of somebody else looks as if it were not there, save where a token for it
-//! is asked for. When a room becomes somebody's, whoever may not be in it then is removed: by the rooms themselves where they
-//! keep owners, from here where they do not.
+//! The owner of a room is kept in its metadata. A room of another owner looks as if it did not exist, except to a request
+//! for a token. When a room gets an owner, participants who may not be in it are removed: by the room provider where it
+//! knows owners, from here where it does not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::hooks::CallJoined;
 pub use vivavoce_auth::Owner;
 use vivavoce_auth::{Access, TenantId};
 use vivavoce_core::party::Party;
-use vivavoce_hooks::announcement::{has_come_in, is_call};
+use vivavoce_hooks::announcement::{is_call, is_inbound};
 use vivavoce_seams::rooms::key;
 use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
@@ -26,25 +26,25 @@ use vivavoce_telemetry::metrics;
 #[cfg(test)]
 mod tests;
 
-/// How often a room is claimed anew because others change it meanwhile.
+/// How often claiming a room is tried again because it has changed meanwhile.
 const MOST_ATTEMPTS: usize = 5;
 
-/// Why something was not done with a room.
+/// Why a request about a room failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RoomsError {
-    /// There are no rooms.
+    /// This server has no rooms.
     #[error("this server has no rooms: rtc.mode is off")]
     NotConfigured,
-    /// The room is another's.
+    /// The room has another owner.
     #[error("room_name: this room belongs to somebody else")]
     AccessDenied,
-    /// Somebody in the room has the name that a session wants.
+    /// A participant has the identity that a session asks for.
     #[error("service_participant_identity: somebody in this room is called so")]
     IdentityTaken,
-    /// No such room, or another's.
+    /// No such room, or it has another owner.
     #[error("room_name: there is no such room")]
     NoRoom,
-    /// Nobody of this identity.
+    /// No participant with this identity.
     #[error("participant_identity: nobody in this room is called so")]
     NoParticipant,
     /// No such track.
@@ -53,91 +53,79 @@ pub enum RoomsError {
     /// The provider failed.
     #[error(transparent)]
     Provider(#[from] RoomError),
-    /// It failed to remove somebody.
+    /// The provider failed to remove a participant.
     #[error(transparent)]
     Removal(RoomError),
-    /// It failed to mute a track.
+    /// The provider failed to mute a track.
     #[error(transparent)]
     Mute(RoomError),
-    /// What was posted is no event of these rooms.
+    /// The posted body is no signed event of the room provider.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// What happened can not be told to those who have to know it.
+    /// The event could not be queued for its webhooks.
     #[error("the call cannot be told to its hook: {0}")]
     Untold(String),
 }
 
-/// Asks for a token. With a tenant the room is made, and becomes the tenant's, before there is one.
+/// Asks for a token. With a tenant the room is created, and claimed for the tenant, before the token is issued.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Admission, RoomsError>")]
 pub struct Admit {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// Who is to join.
     pub identity: String,
-    /// What others read.
+    /// The display name.
     pub name: String,
 }
 
-/// A token, and where it is good; `None` is this server's own address.
+/// A token and the URL that it is for; `None` means this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// The token.
     pub token: String,
     /// Where to connect.
     pub url: Option<String>,
 }
 
-/// Opens a room to a session: it is there, and of the right owner, before the session joins it.
+/// Prepares a room for a session: it exists, with the right owner, before the session joins it.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<OpenRoom, RoomsError>")]
 pub struct EnterRoom {
-    /// Whose session it is.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// What the session is to be called there.
+    /// The identity of the session in it.
     pub identity: String,
 }
 
 /// A room that a session may join.
 #[derive(Clone)]
 pub struct OpenRoom {
-    /// Who keeps it.
+    /// Its provider.
     pub provider: Arc<dyn RoomProvider>,
-    /// Whether it was not there before.
+    /// Whether it was created for this session.
     pub created: bool,
 }
 
-/// Lists the rooms that somebody may see.
+/// Lists the rooms that a caller may see.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Room>, RoomsError>")]
 pub struct ListRooms {
-    /// Who asks.
     pub access: Access,
 }
 
-/// Shows one room and who is in it.
+/// Shows a room with its participants.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(Room, Vec<ParticipantInfo>), RoomsError>")]
 pub struct ShowRoom {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
 }
 
-/// Sends somebody out.
+/// Removes a participant.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), RoomsError>")]
 pub struct RemoveParticipant {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// Who is to go.
     pub identity: String,
 }
 
@@ -145,49 +133,45 @@ pub struct RemoveParticipant {
 #[derive(Debug, Message)]
 #[rtype(result = "Result<TrackInfo, RoomsError>")]
 pub struct MuteTrack {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// Whose track.
     pub identity: String,
     /// Which.
     pub track: String,
-    /// Whether it is to be silent.
+    /// Whether it is muted or unmuted.
     pub muted: bool,
 }
 
-/// Whether the rooms have signed what somebody is about to post: the value of its `Authorization`.
+/// Checks whether the `Authorization` of a posted event is signed by the room provider.
 #[derive(Message)]
 #[rtype(result = "Result<(), RoomsError>")]
 pub struct CheckSignature(pub String);
 
-/// Takes an event that somebody has posted, if the rooms have signed it.
+/// Takes a posted event, if the room provider has signed it.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), RoomsError>")]
 pub struct TakeEvent(pub SignedEvent);
 
-/// Something has happened in a room.
+/// An event of a room of this process.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct RoomHappening(pub Arc<WebhookEvent>);
 
-/// The actor.
 pub struct RoomRegistry {
     rooms: Option<Rooms>,
     calls: Option<Recipient<CallJoined>>,
 }
 
-/// How rooms are given away.
+/// The settings of the registry.
 #[derive(Clone)]
 pub struct Rooms {
-    /// Who keeps them.
+    /// The room provider.
     pub provider: Arc<dyn RoomProvider>,
-    /// How long a token can be used.
+    /// How long a token is valid.
     pub token_lifetime: Duration,
-    /// Whether a room without an owner becomes that of the first tenant who asks for a token.
+    /// Whether a room without an owner is claimed for the first tenant that asks for a token.
     pub claim_unowned: bool,
-    /// Whether authentication is on: the rooms of calls have an owner then.
+    /// Whether authentication is on: then the rooms of calls have an owner.
     pub guarded: bool,
 }
 
@@ -206,7 +190,7 @@ impl RoomRegistry {
         Self { rooms, calls: None }
     }
 
-    /// The same, with somebody who is told when a telephone joins a room.
+    /// The same, with a recipient for telephones that join a room.
     #[must_use]
     pub fn telling(self, calls: Recipient<CallJoined>) -> Self {
         Self {
@@ -221,7 +205,7 @@ impl RoomRegistry {
 }
 
 impl Rooms {
-    /// The room and who is in it, if this caller may see it.
+    /// The room with its participants, if this caller may see it.
     async fn look_into(
         &self,
         access: &Access,
@@ -231,7 +215,7 @@ impl Rooms {
         seen.ok_or(RoomsError::NoRoom)
     }
 
-    /// The room, made with this metadata if it was not there; `None` says that it was made.
+    /// The room; `None` if it had to be created with this metadata.
     async fn found_or_made(
         &self,
         name: &str,
@@ -247,7 +231,7 @@ impl Rooms {
         })
     }
 
-    /// Sees to it that the room is there and the tenant's; whether it was made.
+    /// Makes sure that the room exists and is the tenant's; whether it was created.
     async fn claim(&self, name: &str, tenant: &TenantId) -> Result<bool, RoomsError> {
         let tenants = Owner::Tenant(tenant.clone());
         let (party, metadata) = (tenants.party(), tenants.in_place_of(""));
@@ -271,7 +255,7 @@ impl Rooms {
         Err(self.restless())
     }
 
-    /// Makes a room that there is the tenant's, unless it is another's already.
+    /// Claims an existing room for the tenant, unless it has another owner.
     pub(super) async fn give(&self, name: &str, tenant: &TenantId) -> Result<(), RoomsError> {
         for _ in 0..MOST_ATTEMPTS {
             let room = self.provider.room(name).await?.ok_or(RoomsError::NoRoom)?;
@@ -291,8 +275,8 @@ impl Rooms {
         Err(self.restless())
     }
 
-    /// Sees to it that a room where a telephone has joined belongs to the owner of its call. `comes_in` says that somebody
-    /// has called: then the owner takes the room from whoever has it, unless another call lasts there.
+    /// Makes sure that a room that a telephone has joined belongs to the owner of the call. With `comes_in`, an inbound call,
+    /// the owner takes the room over from another one, unless another call is in it.
     pub(super) async fn take(
         &self,
         name: &str,
@@ -305,10 +289,10 @@ impl Rooms {
             let before = Owner::of(&room.metadata);
             let free = match &before {
                 Owner::Nobody => true,
-                // What nobody can read is the operator's.
+                // Unreadable metadata means the operator's room.
                 Owner::Unknown if *owner == Owner::Operator => return Ok(Taken::Owned),
                 before if before == owner => return Ok(Taken::Owned),
-                // The rooms of this process gave it to its call before the caller was in it.
+                // The rooms of this process claim it for its call before the caller joins.
                 _ if !comes_in || self.provider.keeps_owners() => return Ok(Taken::Owned),
                 Owner::Operator | Owner::Tenant(_) | Owner::Unknown => false,
             };
@@ -322,7 +306,8 @@ impl Rooms {
         Err(self.restless())
     }
 
-    /// Gives a room away, if it still is as it was, and sends those out who may not be there then; whether it did.
+    /// Changes the owner of a room that has not changed meanwhile, and removes those who may not be in it then; whether it
+    /// did.
     async fn give_to(
         &self,
         room: &Room,
@@ -376,7 +361,7 @@ impl Rooms {
         for _ in 0..MOST_ATTEMPTS {
             let everything = Access::anonymous();
             removed = match self.provider.remove(name, identity, &everything).await {
-                // They have left meanwhile.
+                // The participant has left meanwhile.
                 Err(RoomError {
                     kind: RoomErrorKind::NoRoom | RoomErrorKind::NotFound,
                     ..
@@ -390,17 +375,17 @@ impl Rooms {
         removed.map_err(RoomsError::Removal)
     }
 
-    /// Whether somebody is on the telephone in a room.
+    /// Whether there is a telephone call in a room.
     async fn has_call(&self, name: &str) -> Result<bool, RoomsError> {
         let everybody = self.provider.participants(name).await?;
         Ok(everybody.iter().any(|one| one.kind() == Kind::Sip))
     }
 
-    /// Whether somebody else has called into a room, and is still there.
+    /// Whether there is another inbound call in a room.
     async fn has_call_beside(&self, name: &str, caller: &str) -> Result<bool, RoomsError> {
         let everybody = self.provider.participants(name).await?;
         let is_other = |one: &ParticipantInfo| {
-            one.kind() == Kind::Sip && one.identity != caller && has_come_in(one)
+            one.kind() == Kind::Sip && one.identity != caller && is_inbound(one)
         };
         Ok(everybody.iter().any(is_other))
     }
@@ -525,7 +510,7 @@ impl Rooms {
         removed.map_err(|error| match error.kind {
             // It has become another's meanwhile.
             RoomErrorKind::NoRoom => RoomsError::NoRoom,
-            // They have left meanwhile.
+            // The participant has left meanwhile.
             RoomErrorKind::NotFound => RoomsError::NoParticipant,
             _ => RoomsError::Removal(error),
         })
@@ -551,7 +536,7 @@ impl Rooms {
     }
 }
 
-/// The one of this identity.
+/// The participant with this identity.
 fn find(everybody: Vec<ParticipantInfo>, identity: &str) -> Result<ParticipantInfo, RoomsError> {
     let mut everybody = everybody.into_iter();
     let somebody = everybody.find(|somebody| somebody.identity == identity);

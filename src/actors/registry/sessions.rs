@@ -1,5 +1,5 @@
-//! The sessions that are configured, by tenant and name: who has a name keeps it until it ends, beside the same names of
-//! other tenants, and whoever is asked to end one finds it here. The registry knows how to reach a session, never what it does.
+//! The configured sessions, by tenant and name. A session keeps its name until it ends; other tenants may use the same name.
+//! The registry knows how to reach a session, for those who want to end it, not what it does.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ pub struct SessionInfo {
     pub started_at: u64,
 }
 
-/// Asks for a name. `Err` means that a live session of the same tenant has it.
+/// Registers a name. `Err` means that a live session of the same tenant has it.
 #[derive(Message)]
 #[rtype(result = "Result<Registration, NameTaken>")]
 pub struct Register {
@@ -40,15 +40,14 @@ pub struct Register {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameTaken;
 
-/// Lists the sessions that somebody may see, oldest first.
+/// Lists the sessions that a caller may see, oldest first.
 #[derive(Message)]
 #[rtype(result = "Vec<SessionInfo>")]
 pub struct ListSessions {
-    /// Who asks.
     pub access: Access,
 }
 
-/// Ends a session. What comes back is cancelled when the session has gone.
+/// Ends a session. The returned token is cancelled when the session is gone.
 #[derive(Message)]
 #[rtype(result = "Result<CancellationToken, NotEnded>")]
 pub struct EndByName {
@@ -56,16 +55,15 @@ pub struct EndByName {
     pub stream_id: StreamId,
     /// Whose; not said where one of this name is there for them at most.
     pub whose: Option<Whose>,
-    /// Who asks.
     pub access: Access,
 }
 
-/// Why none was ended.
+/// Why no session was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotEnded {
-    /// Whoever asks may see none of this name.
+    /// The caller may see no session of this name.
     Unknown,
-    /// They may see several.
+    /// The caller may see several.
     Several,
 }
 
@@ -76,7 +74,7 @@ struct Unregister(Name);
 /// A name, and whose it is.
 type Name = (Option<TenantId>, StreamId);
 
-/// A name, held. Dropping it gives the name back.
+/// A registered name. Dropping it frees the name.
 pub struct Registration {
     name: Name,
     registry: Addr<SessionRegistry>,
@@ -85,7 +83,7 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // One message per session at most, and it must arrive: the mailbox's bound does not apply.
+        // At most once per session, and it must arrive: the bound of the mailbox does not apply.
         self.registry.do_send(Unregister(self.name.clone()));
         self.gone.cancel();
     }
@@ -97,7 +95,6 @@ struct Entry {
     gone: CancellationToken,
 }
 
-/// The actor.
 #[derive(Default)]
 pub struct SessionRegistry {
     sessions: HashMap<Name, Entry>,
@@ -209,13 +206,13 @@ mod tests {
     use super::*;
 
     /// A session that hears nothing.
-    struct Deaf;
+    struct InputRefused;
 
-    impl Actor for Deaf {
+    impl Actor for InputRefused {
         type Context = Context<Self>;
     }
 
-    impl Handler<EndSession> for Deaf {
+    impl Handler<EndSession> for InputRefused {
         type Result = ();
 
         fn handle(&mut self, _: EndSession, _: &mut Context<Self>) {}
@@ -229,7 +226,7 @@ mod tests {
             registry.send(Register {
                 stream_id: stream_id.clone(),
                 access,
-                session: Deaf.start().recipient(),
+                session: InputRefused.start().recipient(),
             })
         };
         let end = |access, whose: Option<&str>| {

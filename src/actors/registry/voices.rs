@@ -1,5 +1,5 @@
-//! The voices of every provider. Lists are kept for a while, a provider that fails is served from its last good
-//! list, and callers who ask at the same time share one look-up.
+//! The voices of all providers. Lists are cached for a while, a provider that fails is served from its last good list, and
+//! concurrent requests share one look-up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,14 +36,13 @@ struct Known {
     look_up: Option<LookUp>,
 }
 
-/// The actor.
 pub struct VoiceRegistry {
     providers: Arc<ProviderTable>,
     known: HashMap<&'static str, Known>,
 }
 
 impl VoiceRegistry {
-    /// A registry that knows nothing yet.
+    /// A registry with an empty cache.
     pub fn new(providers: Arc<ProviderTable>) -> Self {
         Self {
             providers,

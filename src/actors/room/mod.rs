@@ -1,11 +1,11 @@
-//! A session in a room: the actor that joins it, tells the session what happens there, and leaves. Sound goes past it: in
-//! through [`Ears`], out through the [`Mouth`], both on the session's thread. What is sent and heard over which wire is the
-//! [link](vivavoce_seams::rooms::link)'s matter.
+//! A session's membership in a room: the actor that reports the room's events to the session, carries out its requests,
+//! and leaves. Audio bypasses it: in through the [`RoomReceiver`], out through the [`TrackPublisher`], both on the
+//! session's thread. The wire is the business of the [link](vivavoce_seams::rooms::link).
 
-mod ears;
-mod mouth;
+mod membership_lifecycle;
 mod phones;
-mod stay;
+mod room_receiver;
+mod track_publisher;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,75 +17,64 @@ use livekit_protocol::{ParticipantInfo, TrackType};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-pub use ears::{Ears, Listener};
-pub use mouth::{LEAD, Mouth};
-pub use stay::{EnterError, Entered, Turn, enter};
+pub use membership_lifecycle::{EnterError, Entered, MembershipLock, enter};
+pub use room_receiver::{RoomAudioSink, RoomReceiver};
+pub use track_publisher::{LAYOUT, LEAD, TrackPublisher};
 
-use crate::session::messages::RoomConfig;
+use crate::session::protocol::RoomConfig;
 use phones::Phones;
 use vivavoce_seams::rooms::link::{
     Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
 };
 use vivavoce_seams::rooms::telephone::CallStatus;
 
-/// What the session hears of its room.
+/// What a room reports to its session.
 #[derive(Debug)]
 pub enum RoomNews {
-    /// Somebody is there.
+    /// A participant is in the room.
     Joined {
-        /// Who.
         identity: String,
-        /// What people read.
+        /// The display name.
         name: String,
     },
-    /// Somebody has left.
+    /// A participant has left.
     Left {
-        /// Who.
         identity: String,
-        /// What people read.
+        /// The display name.
         name: String,
     },
-    /// Somebody is heard from now on.
+    /// A track has been subscribed to.
     Heard {
-        /// Who.
+        /// Whose track.
         identity: String,
-        /// What they call the track.
+        /// The name of the track.
         name: String,
-        /// Which.
         sid: String,
     },
-    /// Somebody's telephone call has come further.
+    /// The status of a participant's telephone call has changed.
     Call {
-        /// Which.
         sip_call_id: String,
-        /// Whose.
         identity: String,
-        /// Where it is.
         status: CallStatus,
     },
-    /// Somebody has pressed a key of their telephone.
-    Key {
-        /// Who.
-        identity: String,
-        /// Which.
-        digit: String,
-    },
-    /// A message.
+    /// A participant has pressed a DTMF key.
+    Key { identity: String, digit: String },
+    /// A data message.
     Message(RoomMessage),
-    /// The way to the room is lost and sought.
+    /// The link is lost and is being re-established.
     Reconnecting,
-    /// It is found.
+    /// The link is re-established.
     Recovered {
         /// Whether nothing was lost.
         resumed: bool,
     },
-    /// Everybody else has been gone for as long as the config says.
+    /// The session has been alone in the room for as long as `empty_timeout` allows.
     Deserted,
-    /// The session is not in the room any more.
+    /// The session is no longer in the room.
     Ended(Ending),
 }
 
-/// See [`RoomNews`].
+/// Carries [`RoomNews`] to the session.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct RoomReport(pub RoomNews);
@@ -95,70 +84,69 @@ pub struct RoomReport(pub RoomNews);
 #[rtype(result = "Result<(), SendError>")]
 pub struct SendToRoom(pub Outgoing);
 
-/// Asks who is on the telephone: this one, or the first where nobody is named.
+/// Finds the telephone participant with this identity, or the first one.
 #[derive(Debug, Message)]
 #[rtype(result = "Option<String>")]
 pub struct OnThePhone {
-    /// Who is meant.
+    /// `None` means the first telephone participant.
     pub identity: Option<String>,
 }
 
-/// Presses keys on a telephone call: this one's, or the first one's where nobody is named. `None` means that there is no
-/// such call.
+/// Sends DTMF keys on the call of this participant, or of the first telephone participant. The result `None` means that
+/// there is no such call.
 #[derive(Debug, Message)]
 #[rtype(result = "Option<Result<(), SendError>>")]
 pub struct PressKeys {
-    /// Which, one after the other.
     pub keys: Vec<TelephoneKey>,
-    /// Who is meant.
+    /// `None` means the first telephone participant.
     pub identity: Option<String>,
 }
 
-/// What may change of a room's config while the session is in it.
+/// Applies the parts of a room's config that may change while the session is in it.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct ChangeRoom(pub RoomConfig);
 
-/// Says whether the session records the room, for everybody in it to see.
+/// Shows or hides the room's recording indicator, which all participants see.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct ShowRecording(pub bool);
 
-/// Leaves.
+/// Leaves the room.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct LeaveRoom;
 
-/// The actor.
+/// The membership of one session in its room.
 pub struct RoomActor {
     entered: Entered,
     config: RoomConfig,
-    ears: Ears,
-    mouth: Mouth,
-    /// Who is there beside the session, by identity, with their names.
+    receiver: RoomReceiver,
+    publisher: TrackPublisher,
+    /// Display names of the other participants, by identity.
     others: HashMap<String, String>,
-    /// What tracks are called, by sid.
+    /// Names of the published tracks, by sid.
     tracks: HashMap<String, String>,
-    /// Who of them is on the telephone.
+    /// The participants that are telephone calls.
     phones: Phones,
     desertion: Option<SpawnHandle>,
     report: Recipient<RoomReport>,
 }
 
 impl RoomActor {
-    /// An actor for a room that was entered. `listener` hears what is said there.
+    /// An actor for a room that has been joined. `sink` is given the room's audio.
     pub fn new(
         entered: Entered,
         config: RoomConfig,
-        listener: Rc<dyn Listener>,
-        mouth: Mouth,
+        sink: Rc<dyn RoomAudioSink>,
+        publisher: TrackPublisher,
         report: Recipient<RoomReport>,
     ) -> Self {
         Self {
             entered,
             config,
-            ears: Ears::new(listener),
-            mouth,
+            receiver: RoomReceiver::new(sink),
+            publisher,
             others: HashMap::new(),
             tracks: HashMap::new(),
             phones: Phones::default(),
@@ -168,10 +156,11 @@ impl RoomActor {
     }
 
     fn tell(&self, news: RoomNews) {
-        // The session's mailbox has room for far more than a room brings between two of its turns; a session that is gone
-        // hears nothing.
+        // The session's mailbox holds far more than a room reports between two polls of the session.
         if self.report.try_send(RoomReport(news)).is_err() {
-            tracing::warn!("news of the room were lost: the session is behind or gone");
+            tracing::warn!(
+                "an event of the room was lost: the mailbox of the session is full or closed"
+            );
         }
     }
 
@@ -196,7 +185,7 @@ impl RoomActor {
         self.tell_of_call(Phones::there, info);
     }
 
-    /// Takes what is said of somebody who may be on the telephone.
+    /// Reports a change of a participant's telephone call, if `take` finds one.
     fn tell_of_call(
         &mut self,
         take: impl FnOnce(&mut Phones, &ParticipantInfo) -> Option<(String, CallStatus)>,
@@ -215,7 +204,7 @@ impl RoomActor {
         if self.others.remove(&info.identity).is_none() {
             return;
         }
-        self.ears.forget(&info.identity);
+        self.receiver.forget(&info.identity);
         self.tell_of_call(Phones::gone, &info);
         self.tell(RoomNews::Left {
             identity: info.identity,
@@ -235,7 +224,7 @@ impl RoomActor {
     }
 }
 
-/// Whom a config wants to hear.
+/// The participants that a config subscribes to.
 pub fn listen(config: &RoomConfig) -> Listen {
     match config.listen_participants.as_slice() {
         [] => Listen::All,
@@ -254,12 +243,12 @@ impl Actor for RoomActor {
             });
             context.add_stream(events);
         }
-        let ears = self.ears.clone();
-        let ears = tokio::task::spawn_local(ears.run().in_current_span());
-        let ears = AbortOnDropHandle::new(ears);
-        context.spawn(ears.into_actor(self).map(|ended, room, context| {
+        let receiver = self.receiver.clone();
+        let receiver = tokio::task::spawn_local(receiver.run().in_current_span());
+        let receiver = AbortOnDropHandle::new(receiver);
+        context.spawn(receiver.into_actor(self).map(|ended, room, context| {
             if ended.is_err_and(|error| error.is_panic()) {
-                let problem = "the way in of the room's sound has failed".to_owned();
+                let problem = "receiving the audio of the room has failed".to_owned();
                 room.tell(RoomNews::Ended(Ending::Refused(problem)));
                 context.stop();
             }
@@ -270,7 +259,7 @@ impl Actor for RoomActor {
 impl StreamHandler<LinkEvent> for RoomActor {
     fn handle(&mut self, event: LinkEvent, context: &mut Context<Self>) {
         match event {
-            // It was waited for before the actor began, and comes again with a full reconnect.
+            // `enter` has waited for the first one; a full reconnect brings another.
             LinkEvent::Connected { .. } | LinkEvent::TrackMuted { .. } | LinkEvent::Muted(_) => {}
             LinkEvent::ParticipantUpdated(info) => self.tell_of_call(Phones::there, &info),
             LinkEvent::Dtmf { identity, digit } => {
@@ -289,21 +278,21 @@ impl StreamHandler<LinkEvent> for RoomActor {
             }
             LinkEvent::TrackUnpublished { sid, .. } => {
                 self.tracks.remove(&sid);
-                self.ears.close(&sid);
+                self.receiver.close(&sid);
             }
             LinkEvent::TrackSubscribed {
                 identity,
                 sid,
                 audio,
             } => {
-                self.ears.open(identity.clone(), sid.clone(), audio);
+                self.receiver.open(identity.clone(), sid.clone(), audio);
                 self.tell(RoomNews::Heard {
                     name: self.tracks.get(&sid).cloned().unwrap_or_default(),
                     identity,
                     sid,
                 });
             }
-            LinkEvent::Listened => self.mouth.open(),
+            LinkEvent::Listened => self.publisher.open(),
             LinkEvent::Message(message) => {
                 let sender = message.identity.as_deref();
                 if sender.is_none_or(|sender| self.listens_to(sender)) {
@@ -317,7 +306,7 @@ impl StreamHandler<LinkEvent> for RoomActor {
         }
     }
 
-    /// The actor goes on until it is told to leave: what ended the link was told.
+    /// The actor stays until it is told to leave: the end of the link has been reported.
     fn finished(&mut self, _: &mut Context<Self>) {}
 }
 
@@ -394,5 +383,5 @@ impl Handler<LeaveRoom> for RoomActor {
     }
 }
 
-/// How long a session waits for its place in a room.
+/// How long joining a room may take.
 pub const ENTRY_PATIENCE: Duration = Duration::from_secs(10);

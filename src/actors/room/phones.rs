@@ -1,11 +1,12 @@
-//! Who in a room is on the telephone, by what their participants say of them, and what there is to tell when that changes.
+//! The telephone participants of a room, from the attributes of their `ParticipantInfo`, and the changes of call status
+//! that are reported.
 
 use livekit_protocol::ParticipantInfo;
 use livekit_protocol::participant_info::Kind;
 
 use vivavoce_seams::rooms::telephone::{CallStatus, attribute, cause_of, status_of};
 
-/// The telephone participants, in the order in which they came.
+/// The telephone participants in the order in which they joined.
 #[derive(Debug, Default)]
 pub struct Phones(Vec<Phone>);
 
@@ -13,12 +14,12 @@ pub struct Phones(Vec<Phone>);
 struct Phone {
     identity: String,
     sip_call_id: String,
-    /// What was told last.
+    /// The status that was reported last.
     status: Option<CallStatus>,
 }
 
 impl Phones {
-    /// Somebody is there, or has changed. Gives the call's id and where it is, where that is news.
+    /// A participant has joined or changed. Returns the call id and status if there is a change to report.
     pub fn there(&mut self, info: &ParticipantInfo) -> Option<(String, CallStatus)> {
         if info.kind() != Kind::Sip {
             return None;
@@ -40,7 +41,7 @@ impl Phones {
             phone.sip_call_id.clone_from(id);
         }
         let status = status_of(info)?;
-        // Why it is over is told with the leaving, where it is not told now.
+        // A hang-up without a cause is reported when the participant leaves, which has one.
         let unexplained =
             status.cause().is_some() && !info.attributes.contains_key(attribute::CAUSE);
         let over = phone.status.is_some_and(|status| status.cause().is_some());
@@ -51,7 +52,7 @@ impl Phones {
         Some((phone.sip_call_id.clone(), status))
     }
 
-    /// Somebody has left.
+    /// A participant has left.
     pub fn gone(&mut self, info: &ParticipantInfo) -> Option<(String, CallStatus)> {
         let place = self
             .0
@@ -68,12 +69,12 @@ impl Phones {
         })
     }
 
-    /// Whether this one is on the telephone.
+    /// Whether this participant is on the telephone.
     pub fn knows(&self, identity: &str) -> bool {
         self.find(Some(identity)).is_some()
     }
 
-    /// This one, or the first where nobody is named.
+    /// The telephone participant with this identity, or the first one.
     pub fn find(&self, identity: Option<&str>) -> Option<&str> {
         let mut phones = self.0.iter().map(|phone| phone.identity.as_str());
         match identity {

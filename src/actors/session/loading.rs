@@ -1,5 +1,5 @@
-//! The loading sound: a short clip that the client brings and that is heard in a loop, under speech too, until it is
-//! stopped. Checked and decoded here; when it is played is the session's decision, how its frames leave is the player's.
+//! The loading sound: a short clip of the client's that is played in a loop, also under speech, until it is stopped. Checked
+//! and decoded here; when it is played is decided by the session, and its frames are sent by the player.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use super::messages::LoadingAudio;
+use super::protocol::LoadingAudio;
 use vivavoce_audio::decode::StreamDecoder;
 use vivavoce_audio::mix::{FADE, Fader, Gain, Mixer};
 use vivavoce_audio::{
@@ -15,7 +15,7 @@ use vivavoce_audio::{
 };
 use vivavoce_core::json::Misfit;
 
-/// Decoded, at most (protocol, section 2).
+/// The most bytes after decoding (protocol, section 2).
 pub const MAX_BYTES: usize = 1_920_000;
 const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(10);
@@ -36,9 +36,9 @@ pub struct Clip {
 }
 
 impl Clip {
-    /// The clip of a `config`. Takes some milliseconds.
+    /// Decodes the clip of a `config`. Takes some milliseconds.
     pub fn decode(audio: &LoadingAudio, rate: SampleRate) -> Result<Self, Misfit> {
-        // Four characters are three bytes; what is longer is refused before it is decoded.
+        // Four characters are three bytes; longer clips are refused before they are decoded.
         if audio.data.len() / 4 * 3 > MAX_BYTES + wav::HEADER_LEN + 2 {
             return Err(misfit("data", format!("is longer than {MAX_BYTES} bytes")));
         }
@@ -122,8 +122,7 @@ fn of_pcm(audio: &LoadingAudio, bytes: &[u8]) -> Result<Pcm, Misfit> {
     Ok(Pcm::new(layout, samples))
 }
 
-/// At another rate, so that the end goes over into the beginning as it did before: it is resampled with its own end
-/// before it and its own beginning behind it, which are then taken off.
+/// Resamples a loop without a seam: with its own end before it and its own beginning behind it, which are then cut off.
 fn resampled_loop(sound: &Pcm, rate: SampleRate) -> Vec<i16> {
     let from = sound.rate();
     if from == rate {
@@ -148,7 +147,7 @@ fn resampled_loop(sound: &Pcm, rate: SampleRate) -> Vec<i16> {
     output
 }
 
-/// The clip of a session, heard or not.
+/// The loading sound of a session, playing or not.
 #[derive(Debug)]
 pub struct LoadingSound {
     clip: Clip,
@@ -161,7 +160,7 @@ pub struct LoadingSound {
 }
 
 impl LoadingSound {
-    /// A clip that is not heard yet.
+    /// A clip that is not playing.
     pub fn new(clip: Clip) -> Self {
         Self {
             clip,
@@ -173,7 +172,7 @@ impl LoadingSound {
         }
     }
 
-    /// Begins, or goes on with the loop where a fade out has not ended. Again changes nothing.
+    /// Starts it, or goes on with the loop while it fades out. Idempotent.
     pub fn start(&mut self) {
         if !std::mem::replace(&mut self.wanted, true) {
             if !self.is_heard() {
@@ -183,14 +182,14 @@ impl LoadingSound {
         }
     }
 
-    /// Fades out. Again changes nothing.
+    /// Fades it out. Idempotent.
     pub fn stop(&mut self) {
         if std::mem::replace(&mut self.wanted, false) {
             self.fader.fade_to(Gain::SILENCE, self.clip.rate, FADE);
         }
     }
 
-    /// Whether it adds anything to the sound that leaves.
+    /// Whether it adds anything to the output.
     pub fn is_heard(&self) -> bool {
         self.wanted || !self.fader.is_settled()
     }

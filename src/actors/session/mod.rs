@@ -1,29 +1,29 @@
-//! A session: the actor behind one socket. It owns a recogniser and a synthesiser as child actors, makes them anew when
-//! they die, and carries out what [`state::Session`] decides. Sound goes past it: in through [`hearing`], out through
-//! [`player`], both on the thread that the session lives on for life.
+//! A session: the actor behind one socket. It owns the recognisers and the synthesiser as child actors and carries out
+//! what [`state::Session`] decides. Audio bypasses its mailbox: in through [`audio_input`], out through [`player`], both on
+//! the session's thread.
 
-mod account;
-mod door;
-mod ear;
-mod failure;
-mod gain;
-mod hearing;
-mod interruption;
-mod listeners;
+mod audio_input;
+mod barge_in;
+mod calls;
+mod ducking;
+mod error_codes;
+mod input_pipeline;
+mod listening;
 mod loading;
-pub mod messages;
-mod place;
+mod message_rate;
+mod participant_transcribers;
 pub mod playback;
 pub mod player;
-mod recogniser;
+pub mod protocol;
 mod recording;
-mod schema;
+mod room_membership;
+mod socket_handler;
 mod state;
-mod succession;
-mod telephone;
+mod stt_handover;
 #[cfg(test)]
 mod tests;
 pub mod turn;
+mod usage;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,19 +37,20 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
-use account::Account;
-pub use door::Door;
-use failure::Refusal;
-use hearing::{EarNews, Hearing};
+use audio_input::{AudioInput, InputEvent};
+use error_codes::Refusal;
+use listening::Listening;
 pub use loading::Clip;
-pub use messages::StreamId;
-use messages::{ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionConfig};
-use place::Place;
 use player::Player;
+pub use protocol::StreamId;
+pub use protocol::socket_schema;
+use protocol::{ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionParams};
 use recording::Recording;
-pub use schema::socket_schema;
-use state::{Command, Effect, Prepared, Session, SoundOf};
+use room_membership::RoomMembership;
+pub use socket_handler::SessionSocketHandler;
+use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
+use usage::Usage;
 
 use super::recorder::RecordingFailed;
 use super::registry::calls::CallRegistry;
@@ -57,43 +58,42 @@ use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::room::{self, Entered};
 use super::start_in_span;
-use super::stt::feed::Feed;
-use super::stt::{Stop, SttActor, SttNews, SttReport};
+use super::stt::SttReport;
 use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass};
 use vivavoce_quotas::shared_limit;
 use vivavoce_quotas::{Permit, Quotas, Refused};
-use vivavoce_recordings::Recordings;
 use vivavoce_recordings::egress::{Egress, Egresses};
 use vivavoce_recordings::journal::Journal;
-use vivavoce_seams::{Credential, ProviderTable, SpeechToText};
+use vivavoce_recordings::{self as recordings, Recordings};
+use vivavoce_seams::{Credential, ProviderTable};
 use vivavoce_socket::SocketWriter;
 use vivavoce_synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use vivavoce_telemetry::metrics::{self, OpenSession};
 use vivavoce_telemetry::traces::SessionTrace;
 use vivavoce_webhooks::Webhooks;
 
-/// Messages of a client that wait to be looked at: more than come in one read.
+/// Capacity of the mailbox: more messages than come in one read of the socket.
 const MAILBOX: usize = 2048;
 
-/// Messages that are looked at before others have their turn.
+/// Messages of a client after which the actor yields.
 const BURST: usize = 32;
 
-/// How long a recogniser that takes another's place waits for a lull.
-const LULL_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a recogniser that takes over waits for a quiet gap in the audio.
+const QUIET_GAP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a message waits for a client that has many events to read yet.
+/// How long the next message waits for a client that has many events to read.
 const EVENT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What differs from server to server.
+/// Settings of the server that concern sessions.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionSettings {
-    /// How long a client may take to send a config that can be carried out.
+    /// How long a client may take until its first config is in force.
     pub config_timeout: Duration,
-    /// How far ahead of real time sound leaves; [`Duration::MAX`] is without pacing.
+    /// How far ahead of real time speech is sent; [`Duration::MAX`] means without pacing.
     pub lead: Duration,
-    /// Of the encoder of what is said in a room, 0 (cheap) to 10.
+    /// Complexity of the Opus encoder in rooms, 0 (cheap) to 10.
     pub room_complexity: u8,
     /// Whether a session without a token may record while authentication is on.
     pub public_recordings: bool,
@@ -101,47 +101,42 @@ pub struct SessionSettings {
 
 /// What all sessions share.
 pub struct SessionServices {
-    /// Who hears.
     pub providers: Arc<ProviderTable>,
-    /// Who speaks.
     pub synthesizer: Arc<Synthesizer>,
-    /// Who has which name.
     pub sessions: Addr<SessionRegistry>,
-    /// Who knows whose rooms there are; `None` where there are none.
+    /// `None` on a server without rooms.
     pub rooms: Option<Addr<RoomRegistry>>,
-    /// Who knows the calls; `None` where there are none.
+    /// `None` on a server without telephone calls.
     pub calls: Option<Addr<CallRegistry>>,
-    /// Who is told that a session has ended, if anybody is.
+    /// Where `session.ended` is reported; `None` without webhooks.
     pub webhooks: Option<Webhooks>,
-    /// Where recordings go; `None` where nothing is recorded.
+    /// `None` on a server that does not record.
     pub recordings: Option<Arc<Recordings>>,
-    /// Recordings that whoever keeps the rooms makes; `None` where nobody does.
+    /// Recordings that the room provider makes; `None` where it does not.
     pub egresses: Option<Arc<Egresses>>,
-    /// What each may take from the others.
     pub quotas: Quotas,
-    /// Cancelled when sessions have to end because the server does.
+    /// Cancelled when the server stops.
     pub closing: CancellationToken,
-    /// See there.
     pub settings: SessionSettings,
 }
 
-/// Whoever opens a session.
+/// The client that opens a session.
 pub struct Caller {
-    /// Whose things they may touch.
+    /// Which tenant's resources it may use.
     pub access: Access,
-    /// Tells when their token is not good any more, where that can be known.
+    /// Resolves when its token is no longer valid, where that can be known.
     pub pass: Option<Pass>,
-    /// The id of the request that opened it.
+    /// The id of the request that opened the session.
     pub request_id: String,
-    /// Where they have reached this server, as clients of rooms do.
+    /// The URL under which it has reached this server, as clients of rooms do.
     pub own_url: String,
 }
 
-/// What a session holds as long as it lives, so that others know.
+/// The permits that a session holds.
 pub struct Places {
-    /// One of the sessions that there may be.
+    /// Counts as one of the allowed sessions.
     pub session: Permit,
-    /// One of the sockets that may be without config; given back with the first.
+    /// Counts as one of the allowed sockets without config; given back with the first config.
     pub unconfigured: shared_limit::Permit,
     /// The server waits for it when it stops.
     pub work: TaskTrackerToken,
@@ -152,7 +147,7 @@ pub struct Places {
 #[rtype(result = "()")]
 struct FromClient(Command);
 
-/// The socket is gone, and the session with it.
+/// The socket has closed: the session ends at once.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 struct SocketClosed;
@@ -161,119 +156,110 @@ struct SocketClosed;
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct EndSession {
-    /// With this close code.
+    /// The close code.
     pub code: u16,
-    /// For people.
     pub reason: &'static str,
 }
 
-/// A recogniser in its current life.
-struct Recogniser {
-    life: u32,
-    actor: Addr<SttActor>,
-    feed: Feed,
+/// What a pending config has acquired. Dropping it gives everything back.
+#[derive(Default)]
+struct PendingConfig {
+    config: u64,
+    /// The name, where the session has none yet.
+    name: Option<Registration>,
+    journal: Option<Journal>,
+    /// The recording that the room's provider makes.
+    egress: Option<Egress>,
+    room: Option<(Entered, RoomConfig)>,
 }
 
-/// The actor.
+impl Drop for PendingConfig {
+    fn drop(&mut self) {
+        if let Some(journal) = self.journal.take() {
+            recordings::abandon(journal);
+        }
+    }
+}
+
+/// The session behind one socket.
 pub struct SessionActor {
     services: Arc<SessionServices>,
-    /// Whose it is.
     access: Access,
-    /// Until the session has started.
+    /// Taken when the actor starts.
     pass: Option<Pass>,
     state: Session,
     writer: SocketWriter,
-    hearing: Hearing,
-    /// The one in force, the one that is being opened, and those that finish.
-    recognisers: Vec<Recogniser>,
-    /// They count as one.
+    listening: Listening,
+    /// All recognisers of the session count as one.
     recogniser_permit: Option<Permit>,
-    /// Of the config in force, and which that is.
-    feed: Option<Feed>,
-    in_force: u64,
-    /// Of configs that were replaced, as long as somebody finishes hearing them.
-    former_feeds: Vec<(u64, Feed)>,
-    /// The output in force.
     output: Option<Player>,
-    /// The same, for those who hear the participants of a room.
+    /// The same, shared with the transcribers of participants.
     output_of_room: Rc<RefCell<Option<Player>>>,
     synthesiser: Option<Addr<TtsActor>>,
+    pending: PendingConfig,
     name: Option<Registration>,
-    /// Of the config that is being carried out.
-    name_asked_for: Option<Registration>,
     recording: Option<Recording>,
-    /// Of the config that is being carried out.
-    journal_asked_for: Option<Journal>,
-    /// A recording that whoever keeps the room makes.
+    /// The recording that the room's provider makes.
     egress: Option<Egress>,
-    /// Of the config that is being carried out.
-    egress_asked_for: Option<Egress>,
-    place: Option<Place>,
-    /// Of the config that is being carried out.
-    entered_for: Option<(Entered, RoomConfig)>,
-    room_turn: room::Turn,
+    membership: Option<RoomMembership>,
+    membership_lock: room::MembershipLock,
     own_url: String,
     unconfigured: Option<shared_limit::Permit>,
-    /// Messages that were looked at.
+    /// Messages handled so far.
     messages: usize,
     alarm: Option<(std::time::Instant, SpawnHandle)>,
-    /// Transfers and hang-ups that are under way.
-    wishes: usize,
-    /// Of which config and provider it was said what is ignored.
+    /// Transfers and hang-ups in progress.
+    call_commands: usize,
+    /// The config and provider for which ignored options were reported last.
     ignored_told: Option<(u64, &'static str)>,
-    account: Account,
+    usage: Usage,
     _session: Permit,
     work: TaskTrackerToken,
     _open: OpenSession,
     trace: SessionTrace,
 }
 
-/// Starts a session of this caller, and returns its socket's handler.
+/// Starts a session, and returns the handler of its socket.
 pub fn open(
     services: Arc<SessionServices>,
     places: Places,
     caller: Caller,
     writer: SocketWriter,
-) -> Door {
-    let (hearing, news) = Hearing::new();
+) -> SessionSocketHandler {
+    let (input, events) = AudioInput::new();
     let providers = Arc::clone(&services.providers);
-    let (heard, sent) = (hearing.clone(), writer.clone());
+    let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
+    let listening = Listening::new(input.clone(), Arc::clone(&providers), party, quota);
+    let sent = writer.clone();
     let trace = SessionTrace::begin(&caller.request_id);
     let span = trace.span();
     let begin = move |context: &mut Context<SessionActor>| {
         context.set_mailbox_capacity(MAILBOX);
-        context.add_stream(tokio_stream::wrappers::ReceiverStream::new(news));
+        context.add_stream(tokio_stream::wrappers::ReceiverStream::new(events));
         let now = Instant::now().into_std();
         SessionActor {
             state: Session::new(now, services.settings.config_timeout),
-            account: Account::new(services.webhooks.clone(), &caller.access),
+            usage: Usage::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
             pass: caller.pass,
             writer,
-            hearing,
-            recognisers: Vec::new(),
+            listening,
             recogniser_permit: None,
-            feed: None,
-            in_force: 0,
-            former_feeds: Vec::new(),
             output: None,
             output_of_room: Rc::default(),
             synthesiser: None,
+            pending: PendingConfig::default(),
             name: None,
-            name_asked_for: None,
             recording: None,
-            journal_asked_for: None,
             egress: None,
-            egress_asked_for: None,
-            place: None,
-            entered_for: None,
-            room_turn: room::Turn::default(),
+            membership: None,
+            membership_lock: room::MembershipLock::default(),
             own_url: caller.own_url,
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
-            wishes: 0,
+            call_commands: 0,
             ignored_told: None,
             _session: places.session,
             work: places.work,
@@ -282,14 +268,14 @@ pub fn open(
         }
     };
     let session = span.in_scope(|| start_in_span(begin));
-    Door::new(session, heard, sent, providers, span)
+    SessionSocketHandler::new(session, input, sent, providers, span)
 }
 
 impl Actor for SessionActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Context<Self>) {
-        context.spawn(self.hearing.clone().run().into_actor(self));
+        context.spawn(self.listening.input.clone().run().into_actor(self));
         let closing = self.services.closing.clone().cancelled_owned();
         context.spawn(closing.into_actor(self).map(|(), session, context| {
             let moment = session.moment();
@@ -309,32 +295,30 @@ impl Actor for SessionActor {
 }
 
 impl Drop for SessionActor {
-    /// However it ends, also by a panic: the children go with it, and the socket, whose closing tells the door.
+    /// However the session ends, also by a panic, its children and its socket end with it.
     fn drop(&mut self) {
-        for recogniser in &self.recognisers {
-            recogniser.actor.do_send(Stop);
-        }
         if let Some(synthesiser) = &self.synthesiser {
             synthesiser.do_send(Dismiss);
         }
-        self.discard_journal();
         self.writer.close(1011, "internal error");
-        self.account.ends(self.hearing.position());
+        self.usage.ends(self.listening.input.position());
     }
 }
 
 impl SessionActor {
-    fn moment(&self) -> Moment {
-        self.hearing.moment()
-    }
-
-    /// Tells the state what the output does.
-    fn look_at_output(&mut self, moment: Moment) {
+    /// Tells the state whether speech is being played that may be cut.
+    fn look_at_output(&mut self) {
         let is_interruptible = self.output.as_ref().is_some_and(Player::is_interruptible);
-        self.state.plays(is_interruptible, moment.heard);
+        let heard = self.listening.input.position();
+        self.state.set_playing(is_interruptible, heard);
     }
 
-    /// Does what the state has decided.
+    fn moment(&mut self) -> Moment {
+        self.look_at_output();
+        self.listening.input.moment()
+    }
+
+    /// Carries out what the state has decided.
     fn carry_out(&mut self, context: &mut Context<Self>) {
         for effect in self.state.take_effects() {
             self.effect(effect, context);
@@ -355,7 +339,6 @@ impl SessionActor {
             let alarm = context.spawn(alarm.into_actor(self).map(|(), session, context| {
                 session.alarm = None;
                 let moment = session.moment();
-                session.look_at_output(moment);
                 session.state.tick(moment);
                 session.carry_out(context);
             }));
@@ -366,104 +349,83 @@ impl SessionActor {
     fn effect(&mut self, effect: Effect, context: &mut Context<Self>) {
         match effect {
             Effect::Tell(message) => self.tell(&message),
-            Effect::Prepare {
-                config,
-                stream_id,
-                wanted,
-                sound,
-            } => self.prepare(config, stream_id, *wanted, sound, context),
+            Effect::Prepare(preparation) => self.prepare(*preparation, context),
             Effect::Commit {
                 config,
                 vad,
                 recording,
                 egress,
             } => {
-                self.hearing.commit(config, &vad);
-                self.record(recording, context);
-                self.record_elsewhere(egress, context);
-                self.take_place(vad, context);
+                let state = &self.state;
+                self.listening
+                    .commit(config, &vad, |config| state.drains(config));
+                let mut pending = std::mem::take(&mut self.pending);
+                self.record(recording, pending.journal.take(), context);
+                self.record_egress(egress, pending.egress.take(), context);
+                self.start_membership(vad, pending.room.take(), context);
                 self.show_recording();
-                let feed = self.hearing.feed(config).map(|(feed, _)| feed);
-                let former = std::mem::replace(&mut self.feed, feed);
-                let replaced = std::mem::replace(&mut self.in_force, config);
-                self.former_feeds
-                    .extend(former.map(|feed| (replaced, feed)));
-                self.forget_former_feeds();
-                self.account.begins();
-                self.name = self.name.take().or_else(|| self.name_asked_for.take());
+                self.usage.begins();
+                self.name = self.name.take().or_else(|| pending.name.take());
                 self.unconfigured = None;
             }
             Effect::Discard { config } => {
-                self.hearing.discard(config);
-                self.name_asked_for = None;
-                self.entered_for = None;
-                self.egress_asked_for = None;
-                self.discard_journal();
+                self.listening.discard(config);
+                self.discard_pending(config);
             }
             Effect::StartStt {
-                life,
+                attempt,
                 config,
                 listen,
-            } => self.start_recogniser(life, config, listen, context),
-            Effect::EndStt { life } => {
-                let ending = self.recognisers.iter().find(|known| known.life == life);
-                if let Some(ending) = ending {
-                    self.hearing.end(&ending.feed);
+            } => {
+                if self.state.is_in_force(config) {
+                    metrics::stt_restarted();
                 }
+                self.tell_ignored(config, &listen);
+                let report = context.address().recipient();
+                self.listening.start(attempt, config, listen, report);
             }
+            Effect::EndStt { attempt } => self.listening.end(attempt),
+            Effect::StopStt { attempt } => self.listening.stop(attempt),
             Effect::EndParticipants(patience) => self.end_participants(patience, context),
-            Effect::Finalize => self.hearing.finalize(),
+            Effect::Finalize => self.listening.input.finalize(),
             Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
             Effect::ChangeVoice(speech) => self.change_voice(*speech),
-            Effect::StartTts { life, speech } => self.start_synthesiser(life, *speech, context),
+            Effect::StartTts { attempt, speech } => {
+                self.start_synthesiser(attempt, *speech, context);
+            }
             Effect::TtsLost => self.synthesiser_lost(),
-            Effect::SetClip(clip) => {
-                if let Some(player) = &self.output {
-                    player.set_clip(clip);
-                }
-            }
-            Effect::Load(on) => {
-                if let Some(player) = &self.output {
-                    player.load(on);
-                }
-            }
+            Effect::SetClip(clip) => self.to_player(|player| player.set_clip(clip)),
+            Effect::Load(on) => self.to_player(|player| player.load(on)),
             Effect::SendToRoom(message) => self.send_to_room(message, context),
-            Effect::Telephone(wish) => self.telephone(wish, context),
+            Effect::Call(command) => self.call(command, context),
             Effect::ChangeRoom(config) => self.change_room(*config),
             Effect::Speak(speak) => {
-                self.account.speaks(&speak.text);
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
                     self.refuse(ErrorCode::Overloaded, overloaded.to_string());
                 }
             }
-            Effect::Clear => {
-                if let Some(player) = &self.output {
-                    player.clear();
-                }
-            }
-            Effect::Yield(mode) => {
-                if let Some(player) = &self.output {
-                    player.yields(mode);
-                }
-            }
-            Effect::Resume => {
-                if let Some(player) = &self.output {
-                    player.resumes();
-                }
-            }
+            Effect::Clear => self.to_player(Player::clear),
+            Effect::Yield(mode) => self.to_player(|player| player.yields(mode)),
+            Effect::Resume => self.to_player(Player::resumes),
             Effect::Close { code, reason } => {
                 tracing::debug!(code, reason, "a session closes its socket");
-                self.account.closes(reason);
+                self.usage.closes(reason);
                 self.writer.close(code, reason);
                 context.stop();
             }
         }
     }
 
+    fn to_player(&self, order: impl FnOnce(&Player)) {
+        if let Some(player) = &self.output {
+            order(player);
+        }
+    }
+
     fn tell(&mut self, message: &ServerMessage) {
         let text = message.to_json();
-        // A voice may be understood that was not noticed before.
+        // A transcript may come before voice activity.
         if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
             self.trace.turn_goes_on();
         }
@@ -486,7 +448,7 @@ impl SessionActor {
                 self.writer.latest(event.event.name(), text);
             }
             ServerMessage::Error { .. } => self.writer.error(text),
-            // Others decide how many there are: what a slow client loses is theirs.
+            // Others decide how many there are: a slow client loses some.
             ServerMessage::Message { .. } => {
                 if !self.writer.message(text) {
                     let lost = "messages of the room were dropped: the client reads too slowly";
@@ -502,33 +464,37 @@ impl SessionActor {
         self.tell(&ServerMessage::refusal(code, message));
     }
 
-    /// Finds out whether a config can be carried out, without starting anything.
-    fn prepare(
-        &mut self,
-        config: u64,
-        stream_id: StreamId,
-        wanted: SessionConfig,
-        sound: SoundOf,
-        context: &mut Context<Self>,
-    ) {
-        let checked = self
-            .check(&wanted)
-            .and_then(|()| self.count_recogniser(&wanted))
-            .and_then(|()| self.find_sound(config, &wanted, sound, context));
-        let is_heard = match checked {
-            Ok(is_heard) => is_heard,
+    /// Acquires what a config needs beside its providers.
+    fn prepare(&mut self, preparation: Preparation, context: &mut Context<Self>) {
+        let audio = self
+            .check(&preparation.params)
+            .and_then(|()| self.count_recogniser(&preparation))
+            .and_then(|()| self.find_audio(&preparation, context));
+        let is_sent = match audio {
+            Ok(is_sent) => is_sent,
             Err(refusal) => {
-                let now = self.moment().now;
-                self.state.prepared(config, Err(refusal), now);
+                let moment = self.moment();
+                self.state
+                    .prepared(preparation.config, Err(refusal), moment);
                 return self.carry_out(context);
             }
         };
-        let patience = self.patience(&wanted);
+        let Preparation {
+            config,
+            stream_id,
+            params: wanted,
+            loading_audio,
+            ..
+        } = preparation;
+        let listen = wanted.stt.as_ref();
+        let patience = listen.map_or_else(Vec::new, |listen| {
+            listening::patience(&self.services.providers, listen)
+        });
         if self.name.is_none() {
-            self.account.asks(&stream_id);
+            self.usage.asks(&stream_id);
         }
         let begin = self.begin_recording(&stream_id, &wanted);
-        let begin_elsewhere = self.begin_egress(&stream_id, &wanted);
+        let begin_egress = self.begin_egress(&stream_id, &wanted);
         let enter = self.enter_room(&wanted);
         let register = self.name.is_none().then(|| Register {
             stream_id,
@@ -536,21 +502,27 @@ impl SessionActor {
             session: context.address().recipient(),
         });
         let sessions = self.services.sessions.clone();
-        let rate = wanted.tts.as_ref().map(|tts| tts.format);
+        let format = wanted.tts.map(|tts| tts.format);
         let prepare = async move {
-            let name = match register {
-                None => None,
-                Some(register) => match sessions.send(register).await {
+            let mut pending = PendingConfig {
+                config,
+                name: None,
+                journal: None,
+                egress: None,
+                room: None,
+            };
+            if let Some(register) = register {
+                pending.name = match sessions.send(register).await {
                     Ok(Ok(name)) => Some(name),
                     Ok(Err(NameTaken)) => {
                         let problem = "stream_id: a live session has this name";
                         return Err(Refusal::new(ErrorCode::StreamIdInUse, problem));
                     }
                     Err(error) => return Err(Refusal::new(ErrorCode::Internal, error.to_string())),
-                },
-            };
-            let clip = match (wanted.loading_audio, rate) {
-                // Elsewhere it could not be mixed; loading_start says so.
+                };
+            }
+            let clip = match (loading_audio, format) {
+                // It can be mixed only with linear16; loading_start says so.
                 (Some(audio), Some(format)) if format.encoding == Encoding::Linear16 => {
                     let decode = move || Clip::decode(&audio, format.layout.rate);
                     let clip = tokio::task::spawn_blocking(decode).await;
@@ -560,49 +532,47 @@ impl SessionActor {
                 }
                 _ => None,
             };
-            let entered = enter.await?;
-            let journal = begin.await?;
-            // The room is there now.
-            let egress = begin_elsewhere.await?;
-            let prepared = Prepared {
-                clip,
-                is_heard,
-                patience,
-                room: None,
-            };
-            Ok((name, journal, egress, entered, prepared))
+            pending.room = enter.await?;
+            pending.journal = begin.await?;
+            // It needs the room.
+            pending.egress = begin_egress.await?;
+            Ok((clip, pending))
         };
-        context.spawn(
-            prepare
-                .into_actor(self)
-                .map(move |outcome, session, context| {
-                    let prepared = outcome.map(|(name, journal, egress, entered, mut prepared)| {
-                        session.name_asked_for = name;
-                        session.journal_asked_for = journal;
-                        session.egress_asked_for = egress;
-                        let shown = entered
-                            .as_ref()
-                            .map(|(entered, config)| session.shown(entered, config));
-                        prepared.room = shown;
-                        session.entered_for = entered;
-                        prepared
-                    });
-                    let now = session.moment().now;
-                    session.state.prepared(config, prepared, now);
-                    // A config that was given up meanwhile.
-                    if !session.state.is_carrying_out(config) && !session.state.is_in_force(config)
-                    {
-                        session.entered_for = None;
-                        session.egress_asked_for = None;
-                        session.discard_journal();
-                    }
-                    session.carry_out(context);
-                }),
-        );
+        let prepare = prepare.into_actor(self);
+        context.spawn(prepare.map(move |outcome, session, context| {
+            let prepared = outcome.map(|(clip, pending)| {
+                let joined = pending.room.as_ref();
+                let room = joined.map(|(entered, config)| session.shown(entered, config));
+                session.pending = pending;
+                Prepared {
+                    clip,
+                    is_sent,
+                    patience,
+                    room,
+                }
+            });
+            let moment = session.moment();
+            session.state.prepared(config, prepared, moment);
+            // The session may have ended meanwhile.
+            if !session.state.is_pending(config) && !session.state.is_in_force(config) {
+                session.discard_pending(config);
+            }
+            session.carry_out(context);
+        }));
     }
 
-    /// What can be said of a config at once.
-    fn check(&self, wanted: &SessionConfig) -> Result<(), Refusal> {
+    /// Gives back what a config has acquired that is not carried out.
+    fn discard_pending(&mut self, config: u64) {
+        if self.pending.config == config {
+            self.pending = PendingConfig::default();
+        }
+        if self.recording.is_none() {
+            self.listening.input.record_nothing();
+        }
+    }
+
+    /// Refuses what cannot be carried out whatever the providers say.
+    fn check(&self, wanted: &SessionParams) -> Result<(), Refusal> {
         let records = wanted.records() || wanted.room_for_egress().is_some();
         if records && self.access.is_public() && !self.services.settings.public_recordings {
             let problem =
@@ -610,8 +580,7 @@ impl SessionActor {
             return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
         }
         let providers = &self.services.providers;
-        let alone = listeners::listens_alone(wanted.rtc.as_ref());
-        if let Some(listen) = wanted.stt.as_ref().or(alone) {
+        if let Some(listen) = wanted.listen() {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {
                 let field = format!("stt_config.fallback[{index}]");
@@ -627,109 +596,64 @@ impl SessionActor {
         Ok(())
     }
 
-    /// A session that hears is counted once, however often its recogniser is replaced.
-    fn count_recogniser(&mut self, wanted: &SessionConfig) -> Result<(), Refusal> {
-        if wanted.stt.is_some() && self.recogniser_permit.is_none() {
+    /// A session that hears is counted once, and once more for each recogniser that was replaced, until that has ended.
+    fn count_recogniser(&mut self, preparation: &Preparation) -> Result<(), Refusal> {
+        if preparation.params.stt.is_none() {
+            return Ok(());
+        }
+        let refused = |error: Refused| Refusal::new(ErrorCode::Overloaded, error.to_string());
+        if self.recogniser_permit.is_none() {
             let taken = self.services.quotas.recognisers.take(&self.access.party());
-            let refused = |error: Refused| Refusal::new(ErrorCode::Overloaded, error.to_string());
             self.recogniser_permit = Some(taken.map_err(refused)?);
+        }
+        let is_new =
+            !preparation.is_update && self.listening.is_sent(preparation.config) == Some(false);
+        if preparation.replaces_recogniser || is_new {
+            self.listening.reserve().map_err(refused)?;
         }
         Ok(())
     }
 
-    /// Finds the sound for a config's recogniser. Whether the recogniser in force hears it already.
-    fn find_sound(
+    /// Finds the audio of a config, and hands it over to its recogniser if that replaces the one in force. Whether the one in
+    /// force is sent it already.
+    fn find_audio(
         &self,
-        config: u64,
-        wanted: &SessionConfig,
-        sound: SoundOf,
+        preparation: &Preparation,
         context: &mut Context<Self>,
     ) -> Result<bool, Refusal> {
-        let Some(listen) = &wanted.stt else {
-            if matches!(sound, SoundOf::Session { .. }) {
-                self.hearing.follow(config);
-            }
+        let config = preparation.config;
+        if preparation.is_update {
+            self.listening.input.follow(config);
+        }
+        let Some(listen) = &preparation.params.stt else {
             return Ok(false);
         };
-        let (SoundOf::Message { anew } | SoundOf::Session { anew }) = sound;
-        if matches!(sound, SoundOf::Session { .. }) {
-            self.hearing.follow(config);
-        }
-        let Some((feed, layout)) = self.hearing.feed(config) else {
+        let input = &self.listening.input;
+        let (Some((_, layout)), Some(is_sent)) =
+            (input.buffer(config), self.listening.is_sent(config))
+        else {
             let problem = "stt_config: this format cannot be decoded";
             return Err(Refusal::new(ErrorCode::Internal, problem));
         };
-        let is_heard = self.feed.as_ref().is_some_and(|known| known.is(&feed));
-        let accepted = door::accepted(&self.services.providers, listen);
-        // A recogniser that was given up leaves its feed to the next, who hears what is kept.
-        if !is_heard || (!anew && layout.rate == accepted.layout.rate) {
-            return Ok(is_heard);
+        let accepted = listening::accepted(&self.services.providers, listen);
+        // A recogniser that was given up on leaves its buffer to the next one.
+        if !is_sent || (!preparation.replaces_recogniser && layout.rate == accepted.layout.rate) {
+            return Ok(is_sent);
         }
-        self.hearing.hand_over(config, listen, accepted);
-        context.run_later(LULL_PATIENCE, move |session, _| {
-            session.hearing.make_handover(config);
+        input.hand_over(config, listen, accepted);
+        context.run_later(QUIET_GAP_PATIENCE, move |session, _| {
+            session.listening.input.make_handover(config);
         });
         Ok(false)
     }
 
-    /// How long each recogniser of a config may take over a final.
-    fn patience(&self, wanted: &SessionConfig) -> Vec<Duration> {
-        let listen = wanted.stt.as_ref();
-        listen.map_or_else(Vec::new, |listen| {
-            recogniser::patience(&self.services.providers, listen)
-        })
-    }
-
-    /// The feed of a config, also of one that was replaced and is still heard.
-    fn feed_of(&self, config: u64) -> Option<Feed> {
-        let mut former = self.former_feeds.iter();
-        if let Some((_, feed)) = former.find(|(known, _)| *known == config) {
-            return Some(feed.clone());
-        }
-        self.hearing.feed(config).map(|(feed, _)| feed)
-    }
-
-    fn forget_former_feeds(&mut self) {
-        let state = &self.state;
-        self.former_feeds
-            .retain(|(config, _)| state.needs_sound_of(*config));
-    }
-
-    fn start_recogniser(
-        &mut self,
-        life: u32,
-        config: u64,
-        listen: ListenConfig,
-        context: &mut Context<Self>,
-    ) {
-        let provider = self.services.providers.speech_to_text(&listen.provider);
-        let (Some(provider), Some(feed)) = (provider, self.feed_of(config)) else {
-            // Both were there when the config was checked, and stay as long as it is heard.
-            return;
-        };
-        if self.feed.is_some() && self.state.is_in_force(config) {
-            metrics::stt_restarted();
-        }
-        self.tell_ignored(config, provider.as_ref(), &listen);
-        let report = context.address().recipient();
-        let providers = &self.services.providers;
-        let Some(actor) =
-            recogniser::actor(providers, listen, &feed, self.access.party(), report, life)
-        else {
-            return;
-        };
-        let actor = start_in_span(|_| actor);
-        self.recognisers.push(Recogniser { life, actor, feed });
-    }
-
-    /// Wishes that a provider does not know are said once for each config.
-    fn tell_ignored(&mut self, config: u64, provider: &dyn SpeechToText, listen: &ListenConfig) {
-        let told = (config, provider.slug());
-        if self.ignored_told == Some(told) {
-            return;
-        }
-        self.ignored_told = Some(told);
-        if let Some(ignored) = recogniser::ignored(provider, listen) {
+    /// Options that a provider does not support are told once per config.
+    fn tell_ignored(&mut self, config: u64, listen: &ListenConfig) {
+        let ignored = listening::ignored(&self.services.providers, listen);
+        if let Some((slug, ignored)) = ignored
+            && self.ignored_told.replace((config, slug)) != Some((config, slug))
+            && let Some(ignored) = ignored
+        {
             self.tell(&ignored);
         }
     }
@@ -745,19 +669,22 @@ impl SessionActor {
             before.stop();
         }
         let Some(speech) = speech else { return };
-        let mouth = self.place.as_ref().map(|place| place.mouth.clone());
-        let lead = match &mouth {
+        let publisher = self
+            .membership
+            .as_ref()
+            .map(|membership| membership.publisher.clone());
+        let lead = match &publisher {
             Some(_) => room::LEAD,
             None => self.services.settings.lead,
         };
-        let player = Player::new(self.writer.clone(), speech.format, lead, mouth);
+        let player = Player::new(self.writer.clone(), speech.format, lead, publisher);
         player.tell_words(speech.progress);
         player.set_recorder(
             self.recording
                 .as_ref()
                 .map(|recording| recording.tap.clone()),
         );
-        // The clip comes behind it, and goes on where the one before was heard.
+        // The clip is set afterwards; it plays on if the one before was playing.
         player.load(loads);
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
             player.clone().run().in_current_span(),
@@ -772,19 +699,26 @@ impl SessionActor {
         self.output = Some(player);
     }
 
-    fn start_synthesiser(&mut self, life: u32, speech: SpeechConfig, context: &mut Context<Self>) {
+    fn start_synthesiser(
+        &mut self,
+        attempt: u32,
+        speech: SpeechConfig,
+        context: &mut Context<Self>,
+    ) {
         let Some(player) = self.output.clone() else {
             return;
         };
         let synthesizer = Arc::clone(&self.services.synthesizer);
         let party = self.access.party();
-        let report = (life, context.address().recipient());
-        let actor = TtsActor::new(synthesizer, speech, party, player, report);
+        let report = (attempt, context.address().recipient());
+        let characters = self.usage.of_speech();
+        let player = Rc::new(player);
+        let actor = TtsActor::new(synthesizer, speech, party, player, characters, report);
         let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
     }
 
-    /// What is queued so far is said as it was to be.
+    /// Utterances that are queued already are spoken as before.
     fn change_voice(&self, speech: SpeechConfig) {
         if let (Some(player), Some(synthesiser)) = (&self.output, &self.synthesiser) {
             player.tell_words(speech.progress);
@@ -818,7 +752,7 @@ fn unsupported(field: &str, slug: &str, known: &[&str]) -> Refusal {
 fn cannot_speak(error: &SynthesisError) -> Refusal {
     let code = match error {
         SynthesisError::UnsupportedProvider { .. } => ErrorCode::UnsupportedProvider,
-        // Every other field was checked when the message was read.
+        // All other fields were checked when the message was parsed.
         _ => ErrorCode::InvalidProviderAuth,
     };
     Refusal::new(code, error.to_string())
@@ -849,16 +783,15 @@ impl Handler<FromClient> for SessionActor {
     type Result = ();
 
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
-        let moment = self.moment();
-        self.look_at_output(moment);
+        self.look_at_output();
         self.state.message(command);
         self.carry_out(context);
         self.messages += 1;
-        // What was told meanwhile has its chance to be sent before more is.
+        // Events are sent before the next message causes more of them.
         if !self.writer.has_event_room() {
             let writer = self.writer.clone();
             let room = async move {
-                // A client that does not read is not waited for: its sound is heard, and what it is told has its bound.
+                // A client that does not read is not waited for: its audio is transcribed, and its events are bounded.
                 let _late = tokio::time::timeout(EVENT_PATIENCE, writer.event_room()).await;
             };
             context.wait(room.into_actor(self));
@@ -905,17 +838,12 @@ impl Handler<SttReport> for SessionActor {
     type Result = ();
 
     fn handle(&mut self, report: SttReport, context: &mut Context<Self>) {
-        let life = report.life;
-        let stopped = matches!(report.news, SttNews::Stopped(_));
-        let lost = self.feed.as_ref().map_or(Duration::ZERO, Feed::lost) + self.hearing.undecoded();
-        if stopped {
-            self.recognisers.retain(|known| known.life != life);
-        }
+        let lost = self.listening.reported(&report);
         let moment = self.moment();
-        self.look_at_output(moment);
         self.state.stt(report, lost, moment);
         self.carry_out(context);
-        self.forget_former_feeds();
+        let state = &self.state;
+        self.listening.forget_drained(|config| state.drains(config));
     }
 }
 
@@ -929,14 +857,13 @@ impl Handler<TtsReport> for SessionActor {
     }
 }
 
-impl StreamHandler<EarNews> for SessionActor {
-    fn handle(&mut self, news: EarNews, context: &mut Context<Self>) {
+impl StreamHandler<InputEvent> for SessionActor {
+    fn handle(&mut self, news: InputEvent, context: &mut Context<Self>) {
         let moment = self.moment();
-        self.look_at_output(moment);
-        self.state.ear(news, moment);
+        self.state.input(news, moment);
         self.carry_out(context);
     }
 
-    /// Its end is the session's.
+    /// The input ends with the session.
     fn finished(&mut self, _: &mut Context<Self>) {}
 }

@@ -1,23 +1,24 @@
-//! The playback queue of a session: what `speak` and `clear` ask for and what synthesis brings becomes sound that
-//! leaves at the listener's pace, and events that say what was really heard (`docs/protocol.md`, section 3). A pure
-//! state machine: the timer, the synthesiser and the way to the listener are its owner's, who calls [`poll`] until it
-//! gives nothing more, after every input and at [`next_wakeup`].
+//! The playback queue of a session: turns `speak`, `clear` and synthesised audio into audio that is sent at playback
+//! speed, and into events that say what was really played (`docs/protocol.md`, section 3). A pure state machine: the
+//! timer, the synthesiser and the transport belong to its owner, which calls [`poll`] until it returns nothing more, after
+//! every input and at [`next_wakeup`].
 //!
 //! What the protocol leaves open is decided here:
 //!
-//! - Parts of one utterance (`flush: false`) share one fate: the first `id` among them is its id, and it is protected
-//!   when one part is.
+//! - Parts of one utterance (`flush: false`) share one fate: the first `id` among them is its id, and it is protected if
+//!   one part is.
 //! - End events come in the order of the utterances, each when the one before has ended; only a blank text completes at
-//!   once, whatever plays. So the end of a cleared utterance is told after the protected one before it was heard, for
-//!   clients drop what they have buffered when they are told of an interruption. For the same reason nothing leaves
-//!   behind a cut or failed utterance before its end was told.
-//! - What was cleared before it began has played nothing and heard nothing, and ends as interrupted, too.
+//!   once, whatever plays. The end of a cleared utterance is therefore told after the protected one before it has been
+//!   played, because clients drop what they have buffered when they are told of an interruption. For the same reason
+//!   nothing is sent after a cut or failed utterance before its end has been told.
+//! - An utterance that is cleared before it has begun ends as interrupted, too, with nothing played.
 //! - `clear` does not touch a protected utterance that is still being written; it stays open. `replace` closes it: the
 //!   new text is an utterance of its own behind it.
-//! - Sound of a clearable utterance that has left, with sound of a protected one behind it on its way, plays out: it
-//!   could be taken back only together with the protected sound.
-//! - A failed utterance loses its protection and the text that follows begins another. What was synthesised of it plays
-//!   out, then it ends as failed: told at once, the failure of an utterance that is prepared would stop the one before.
+//! - Audio of a clearable utterance that was sent, with audio of a protected one behind it, plays out: it could be taken
+//!   back only together with the protected audio.
+//! - A failed utterance loses its protection, and the text that follows begins another. The audio that was synthesised of
+//!   it plays out before it ends as failed: told at once, the failure of an utterance that is being prepared would stop
+//!   the one before.
 //!
 //! [`poll`]: PlaybackQueue::poll
 //! [`next_wakeup`]: PlaybackQueue::next_wakeup
@@ -25,7 +26,7 @@
 mod script;
 #[cfg(test)]
 mod tests;
-mod timeline;
+mod word_timeline;
 mod words;
 
 use std::collections::VecDeque;
@@ -33,19 +34,22 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use script::Script;
-use timeline::Timeline;
 use vivavoce_audio::encode::Encoded;
 use vivavoce_audio::pacer::{LEAD, Pacer};
 use vivavoce_audio::pcm::Pcm;
+use word_timeline::WordTimeline;
 
-/// Utterances that may wait, and utterances that may be on their way to the listener.
+/// The most utterances that wait, and the most that have been sent and not played to their end.
 pub const MAX_UTTERANCES: usize = 64;
-/// Text that may wait for synthesis, and text of one utterance, in bytes.
+/// The most text that waits for synthesis, and the most of one utterance, in bytes.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Synthesised sound that may wait, apart from the rest of one chunk.
+/// The most synthesised audio that waits, apart from the rest of one chunk.
 pub const MAX_SOUND: Duration = Duration::from_secs(5);
 
-/// A piece of sound that leaves whole, usually 20 ms.
+/// Length of the chunks of synthesised audio.
+pub const CHUNK: Duration = Duration::from_millis(20);
+
+/// A piece of audio that is sent whole, usually 20 ms.
 pub trait Sound {
     /// How long it lasts when it is played; zero for a header.
     fn duration(&self) -> Duration;
@@ -68,12 +72,12 @@ impl Sound for Pcm {
     }
 }
 
-/// One utterance of a queue. Later ones are greater.
+/// Names one utterance of a queue. Later ones are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtteranceKey(u64);
 
 impl UtteranceKey {
-    /// Its place among all utterances of the queue.
+    /// Its position among all utterances of the queue.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -82,13 +86,12 @@ impl UtteranceKey {
 /// The command `speak`.
 #[derive(Debug, Clone)]
 pub struct Speak {
-    /// What to say.
     pub text: String,
     /// Whether the utterance ends with this text.
     pub flush: bool,
     /// Whether `clear` and `replace` may cut it.
     pub allow_interruption: bool,
-    /// Whether everything that may be cut is cut first.
+    /// Whether everything that may be cut is cut before.
     pub replace: bool,
     /// The client's name for the utterance.
     pub id: Option<String>,
@@ -105,28 +108,22 @@ pub enum Overloaded {
     Text,
 }
 
-/// What is to be done next.
+/// What the owner has to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<S> {
-    /// For the listener.
-    Sound {
-        /// Whose sound.
-        utterance: UtteranceKey,
-        /// The sound.
-        sound: S,
-    },
-    /// For the client.
+    /// Send audio.
+    Sound { utterance: UtteranceKey, sound: S },
+    /// Tell the client.
     Event(Event),
-    /// For synthesis.
+    /// Command the synthesiser.
     Command(Command),
 }
 
-/// What the synthesiser is to do. It has one utterance at a time.
+/// A command to the synthesiser, which has one utterance at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Say this. It must be answered by `done` or `failed`, within the synthesiser's own deadlines.
+    /// Synthesise this. It must be answered by `done` or `failed`, within the synthesiser's own deadlines.
     Synthesize {
-        /// The utterance.
         utterance: UtteranceKey,
         /// Its text, or the first sentences of it.
         text: String,
@@ -135,73 +132,66 @@ pub enum Command {
     },
     /// The text goes on.
     MoreText {
-        /// The utterance.
         utterance: UtteranceKey,
         /// More sentences; may be empty when it is the last.
         text: String,
         /// Whether the text ends here.
         last: bool,
     },
-    /// Stop; what still comes of it is ignored.
-    Cancel {
-        /// The utterance.
-        utterance: UtteranceKey,
-    },
+    /// Stop; audio that still comes of it is ignored.
+    Cancel { utterance: UtteranceKey },
 }
 
-/// What became of an utterance: started at most once, then its words where they are wanted,
-/// and exactly one of the others, which is the last of it.
+/// An event of an utterance: started at most once, then its words where they are wanted, and exactly one of the others,
+/// which is its last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The utterance.
     pub utterance: UtteranceKey,
-    /// The client's name for it.
+    /// The client's id of it.
     pub id: Option<String>,
-    /// What was heard of its text, once it has ended.
+    /// The part of its text that was played, once it has ended.
     pub text: String,
-    /// What happened.
     pub kind: EventKind,
 }
 
 /// Kinds of [`Event`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// Its first sound leaves now.
+    /// Its first audio is being sent.
     Started,
-    /// The listener has heard its last sample.
+    /// Its last sample has been played.
     Complete {
-        /// All of its sound.
+        /// The length of its audio.
         duration: Duration,
     },
-    /// The listener begins to hear a word of it.
+    /// A word of it begins to be played.
     Progress {
-        /// Its number in the utterance, from nought.
+        /// Its number in the utterance, from 0.
         word_index: usize,
-        /// The word as the client wrote it, with the marks that belong to it.
+        /// The word as the client wrote it, with its punctuation.
         text: String,
-        /// Where it begins in the utterance's sound.
+        /// Where it begins in the utterance's audio.
         played: Duration,
-        /// Whether that was estimated: the voice has not told it.
+        /// Whether that was estimated, because the provider does not report it.
         estimated: bool,
     },
     /// It was cut off, perhaps before it began.
     Interrupted {
-        /// What the listener had heard by then.
+        /// How much was played.
         played: Duration,
-        /// The words in that.
+        /// The words in it.
         heard_text: String,
     },
-    /// Its synthesis failed, and the listener has heard what there was of it. The error itself is known to whoever
-    /// called `failed`.
+    /// Its synthesis has failed, and the audio that there was has been played. The error itself was told when it happened.
     Failed {
-        /// What the listener has heard.
+        /// How much was played.
         played: Duration,
-        /// The words in that.
+        /// The words in it.
         heard_text: String,
     },
 }
 
-/// How far synthesis is with an utterance, or how it ended.
+/// How far the synthesis of an utterance is, or how it ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
     Waiting,
@@ -217,15 +207,15 @@ struct Utterance<S> {
     id: Option<String>,
     protected: bool,
     script: Script,
-    timeline: Timeline,
-    /// Where the next word begins that the client is to be told of.
+    timeline: WordTimeline,
+    /// Where the next word begins of which the client is to be told.
     next_word: Option<Duration>,
     stage: Stage,
-    /// Sound that waits to leave.
+    /// Audio that waits to be sent.
     sound: VecDeque<S>,
-    /// All sound that synthesis brought.
+    /// How much audio synthesis has brought.
     synthesised: Duration,
-    /// What has left and was not cut.
+    /// How much was sent and not cut.
     left: Duration,
     started: bool,
 }
@@ -236,12 +226,12 @@ impl<S> Utterance<S> {
         !self.script.is_closed() && matches!(self.stage, Stage::Waiting | Stage::Running)
     }
 
-    /// Whether nothing of it will leave any more.
+    /// Whether nothing more of it will be sent.
     fn has_left(&self) -> bool {
         self.sound.is_empty() && !matches!(self.stage, Stage::Waiting | Stage::Running)
     }
 
-    /// Whether the sound behind it waits until its end was told.
+    /// Whether the audio behind it waits until its end has been told.
     const fn holds_up(&self) -> bool {
         matches!(self.stage, Stage::Failed | Stage::Cut { .. })
     }
@@ -252,7 +242,7 @@ impl<S> Utterance<S> {
         heard.to_owned()
     }
 
-    /// The next word to tell of, as soon as `played` of the sound was played.
+    /// The next word to tell, as soon as `played` of the audio has been played.
     fn progress(&mut self, played: Duration) -> Option<EventKind> {
         let text = self.script.text();
         let next = self.timeline.next_word(text, self.synthesised);
@@ -268,7 +258,7 @@ impl<S> Utterance<S> {
     }
 }
 
-/// Sound that has left in one go, as long as it may not have been played.
+/// Audio that was sent without a break, until it has surely been played.
 #[derive(Debug)]
 struct Stretch {
     /// `None` is filler.
@@ -276,22 +266,22 @@ struct Stretch {
     duration: Duration,
 }
 
-/// The queue. `S` is what leaves: encoded chunks, or samples.
+/// The queue. `S` is what is sent: encoded chunks, or samples.
 #[derive(Debug)]
 pub struct PlaybackQueue<S> {
     pacer: Pacer,
-    /// What has left, in order; the last of it, as much as the pacer says, was not played yet.
+    /// What was sent, in order; the last part of it, as much as the pacer says, has not been played yet.
     on_air: VecDeque<Stretch>,
     on_air_total: Duration,
     utterances: VecDeque<Utterance<S>>,
     /// Blank ones, which complete at once.
     blank: VecDeque<(UtteranceKey, Option<String>)>,
-    /// One at most: synthesis has one utterance at a time.
+    /// At most one: synthesis has one utterance at a time.
     cancel: Option<UtteranceKey>,
-    /// Synthesised sound that waits to leave.
+    /// Synthesised audio that waits to be sent.
     waiting: Duration,
     held: bool,
-    /// Whether what may be cut waits as well: somebody may want to interrupt it.
+    /// Whether speech that may be cut waits: somebody may be interrupting it.
     paused: bool,
     /// Whether the client wants to know of each word.
     tells_words: bool,
@@ -299,7 +289,7 @@ pub struct PlaybackQueue<S> {
 }
 
 impl<S: Sound> PlaybackQueue<S> {
-    /// An empty queue whose sound leaves at most `lead` ahead of real time; [`Duration::MAX`] turns pacing off.
+    /// An empty queue that sends audio at most `lead` ahead of real time; [`Duration::MAX`] turns pacing off.
     pub const fn new(lead: Duration) -> Self {
         Self {
             pacer: Pacer::new(lead),
@@ -316,7 +306,7 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// Whether it tells from now on of each word when the listener begins to hear it.
+    /// Sets whether each word is told when it begins to be played.
     pub const fn tell_words(&mut self, tells: bool) {
         self.tells_words = tells;
     }
@@ -343,8 +333,8 @@ impl<S: Sound> PlaybackQueue<S> {
         Ok((key, cut))
     }
 
-    /// Cuts everything that is not protected. Nothing of it leaves any more. Returns the first utterance whose sound
-    /// was on its way and is not wanted any more, with whatever has left behind it.
+    /// Cuts everything that is not protected: nothing more of it is sent. Returns the first utterance whose audio was sent
+    /// and is to be dropped, with all audio behind it.
     pub fn clear(&mut self, now: Instant) -> Option<UtteranceKey> {
         let spared = self.spared(now);
         self.cut(now, spared, |utterance| utterance.protected)
@@ -355,18 +345,17 @@ impl<S: Sound> PlaybackQueue<S> {
         self.cut(now, 0, |_| false)
     }
 
-    /// While it is held no sound leaves: the way to the listener is full, or the listener is not there yet. The
-    /// listener's clock goes on with what has left.
+    /// While it is held no audio is sent: the transport is full, or there is no subscriber yet. What was sent plays on.
     pub const fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// What the next utterance will be.
+    /// The key of the next utterance.
     pub const fn next_key(&self) -> UtteranceKey {
         UtteranceKey(self.next_key)
     }
 
-    /// While it is paused no sound leaves that may be cut.
+    /// While it is paused no audio is sent that may be cut.
     pub const fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -376,7 +365,7 @@ impl<S: Sound> PlaybackQueue<S> {
         self.paused
     }
 
-    /// Whether something is being said that [`clear`](Self::clear) would cut.
+    /// Whether speech is being played that [`clear`](Self::clear) would cut.
     pub fn is_interruptible(&self, now: Instant) -> bool {
         let front = self.utterances.front();
         front.is_some_and(|front| front.started && !front.protected && !front.holds_up())
@@ -389,13 +378,13 @@ impl<S: Sound> PlaybackQueue<S> {
         known.is_some_and(|utterance| utterance.protected)
     }
 
-    /// Whether synthesised sound is taken.
+    /// Whether it takes synthesised audio.
     pub fn wants_sound(&self) -> bool {
         self.waiting < MAX_SOUND
     }
 
-    /// Sound that synthesis brings. What comes of a cancelled utterance is ignored. Where too much waits already
-    /// ([`wants_sound`](Self::wants_sound)) the sound is given back, to be brought again later.
+    /// Takes synthesised audio. Audio of a cancelled utterance is ignored. If too much waits already
+    /// ([`wants_sound`](Self::wants_sound)) the audio is given back, to be brought again later.
     pub fn sound(&mut self, utterance: UtteranceKey, sound: S) -> Result<(), S> {
         let full = !self.wants_sound();
         let Some(running) = self.running(utterance) else {
@@ -412,28 +401,29 @@ impl<S: Sound> PlaybackQueue<S> {
         Ok(())
     }
 
-    /// The sound from `at` on says these bytes of the utterance's text.
+    /// The audio from `at` on speaks these bytes of the utterance's text.
     pub fn begin_text(&mut self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
         if let Some(running) = self.running(utterance) {
             running.timeline.begin(text, at);
         }
     }
 
-    /// The voice tells that the word at this byte of the utterance's text begins so long after what was last begun.
+    /// The provider reports that the word at this byte of the utterance's text begins this long after the text that was
+    /// begun last.
     pub fn word(&mut self, utterance: UtteranceKey, byte: usize, start: Duration) {
         if let Some(running) = self.running(utterance) {
             running.timeline.word(byte, start);
         }
     }
 
-    /// The sound up to `at` says all of the text that was last begun.
+    /// The audio up to `at` speaks all of the text that was begun last.
     pub fn end_text(&mut self, utterance: UtteranceKey, at: Duration) {
         if let Some(running) = self.running(utterance) {
             running.timeline.end(running.script.text(), at);
         }
     }
 
-    /// Synthesis has brought all sound of an utterance. Before it had all of the text that is a failure.
+    /// Synthesis has brought all audio of an utterance. Before it had all of the text that is a failure.
     pub fn done(&mut self, utterance: UtteranceKey) {
         if let Some(running) = self.running(utterance) {
             if running.script.is_given() {
@@ -452,7 +442,7 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// The next thing to do now. `None`: nothing before [`next_wakeup`](Self::next_wakeup) or the next input.
+    /// What to do now. `None`: nothing before [`next_wakeup`](Self::next_wakeup) or the next input.
     pub fn poll(&mut self, now: Instant) -> Option<Output<S>> {
         if let Some(utterance) = self.cancel.take() {
             return Some(Output::Command(Command::Cancel { utterance }));
@@ -466,7 +456,7 @@ impl<S: Sound> PlaybackQueue<S> {
         self.next_sound(now)
     }
 
-    /// When something happens by itself, said after [`poll`](Self::poll) gave `None`.
+    /// When to poll again without an input, after [`poll`](Self::poll) has returned `None`.
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let end = self
             .utterances
@@ -486,8 +476,8 @@ impl<S: Sound> PlaybackQueue<S> {
         waits.min().map(|wait| now + wait)
     }
 
-    /// How long to wait before filler of this length may leave; `None` while speech waits to leave or nothing may. It
-    /// has no end, and so it is paced also where speech is not.
+    /// How long to wait before filler of this length may be sent; `None` while speech waits or nothing may be sent. Filler
+    /// has no end, so that it is paced even where speech is not.
     pub fn filler_wait(&self, now: Instant, duration: Duration) -> Option<Duration> {
         let speech_waits = self
             .sender()
@@ -497,13 +487,12 @@ impl<S: Sound> PlaybackQueue<S> {
         (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration).max(ahead))
     }
 
-    /// Says that filler leaves now, sound that belongs to no utterance: what is spoken next is heard after it.
+    /// Filler is being sent, audio that belongs to no utterance: the next speech is played after it.
     pub fn fill(&mut self, now: Instant, duration: Duration) {
         self.leave(now, None, duration);
     }
 
-    /// What is left of an utterance cannot be brought to the listener: it fails with what has left, however far its
-    /// synthesis is.
+    /// The rest of an utterance cannot be sent: it fails with what was sent, however far its synthesis is.
     pub fn spoil(&mut self, utterance: UtteranceKey) {
         let known = self.utterances.iter_mut().find(|u| u.key == utterance);
         let Some(known) = known.filter(|u| !matches!(u.stage, Stage::Cut { .. })) else {
@@ -518,13 +507,13 @@ impl<S: Sound> PlaybackQueue<S> {
         self.waiting -= waiting;
     }
 
-    /// Whether more sound of an utterance may leave.
+    /// Whether more audio of an utterance may be sent.
     pub fn is_sending(&self, utterance: UtteranceKey) -> bool {
         let known = self.utterances.iter().find(|u| u.key == utterance);
         known.is_some_and(|utterance| !utterance.has_left())
     }
 
-    /// Whoever synthesises has gone: what it had in hand has failed. Returns whether there was anything.
+    /// The synthesiser has gone: its utterance fails. Returns whether it had one.
     pub fn fail_running(&mut self) -> bool {
         let running = |u: &&Utterance<S>| u.stage == Stage::Running;
         let running = self.utterances.iter().find(running).map(|u| u.key);
@@ -534,29 +523,29 @@ impl<S: Sound> PlaybackQueue<S> {
         running.is_some()
     }
 
-    /// How much has left that the listener has not heard.
+    /// How much was sent that has not been played.
     pub fn unplayed_sound(&self, now: Instant) -> Duration {
         self.pacer.unplayed(now)
     }
 
-    /// Whether the listener hears something now, by the paced clock.
+    /// Whether something is being played now, by the paced clock.
     pub fn is_playing(&self, now: Instant) -> bool {
         !self.pacer.unplayed(now).is_zero()
     }
 
-    /// Whether everything that was asked for has ended and was told.
+    /// Whether all utterances have ended and this has been told.
     pub fn is_idle(&self) -> bool {
         self.utterances.is_empty() && self.blank.is_empty() && self.cancel.is_none()
     }
 
-    /// Whether there is room for what `speak` brings.
+    /// Whether there is room for this `speak`.
     fn admit(&self, speak: &Speak, now: Instant) -> Result<(), Overloaded> {
         let open = self.open().filter(|_| !speak.replace);
         let (utterances, text) = self.waiting_after(speak.replace, now);
         if open.is_none() && utterances >= MAX_UTTERANCES {
             return Err(Overloaded::Utterances);
         }
-        // An id is kept where there is none, and costs what text costs.
+        // An id takes memory as text does.
         let id = |id: &Option<String>| id.as_ref().map_or(0, String::len);
         let more = match open {
             Some(Utterance { id: Some(_), .. }) => speak.text.len(),
@@ -569,7 +558,7 @@ impl<S: Sound> PlaybackQueue<S> {
         Ok(())
     }
 
-    /// The utterances of which nothing has left, and the bytes of text that wait, now or after a `clear`.
+    /// The utterances of which nothing was sent, and the bytes of text that wait, now or after a `clear`.
     fn waiting_after(&self, clear: bool, now: Instant) -> (usize, usize) {
         let spared = self.spared(now);
         let (mut utterances, mut text) = (self.blank.len(), 0);
@@ -577,7 +566,7 @@ impl<S: Sound> PlaybackQueue<S> {
         for (index, utterance) in self.utterances.iter().enumerate() {
             let stays = !clear || utterance.protected || index < spared;
             one_stays |= stays;
-            // A cut one is there until its end may be told.
+            // A cut one stays until its end may be told.
             utterances += usize::from(one_stays && !utterance.started);
             text += if stays { utterance.script.waiting() } else { 0 };
         }
@@ -602,7 +591,7 @@ impl<S: Sound> PlaybackQueue<S> {
             id,
             protected,
             script: Script::default(),
-            timeline: Timeline::default(),
+            timeline: WordTimeline::default(),
             next_word: None,
             stage: Stage::Waiting,
             sound: VecDeque::new(),
@@ -631,7 +620,7 @@ impl<S: Sound> PlaybackQueue<S> {
             .find(|utterance| utterance.key == key && utterance.stage == Stage::Running)
     }
 
-    /// What has left of an utterance and was not heard yet. Sound is heard in the order in which it has left.
+    /// How much of an utterance was sent and has not been played yet.
     fn unplayed(&self, index: usize, now: Instant) -> Duration {
         let key = self.utterances[index].key;
         let mut unplayed = self.pacer.unplayed(now);
@@ -649,7 +638,7 @@ impl<S: Sound> PlaybackQueue<S> {
         its
     }
 
-    /// How long until the listener hears this place of an utterance's sound; `None` before it has left.
+    /// How long until this position in an utterance's audio is played; `None` before it was sent.
     fn until_played(&self, index: usize, place: Duration, now: Instant) -> Option<Duration> {
         let utterance = &self.utterances[index];
         let mut behind = utterance.left.checked_sub(place)?;
@@ -690,7 +679,7 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// How many utterances `clear` cannot cut: all up to the last protected one whose sound is on its way.
+    /// How many utterances `clear` cannot cut: all up to the last protected one of which audio was sent.
     fn spared(&self, now: Instant) -> usize {
         (0..self.utterances.len())
             .rev()
@@ -727,7 +716,7 @@ impl<S: Sound> PlaybackQueue<S> {
             let heard_text = utterance.heard_text();
             utterance.stage = Stage::Cut { heard_text };
             utterance.script = Script::default();
-            utterance.timeline = Timeline::default();
+            utterance.timeline = WordTimeline::default();
             utterance.next_word = None;
         }
         if let Some(key) = called_back {
@@ -736,8 +725,8 @@ impl<S: Sound> PlaybackQueue<S> {
         called_back
     }
 
-    /// The listener drops what has left of this utterance and behind it: no protected sound, for that is spared with
-    /// everything before it. `is_heard` is whether the listener has heard some of it already, and so everything before.
+    /// The client drops the audio that was sent of this utterance and behind it. None of it is protected, because protected
+    /// audio is spared with everything before it. `is_heard` is whether some of it has been played already.
     fn call_back(&mut self, now: Instant, from: UtteranceKey, is_heard: bool) {
         let is_its = |stretch: &Stretch| {
             stretch.utterance.is_some_and(|key| key >= from) && !stretch.duration.is_zero()
@@ -754,13 +743,13 @@ impl<S: Sound> PlaybackQueue<S> {
         self.on_air_total -= dropped;
         let kept = self.pacer.unplayed(now).saturating_sub(dropped);
         self.pacer.clear(now);
-        // What is left to be heard was there before what was cut.
+        // What is left to be played was sent before what was cut.
         if !kept.is_zero() {
             self.pacer.leave(now, kept);
         }
     }
 
-    /// The next word that the listener hears.
+    /// The next word that begins to be played.
     fn next_progress(&mut self, now: Instant) -> Option<Event> {
         if !self.tells_words {
             return None;
@@ -784,8 +773,8 @@ impl<S: Sound> PlaybackQueue<S> {
         None
     }
 
-    /// The words that were heard, the end of a blank utterance, or of the first one when it was heard.
-    /// [`poll`](Self::poll) tells it, too.
+    /// The next word or end to tell: the end of a blank utterance, or of the first one once it has been played.
+    /// [`poll`](Self::poll) returns it, too.
     pub fn next_end(&mut self, now: Instant) -> Option<Event> {
         if let Some((utterance, id)) = self.blank.pop_front() {
             let duration = Duration::ZERO;
@@ -828,8 +817,8 @@ impl<S: Sound> PlaybackQueue<S> {
         })
     }
 
-    /// More text for the utterance that synthesis has; else, where there is room for its sound, the first text of the
-    /// one whose turn it is to play or of the one behind it.
+    /// More text for the utterance that is being synthesised; else, if there is room for its audio, the first text of the
+    /// one that is played next or of the one behind it.
     fn next_text(&mut self) -> Option<Command> {
         let has_room = self.wants_sound();
         let mut next_two = self.utterances.iter_mut().filter(|u| !u.has_left()).take(2);
@@ -852,7 +841,7 @@ impl<S: Sound> PlaybackQueue<S> {
         })
     }
 
-    /// The index of the utterance whose turn it is to leave.
+    /// The index of the utterance that is sent next.
     fn sender(&self) -> Option<usize> {
         if self.held {
             return None;
@@ -862,7 +851,7 @@ impl<S: Sound> PlaybackQueue<S> {
         (!self.utterances[index].has_left()).then_some(index)
     }
 
-    /// Whether this one, whose turn it is, has to wait.
+    /// Whether the one that is sent next has to wait.
     fn must_wait(&self, sender: usize) -> bool {
         self.paused && !self.utterances[sender].protected
     }

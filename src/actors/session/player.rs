@@ -1,7 +1,7 @@
-//! The way out of a session: what the playback queue lets leave, the loading sound mixed under it, encoded, and given
-//! to the socket at the listener's pace. A media task beside the actors and on their thread: the session gives it
-//! commands by plain calls, synthesis brings it sound in the same way, and neither waits in a mailbox. When what leaves
-//! is the [`PlaybackQueue`]'s decision; this file has its timer, its encoder and its socket.
+//! The audio output of a session: takes audio from the playback queue, mixes the loading sound under it, encodes it, and
+//! sends it to the socket or the room at playback speed. A media task beside the actors and on their thread: the session
+//! and the synthesiser call it directly, so that nothing waits in a mailbox. What is sent when is decided by the
+//! [`PlaybackQueue`]; this file has its timer, its encoder and its socket.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,72 +11,72 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use actix::Recipient;
 use actix::prelude::SendError;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::gain::Gain;
-use super::interruption::InterruptionMode;
+use super::barge_in::InterruptionMode;
+use super::ducking::DuckingGain;
 use super::loading::{Clip, LoadingSound};
-use super::messages::ServerMessage;
 use super::playback::{
-    Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
+    CHUNK, Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
+use super::protocol::ServerMessage;
 use crate::recorder::Tap;
-use crate::room::Mouth;
-use crate::tts::Synthesize;
+use crate::room::TrackPublisher;
+use crate::tts::{SpeechSink, Synthesize};
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm};
-use vivavoce_recordings::Line;
+use vivavoce_recordings::TranscriptLine;
 use vivavoce_socket::{Audio, AudioRefused, SocketWriter};
 use vivavoce_telemetry::metrics;
 
-/// What leaves in one piece.
-pub const CHUNK: Duration = Duration::from_millis(20);
-/// Steps after which the task lets others run: a burst of events must not fill the socket's queue before it can send.
+/// Steps after which the task yields: a burst of events must not fill the socket's queue before it can send.
 const STEPS_AT_ONCE: usize = 64;
 
-/// One player; clones are the same.
+/// One output; clones are the same output.
 #[derive(Clone)]
 pub struct Player(Rc<Shared>);
 
 struct Shared {
     state: RefCell<State>,
-    /// Something changed: there may be something to do.
+    /// Something has changed: there may be something to do.
     wake: Notify,
-    /// The queue may take sound again.
+    /// The queue may take audio again.
     room: Notify,
     writer: SocketWriter,
     format: AudioFormat,
-    /// Where sound leaves instead of the socket.
-    mouth: Option<Mouth>,
+    /// Where audio is sent instead of the socket.
+    publisher: Option<TrackPublisher>,
 }
 
 struct State {
     queue: PlaybackQueue<Chunk>,
     loading: Option<LoadingSound>,
-    /// The one before it, as long as it is still heard.
+    /// The one before it, while it fades out.
     fading: Option<LoadingSound>,
     /// Whether the loading sound is wanted, whatever the clip.
     loads: bool,
-    /// Who synthesises; while there is nobody the commands wait.
+    /// Without a synthesiser the commands wait.
     synthesizer: Option<Recipient<Synthesize>>,
     commands: VecDeque<Command>,
     encoder: Option<StreamEncoder>,
-    /// Whose sound the encoder holds, where an encoding has one stream per utterance.
+    /// The utterance in the encoder, where an encoding has one stream per utterance.
     encoding: Option<UtteranceKey>,
-    /// Counts what was called back, so that an encoder that was waited for knows whether its sound is still wanted.
+    /// Counts cuts, so that audio that was being encoded during one is recognised as unwanted.
     cuts: u64,
-    /// How loud speech is that may be cut.
-    gain: Gain,
-    /// The greatest tag that has left.
+    /// The gain of speech that may be cut.
+    gain: DuckingGain,
+    /// The greatest tag that was sent.
     tag: u64,
-    /// What the task last waited for.
+    /// When the task was to wake last.
     due: Option<Instant>,
     closed: bool,
     recorder: Option<Tap>,
 }
 
-/// Sound that waits to leave, and since when.
+/// Audio that waits to be sent, and since when.
 #[derive(Debug)]
 struct Chunk {
     sound: Pcm,
@@ -95,7 +95,7 @@ impl super::playback::Sound for Chunk {
     }
 }
 
-/// Nought for no samples.
+/// Zero for no samples.
 fn mean_magnitude(samples: &[i16]) -> u16 {
     let sum: u64 = samples
         .iter()
@@ -121,13 +121,13 @@ enum Step {
 }
 
 impl Player {
-    /// A player of one output. `lead` is how far ahead of real time sound may leave. With a mouth its sound leaves there, in
-    /// a format of [`ROOM_FORMAT`](super::messages::ROOM_FORMAT); events are the socket's all the same.
+    /// A player for one output. `lead` is how far ahead of real time audio may be sent. With a publisher audio goes there,
+    /// in [`ROOM_FORMAT`](super::protocol::ROOM_FORMAT); events go to the socket in any case.
     pub fn new(
         writer: SocketWriter,
         format: AudioFormat,
         lead: Duration,
-        mouth: Option<Mouth>,
+        publisher: Option<TrackPublisher>,
     ) -> Self {
         Self(Rc::new(Shared {
             state: RefCell::new(State {
@@ -140,7 +140,7 @@ impl Player {
                 encoder: None,
                 encoding: None,
                 cuts: 0,
-                gain: Gain::FULL,
+                gain: DuckingGain::FULL,
                 tag: 0,
                 due: None,
                 closed: false,
@@ -150,21 +150,16 @@ impl Player {
             room: Notify::new(),
             writer,
             format,
-            mouth,
+            publisher,
         }))
     }
 
-    /// What synthesis must bring.
-    pub fn layout(&self) -> Layout {
-        self.0.format.layout
-    }
-
-    /// What leaves.
+    /// The format that is sent.
     pub fn format(&self) -> AudioFormat {
         self.0.format
     }
 
-    /// What leaves from now on is recorded by this; `None` records nothing.
+    /// Records what is sent from now on; `None` stops recording.
     pub fn set_recorder(&self, recorder: Option<Tap>) {
         self.0.state.borrow_mut().recorder = recorder;
     }
@@ -182,12 +177,12 @@ impl Player {
         Ok(())
     }
 
-    /// The first utterance that was not queued yet.
+    /// The key of the next utterance.
     pub fn next_utterance(&self) -> UtteranceKey {
         self.0.state.borrow().queue.next_key()
     }
 
-    /// Cuts what may be cut. When this returns nothing of it leaves any more.
+    /// Cuts all speech that may be interrupted. When this returns nothing more of it is sent.
     pub fn clear(&self) {
         self.0.state.borrow_mut().begin_anew();
         let cut = self.cutting(PlaybackQueue::clear);
@@ -196,12 +191,12 @@ impl Player {
         self.changed();
     }
 
-    /// Whether something is being said that may be cut.
+    /// Whether speech is being played that may be cut.
     pub fn is_interruptible(&self) -> bool {
         self.0.state.borrow().queue.is_interruptible(now())
     }
 
-    /// What may be cut yields to somebody who speaks. What has left already cannot.
+    /// Speech that may be cut yields to somebody who speaks. Audio that was sent already cannot.
     pub fn yields(&self, mode: InterruptionMode) {
         {
             let state = &mut *self.0.state.borrow_mut();
@@ -214,20 +209,20 @@ impl Player {
         self.changed();
     }
 
-    /// It goes on as it was, with the sample that comes next.
+    /// Speech goes on as it was, with the next sample.
     pub fn resumes(&self) {
         {
             let state = &mut *self.0.state.borrow_mut();
             if state.queue.is_paused() {
                 state.queue.pause(false);
-                state.gain = Gain::SILENT;
+                state.gain = DuckingGain::SILENT;
             }
             state.gain.rise();
         }
         self.changed();
     }
 
-    /// Tells at once what has ended: until then a cut utterance has a place in the queue.
+    /// Tells at once which utterances have ended: until then a cut utterance stays in the queue.
     fn tell_ends(&self) {
         let state = &mut *self.0.state.borrow_mut();
         // The stream of an utterance ends before its end is told.
@@ -249,14 +244,14 @@ impl Player {
         }
     }
 
-    /// Cuts everything and tells it; nothing leaves after that.
+    /// Cuts everything and tells it; nothing is sent after that.
     pub fn stop(&self) {
         {
             let mut state = self.0.state.borrow_mut();
             state.closed = true;
             state.loading = None;
             state.fading = None;
-            // What an encoder still holds is part of what is cut.
+            // The audio in the encoder is cut, too.
             state.cuts += 1;
             state.encoder = None;
             state.encoding = None;
@@ -269,7 +264,7 @@ impl Player {
         self.changed();
     }
 
-    /// Takes the clip of the loading sound; `None` takes it away.
+    /// Sets the clip of the loading sound; `None` removes it.
     pub fn set_clip(&self, clip: Option<Clip>) {
         {
             let state = &mut *self.0.state.borrow_mut();
@@ -285,25 +280,18 @@ impl Player {
         self.changed();
     }
 
-    /// Starts or stops the loading sound; false where there is none.
-    pub fn load(&self, on: bool) -> bool {
-        let known = {
+    /// Starts or stops the loading sound.
+    pub fn load(&self, on: bool) {
+        {
             let state = &mut *self.0.state.borrow_mut();
             state.loads = on;
             match &mut state.loading {
-                None => false,
-                Some(loading) => {
-                    if on {
-                        loading.start();
-                    } else {
-                        loading.stop();
-                    }
-                    true
-                }
+                Some(loading) if on => loading.start(),
+                Some(loading) => loading.stop(),
+                None => {}
             }
-        };
+        }
         self.changed();
-        known
     }
 
     /// Whether the loading sound is wanted.
@@ -311,14 +299,13 @@ impl Player {
         self.0.state.borrow().loads
     }
 
-    /// Says who synthesises from now on; `None` while nobody does.
-    pub fn set_synthesizer(&self, synthesizer: Option<Recipient<Synthesize>>) {
-        self.0.state.borrow_mut().synthesizer = synthesizer;
-        self.changed();
+    /// See [`PlaybackQueue::tell_words`].
+    pub fn tell_words(&self, tells: bool) {
+        self.0.state.borrow_mut().queue.tell_words(tells);
     }
 
-    /// Sound of an utterance. It waits while enough of it is there already; what comes of a cancelled one is ignored.
-    pub async fn sound(&self, utterance: UtteranceKey, sound: Pcm) {
+    /// Queues audio of an utterance, once there is room for it.
+    async fn push(&self, utterance: UtteranceKey, sound: Pcm) {
         let mut chunk = Chunk {
             sound,
             ready: Instant::now(),
@@ -334,50 +321,13 @@ impl Player {
         }
     }
 
-    /// See [`PlaybackQueue::tell_words`].
-    pub fn tell_words(&self, tells: bool) {
-        self.0.state.borrow_mut().queue.tell_words(tells);
-    }
-
-    /// See [`PlaybackQueue::begin_text`].
-    pub fn begin_text(&self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
-        self.0
-            .state
-            .borrow_mut()
-            .queue
-            .begin_text(utterance, text, at);
-    }
-
-    /// See [`PlaybackQueue::word`]. Told before the sound that it is in.
-    pub fn word(&self, utterance: UtteranceKey, byte: usize, start: Duration) {
-        self.0.state.borrow_mut().queue.word(utterance, byte, start);
-    }
-
-    /// See [`PlaybackQueue::end_text`].
-    pub fn end_text(&self, utterance: UtteranceKey, at: Duration) {
-        self.0.state.borrow_mut().queue.end_text(utterance, at);
-        self.changed();
-    }
-
-    /// Synthesis has brought everything.
-    pub fn done(&self, utterance: UtteranceKey) {
-        self.0.state.borrow_mut().queue.done(utterance);
-        self.changed();
-    }
-
-    /// Synthesis has failed.
-    pub fn failed(&self, utterance: UtteranceKey) {
-        self.0.state.borrow_mut().queue.failed(utterance);
-        self.changed();
-    }
-
-    /// Whoever synthesised has gone with what it had in hand. Returns whether there was anything.
+    /// The synthesiser has gone. Returns whether it was synthesising an utterance, which fails.
     pub fn synthesizer_lost(&self) -> bool {
         let lost = {
             let mut state = self.0.state.borrow_mut();
             state.synthesizer = None;
             let unseen = |command: &Command| matches!(command, Command::Synthesize { .. });
-            // What it never saw can still be said.
+            // An utterance that it never saw can still be spoken.
             if state.commands.iter().any(unseen) {
                 false
             } else {
@@ -390,14 +340,14 @@ impl Player {
     }
 
     fn changed(&self) {
-        // What was cut has made room for what is being synthesised.
+        // A cut makes room for the audio that is being synthesised.
         if self.0.state.borrow().queue.wants_sound() {
             self.0.room.notify_waiters();
         }
         self.0.wake.notify_one();
     }
 
-    /// Does what may cut sound that has left and was not heard; the recorder hears of it.
+    /// Runs a command that may cut audio that was sent and not yet played; tells the recorder.
     fn cutting<T>(
         &self,
         cut: impl FnOnce(&mut PlaybackQueue<Chunk>, std::time::Instant) -> T,
@@ -413,7 +363,7 @@ impl Player {
         outcome
     }
 
-    /// Sound from this utterance on is not wanted any more, as far as it can still be had back.
+    /// Takes back audio from this utterance on, as far as it has not been sent.
     fn call_back(&self, from: Option<UtteranceKey>) {
         let Some(from) = from else { return };
         let mut state = self.0.state.borrow_mut();
@@ -422,12 +372,12 @@ impl Player {
             state.encoder = None;
             state.encoding = None;
         }
-        if self.0.mouth.is_none() {
+        if self.0.publisher.is_none() {
             self.0.writer.cut_audio(from.number());
         }
     }
 
-    /// Does what is due, whenever something is, until it was stopped and everything was told.
+    /// Runs until the player is stopped and everything has been told.
     pub async fn run(self) {
         let mut steps = 0;
         loop {
@@ -456,9 +406,9 @@ impl Player {
             }
         };
         let has_room = async {
-            match &self.0.mouth {
+            match &self.0.publisher {
                 _ if !room => std::future::pending::<()>().await,
-                Some(mouth) => mouth.opened().await,
+                Some(publisher) => publisher.opened().await,
                 None => self.0.writer.audio_room(CHUNK).await,
             }
         };
@@ -473,11 +423,11 @@ impl Player {
         let instant = Instant::now();
         let now = instant.into_std();
         let state = &mut *self.0.state.borrow_mut();
-        let has_room = match &self.0.mouth {
-            // A listener is waited for from when there is something to hear.
-            Some(mouth) => {
+        let has_room = match &self.0.publisher {
+            // The wait for a subscriber begins when there is something to play.
+            Some(publisher) => {
                 let nothing_to_say = state.queue.is_idle() && !state.is_loading();
-                nothing_to_say || mouth.is_open()
+                nothing_to_say || publisher.is_open()
             }
             None => self.0.writer.has_audio_room(CHUNK),
         };
@@ -513,7 +463,7 @@ impl Player {
                 }
                 Output::Command(command) => {
                     if let Command::Cancel { .. } = command {
-                        // Whoever waits to bring sound of it need not wait any longer.
+                        // There is room again for audio.
                         self.0.room.notify_waiters();
                     }
                     state.commands.push_back(command);
@@ -548,10 +498,10 @@ impl Player {
         Step::Wait { until, room }
     }
 
-    /// Encodes a chunk and gives it to the socket. There is room for it: that was seen before it was taken.
+    /// Encodes a chunk and sends it. The room for it was checked before it was taken from the queue.
     async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
-        if let Some(mouth) = &self.0.mouth {
-            if let Err(error) = mouth.say(sound.samples()) {
+        if let Some(publisher) = &self.0.publisher {
+            if let Err(error) = publisher.send(sound.samples()) {
                 self.encoding_failed(utterance, &error);
             }
             return;
@@ -589,12 +539,12 @@ impl Player {
                 }
             }
         }
-        // Until here the end of the utterance could not be told.
+        // From here on the end of the utterance can be told.
         self.0.state.borrow_mut().encoding = None;
     }
 
-    /// Sends what an encoder has made, unless it was called back meanwhile. An encoder may give more at once than the
-    /// chunk that there was room for.
+    /// Sends encoded audio, unless it was cut meanwhile. An encoder may return more at once than the chunk for which there
+    /// was room.
     async fn encoded(
         &self,
         tag: u64,
@@ -616,7 +566,7 @@ impl Player {
                 match self.0.writer.audio(audio.clone()) {
                     Ok(()) => break,
                     Err(AudioRefused::Full) => self.0.writer.audio_room(duration).await,
-                    // The session hears of it by itself.
+                    // The session learns of it elsewhere.
                     Err(AudioRefused::Closed) => return,
                 }
             }
@@ -630,7 +580,7 @@ impl Player {
     fn encoding_failed(&self, utterance: Option<UtteranceKey>, error: &dyn std::error::Error) {
         tracing::warn!(%error, "speech could not be encoded");
         let message = format!("the speech could not be encoded: {error}");
-        let refusal = ServerMessage::refusal(super::messages::ErrorCode::TtsFailed, message);
+        let refusal = ServerMessage::refusal(super::protocol::ErrorCode::TtsFailed, message);
         self.0.writer.error(refusal.to_json());
         if let Some(utterance) = utterance {
             let state = &mut *self.0.state.borrow_mut();
@@ -641,14 +591,53 @@ impl Player {
     }
 }
 
-impl State {
-    /// What is said from now on has nothing to do with what yielded.
-    const fn begin_anew(&mut self) {
-        self.queue.pause(false);
-        self.gain = Gain::FULL;
+impl SpeechSink for Player {
+    fn layout(&self) -> Layout {
+        self.0.format.layout
     }
 
-    /// Sound has just left.
+    fn attach(&self, synthesizer: Recipient<Synthesize>) {
+        self.0.state.borrow_mut().synthesizer = Some(synthesizer);
+        self.changed();
+    }
+
+    fn audio(&self, utterance: UtteranceKey, audio: Pcm) -> LocalBoxFuture<'_, ()> {
+        self.push(utterance, audio).boxed_local()
+    }
+
+    fn begin_text(&self, utterance: UtteranceKey, text: Range<usize>, at: Duration) {
+        let state = &mut *self.0.state.borrow_mut();
+        state.queue.begin_text(utterance, text, at);
+    }
+
+    fn word(&self, utterance: UtteranceKey, byte: usize, start: Duration) {
+        self.0.state.borrow_mut().queue.word(utterance, byte, start);
+    }
+
+    fn end_text(&self, utterance: UtteranceKey, at: Duration) {
+        self.0.state.borrow_mut().queue.end_text(utterance, at);
+        self.changed();
+    }
+
+    fn done(&self, utterance: UtteranceKey) {
+        self.0.state.borrow_mut().queue.done(utterance);
+        self.changed();
+    }
+
+    fn failed(&self, utterance: UtteranceKey) {
+        self.0.state.borrow_mut().queue.failed(utterance);
+        self.changed();
+    }
+}
+
+impl State {
+    /// Speech from now on does not yield.
+    const fn begin_anew(&mut self) {
+        self.queue.pause(false);
+        self.gain = DuckingGain::FULL;
+    }
+
+    /// Records audio that has just been sent.
     fn record(&self, sound: &Pcm, now: std::time::Instant) {
         if let Some(recorder) = &self.recorder {
             let unplayed = self.queue.unplayed_sound(now);
@@ -684,7 +673,7 @@ impl State {
         while let Some(command) = self.commands.pop_front() {
             let refused = match synthesizer.try_send(Synthesize(command)) {
                 Ok(()) => continue,
-                // What is left goes with the next step, or to the next synthesiser.
+                // The rest is sent with the next step, or to the next synthesiser.
                 Err(SendError::Full(refused) | SendError::Closed(refused)) => refused,
             };
             self.commands.push_front(refused.0);
@@ -692,7 +681,7 @@ impl State {
         }
     }
 
-    /// How much later a chunk leaves than it was there and could have.
+    /// How much later a chunk is sent than it could have been.
     fn lateness(&self, chunk: &Chunk, now: Instant) -> Duration {
         let due = self.due.filter(|due| *due <= now);
         let due = due.map_or(chunk.ready, |due| due.max(chunk.ready));
@@ -709,21 +698,21 @@ fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-/// Unix time in milliseconds, for people and logs; nothing is measured by it.
+/// Unix time in milliseconds, for events; nothing is measured by it.
 pub(super) fn timestamp() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-fn line(event: &Event, at_ms: u64) -> Option<Line<'_>> {
+fn line(event: &Event, at_ms: u64) -> Option<TranscriptLine<'_>> {
     let id = event.id.as_deref();
     let played = match &event.kind {
         EventKind::Progress { .. } => return None,
-        EventKind::Started => return Some(Line::Begins { at_ms, id }),
+        EventKind::Started => return Some(TranscriptLine::Begins { at_ms, id }),
         EventKind::Complete { duration } => duration,
         EventKind::Interrupted { played, .. } | EventKind::Failed { played, .. } => played,
     };
-    Some(Line::Said {
+    Some(TranscriptLine::Said {
         at_ms,
         id,
         text: &event.text,

@@ -1,12 +1,12 @@
-//! What a session has to do with its recording: beginning its journal with the config that asks for it, starting its
-//! recorder when that config is in force, and ending it with the session or with a config that asks for none.
+//! The recording of a session: its journal begins with the config that asks for it, its recorder starts when that config
+//! is in force, and it ends with the session or with a config that asks for none.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
 
-use super::failure::Refusal;
-use super::messages::{ErrorCode, SessionConfig, StreamId};
+use super::error_codes::Refusal;
+use super::protocol::{ErrorCode, SessionParams, StreamId};
 use super::{Player, SessionActor};
 use crate::recorder::{RecorderActor, StopRecording, Tap};
 use crate::start_in_span;
@@ -14,9 +14,9 @@ use vivavoce_audio::SampleRate;
 use vivavoce_quotas::Refused;
 use vivavoce_recordings::egress::{self, Egress};
 use vivavoce_recordings::journal::Journal;
-use vivavoce_recordings::{self as recordings, BeginError, Metadata, Participant};
+use vivavoce_recordings::{BeginError, Metadata, Participant};
 
-/// A recording that goes on.
+/// A recording in progress.
 pub(super) struct Recording {
     pub(super) tap: Tap,
     actor: Addr<RecorderActor>,
@@ -29,11 +29,11 @@ impl Drop for Recording {
 }
 
 impl SessionActor {
-    /// Begins the journal that a config asks for, unless there is one.
+    /// Begins the journal that a config asks for, unless the session is being recorded.
     pub(super) fn begin_recording(
         &self,
         stream_id: &StreamId,
-        wanted: &SessionConfig,
+        wanted: &SessionParams,
     ) -> impl Future<Output = Result<Option<Journal>, Refusal>> + use<> {
         let begins = wanted.records() && self.recording.is_none();
         let recordings = self.services.recordings.clone();
@@ -62,15 +62,15 @@ impl SessionActor {
         }
     }
 
-    /// Has the room recorded by whoever keeps it, if a config asks for that and it is not.
+    /// Has the room's provider record it, if a config asks for that and it does not yet.
     pub(super) fn begin_egress(
         &self,
         stream_id: &StreamId,
-        wanted: &SessionConfig,
+        wanted: &SessionParams,
     ) -> impl Future<Output = Result<Option<Egress>, Refusal>> + use<> {
         let room = wanted.room_for_egress().filter(|_| self.egress.is_none());
         let begins = room.map(|room| {
-            // All voices are mixed.
+            // All participants are mixed.
             let metadata = Metadata {
                 channels: 1,
                 ..self.metadata(stream_id, wanted)
@@ -98,9 +98,13 @@ impl SessionActor {
         }
     }
 
-    /// The config in force has whoever keeps the room record it, or not.
-    pub(super) fn record_elsewhere(&mut self, wanted: bool, context: &mut Context<Self>) {
-        let begun = self.egress_asked_for.take();
+    /// Whether the room's provider records it is up to the config that has come into force.
+    pub(super) fn record_egress(
+        &mut self,
+        wanted: bool,
+        begun: Option<Egress>,
+        context: &mut Context<Self>,
+    ) {
         if !wanted {
             self.egress = None;
         }
@@ -118,7 +122,7 @@ impl SessionActor {
         self.egress = Some(egress);
     }
 
-    fn metadata(&self, stream_id: &StreamId, wanted: &SessionConfig) -> Metadata {
+    fn metadata(&self, stream_id: &StreamId, wanted: &SessionParams) -> Metadata {
         let participant = |identity: &str, provider: Option<&String>| Participant {
             identity: identity.to_owned(),
             provider: provider.cloned(),
@@ -144,24 +148,25 @@ impl SessionActor {
         }
     }
 
-    /// The config in force wants a recording, or none.
+    /// Whether the session is recorded, and at which rates, is up to the config that has come into force.
     pub(super) fn record(
         &mut self,
         wanted: Option<(SampleRate, SampleRate)>,
+        journal: Option<Journal>,
         context: &Context<Self>,
     ) {
-        let journal = self.journal_asked_for.take();
         let Some((heard, played)) = wanted else {
             self.recording = None;
             return self.tap(None);
         };
         let (Some(journal), Some(recordings)) = (journal, self.services.recordings.as_ref()) else {
-            // It goes on.
+            // The recording in progress goes on.
             return;
         };
         let settings = recordings.settings();
         let tap = self
-            .hearing
+            .listening
+            .input
             .record(|since| Tap::new(heard, played, settings.channels, since));
         let report = context.address().recipient();
         let work = self.work.clone();
@@ -174,23 +179,13 @@ impl SessionActor {
         self.tap(Some(&tap));
     }
 
-    /// What leaves is recorded by this.
+    /// Connects the player to the recorder, or disconnects both sides from it.
     pub(super) fn tap(&self, tap: Option<&Tap>) {
         if tap.is_none() {
-            self.hearing.record_nothing();
+            self.listening.input.record_nothing();
         }
         if let Some(player) = &self.output {
             Player::set_recorder(player, tap.cloned());
-        }
-    }
-
-    /// The config that asked for a journal was refused.
-    pub(super) fn discard_journal(&mut self) {
-        if let Some(journal) = self.journal_asked_for.take() {
-            recordings::abandon(journal);
-        }
-        if self.recording.is_none() {
-            self.hearing.record_nothing();
         }
     }
 }

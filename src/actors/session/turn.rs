@@ -1,25 +1,24 @@
-//! Turn-taking: when a speaker has finished, and what was said until then. A pure state machine that joins what voice
-//! activity detection hears with what a recogniser understands, and makes the client's `stt_result`s and `vad_event`s
-//! of it. Audio, timers and the recogniser's stream are the caller's; so is whose turn it is where several people are
-//! heard (one detector each).
+//! Endpointing: when a speaker has finished a turn, and what was said in it. A pure state machine that combines voice
+//! activity with the recogniser's transcripts into the client's `stt_result`s and `vad_event`s. Audio, timers and the
+//! recogniser's stream are left to the caller, which has one detector per speaker.
 //!
 //! A turn opens with the first speech or the first text and ends exactly once, with one `turn_end`. If it has text, one
-//! `stt_result` with `is_speech_final` comes before that and carries all of it. Which comes first of these ends it:
+//! `stt_result` with `is_speech_final` comes before that and carries all of it. The first of these ends it:
 //!
 //! | reason | when |
 //! |---|---|
-//! | `provider` | the recogniser says so and owes no final. If it still owes one, the final is waited for |
+//! | `provider` | the recogniser reports the end of speech and owes no final. If it still owes one, the final is waited for |
 //! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it |
-//! | `timeout` | nothing new was said or understood for `speech_final_timeout_ms`; whatever is heard sets it back. After a pause that has lasted, already when the recogniser's final is overdue |
+//! | `timeout` | there was no speech and no text for `speech_final_timeout_ms`. After a pause that has lasted, already when the recogniser's final is overdue |
 //! | `max_turn` | the turn is longer than `max_turn_ms`, speech or not; or its text is longer than 64 KiB |
 //! | `session_end` | [`TurnDetector::end`] |
 //!
-//! A recogniser that still owes a final when a turn is to end is asked for it, and given the time that its finals take
-//! ([`TurnSettings::final_patience`]): the turn ends with all of its text, or without what never comes.
+//! If the recogniser still owes a final when a turn is to end, one is requested, and the turn waits for as long as its
+//! finals take ([`TurnSettings::final_patience`]).
 //!
-//! Finals are told when they come and are never held back: the end is usually found later, and then the result that
-//! says so has an empty `transcript` (nothing is said twice) beside the `turn_transcript`. Only finals make text. One that
-//! comes after its turn has ended opens the next, so nothing is lost and nothing ends twice.
+//! Finals are told when they come and are never held back. The end is usually found later: the result that says so then has
+//! an empty `transcript` beside the `turn_transcript`, so that nothing is told twice. Only finals make text. One that comes
+//! after its turn has ended opens the next turn, so that nothing is lost and nothing ends twice.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -30,36 +29,35 @@ use serde::Serialize;
 use vivavoce_audio::vad::{RATE, VadEvent, VadSettings};
 use vivavoce_seams::{FinalDelay, SttEvent, SttResult, Transcript};
 
-/// How far before a pause the last word may end and still be the last one before it: recognisers and voice activity
-/// detection do not agree to the frame.
+/// How far before a pause its last word may end: recognisers and voice activity detection do not agree to the frame.
 const WORD_SLACK: Duration = Duration::from_millis(300);
-/// The same of a final without word times, which covers what was heard when it came: voice activity detection puts the
-/// beginning of a pause at the edge of a frame, and its last frames of speech may be silence already.
+/// The same for a final without word times, which covers the audio that had been heard when it came: voice activity
+/// detection puts the beginning of a pause at the edge of a frame, and its last frames of speech may be silence already.
 const FRAME_SLACK: Duration = Duration::from_millis(50);
-/// Speech of which no sample has come for this long is not going on: the client has stopped sending in its middle.
+/// Speech has stopped if no audio has come for this long: the client has stopped sending in the middle of it.
 const STALL: Duration = Duration::from_secs(2);
-/// After which time to look again whether somebody begins to speak.
+/// How long an onset of speech postpones a deadline.
 const GLIMPSE: Duration = Duration::from_millis(100);
 /// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
 const LONGEST_TURN_BYTES: usize = 64 * 1024;
 
-/// When a turn is over: the `vad` part of a session's `config`.
+/// The settings of endpointing: the `vad` part of a session's `config`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TurnSettings {
-    /// Whether voice activity is listened to. Without it, turns end by the provider's flag and the time-out.
+    /// Whether voice activity is used. Without it, turns end by the provider's end of speech and the timeout.
     pub enabled: bool,
-    /// The score, 0–1, from which sound is speech.
+    /// The score, 0–1, from which audio is speech.
     pub threshold: f32,
     /// Silence that ends a turn whose text is complete.
     pub silence: Duration,
-    /// Speech shorter than this never was any.
+    /// Shorter speech is ignored.
     pub min_speech: Duration,
     /// How long after the last speech and the last text a turn ends in any case.
     pub speech_final_timeout: Duration,
     /// How long a turn may last; `None` is for ever.
     pub max_turn: Option<Duration>,
-    /// How long after the last speech the recogniser's final is waited for, before it is asked for, and again after that:
-    /// [`FinalDelay::patience`](vivavoce_seams::FinalDelay::patience) of whoever hears.
+    /// How long after the last speech the recogniser's final is waited for before it is requested, and again after that:
+    /// [`FinalDelay::patience`](vivavoce_seams::FinalDelay::patience) of the recogniser.
     pub final_patience: Duration,
 }
 
@@ -91,22 +89,22 @@ impl TurnSettings {
 /// Now, on both of a session's clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// The clock on the wall: deadlines run on when a client stops sending.
+    /// The monotonic clock: deadlines run on when a client stops sending.
     pub now: Instant,
     /// How much audio the session has heard: what `timestamp_ms` counts.
     pub heard: Duration,
-    /// Whether a voice seems to begin with the last of it, which voice activity detection cannot tell yet.
+    /// Whether speech seems to begin at the end of it, which voice activity detection cannot tell yet.
     pub onset: bool,
 }
 
-/// What a detector wants done.
+/// What the caller has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnEvent {
-    /// Tell the client what was understood.
+    /// Tell the client a transcript.
     Result(SttResult),
-    /// Tell the client what was heard.
+    /// Tell the client of voice activity.
     Voice(VoiceEvent),
-    /// Ask the recogniser to make final what it has heard: the turn is over and waits for it.
+    /// Request a final: the turn is over and waits for it.
     Finalize,
 }
 
@@ -182,7 +180,7 @@ impl TurnEndReason {
     }
 }
 
-/// What voice activity detection says, whosever turn it is. Positions are session audio.
+/// The state of voice activity. Positions are in the session's audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Voice {
     Speech,
@@ -196,51 +194,51 @@ enum Voice {
     },
 }
 
-/// A turn under way.
+/// A turn in progress.
 #[derive(Debug)]
 struct Turn {
     /// The finals so far, joined.
     text: String,
     confidence: MeanConfidence,
     language: Option<String>,
-    /// What the recogniser has understood and still owes a final for.
+    /// The interim text for which the recogniser still owes a final.
     partial: String,
-    /// The session audio that the finals are known to cover.
+    /// Up to where the finals cover the session's audio.
     reach: Duration,
-    /// Whether speech was heard in it, and told.
+    /// Whether speech was detected in it, and told.
     voiced: bool,
-    /// When it is over even if nothing comes; `None` is beyond the clock.
+    /// When it is over if nothing more comes; `None` is beyond the range of the clock.
     deadline: Option<Instant>,
     /// The audio that had been heard when the deadline was set.
     heard_before: Duration,
-    /// When it is too long.
+    /// When it has lasted too long.
     must_end: Option<Instant>,
-    /// The turn is over for this reason; only the final of what was heard is waited for, until the deadline.
+    /// The turn is over for this reason; only its last final is waited for, until the deadline.
     ending: Option<TurnEndReason>,
 }
 
-/// The confidence of a turn: that of its segments by their words.
+/// The mean confidence of a turn, its segments weighted by their words.
 #[derive(Debug, Default)]
 struct MeanConfidence {
     sum: f32,
     words: f32,
 }
 
-/// One speaker's turns.
+/// Detects the turns of one speaker.
 #[derive(Debug)]
 pub struct TurnDetector {
     settings: TurnSettings,
     voice: Voice,
     turn: Option<Turn>,
-    /// The last turn ended without the provider's flag, which may still come and then means nothing.
+    /// The last turn ended without the provider's end of speech, which may still come and is then ignored.
     flag_outstanding: bool,
-    /// The latest position told.
+    /// The latest position that was told.
     told: Duration,
     events: Vec<TurnEvent>,
 }
 
 impl TurnDetector {
-    /// A detector that has heard nothing yet.
+    /// A detector without a turn.
     pub fn new(settings: TurnSettings) -> Self {
         Self {
             settings,
@@ -254,12 +252,12 @@ impl TurnDetector {
         }
     }
 
-    /// Changes when a turn is over, also that of the one under way.
+    /// Changes the settings, also for the turn in progress.
     pub const fn set(&mut self, settings: TurnSettings) {
         self.settings = settings;
     }
 
-    /// Takes what voice activity detection has heard. Positions are samples at its rate since the session began; a
+    /// Takes an event of voice activity detection. Positions are samples at its rate since the session began; a
     /// [`Vad`](vivavoce_audio::vad::Vad) that was started later needs its own offset added.
     pub fn vad(&mut self, event: VadEvent, moment: Moment) -> Vec<TurnEvent> {
         if self.settings.enabled {
@@ -279,7 +277,7 @@ impl TurnDetector {
         mem::take(&mut self.events)
     }
 
-    /// Takes what the recogniser has understood. An utterance that it lost is told to the client by the caller.
+    /// Takes an event of the recogniser. An utterance that it lost is told to the client by the caller.
     pub fn stt(&mut self, event: SttEvent, moment: Moment) -> Vec<TurnEvent> {
         self.revive(moment);
         match event {
@@ -294,15 +292,15 @@ impl TurnDetector {
         mem::take(&mut self.events)
     }
 
-    /// When [`TurnDetector::tick`] is due. Anything that comes before the tick, however late that is, is heard first
-    /// and may set the deadline back.
+    /// When [`TurnDetector::tick`] is due. Events that come before the tick, however late it is, are handled first and may
+    /// postpone the deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         let turn = self.turn.as_ref()?;
         let must_end = turn.must_end.filter(|_| turn.ending.is_none());
         turn.deadline.into_iter().chain(must_end).min()
     }
 
-    /// Lets time pass. Ticks that nothing is due at do nothing.
+    /// Lets time pass. Ticks before the deadline do nothing.
     pub fn tick(&mut self, moment: Moment) -> Vec<TurnEvent> {
         self.revive(moment);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= moment.now);
@@ -321,7 +319,7 @@ impl TurnDetector {
         mem::take(&mut self.events)
     }
 
-    /// Ends the turn because the session does. To be called when the recogniser has said its last.
+    /// Ends the turn with the session, after the last event of the recogniser.
     pub fn end(&mut self, moment: Moment) -> Vec<TurnEvent> {
         if let Some(turn) = self.turn.take() {
             self.close(turn, TurnEndReason::SessionEnd, None, moment);
@@ -358,7 +356,7 @@ impl TurnDetector {
 
     fn speech_pauses(&mut self, since: Duration, moment: Moment) {
         self.voice = Voice::Pause { since };
-        // What is left of speech after its turn was ended by the provider is nobody's pause.
+        // The rest of speech whose turn was ended by the provider is no pause of a turn.
         if let Some(turn) = self.turn.take_if(|turn| turn.voiced) {
             self.tell(VoiceEventKind::SilenceDetected, since, None, None);
             self.go_on(turn, moment);
@@ -406,8 +404,8 @@ impl TurnDetector {
         }
     }
 
-    /// The provider's own flag. It ends what has its text; otherwise the final is still to come, or it was a noise that
-    /// lapses at the deadline.
+    /// The provider's end of speech. It ends a turn that has its text; otherwise the final is still to come, or it was a
+    /// noise that ends at the deadline.
     fn provider_ends(&mut self, moment: Moment) {
         if mem::take(&mut self.flag_outstanding) {
             return;
@@ -429,7 +427,7 @@ impl TurnDetector {
         }
     }
 
-    /// What the recogniser was hearing has come to nothing.
+    /// The recogniser has lost an utterance: no more text comes of it.
     fn nothing_more(&mut self, moment: Moment) {
         self.take_back_partial();
         if let Some(turn) = self.turn.take_if(|turn| turn.ending.is_some())
@@ -459,12 +457,12 @@ impl TurnDetector {
         }
     }
 
-    /// Silence has lasted, and the final is not there: it is waited for as long as it may take this recogniser.
+    /// Silence has lasted without a final: it is waited for as long as it may take this recogniser.
     fn expect_final(&mut self, moment: Moment) {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.ending.is_none()) else {
             return;
         };
-        // Of what it has made nothing it may still make something: for that there is the time-out.
+        // Without interim text a transcript may still come: for that there is the timeout.
         let understood = !turn.text.is_empty() || !turn.partial.is_empty();
         if let (true, Voice::Silence { since }) = (turn.voiced && understood, self.voice) {
             let waited = moment.heard.saturating_sub(since);
@@ -474,7 +472,7 @@ impl TurnDetector {
         }
     }
 
-    /// Ends a turn whose time is up: at once, or with the final of what the recogniser must still be holding.
+    /// Ends a turn whose time is up: at once, or with the final that the recogniser still owes.
     fn end_with_all_text(&mut self, mut turn: Turn, reason: TurnEndReason, moment: Moment) {
         let held = match self.voice {
             Voice::Speech => true,
@@ -483,7 +481,7 @@ impl TurnDetector {
         };
         let waits = held || !turn.partial.is_empty();
         if waits && moment.onset && moment.heard > turn.heard_before {
-            // What is asked of the recogniser now would cut a first word in two, and that may be the turn's next one.
+            // Requesting a final now would cut a word in two that begins, perhaps the turn's next one.
             turn.deadline = moment.now.checked_add(GLIMPSE);
             turn.heard_before = moment.heard;
             self.turn = Some(turn);
@@ -496,7 +494,7 @@ impl TurnDetector {
         }
     }
 
-    /// Tells the one end of a turn, `segment` being its last final where that was not told yet.
+    /// Tells the one end of a turn; `segment` is its last final, if that was not told yet.
     fn close(
         &mut self,
         turn: Turn,
@@ -515,7 +513,7 @@ impl TurnDetector {
         }
         let silence = self.silence_until(moment.heard).filter(|_| turn.voiced);
         self.tell(VoiceEventKind::TurnEnd, moment.heard, silence, Some(reason));
-        // Whoever is cut short goes on speaking. After the provider's flag it is more likely the tail of the last word.
+        // Speech that is cut short goes on. After the provider's end of speech it is more likely the tail of the last word.
         if reason == TurnEndReason::MaxTurn && self.voice == Voice::Speech {
             let turn = self.open(moment.heard, moment);
             self.turn = Some(turn);
@@ -550,7 +548,7 @@ impl TurnDetector {
         }
     }
 
-    /// Something was said or understood: the deadline moves, unless it is that of a turn that has ended already.
+    /// There was speech or text: the deadline is postponed, unless the turn waits only for its last final.
     fn go_on(&mut self, mut turn: Turn, moment: Moment) {
         if turn.ending.is_none() {
             turn.deadline = self.deadline(moment.now);
@@ -586,7 +584,7 @@ impl TurnDetector {
         turn.heard_before = moment.heard;
     }
 
-    /// When nothing new is too long ago. While somebody speaks, it is the time to see whether audio still comes.
+    /// The next deadline. While somebody speaks, it is when to check whether audio still comes.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let timeout = self.settings.speech_final_timeout;
         now.checked_add(match self.voice {
@@ -599,8 +597,8 @@ impl TurnDetector {
         self.voice == Voice::Speech && moment.heard > turn.heard_before
     }
 
-    /// Whether silence has lasted after speech that is all understood. A silence in which no speech was heard before
-    /// proves nothing: it may be too soft for the threshold.
+    /// Whether silence has lasted after speech that is all transcribed. Silence without speech before it proves nothing: the
+    /// speech may be too soft for the threshold.
     fn has_finished(&self, turn: &Turn) -> bool {
         match self.voice {
             Voice::Silence { since } => turn.voiced && turn.is_complete() && turn.reach >= since,
@@ -622,7 +620,7 @@ impl TurnDetector {
         silence: Option<Duration>,
         reason: Option<TurnEndReason>,
     ) {
-        // An onset is known a little after it happened, perhaps after a deadline in between.
+        // An onset is reported a little after it happened, perhaps after a deadline in between.
         self.told = self.told.max(at);
         self.events.push(TurnEvent::Voice(VoiceEvent {
             event,
@@ -634,12 +632,12 @@ impl TurnDetector {
 }
 
 impl Turn {
-    /// Whether there is text and no more of it is on the way, as far as the recogniser has said.
+    /// Whether there is text, and no interim text for which a final is owed.
     fn is_complete(&self) -> bool {
         !self.text.is_empty() && self.partial.is_empty()
     }
 
-    /// Adds a final that has come when `heard` had been heard.
+    /// Adds a final that came when this much audio had been heard.
     fn add(&mut self, segment: &Transcript, heard: Duration) {
         self.partial.clear();
         join(&mut self.text, &segment.text);
@@ -721,7 +719,7 @@ mod tests {
     /// How long the modelled voice activity detection must hear something to be sure of it.
     const SURE_MS: u64 = 50;
 
-    /// A session in virtual time: sound goes through a model of voice activity detection, deadlines are kept to the
+    /// A session in virtual time: audio goes through a model of voice activity detection, deadlines are kept to the
     /// step, and what the client is told is noted with its time.
     struct Scene {
         turns: TurnDetector,
@@ -729,7 +727,7 @@ mod tests {
         now_ms: u64,
         heard_ms: u64,
         voice: Voice,
-        /// For how long the sound has been other than `voice` says.
+        /// For how long the audio has been other than `voice` says.
         against_ms: u64,
         told: Vec<(u64, TurnEvent)>,
     }
@@ -781,7 +779,7 @@ mod tests {
                 .extend(events.into_iter().map(|event| (now, event)));
         }
 
-        /// Lets time pass without sound.
+        /// Lets time pass without audio.
         fn stall(&mut self, length_ms: u64) -> &mut Self {
             for _ in 0..length_ms / STEP_MS {
                 self.now_ms += STEP_MS;
@@ -1394,8 +1392,8 @@ mod tests {
         );
     }
 
-    /// lessons.md, 1: a cough or "mhm" kills the sentence that is being spoken.
-    mod complaint_1_a_cough_is_not_a_turn {
+    /// A cough or a "mhm" neither ends nor splits a turn.
+    mod a_cough_is_not_a_turn {
         use super::*;
 
         #[test]
@@ -1424,8 +1422,8 @@ mod tests {
         }
     }
 
-    /// lessons.md, 3: answers before the user has finished, or never.
-    mod complaint_3_neither_too_early_nor_never {
+    /// A turn ends neither while the user is still speaking nor never.
+    mod neither_too_early_nor_never {
         use super::*;
 
         #[test]
@@ -1605,7 +1603,7 @@ mod tests {
         #[test]
         fn nobody_who_speaks_is_ended_by_silence_or_time(settings in any_settings(), acts in acts()) {
             let mut scene = Scene::new(TurnSettings { enabled: true, ..settings });
-            // With sound all the time, as the model hears it.
+            // With audio all the time, as the model hears it.
             let acts: Vec<_> = acts.into_iter().filter(|act| !matches!(act, Act::Stall(_))).collect();
             play(&mut scene, &acts);
             let mut speaking = false;

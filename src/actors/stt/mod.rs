@@ -1,17 +1,18 @@
-//! Hearing: one life of one recogniser's stream. The actor opens the stream, sends it the sound of a [`Feed`], reports
-//! what comes back, and ends with the stream. It never dials again: the session, which supervises it, makes the next
-//! life over the same feed, and that replays what no final has covered. A drop and a panic are the same to it.
+//! Speech to text: one attempt at a recogniser's stream. The actor opens the stream, sends it the audio of a
+//! [`ReplayBuffer`], reports what comes back, and ends with the stream. It never reconnects: the session, which supervises
+//! it, starts the next attempt over the same buffer, which replays the audio that no final covers. A dropped stream and a
+//! panic are handled alike.
 //!
-//! Sound goes past the mailbox: [`Feed`] is written by plain calls, also to [finalize](Feed::finalize) and to
-//! [end](Feed::end), which must keep their place in it. Only one life may use a feed at a time.
+//! Audio bypasses the mailbox: the [`ReplayBuffer`] is written by plain calls, including [finalize](ReplayBuffer::finalize)
+//! and [end](ReplayBuffer::end), which must keep their position in it. Only one attempt may use a buffer at a time.
 //!
-//! Where the provider limits its streams, the actor changes to a new one within its life: at a pause late in the old
-//! one, whose last finals are reported before the new one hears anything.
+//! Where the provider limits the length of streams, the actor rotates within its attempt: at a pause late in the old
+//! stream, whose last finals are reported before the new one is sent anything.
 
-pub mod feed;
+pub mod replay_buffer;
+mod stream_clock;
 #[cfg(test)]
 mod tests;
-mod timeline;
 
 use std::cell::{Cell, RefCell};
 use std::future;
@@ -27,10 +28,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-pub use feed::{Feed, LIMIT, LIMIT_WHILE_CONFIGURED};
+pub use replay_buffer::{LIMIT, LIMIT_WHILE_CONFIGURED, ReplayBuffer};
 
-use feed::Upload;
-use vivavoce_audio::companding::Law;
+use replay_buffer::Upload;
+use vivavoce_audio::g711::Law;
 use vivavoce_audio::{Encoding, Resampler, linear16};
 use vivavoce_seams::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
@@ -39,86 +40,85 @@ use vivavoce_telemetry::metrics::{self, Task};
 
 /// How long opening a stream may take.
 const OPENING: Duration = Duration::from_secs(10);
-/// How long it may take where another recogniser stands by.
+/// How long it may take where there is a fallback.
 const OPENING_WITH_FALLBACK: Duration = Duration::from_secs(3);
-/// How long a recogniser may refuse sound.
+/// How long a recogniser may leave audio unread.
 const SENDING: Duration = Duration::from_secs(20);
 /// How long a recogniser has for its last finals.
 const LAST_FINALS: Duration = Duration::from_secs(5);
-/// No recogniser needs longer to transcribe what it was sent.
+/// No recogniser takes longer to transcribe what it was sent.
 const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
-/// A stream is left at the latest so long before the provider's limit.
+/// How long before the provider's limit a stream is rotated at the latest.
 const BEFORE_LIMIT: Duration = Duration::from_secs(2);
-/// The share of the limit after which it is left at a pause.
+/// The share of the limit after which it is rotated at a pause.
 const LATE: f64 = 0.8;
 
-/// What one life has to say. They come in order; each is handled before the next is sent.
+/// A report of one attempt. Reports come in order; each is handled before the next is sent.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct SttReport {
-    /// Which life: the number that [`SttActor::new`] was given.
-    pub life: u32,
-    /// What there is to say.
+    /// The number that [`SttActor::new`] was given.
+    pub attempt: u32,
     pub news: SttNews,
 }
 
-/// The news of a life: `Opened` at most once and first, `Stopped` exactly once and last.
+/// What an attempt reports: `Opened` at most once and first, `Stopped` exactly once and last.
 #[derive(Debug)]
 pub enum SttNews {
-    /// The stream is open; what the feed has kept is on its way.
+    /// The stream is open; the audio that the buffer has kept is being sent.
     Opened,
-    /// What was heard, the words at their places in the session's audio.
+    /// An event of the recogniser, its times in the session's audio.
     Heard(SttEvent),
-    /// The life is over: `Ok` after [`Feed::end`], else why.
+    /// The attempt is over: `Ok` after [`ReplayBuffer::end`], else why.
     Stopped(Result<(), ProviderError>),
 }
 
-/// Ends a life at once, with its stream. Dropping the actor's address does the same.
+/// Stops an attempt and its stream at once. Dropping the actor's address does the same.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// One life of a recogniser's stream.
+/// One attempt at a recogniser's stream.
 pub struct SttActor {
-    /// What to start with, until it has started.
-    life: Option<Life>,
-    /// An actor's own futures would keep it alive without an address; a task ends with it.
+    /// Taken when the actor starts.
+    attempt: Option<Attempt>,
+    /// Not a future of the actor's own, which would keep it alive without an address.
     task: Option<AbortOnDropHandle<()>>,
 }
 
 impl SttActor {
-    /// A life that has not begun. `request` asks for linear16, mulaw or alaw, mono, at a rate that the provider takes;
-    /// `life` numbers its reports. The life before it over the same feed must have reported [`SttNews::Stopped`].
+    /// An attempt that has not started. `request` asks for linear16, mulaw or alaw, mono, at a rate that the provider takes;
+    /// `attempt` numbers its reports. The attempt before it over the same buffer must have reported [`SttNews::Stopped`].
     pub fn new(
         provider: Arc<dyn SpeechToText>,
         request: SttRequest,
-        feed: Feed,
+        buffer: ReplayBuffer,
         report: Recipient<SttReport>,
-        life: u32,
+        attempt: u32,
     ) -> Self {
-        let life = Life {
+        let attempt = Attempt {
             provider,
             request,
-            feed,
+            buffer,
             report,
-            number: life,
+            number: attempt,
             opening: OPENING,
             resampler: RefCell::default(),
             final_asked: Cell::new(None),
             has_final: Cell::new(false),
         };
         Self {
-            life: Some(life),
+            attempt: Some(attempt),
             task: None,
         }
     }
 }
 
 impl SttActor {
-    /// Somebody else stands by: opening may not take long.
+    /// There is a fallback: opening may not take long.
     pub fn with_fallback(mut self) -> Self {
-        if let Some(life) = &mut self.life {
-            life.opening = OPENING_WITH_FALLBACK;
+        if let Some(attempt) = &mut self.attempt {
+            attempt.opening = OPENING_WITH_FALLBACK;
         }
         self
     }
@@ -128,8 +128,8 @@ impl Actor for SttActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Context<Self>) {
-        if let Some(life) = self.life.take() {
-            let live = life.live(context.address().downgrade());
+        if let Some(attempt) = self.attempt.take() {
+            let live = attempt.live(context.address().downgrade());
             let task = tokio::task::spawn_local(live.in_current_span());
             self.task = Some(AbortOnDropHandle::new(task));
         }
@@ -146,51 +146,51 @@ impl Handler<Stop> for SttActor {
 
 type Events = BoxStream<'static, Result<SttEvent, ProviderError>>;
 
-/// What a life is made of.
-struct Life {
+struct Attempt {
     provider: Arc<dyn SpeechToText>,
     request: SttRequest,
-    feed: Feed,
+    buffer: ReplayBuffer,
     report: Recipient<SttReport>,
     number: u32,
     /// How long opening may take.
     opening: Duration,
-    /// From the feed's rate to the one of the request, where they differ.
+    /// From the buffer's rate to the one of the request, where they differ.
     resampler: RefCell<Option<Resampler>>,
-    /// When the final was asked for that has not come yet.
+    /// When a final was requested that has not come yet.
     final_asked: Cell<Option<Instant>>,
-    /// There has been a final since the last end of speech.
+    /// Whether there has been a final since the last end of speech.
     has_final: Cell<bool>,
 }
 
-/// Why no more sound goes up.
+/// Why the upload has stopped.
 enum Uplink {
-    /// All of it was sent.
+    /// All audio has been sent.
     Done,
     /// The provider's limit is near.
     NearLimit,
-    /// The recogniser takes no more; its events say why.
+    /// The recogniser has closed its side; its events say why.
     Refused,
 }
 
-/// Tells the supervisor, however a life ends.
-struct Farewell {
+/// Reports `Stopped` however an attempt ends, also by a panic.
+struct StopGuard {
     outcome: Result<(), ProviderError>,
-    feed: Feed,
+    buffer: ReplayBuffer,
     report: Recipient<SttReport>,
     number: u32,
     actor: WeakAddr<SttActor>,
 }
 
-impl Drop for Farewell {
+impl Drop for StopGuard {
     fn drop(&mut self) {
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
         if outcome.is_err() {
-            self.feed.interrupt();
+            self.buffer.interrupt();
         }
-        // Past the mailbox's capacity: a supervisor that misses this stays deaf, and it is one message a life.
+        // `do_send` although the mailbox may be full: without it the supervisor never restarts the recogniser, and it is
+        // one message per attempt.
         self.report.do_send(SttReport {
-            life: self.number,
+            attempt: self.number,
             news: SttNews::Stopped(outcome),
         });
         if let Some(actor) = self.actor.upgrade() {
@@ -199,30 +199,33 @@ impl Drop for Farewell {
     }
 }
 
-impl Life {
+impl Attempt {
     async fn live(self, actor: WeakAddr<SttActor>) {
-        let mut farewell = Farewell {
-            outcome: Err(self.error(ErrorKind::Unavailable, "the recogniser's task has ended")),
-            feed: self.feed.clone(),
+        let mut guard = StopGuard {
+            outcome: Err(self.error(
+                ErrorKind::Unavailable,
+                "the task of the recogniser has panicked or was aborted",
+            )),
+            buffer: self.buffer.clone(),
             report: self.report.clone(),
             number: self.number,
             actor,
         };
-        farewell.outcome = tokio::select! {
+        guard.outcome = tokio::select! {
             outcome = self.streams() => outcome,
             () = self.patience_after_end() => Ok(()),
         };
-        if let Err(error) = &farewell.outcome {
+        if let Err(error) = &guard.outcome {
             metrics::provider_failed(error);
         }
     }
 
     async fn patience_after_end(&self) {
-        self.feed.ended().await;
+        self.buffer.ended().await;
         sleep(LAST_FINALS).await;
     }
 
-    /// One stream after the other, until the sound ends.
+    /// Runs one stream after the other until the audio ends.
     async fn streams(&self) -> Result<(), ProviderError> {
         let mut stream = self.open().await?;
         self.tell(SttNews::Opened).await?;
@@ -241,11 +244,11 @@ impl Life {
         Ok(stream)
     }
 
-    /// Serves one stream to its end; gives the next one if the sound goes on.
+    /// Runs one stream to its end; returns the next one if the audio goes on.
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
-        self.feed.rewind();
+        self.buffer.rewind();
         self.has_final.set(false);
-        let (from, to) = (self.feed.layout(), self.request.format.layout);
+        let (from, to) = (self.buffer.layout(), self.request.format.layout);
         *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
         let uplink = self.uplink(stream.sink);
         let mut downlink = pin!(self.downlink(stream.events));
@@ -255,15 +258,15 @@ impl Life {
             uplink = uplink => uplink?,
         };
         match uplink {
-            // How long that may take is bounded with the life.
+            // `patience_after_end` bounds how long that may take.
             Uplink::Done => downlink.await.map(|()| None),
             Uplink::Refused => Err(self.why(self.last_finals(downlink).await)),
             Uplink::NearLimit => {
                 let (ended, next) = tokio::join!(self.last_finals(downlink), self.open());
                 match ended {
-                    Ok(()) => self.feed.acknowledge(self.feed.sent()),
+                    Ok(()) => self.buffer.acknowledge(self.buffer.sent()),
                     Err(error) => {
-                        tracing::warn!(%error, "the next stream hears the end of the last one again");
+                        tracing::warn!(%error, "the next stream is sent the end of the last one again");
                     }
                 }
                 next.map(Some)
@@ -275,11 +278,16 @@ impl Life {
         &self,
         downlink: impl Future<Output = Result<(), ProviderError>>,
     ) -> Result<(), ProviderError> {
-        let late = |_| self.error(ErrorKind::Timeout, "the recogniser does not come to an end");
+        let late = |_| {
+            self.error(
+                ErrorKind::Timeout,
+                "the recogniser did not send its last finals in time",
+            )
+        };
         timeout(LAST_FINALS, downlink).await.map_err(late)?
     }
 
-    /// Sends what the feed has.
+    /// Sends the audio of the buffer.
     async fn uplink(&self, sink: AudioSink) -> Result<Uplink, ProviderError> {
         let opened = Instant::now();
         let limit = self.provider.accepts().stream_limit;
@@ -293,7 +301,7 @@ impl Life {
             let upload = tokio::select! {
                 biased;
                 () = &mut last_moment => return Ok(Uplink::NearLimit),
-                upload = self.feed.next() => upload,
+                upload = self.buffer.next() => upload,
             };
             if matches!(upload, Upload::Finalize | Upload::End) {
                 self.final_asked.set(Some(Instant::now()));
@@ -305,13 +313,13 @@ impl Life {
                 return Ok(Uplink::Done);
             }
             let late = limit.is_some_and(|limit| opened.elapsed() >= limit.mul_f64(LATE));
-            if late && self.feed.is_silent() {
+            if late && self.buffer.is_silent() {
                 return Ok(Uplink::NearLimit);
             }
         }
     }
 
-    /// Whether the recogniser has taken it.
+    /// Whether the recogniser has accepted it.
     async fn send(&self, sink: &AudioSink, upload: &Upload) -> Result<bool, ProviderError> {
         let sent = match upload {
             Upload::Sound(chunk) => timeout(SENDING, sink.send(self.converted(&chunk.sound))).await,
@@ -321,16 +329,16 @@ impl Life {
         let sent = sent.map_err(|_| {
             self.error(
                 ErrorKind::Timeout,
-                "the recogniser has stopped taking sound",
+                "the recogniser has stopped reading audio",
             )
         })?;
         if let (Ok(()), Upload::Sound(chunk)) = (&sent, upload) {
-            self.feed.accepted(chunk);
+            self.buffer.accepted(chunk);
         }
         Ok(sent.is_ok())
     }
 
-    /// The feed's linear16 in the format of the request.
+    /// Converts the buffer's linear16 to the format of the request.
     fn converted(&self, sound: &Bytes) -> Bytes {
         let law = match self.request.format.encoding {
             Encoding::Mulaw => Some(Law::Mu),
@@ -357,20 +365,20 @@ impl Life {
         }
     }
 
-    /// Reports what comes back, until the events end.
+    /// Reports the events of the stream until it ends.
     async fn downlink(&self, mut events: Events) -> Result<(), ProviderError> {
         let mut owes_final = false;
         while let Some(event) = events.next().await {
             let mut event = event?;
             if let SttEvent::Partial(heard) | SttEvent::Final(heard) = &mut event {
-                self.feed.place_words(heard);
+                self.buffer.place_words(heard);
             }
             self.count(&event);
             let covered = self.covered(&event, &mut owes_final);
-            // Only what has arrived counts as heard: a life that ends in between leaves it to the next.
+            // Acknowledged only after the report has been handled: an attempt that ends in between leaves it to the next.
             self.tell(SttNews::Heard(event)).await?;
             if let Some(until) = covered {
-                self.feed.acknowledge(until);
+                self.buffer.acknowledge(until);
             }
         }
         Ok(())
@@ -388,13 +396,13 @@ impl Life {
         }
     }
 
-    /// Up to where the session's audio need not be heard again.
+    /// Up to where the session's audio need not be replayed.
     fn covered(&self, event: &SttEvent, owes_final: &mut bool) -> Option<Duration> {
         match event {
             SttEvent::Partial(heard) => {
                 *owes_final = !heard.text.is_empty();
                 if *owes_final {
-                    self.feed.recogniser_hears_speech();
+                    self.buffer.recogniser_hears_speech();
                 }
                 None
             }
@@ -405,38 +413,47 @@ impl Life {
             }
             SttEvent::UtteranceLost(_) => {
                 *owes_final = false;
-                Some(self.feed.latest_pause().unwrap_or_else(|| self.feed.sent()))
+                Some(
+                    self.buffer
+                        .latest_pause()
+                        .unwrap_or_else(|| self.buffer.sent()),
+                )
             }
             SttEvent::EndOfSpeech if *owes_final => None,
-            // The final has covered what it ends; what was said since is still on its way.
+            // The final has covered that utterance; what was said since is still being transcribed.
             SttEvent::EndOfSpeech if self.has_final.take() => None,
-            SttEvent::EndOfSpeech => self.feed.latest_pause(),
+            SttEvent::EndOfSpeech => self.buffer.latest_pause(),
         }
     }
 
-    /// What a final covers that does not say where it ends. More has been sent meanwhile, which must not count as
-    /// transcribed: rather than too much, some of it is heard again after a drop.
+    /// What a final covers that does not say where it ends. Audio that was sent after the utterance must not count as
+    /// transcribed; replaying too much after a drop is the lesser evil.
     fn surely_transcribed(&self) -> Option<Duration> {
-        self.feed
+        self.buffer
             .end_of_utterance(Instant::now().checked_sub(TRANSCRIBED_WITHIN))
     }
 
-    /// Waits until the supervisor has handled it.
+    /// Reports to the supervisor and waits until it has handled the report.
     async fn tell(&self, news: SttNews) -> Result<(), ProviderError> {
         let report = SttReport {
-            life: self.number,
+            attempt: self.number,
             news,
         };
-        let gone = |_| self.error(ErrorKind::Unavailable, "nobody listens to the recogniser");
+        let gone = |_| {
+            self.error(
+                ErrorKind::Unavailable,
+                "the session of the recogniser is gone",
+            )
+        };
         self.report.send(report).await.map_err(gone)
     }
 
-    /// Why a stream that was to go on has ended.
+    /// The error of a stream that has ended too early.
     fn why(&self, ended: Result<(), ProviderError>) -> ProviderError {
         ended.err().unwrap_or_else(|| {
             self.error(
                 ErrorKind::Unavailable,
-                "the recogniser has ended the stream",
+                "the recogniser has closed the stream",
             )
         })
     }
@@ -446,7 +463,7 @@ impl Life {
     }
 }
 
-/// Where the last word ends, where words are known, or else the segment.
+/// Where the last word ends, or the segment where there are no word times.
 fn end_of(heard: &Transcript) -> Option<Duration> {
     let ends = heard.words.iter().map(|word| word.end);
     let end = ends.reduce(f64::max).or(heard.end)?;

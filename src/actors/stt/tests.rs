@@ -161,12 +161,12 @@ impl Handler<SttReport> for Listener {
 
 /// A session that hears nothing but its recogniser.
 struct Session {
-    feed: Feed,
+    buffer: ReplayBuffer,
     provider: Arc<Scripted>,
     streams: mpsc::UnboundedReceiver<Far>,
     listener: Addr<Listener>,
     reports: mpsc::UnboundedReceiver<SttReport>,
-    lives: u32,
+    attempts: u32,
     pushed: i16,
 }
 
@@ -179,10 +179,10 @@ impl Session {
         tokio::time::pause();
         let (opened, streams) = mpsc::unbounded_channel();
         let (told, reports) = mpsc::unbounded_channel();
-        let feed = Feed::new(Layout::mono(RATE), Duration::ZERO);
-        feed.limit(LIMIT);
+        let buffer = ReplayBuffer::new(Layout::mono(RATE), Duration::ZERO);
+        buffer.limit(LIMIT);
         Self {
-            feed,
+            buffer,
             provider: Arc::new(Scripted {
                 openings: Mutex::new(openings.iter().copied().collect()),
                 stream_limit,
@@ -191,13 +191,13 @@ impl Session {
             streams,
             listener: Listener(told).start(),
             reports,
-            lives: 0,
+            attempts: 0,
             pushed: 0,
         }
     }
 
     fn live(&mut self) -> Addr<SttActor> {
-        self.lives += 1;
+        self.attempts += 1;
         let request = SttRequest {
             party: vivavoce_core::party::Party::Operator,
             language: "en-US".to_owned(),
@@ -211,32 +211,39 @@ impl Session {
         };
         let provider = Arc::clone(&self.provider) as Arc<dyn SpeechToText>;
         let report = self.listener.clone().recipient();
-        SttActor::new(provider, request, self.feed.clone(), report, self.lives).start()
+        SttActor::new(
+            provider,
+            request,
+            self.buffer.clone(),
+            report,
+            self.attempts,
+        )
+        .start()
     }
 
     async fn stream(&mut self) -> Far {
         self.streams.recv().await.unwrap()
     }
 
-    /// A life, its opened stream, and the news of it.
+    /// An attempt, its opened stream, and the news of it.
     async fn open(&mut self) -> (Addr<SttActor>, Far) {
-        let life = self.live();
+        let attempt = self.live();
         let stream = self.stream().await;
         assert!(matches!(self.news().await, SttNews::Opened));
-        (life, stream)
+        (attempt, stream)
     }
 
     /// Pushes numbered chunks of 20 ms.
     fn push(&mut self, count: i16, speech: bool) {
         for _ in 0..count {
-            self.feed.push(&[LOUD + self.pushed; 160], speech);
+            self.buffer.push(&[LOUD + self.pushed; 160], speech);
             self.pushed += 1;
         }
     }
 
     async fn news(&mut self) -> SttNews {
         let report = self.reports.recv().await.unwrap();
-        assert_eq!(report.life, self.lives);
+        assert_eq!(report.attempt, self.attempts);
         report.news
     }
 
@@ -251,10 +258,10 @@ impl Session {
         }
     }
 
-    /// Why the life has stopped; it says nothing afterwards.
+    /// Why the attempt has stopped; it says nothing afterwards.
     async fn stopped(&mut self) -> Result<(), ErrorKind> {
         let SttNews::Stopped(outcome) = self.news().await else {
-            panic!("the life goes on");
+            panic!("the attempt goes on");
         };
         tokio::time::advance(Duration::from_mins(1)).await;
         assert!(self.reports.recv().now_or_never().is_none());
@@ -265,7 +272,7 @@ impl Session {
 #[actix::test]
 async fn after_a_drop_the_next_life_hears_the_sound_since_the_last_final_and_nothing_before() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(100, true);
     assert_eq!(far.everything().await, chunks(0..100));
     far.says(SttEvent::Final(heard(&[(0.1, 0.5), (0.6, 1.0)])));
@@ -276,20 +283,20 @@ async fn after_a_drop_the_next_life_hears_the_sound_since_the_last_final_and_not
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
     session.push(10, true);
 
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(10, true);
     assert_eq!(far.everything().await, chunks(50..130));
     far.says(SttEvent::Final(heard(&[(0.0, 1.6)])));
     assert_eq!(session.words().await, [(1.0, 2.6)]);
-    assert_eq!(session.feed.lost(), Duration::ZERO);
-    assert_eq!(session.feed.kept(), Duration::ZERO);
-    assert_eq!(session.feed.position(), CHUNK * 130);
+    assert_eq!(session.buffer.lost(), Duration::ZERO);
+    assert_eq!(session.buffer.kept(), Duration::ZERO);
+    assert_eq!(session.buffer.position(), CHUNK * 130);
 }
 
 #[actix::test]
 async fn words_are_where_they_were_said_though_the_replay_left_silence_out() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     for (count, speech) in [(100, false), (50, true), (100, false), (50, true)] {
         session.push(count, speech);
     }
@@ -297,7 +304,7 @@ async fn words_are_where_they_were_said_though_the_replay_left_silence_out() {
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
 
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     let replayed = (75..175).chain(225..300);
     assert_eq!(far.everything().await, chunks(replayed));
     // Half a second of silence, a second of speech, half a second after it, and as much before the next.
@@ -314,47 +321,47 @@ async fn words_are_where_they_were_said_though_the_replay_left_silence_out() {
 #[actix::test]
 async fn silence_during_an_outage_pushes_no_speech_out() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(50, true);
     assert_eq!(far.everything().await, chunks(0..50));
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
     session.push(3_000, false);
     session.push(50, true);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     let replayed = (0..75).chain(3_025..3_100);
     assert_eq!(far.everything().await, chunks(replayed));
-    assert_eq!(session.feed.lost(), Duration::ZERO);
+    assert_eq!(session.buffer.lost(), Duration::ZERO);
 }
 
 #[actix::test]
 async fn a_slow_opening_keeps_the_last_ten_seconds_exactly_and_counts_the_rest() {
     let mut session = Session::new(&[Opening::Takes(Duration::from_secs(9))]);
-    session.feed.limit(LIMIT_WHILE_CONFIGURED);
+    session.buffer.limit(LIMIT_WHILE_CONFIGURED);
     session.push(200, false);
     session.push(100, true);
     session.push(300, false);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(100..600));
-    assert_eq!(session.feed.lost(), CHUNK * 100);
+    assert_eq!(session.buffer.lost(), CHUNK * 100);
 }
 
 #[actix::test]
 async fn an_opening_that_fails_or_takes_too_long_ends_the_life_and_costs_no_sound() {
     let mut session = Session::new(&[Opening::Takes(OPENING * 2), Opening::Fails]);
     session.push(100, false);
-    let _life = session.live();
+    let _attempt = session.live();
     assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
-    let _life = session.live();
+    let _attempt = session.live();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(0..100));
 }
 
 #[actix::test]
 async fn a_sink_that_hangs_ends_the_life_and_all_it_took_is_heard_again() {
     let mut session = Session::new(&[]);
-    let (_life, _far) = session.open().await;
+    let (_attempt, _far) = session.open().await;
     let began = Instant::now();
     session.push(100, true);
     let SttNews::Stopped(Err(error)) = session.news().await else {
@@ -362,7 +369,7 @@ async fn a_sink_that_hangs_ends_the_life_and_all_it_took_is_heard_again() {
     };
     assert_eq!(error.kind, ErrorKind::Timeout);
     assert!(has_lasted(began, SENDING));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(0..100));
 }
 
@@ -370,20 +377,20 @@ async fn a_sink_that_hangs_ends_the_life_and_all_it_took_is_heard_again() {
 async fn a_panic_of_the_provider_is_the_end_of_a_life_like_any_other() {
     let mut session = Session::new(&[Opening::Panics, Opening::PanicsLater]);
     session.push(50, true);
-    let _life = session.live();
+    let _attempt = session.live();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(0..50));
     far.says(SttEvent::EndOfSpeech);
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(0..50));
 }
 
 #[actix::test]
 async fn events_that_end_before_the_sound_are_a_failure() {
     let mut session = Session::new(&[]);
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     drop(far.events);
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
 }
@@ -391,10 +398,10 @@ async fn events_that_end_before_the_sound_are_a_failure() {
 #[actix::test]
 async fn after_the_end_the_last_finals_are_still_told() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(10, true);
-    session.feed.push(&[LOUD + 10; 40], true);
-    session.feed.end();
+    session.buffer.push(&[LOUD + 10; 40], true);
+    session.buffer.end();
     session.push(10, true);
     let mut all = chunks(0..11);
     all.push(Up::End);
@@ -408,9 +415,9 @@ async fn after_the_end_the_last_finals_are_still_told() {
 #[actix::test]
 async fn a_recogniser_that_does_not_come_to_an_end_is_left() {
     let mut session = Session::new(&[]);
-    let (_life, _far) = session.open().await;
+    let (_attempt, _far) = session.open().await;
     let began = Instant::now();
-    session.feed.end();
+    session.buffer.end();
     assert!(matches!(session.news().await, SttNews::Stopped(Ok(()))));
     assert!(has_lasted(began, LAST_FINALS));
 }
@@ -419,12 +426,12 @@ async fn a_recogniser_that_does_not_come_to_an_end_is_left() {
 async fn a_life_without_an_address_or_told_to_stop_closes_its_stream_at_once() {
     let mut session = Session::new(&[]);
     for tell in [false, true] {
-        let (life, mut far) = session.open().await;
+        let (attempt, mut far) = session.open().await;
         let began = Instant::now();
         if tell {
-            life.do_send(Stop);
+            attempt.do_send(Stop);
         } else {
-            drop(life);
+            drop(attempt);
         }
         assert!(far.input.recv().await.is_none());
         assert_eq!(began.elapsed(), Duration::ZERO);
@@ -436,42 +443,42 @@ async fn a_life_without_an_address_or_told_to_stop_closes_its_stream_at_once() {
 async fn a_finalize_keeps_its_place_in_the_sound_and_in_its_replay() {
     let mut session = Session::new(&[]);
     session.push(10, true);
-    session.feed.finalize();
+    session.buffer.finalize();
     session.push(10, true);
     let mut all = chunks(0..10);
     all.push(Up::Finalize);
     all.extend(chunks(10..20));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, all);
-    session.feed.finalize();
+    session.buffer.finalize();
     assert_eq!(far.everything().await, [Up::Finalize]);
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
     all.push(Up::Finalize);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, all);
 }
 
 #[actix::test]
 async fn a_mebibyte_at_once_is_heard_up_to_the_bound_and_the_rest_is_counted() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     let samples = vec![1; (1 << 20) / 2];
-    session.feed.push(&samples, true);
-    assert!(session.feed.kept() <= LIMIT);
-    session.feed.finalize();
+    session.buffer.push(&samples, true);
+    assert!(session.buffer.kept() <= LIMIT);
+    session.buffer.finalize();
     let heard = far.everything().await.len() as u32 - 1;
     assert_eq!(heard, 1_500);
     let cut_short = RATE.duration_of(samples.len() % 160);
     let all = RATE.duration_of(samples.len());
-    let difference = (session.feed.lost() + CHUNK * (heard - 1) + cut_short).abs_diff(all);
+    let difference = (session.buffer.lost() + CHUNK * (heard - 1) + cut_short).abs_diff(all);
     assert!(difference < CHUNK, "{difference:?}");
 }
 
 #[actix::test]
 async fn before_a_providers_limit_the_stream_is_changed_at_a_pause_with_its_last_final_first() {
     let mut session = Session::with_stream_limit(&[], Some(Duration::from_secs(100)));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     tokio::time::advance(Duration::from_secs(85)).await;
     session.push(10, true);
     assert_eq!(far.everything().await, chunks(0..10));
@@ -495,7 +502,7 @@ async fn before_a_providers_limit_the_stream_is_changed_at_a_pause_with_its_last
 async fn without_a_pause_the_stream_is_changed_just_before_the_limit() {
     let mut session = Session::with_stream_limit(&[], Some(Duration::from_secs(100)));
     let began = Instant::now();
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     session.push(1, true);
     let _next = session.stream().await;
     assert!(has_lasted(began, Duration::from_secs(98)));
@@ -505,22 +512,22 @@ async fn without_a_pause_the_stream_is_changed_just_before_the_limit() {
 #[actix::test]
 async fn an_idle_session_holds_less_than_two_seconds_even_after_a_cough() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     for speech in [0, 20] {
         session.push(speech, true);
         for _ in 0..60 {
             session.push(50, false);
             far.everything().await;
         }
-        assert!(session.feed.kept() < Duration::from_secs(2));
+        assert!(session.buffer.kept() < Duration::from_secs(2));
     }
-    assert_eq!(session.feed.lost(), Duration::ZERO);
+    assert_eq!(session.buffer.lost(), Duration::ZERO);
 }
 
 #[actix::test]
 async fn speech_that_only_the_recogniser_hears_is_kept_for_the_replay() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(50, false);
     far.everything().await;
     far.says(SttEvent::Partial(heard(&[])));
@@ -529,7 +536,7 @@ async fn speech_that_only_the_recogniser_hears_is_kept_for_the_replay() {
     far.everything().await;
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     let replayed = (0..75).chain(125..150);
     assert_eq!(far.everything().await, chunks(replayed));
 }
@@ -537,7 +544,7 @@ async fn speech_that_only_the_recogniser_hears_is_kept_for_the_replay() {
 #[actix::test]
 async fn a_final_without_word_times_covers_the_sound_up_to_its_pause() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     for (count, speech) in [(20, true), (30, false), (10, true)] {
         session.push(count, speech);
     }
@@ -546,7 +553,7 @@ async fn a_final_without_word_times_covers_the_sound_up_to_its_pause() {
     assert!(matches!(session.news().await, SttNews::Heard(_)));
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(25..60));
 }
 
@@ -557,14 +564,14 @@ async fn heard_again(mut session: Session, mut far: Far, last: Transcript) -> Ve
     assert!(matches!(session.news().await, SttNews::Heard(_)));
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     far.everything().await
 }
 
 #[actix::test]
 async fn a_final_covers_no_sound_behind_its_end() {
     let mut session = Session::new(&[]);
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     session.push(50, true);
     let last = Transcript {
         end: Some(0.5),
@@ -576,7 +583,7 @@ async fn a_final_covers_no_sound_behind_its_end() {
 #[actix::test]
 async fn an_empty_final_covers_no_sound_behind_its_end() {
     let mut session = Session::new(&[]);
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     session.push(50, true);
     let last = Transcript {
         end: Some(0.5),
@@ -588,7 +595,7 @@ async fn an_empty_final_covers_no_sound_behind_its_end() {
 #[actix::test]
 async fn a_final_that_names_no_end_covers_no_second_utterance() {
     let mut session = Session::new(&[]);
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     for speech in [true, false, true, false] {
         session.push(20, speech);
     }
@@ -599,20 +606,20 @@ async fn a_final_that_names_no_end_covers_no_second_utterance() {
 #[actix::test]
 async fn without_voice_activity_detection_an_utterance_ends_where_it_is_quiet() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(20, true);
-    session.feed.push(&[0; 160 * 20], true);
+    session.buffer.push(&[0; 160 * 20], true);
     session.push(20, true);
     far.everything().await;
     far.says(SttEvent::Final(heard(&[])));
     assert!(matches!(session.news().await, SttNews::Heard(_)));
-    assert_eq!(session.feed.kept(), CHUNK * 40);
+    assert_eq!(session.buffer.kept(), CHUNK * 40);
 }
 
 #[actix::test]
 async fn a_final_that_names_no_end_covers_what_was_sent_long_ago() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(30, true);
     far.everything().await;
     tokio::time::advance(TRANSCRIBED_WITHIN).await;
@@ -624,7 +631,7 @@ async fn a_final_that_names_no_end_covers_what_was_sent_long_ago() {
 #[actix::test]
 async fn a_final_of_which_nothing_is_known_covers_nothing() {
     let mut session = Session::new(&[]);
-    let (_life, far) = session.open().await;
+    let (_attempt, far) = session.open().await;
     session.push(50, true);
     let again = heard_again(session, far, heard(&[])).await;
     assert_eq!(again, chunks(0..50));
@@ -634,16 +641,16 @@ async fn a_final_of_which_nothing_is_known_covers_nothing() {
 async fn a_feed_that_begins_late_in_the_session_counts_from_there() {
     let mut session = Session::new(&[]);
     let start = Duration::from_secs(10);
-    session.feed = Feed::new(Layout::mono(RATE), start);
-    let (_life, mut far) = session.open().await;
+    session.buffer = ReplayBuffer::new(Layout::mono(RATE), start);
+    let (_attempt, mut far) = session.open().await;
     session.push(100, true);
     far.everything().await;
     far.says(SttEvent::Final(heard(&[(0.5, 1.0)])));
     assert_eq!(session.words().await, [(10.5, 11.0)]);
-    assert_eq!(session.feed.position(), start + CHUNK * 100);
+    assert_eq!(session.buffer.position(), start + CHUNK * 100);
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(50..100));
 }
 
@@ -651,7 +658,7 @@ async fn a_feed_that_begins_late_in_the_session_counts_from_there() {
 async fn the_end_of_speech_covers_what_was_said_unless_a_final_of_it_is_owed() {
     let mut session = Session::new(&[]);
     for (owed, kept) in [(true, 20), (false, 0)] {
-        let (_life, mut far) = session.open().await;
+        let (_attempt, mut far) = session.open().await;
         if owed {
             session.push(20, true);
             session.push(10, false);
@@ -664,14 +671,14 @@ async fn the_end_of_speech_covers_what_was_said_unless_a_final_of_it_is_owed() {
         assert!(matches!(session.news().await, SttNews::Heard(_)));
         far.fails();
         assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-        assert_eq!(session.feed.kept(), CHUNK * (kept + 10));
+        assert_eq!(session.buffer.kept(), CHUNK * (kept + 10));
     }
 }
 
 #[actix::test]
 async fn the_end_of_speech_covers_nothing_behind_its_final() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     for speech in [true, false, true, false] {
         session.push(20, speech);
     }
@@ -682,14 +689,14 @@ async fn the_end_of_speech_covers_nothing_behind_its_final() {
     assert!(matches!(session.news().await, SttNews::Heard(_)));
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(20..80));
 }
 
 #[actix::test]
 async fn an_utterance_that_the_recogniser_gave_up_is_not_heard_again() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(20, true);
     far.everything().await;
     far.says(SttEvent::UtteranceLost(failure()));
@@ -698,14 +705,14 @@ async fn an_utterance_that_the_recogniser_gave_up_is_not_heard_again() {
     far.everything().await;
     far.fails();
     assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, chunks(20..30));
 }
 
 #[actix::test]
 async fn times_that_are_no_times_cost_nothing() {
     let mut session = Session::new(&[]);
-    let (_life, mut far) = session.open().await;
+    let (_attempt, mut far) = session.open().await;
     session.push(20, true);
     far.everything().await;
     for end in [f64::NAN, f64::INFINITY, -1.0, 1e300] {

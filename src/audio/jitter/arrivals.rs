@@ -1,31 +1,30 @@
-//! What the arrivals of packets tell: how long they were under way, and which are missing or came twice. All times are
-//! in samples of 48 kHz.
+//! Statistics of packet arrivals: transit times, losses and duplicates. All times are in samples at 48 kHz.
 
 use std::collections::VecDeque;
 
-/// How much of the past counts.
+/// How much of the past is considered.
 const WINDOW: i64 = 10 * 48_000;
-/// Packets that lie closer together count as one, the slowest of them: what is asked for comes in steps of 20 ms.
+/// Packets that are closer together count as one, the slowest of them: playout is in steps of 20 ms.
 const GRAIN: i64 = 960;
-/// A pause after which the publisher's clock may have drifted away from ours.
+/// After a pause of this length the publisher's clock may have drifted relative to ours.
 const PAUSE: i64 = 48_000;
-/// One packet in so many may come too late for the depth: to wait for all would be to wait for outliers.
+/// One packet in this many may be too late for the depth: waiting for all would be waiting for outliers.
 const OUTLIERS: usize = 100;
 
-/// How long packets were under way, by a clock that is off by a constant: when they arrived minus what is written on
-/// them. The differences between them are the jitter, their drift is that of the publisher's clock.
+/// Transit times up to a constant: arrival minus timestamp. Their differences are the jitter, their drift is that of
+/// the publisher's clock.
 #[derive(Debug, Default)]
 pub(super) struct Transits {
     /// Timestamp and transit, at most one per [`GRAIN`] of [`WINDOW`].
     recent: VecDeque<(i64, i64)>,
-    /// The transits of them, kept in order: to sort them for each packet costs more than to decode it.
+    /// Their transits in sorted order: sorting for each packet would cost more than decoding it.
     sorted: Vec<i64>,
     fastest: i64,
     slow: i64,
 }
 
 impl Transits {
-    /// Takes note of a packet.
+    /// Records a packet.
     pub(super) fn push(&mut self, timestamp: i64, transit: i64) {
         if let Some(&(newest, _)) = self.recent.back()
             && timestamp - newest > PAUSE
@@ -33,7 +32,7 @@ impl Transits {
             self.carry_over(timestamp, transit);
         }
         match self.recent.back_mut() {
-            // Also one that was overtaken: it counts where it came.
+            // Includes packets that were overtaken: they count by their arrival.
             Some((newest, slowest)) if timestamp - *newest < GRAIN => {
                 if transit <= *slowest && transit >= self.fastest {
                     return;
@@ -68,12 +67,12 @@ impl Transits {
         (!self.recent.is_empty()).then_some(self.fastest)
     }
 
-    /// By how much the slowest but a few were slower than the fastest.
+    /// How much slower than the fastest the slowest were, except for outliers.
     pub(super) const fn spread(&self) -> i64 {
         self.slow - self.fastest
     }
 
-    /// After a pause the jitter is as it was before, the clocks need not be.
+    /// After a pause the jitter is as before, but the clocks may not be.
     fn carry_over(&mut self, timestamp: i64, transit: i64) {
         let median = self.sorted.get(self.sorted.len() / 2).copied();
         let newest = self.recent.back().map_or(timestamp, |(newest, _)| *newest);
@@ -106,12 +105,12 @@ impl Transits {
     }
 }
 
-/// Which packets came, by their numbers. Counts as RFC 3550 does (appendix A.3): lost is what was expected and never
-/// came, in time or not.
+/// The packets received, by sequence number. Counts as RFC 3550 does (appendix A.3): lost packets were expected and
+/// never received, whether in time or not.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     highest: Option<u64>,
-    /// Of [`Self::highest`] and those before it, bit by bit.
+    /// A bit for [`Self::highest`] and each of those before it.
     seen: u128,
     expected: u64,
     received: u64,
@@ -119,7 +118,7 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Takes note of a number; false when it came before.
+    /// Records a number; false if it was received before.
     pub(super) fn push(&mut self, sequence: u64) -> bool {
         let Some(highest) = self.highest else {
             self.highest = Some(sequence);
@@ -137,7 +136,7 @@ impl Sequences {
             self.highest = Some(sequence);
             self.expected += ahead;
         } else {
-            // One from further back cannot be told from a double; it is of no use either way.
+            // Numbers from further back cannot be told from duplicates, and are useless anyway.
             let bit = u32::try_from(highest - sequence)
                 .ok()
                 .and_then(|by| 1_u128.checked_shl(by));
@@ -153,7 +152,7 @@ impl Sequences {
         true
     }
 
-    /// The next number begins a new count; the sums go on.
+    /// The next number starts a new sequence; the sums continue.
     pub(super) const fn restart(&mut self) {
         self.highest = None;
         self.seen = 0;

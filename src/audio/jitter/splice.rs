@@ -1,33 +1,33 @@
-//! A period of a voice taken out of a piece of sound or put in, so that it lasts a few milliseconds less or more and
-//! nobody hears it: the two places where it is cut are those that are most alike, and one fades into the other.
+//! Removes or inserts a pitch period, so that audio is a few milliseconds shorter or longer without anybody noticing:
+//! the cut is made where both sides are most similar, with a cross-fade.
 
 use std::ops::RangeInclusive;
 
-/// The piece in which it is done: 20 ms at 48 kHz.
+/// The audio it is applied to: 20 ms at 48 kHz.
 pub(super) const PIECE: usize = 960;
-/// What can be taken out or put in: 2.5 to 15 ms, a period of 400 to 66 Hz.
+/// The duration removed or inserted: 2.5 to 15 ms, a period of 400 to 66 Hz.
 const LAGS: RangeInclusive<usize> = 120..=720;
-/// Samples that are taken as one when the best lag is first looked for.
+/// The decimation of the coarse search.
 const STEP: usize = 4;
 const COARSE: usize = PIECE / STEP;
-/// The longest fade.
+/// The maximum cross-fade.
 const OVERLAP: usize = 480;
 
-/// How long the fade is with this lag: both ends of it must lie in the piece.
+/// The length of the cross-fade for this lag: both ends must lie within the piece.
 fn overlap(lag: usize, piece: usize, longest: usize) -> usize {
     piece.saturating_sub(lag).min(longest)
 }
 
-/// Where a piece can be cut.
+/// A possible cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cut {
-    /// Samples to be taken out or put in.
+    /// Samples to remove or insert.
     pub(super) lag: usize,
-    /// How alike both places are: 1 is the same, 0 has nothing in common.
+    /// The similarity of both sides: 1 is identical, 0 is uncorrelated.
     pub(super) alike: f32,
 }
 
-/// The best cut of at most `longest` samples in the last [`PIECE`] of `sound`; `None` where there is none.
+/// The best cut of at most `longest` samples in the last [`PIECE`] of `sound`, if there is one.
 pub(super) fn find(sound: &[i16], longest: usize) -> Option<Cut> {
     let piece = sound.last_chunk::<PIECE>()?;
     let piece = piece.map(f32::from);
@@ -57,13 +57,13 @@ fn best(piece: &[f32], longest_overlap: usize, lags: RangeInclusive<usize>) -> O
     .max_by(|left, right| left.alike.total_cmp(&right.alike))
 }
 
-/// `share` of the second, the rest of the first.
+/// Cross-fades: `share` of the second, the rest of the first.
 fn between(first: i16, second: i16, share: f32) -> i16 {
-    // Between two samples, so a sample.
+    // The result lies between two samples, so it is a valid sample.
     (f32::from(first) + (f32::from(second) - f32::from(first)) * share).round() as i16
 }
 
-/// Takes `lag` samples out of the last [`PIECE`] of `sound`. With a lag that [`find`] did not give nothing happens.
+/// Removes `lag` samples from the last [`PIECE`] of `sound`. Does nothing for a lag not returned by [`find`].
 pub(super) fn shorten(sound: &mut Vec<i16>, lag: usize) {
     let Some(start) = sound.len().checked_sub(PIECE) else {
         return;
@@ -78,7 +78,7 @@ pub(super) fn shorten(sound: &mut Vec<i16>, lag: usize) {
     }
 }
 
-/// Puts `lag` samples into the last [`PIECE`] of `sound`. With a lag that [`find`] did not give nothing happens.
+/// Inserts `lag` samples into the last [`PIECE`] of `sound`. Does nothing for a lag not returned by [`find`].
 pub(super) fn lengthen(sound: &mut Vec<i16>, lag: usize) {
     let Some(piece) = sound.last_chunk::<PIECE>().copied() else {
         return;

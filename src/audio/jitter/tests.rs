@@ -144,6 +144,7 @@ impl Call {
                 timestamp: FIRST_TIMESTAMP.wrapping_add(timestamp),
                 payload,
                 at: self.at(at),
+                level: None,
             });
         }
         let mut frame = [1; FRAME];
@@ -463,6 +464,7 @@ fn a_publisher_that_starts_anew_is_heard_again_at_once() {
             timestamp: if anew { 77 } else { 3_000_000_000 } + (n * FRAME) as u32,
             payload: packet.clone(),
             at,
+            level: None,
         });
         let heard = call.buffer.pull(at + Duration::from_millis(5), &mut frame);
         voices += u32::from(heard == Heard::Voice);
@@ -515,6 +517,7 @@ fn who_never_pulls_keeps_a_second() {
             timestamp: (n * FRAME) as u32,
             payload: packet.clone(),
             at,
+            level: None,
         });
         assert!(call.buffer.waiting.len() <= 50);
     }
@@ -536,7 +539,7 @@ proptest! {
         for (sequence, timestamp, payload, micros, pull) in packets {
             let (sequence, timestamp) = if near { (sequence % 64, timestamp % 60_000) } else { (sequence, timestamp) };
             let at = start + Duration::from_micros(micros);
-            buffer.push(Arrived { sequence, timestamp, payload: payload.into(), at });
+            buffer.push(Arrived { sequence, timestamp, payload: payload.into(), at, level: None });
             if pull {
                 buffer.pull(at, &mut [0; FRAME]);
                 prop_assert!(buffer.ready.len() < 7 * FRAME);

@@ -1,4 +1,4 @@
-//! What a writer that died has left of a stream: where its last whole page ends, and how to end the stream there.
+//! Repairs a stream whose writer was killed: finds its last complete page and ends the stream there.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -6,36 +6,36 @@ use super::{CAPTURE, CRC_AT, END, HEADER, OggError, OggOpusWriter, OpusHead, crc
 use crate::format::{Channels, SampleRate};
 use crate::opus::FRAME;
 
-/// A packet of 20 ms of silence (RFC 6716, section 3.1: CELT, full band, one frame), which any decoder takes.
+/// A packet of 20 ms of silence (RFC 6716, section 3.1: CELT, full band, one frame), accepted by all decoders.
 const SILENCE: [u8; 3] = [0xF8, 0xFF, 0xFE];
-/// Frames at 48 kHz in it.
+/// Its duration in frames at 48 kHz.
 const SILENCE_FRAMES: u64 = 960;
-/// The greatest page (RFC 3533, section 6).
+/// The maximum size of a page (RFC 3533, section 6).
 const MAX_PAGE: usize = HEADER + 255 + 255 * 255;
-/// Pages that hold no sound: identification and comments.
+/// Pages without audio: identification and comments.
 const HEADER_PAGES: u32 = 2;
 
-/// What was found in a stream.
+/// The result of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repaired {
-    /// Bytes that are left.
+    /// The remaining size, in bytes.
     pub size: u64,
-    /// Frames at 48 kHz that are heard.
+    /// The duration, in frames at 48 kHz.
     pub frames: u64,
-    /// Its channels.
+    /// The number of channels.
     pub channels: u8,
     /// Whether its writer had ended it.
     pub was_ended: bool,
 }
 
-/// The last whole page.
+/// The last complete page.
 struct Last {
     at: u64,
     page: Vec<u8>,
 }
 
-/// Cuts off a torn end, and ends the stream with the last whole page. `None` where not even the headers are whole.
-/// Reads it once, with a page of it in memory.
+/// Truncates torn data and ends the stream with the last complete page. `None` if not even the headers are complete.
+/// Reads the stream once, a page at a time.
 pub fn repair(file: &mut (impl Read + Write + Seek + Truncate)) -> io::Result<Option<Repaired>> {
     file.seek(SeekFrom::Start(0))?;
     let mut reader = io::BufReader::with_capacity(64 * 1024, &mut *file);
@@ -58,7 +58,7 @@ pub fn repair(file: &mut (impl Read + Write + Seek + Truncate)) -> io::Result<Op
     }
     file.truncate(end)?;
     if pages == HEADER_PAGES {
-        // A stream ends with a page of sound.
+        // A stream must end with a page of audio.
         last = Last {
             at: end,
             page: silent_page(&last.page, SILENCE_FRAMES),
@@ -80,7 +80,7 @@ pub fn repair(file: &mut (impl Read + Write + Seek + Truncate)) -> io::Result<Op
     }))
 }
 
-/// A stream of 20 ms of silence, for one of which not even the headers are left.
+/// A stream of 20 ms of silence, to replace one without complete headers.
 pub fn silent_stream() -> Result<Vec<u8>, OggError> {
     let head = OpusHead {
         channels: Channels::Mono,
@@ -93,9 +93,9 @@ pub fn silent_stream() -> Result<Vec<u8>, OggError> {
     Ok(bytes)
 }
 
-/// Something whose end can be cut off.
+/// Something that can be truncated.
 pub trait Truncate {
-    /// Leaves so many bytes.
+    /// Truncates to this many bytes.
     fn truncate(&mut self, size: u64) -> io::Result<()>;
 }
 
@@ -113,7 +113,7 @@ impl Truncate for io::Cursor<Vec<u8>> {
     }
 }
 
-/// The next page, if it is there as it was written.
+/// The next page, if it is complete and intact.
 fn whole_page(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut page = Vec::new();
     if !read_more(reader, &mut page, HEADER)? || !page.starts_with(CAPTURE) {
@@ -133,7 +133,7 @@ fn whole_page(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     Ok((sealed == page).then_some(page))
 }
 
-/// Whether so many more bytes were there.
+/// Whether this many more bytes could be read.
 fn read_more(reader: &mut impl Read, page: &mut Vec<u8>, more: usize) -> io::Result<bool> {
     let read = reader.take(more as u64).read_to_end(page)?;
     Ok(read == more)
@@ -160,7 +160,7 @@ fn granule(page: &[u8]) -> u64 {
     field.map_or(0, u64::from_le_bytes)
 }
 
-/// The page behind `before` with 20 ms of silence.
+/// The page after `before`, with 20 ms of silence.
 fn silent_page(before: &[u8], granule: u64) -> Vec<u8> {
     let sequence = before.get(18..22).and_then(|bytes| bytes.try_into().ok());
     let sequence = sequence.map_or(HEADER_PAGES, |bytes| {

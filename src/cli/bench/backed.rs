@@ -1,5 +1,5 @@
-//! What measurements of vendors run against: a server of ours, a process of its own, and behind it the vendors'
-//! emulators, which live in this process so that faults can be set and records read between two rounds.
+//! The set-up for measuring vendors: a server in a process of its own, and behind it the vendors' emulators, in this
+//! process so that faults can be injected and records read between rounds.
 
 use std::path::Path;
 

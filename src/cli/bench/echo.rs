@@ -1,5 +1,5 @@
-//! The measure of all things: a bare WebSocket server that sends half of the frames back and does nothing else. What
-//! it costs is the price of the sockets themselves. Binary messages that begin with a zero byte are not sent back.
+//! The baseline: a bare WebSocket server that returns half of the frames and does nothing else, which shows the cost of
+//! the sockets themselves. Binary messages that begin with a zero byte are not returned.
 
 use std::io;
 use std::net::Ipv4Addr;

@@ -1,6 +1,6 @@
-//! `vivavoce bench fallback`: how long nobody is heard when a vendor fails and the next takes over, for every pair of
-//! vendors. A real server speaks and hears through the emulators; faults end what the first vendor does, and the clock
-//! runs from the moment at which that could be seen on the wire to the first sound or transcript of the second.
+//! `vivavoce bench fallback`: the outage when a vendor fails and the next one takes over, for every pair of vendors. A
+//! real server uses the emulators; injected faults end what the first vendor does, and the time is measured from when
+//! that was visible on the wire to the first audio or transcript of the second.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,16 +54,16 @@ const GOAL_MS: f64 = 300.0;
     times of words, the next utterance is the first that the fallback speaks. Recognisers are cut off after 2.6 s or\n\
     more, because ElevenLabs says nothing of the first two seconds of a stream. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
-    /// Rounds of each pair
+    /// Rounds per pair
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Decides when the failures come
+    /// Seed for the times of failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Which vendors, with commas between them; all where it is not given
+    /// Vendors, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_parser = super::vendor)]
     vendors: Vec<Vendor>,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -377,7 +377,7 @@ impl Round<'_> {
     }
 
     async fn ears_cut(&self) -> Result<Times, Lost> {
-        let mut hearing = Hearing::new(self.session(Direction::Stt).await?);
+        let mut hearing = SttSession::new(self.session(Direction::Stt).await?);
         let (mut last, mut seen) = (None, None);
         let first = loop {
             let (at, came) = hearing.next().await?;
@@ -406,7 +406,7 @@ impl Round<'_> {
 
     /// Where the vendor refuses only what it is sent, the session is ready before, and has recovered in the end.
     async fn ears_refused(&self) -> Result<Times, Lost> {
-        let mut hearing = Hearing::new(self.session(Direction::Stt).await?);
+        let mut hearing = SttSession::new(self.session(Direction::Stt).await?);
         let mut last = hearing.session.configured;
         let mut first = hearing.session.ready;
         if !hearing.session.switched {
@@ -432,13 +432,13 @@ impl Round<'_> {
 }
 
 /// A session that is spoken to in real time.
-struct Hearing {
+struct SttSession {
     session: Session,
     frames: Frames,
     ticks: Interval,
 }
 
-impl Hearing {
+impl SttSession {
     fn new(session: Session) -> Self {
         Self {
             session,

@@ -1,4 +1,4 @@
-//! How often something took how long: counts by bucket, as `GET /metrics` shows them, and what can be known from them.
+//! Histograms as `GET /metrics` shows them, and quantiles derived from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Simulated sessions: people who speak for two seconds, ask for two seconds of speech, and so on. Each sends a frame
-//! of 16 kHz linear16 every 20 ms whatever happens, reads everything, and counts. They begin one after the other,
-//! evenly spread over what repeats, so that the load is the same at every moment.
+//! Simulated sessions: people who speak for two seconds, request two seconds of speech, and so on. Each sends a 20 ms
+//! frame of 16 kHz linear16 on schedule, reads everything, and counts. Their starts are spread evenly over the period,
+//! so that the load is constant.
 
 use std::f64::consts::TAU;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

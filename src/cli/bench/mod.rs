@@ -1,6 +1,6 @@
-//! `vivavoce bench`: measurements of a whole server. One file for each question ([`sessions`], [`fallback`],
-//! [`vendors`], [`rooms`], [`agents`], [`calls`]), and for each who asks ([`load`], [`session`], [`participant`], [`raw`]), who answers ([`under_test`], [`backed`],
-//! [`echo`]), and what comes out ([`outcome`], [`spread`]).
+//! `vivavoce bench`: measurements of a whole server. One file per measurement ([`sessions`], [`fallback`], [`vendors`],
+//! [`rooms`], [`agents`], [`calls`]), per kind of client ([`load`], [`session`], [`participant`], [`raw`]), per server
+//! ([`under_test`], [`backed`], [`echo`]), and for results ([`outcome`], [`spread`]).
 
 mod agents;
 mod backed;
@@ -49,22 +49,22 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Measures how many sessions a core carries, what they cost and how late their sound is
+    /// Measure how many sessions a core carries, their cost and their added delay
     Sessions(sessions::Arguments),
-    /// Measures how long nobody is heard when a vendor fails and the next takes over
+    /// Measure the outage when a vendor fails and the next one takes over
     Fallback(fallback::Arguments),
-    /// Measures how much later speech begins through the server than at the vendor itself
+    /// Measure how much later speech begins through the server than with the vendor directly
     Vendors(vendors::Arguments),
-    /// Measures what forwarding in a room costs, beside a bare relay of datagrams
+    /// Measure the cost of forwarding in a room, compared with a bare UDP relay
     Rooms(rooms::Arguments),
-    /// Measures sessions in rooms: what they cost, how late they hear and are heard, and whether they leave anything behind
+    /// Measure sessions in rooms: their cost, input and output delay, and whether they leak anything
     Agents(agents::Arguments),
-    /// Measures telephone calls: how many a core carries, how soon they are answered, and whether their sound comes through
+    /// Measure telephone calls: how many a core carries, their answer time, and their audio
     Calls(calls::Arguments),
-    /// Sends datagrams on (started by the measurement itself)
+    /// Relay datagrams (started by the measurement itself)
     #[command(hide = true)]
     Relay,
-    /// Sends frames back (started by the measurement itself)
+    /// Echo frames (started by the measurement itself)
     #[command(hide = true)]
     Echo,
 }

@@ -1,5 +1,4 @@
-//! What a measurement came to: the state of everything before and after, their difference in numbers that can be
-//! compared, and how those are shown.
+//! The result of a measurement: the state before and after, the difference as comparable numbers, and their display.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,5 @@
-//! One client in a room: str0m for its media, a WebSocket for its signalling. It does only what a server needs to take
-//! its sound and to forward that of others; what it says and what becomes of what it hears is its [`Media`]'s matter.
+//! A client in a room: str0m for media, a WebSocket for signalling. It does only what a server requires to accept its
+//! audio and to forward that of others; what it sends and does with what it receives is up to its [`Media`].
 
 use std::fmt::Display;
 use std::future::Future;

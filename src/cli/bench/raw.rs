@@ -1,6 +1,6 @@
-//! The least that a client of a vendor can do: an open connection, the messages of one utterance, written at once, and
-//! the first message that holds sound. It is what the server is compared with, and has none of its code: no pool, no
-//! session, no conversion, and nothing of the sound is decoded.
+//! A minimal client of a vendor: an open connection, the messages of one utterance written at once, and the first
+//! message with audio. The server is compared with it. It shares no code with the server: no pool, no session, no
+//! conversion, no decoding.
 
 use futures_util::{SinkExt, StreamExt};
 use http::uri::PathAndQuery;

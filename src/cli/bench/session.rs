@@ -1,4 +1,4 @@
-//! A session of one client: what it sends, and what comes back with the time at which it came.
+//! A session of a client: what it sends, and what it receives with the time of arrival.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;

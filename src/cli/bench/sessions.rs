@@ -1,6 +1,6 @@
-//! `vivavoce bench sessions`: how many sessions a core carries, what each costs, and how late its sound is. The server
-//! is a process of its own on a core of its own; this process is the load. A bare echo under the same traffic shows
-//! what the sockets alone cost.
+//! `vivavoce bench sessions`: how many sessions a core carries, the cost of each, and the added delay. The server is a
+//! process of its own on a core of its own; this process is the load. A bare echo under the same traffic shows the cost
+//! of the sockets alone.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,25 +40,25 @@ const SETTLING: Duration = Duration::from_secs(1);
     cost nothing. Sessions per core = sessions / CPU seconds of the server per second. Added delays are the server's\n\
     own (/metrics). An echo sends half of the frames back. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
-    /// Sessions at once; where a ramp begins
+    /// Concurrent sessions; the start of a ramp
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sessions: u32,
-    /// Seconds that are measured, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// A server that runs, instead of one of our own; its CPU time and memory stay unknown
+    /// A running server to use instead of starting one; its CPU time and memory are not measured
     #[arg(long, value_name = "WS-URL", conflicts_with_all = ["ramp", "echo"])]
     url: Option<Uri>,
-    /// The bare echo only
+    /// Only the bare echo
     #[arg(long, conflicts_with = "ramp")]
     echo: bool,
-    /// Finds the largest number of sessions to which the server adds at most 2 ms (p99)
+    /// Find the largest number of sessions at which the server adds at most 2 ms (p99)
     #[arg(long)]
     ramp: bool,
-    /// Records each session
+    /// Record each session
     #[arg(long, conflicts_with = "echo")]
     record: bool,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

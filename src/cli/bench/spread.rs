@@ -1,4 +1,4 @@
-//! How a measured time is spread: what half and 99 of 100 do not exceed.
+//! The distribution of a measured time: median and 99th percentile.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! The server that is measured: a process of its own on a core of its own, and what the system says it has used.
+//! The server under test: a process of its own on a core of its own, and its resource usage.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;

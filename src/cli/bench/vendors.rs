@@ -1,6 +1,6 @@
-//! `vivavoce bench vendors`: how much later speech begins through the server than at the vendor itself. In each round the
-//! same text is spoken twice, by the least client of the vendor that there is and through a session, in turn who goes
-//! first; both talk to the same emulator over connections that are open already.
+//! `vivavoce bench vendors`: how much later speech begins through the server than with the vendor directly. In each
+//! round the same text is spoken twice, by a minimal client and through a session, in alternating order; both use the
+//! same emulator over connections that are already open.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,13 +32,13 @@ use crate::providers::null::SLUG as NULL;
     the time). Added is the difference within each round: the session, the vendor's protocol, conversion to 16 kHz\n\
     linear16, cutting into frames of 20 ms, and one more socket with its two processes. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
-    /// Rounds of each vendor
+    /// Rounds per vendor
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Which vendors, with commas between them; all where it is not given
+    /// Vendors, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_parser = super::vendor)]
     vendors: Vec<Vendor>,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

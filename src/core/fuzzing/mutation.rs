@@ -1,9 +1,8 @@
-//! Inputs that no client should send, made from those that clients do send: a seeded choice of a sample and a few
-//! changes to it. What is done with them is `fuzz`'s.
+//! Generates malformed inputs: picks a sample at random and mutates it a few times, from a seed.
 
 use fastrand::Rng;
 
-/// Numbers at which code goes wrong: around zero, signs and widths.
+/// Numbers at which code tends to fail: around zero, and at the limits of integer types.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -18,12 +17,12 @@ const EDGES: [u64; 12] = [
     0x7fff_ffff_ffff_ffff,
     u64::MAX,
 ];
-/// Inputs do not grow beyond this, so that rounds stay short.
+/// The maximum size of an input, so that rounds stay short.
 const LONGEST: usize = 128 << 10;
-/// Changes to one sample.
+/// The maximum number of mutations of one sample.
 const MOST_CHANGES: usize = 6;
 
-/// Makes inputs from samples.
+/// Generates inputs from samples.
 pub struct Mutator {
     pub rng: Rng,
     samples: Vec<Vec<u8>>,
@@ -35,12 +34,12 @@ impl Mutator {
         Self { rng, samples }
     }
 
-    /// A sample as it is.
+    /// An unchanged sample.
     pub fn sample(&mut self) -> Vec<u8> {
         self.samples[self.rng.usize(..self.samples.len())].clone()
     }
 
-    /// A changed sample; one in thirty is unchanged.
+    /// A mutated sample; one in thirty is unchanged.
     pub fn make(&mut self) -> Vec<u8> {
         let mut bytes = self.sample();
         if self.rng.u8(..30) == 0 {
@@ -53,7 +52,7 @@ impl Mutator {
         bytes
     }
 
-    /// The same for text: mostly changes that leave lines and numbers what they are.
+    /// The same for text: mostly mutations that keep lines and numbers intact as such.
     pub fn make_text(&mut self) -> String {
         let mut text = self.sample();
         let most = if self.rng.bool() { 1 } else { MOST_CHANGES };
@@ -92,7 +91,7 @@ impl Mutator {
                     bytes.splice(from..to, other[start..end].iter().copied());
                 }
             }
-            // Lengths that lie, in all widths and in both byte orders.
+            // A wrong length field, in all widths and both byte orders.
             7 => {
                 let edge = self.edge();
                 let width = 1 << self.rng.u32(..4);
@@ -143,7 +142,7 @@ impl Mutator {
         *text = lines.concat();
     }
 
-    /// Puts another number where one stands.
+    /// Replaces a number with another one.
     fn change_number(&mut self, text: &mut Vec<u8>) {
         let starts: Vec<usize> = (0..text.len())
             .filter(|at| text[*at].is_ascii_digit() && (*at == 0 || !text[at - 1].is_ascii_digit()))
@@ -160,7 +159,7 @@ impl Mutator {
         }
     }
 
-    /// Puts one word of a sample where another stands.
+    /// Replaces a word with another word of a sample.
     fn change_word(&mut self, text: &mut Vec<u8>) {
         let other = self.sample();
         let theirs = words(&other);

@@ -1,5 +1,6 @@
-//! Runs a target with changed samples. By default so many rounds of one seed; `VIVAVOCE_FUZZ_SECONDS` gives it so much time and a
-//! seed of the clock's, `VIVAVOCE_LONG` two minutes. What went wrong is printed with its input in base64.
+//! Runs a target on mutated samples. By default a fixed number of rounds with a fixed seed; with
+//! `VIVAVOCE_FUZZ_SECONDS` for that many seconds with a seed from the clock, with `VIVAVOCE_LONG` for two minutes. The
+//! input that made a target fail is printed in base64.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,10 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::mutation::Mutator;
 
-/// What a target has with `VIVAVOCE_LONG`.
+/// Seconds per target with `VIVAVOCE_LONG`.
 const LONG_SECONDS: u64 = 120;
 
-/// Shows the input where a target does not return.
+/// Prints the input if the target panics.
 struct Trying<'a>(&'a str, &'a [u8]);
 
 impl Drop for Trying<'_> {
@@ -22,7 +23,8 @@ impl Drop for Trying<'_> {
     }
 }
 
-/// Gives a target so many inputs that were made of samples, unless time is given; `text` keeps lines what they are, mostly.
+/// Runs `target` on mutated samples for `rounds` rounds, or for the time given in the environment; with `text`,
+/// mutations mostly keep lines intact.
 pub fn fuzz(name: &str, rounds: u64, text: bool, samples: Vec<Vec<u8>>, target: impl Fn(&[u8])) {
     let given = std::env::var("VIVAVOCE_FUZZ_SECONDS").ok();
     let long = std::env::var_os("VIVAVOCE_LONG").map(|_| LONG_SECONDS);

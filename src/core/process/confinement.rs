@@ -1,7 +1,7 @@
-//! What a child may touch: nothing of ours. It starts with an environment of its own, from a thread that has given up what
-//! no child needs (Landlock: files, signals, TCP; seccomp: sockets of any kind and ways out), which a child inherits; what
-//! it may use of the machine is bounded as soon as it is there. So no program has to be started before the program, and
-//! nothing runs between fork and exec. What a kernel does not know is left out, and said once.
+//! Sandboxing of child processes. A child gets a minimal environment and is started from a thread that has given
+//! up, irrevocably and for its children, what they do not need: with Landlock most files, signals and TCP, with seccomp
+//! sockets and other ways out. Resource limits are set as soon as the child exists. So no wrapper program is needed,
+//! and nothing runs between fork and exec. What the kernel does not support is left out and logged once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,9 +22,9 @@ use seccompiler::{
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
-/// The newest Landlock that we know; of an older one everything that it has is used.
+/// The newest Landlock ABI that we know; on an older kernel, everything it supports is used.
 const LANDLOCK: ABI = ABI::V6;
-/// What every program may read and run: what is installed, never what is made.
+/// What every program may read and execute: installed files, never generated ones.
 const INSTALLED: [&str; 18] = [
     "/bin",
     "/sbin",
@@ -45,32 +45,34 @@ const INSTALLED: [&str; 18] = [
     "/gnu/store",
     "/etc/ld.so.cache",
 ];
-/// Files without content.
+/// Devices without content.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
-/// What of our environment a child gets: where its libraries and voices are, when they are elsewhere. It may read those.
+/// The variables a child inherits: where its libraries and voices are if they are in unusual places. It may read
+/// those.
 const KEPT: [&str; 2] = ["LD_LIBRARY_PATH", "ESPEAK_DATA_PATH"];
-/// Where else a program looks for others, which are all installed.
+/// The `PATH` of children.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Memory of a child: more than any of our programs takes, and less than what the machine needs.
+/// Memory limit of a child: more than any of our programs uses, less than the machine needs.
 const MEMORY: u64 = 1 << 30;
-/// Bytes of a file that it writes. Where there is Landlock that can be none but in memory, and a library of espeak-ng's
-/// begins by making one of this size.
+/// Size limit of files a child writes. With Landlock it can only write to memory files, and a library used by
+/// espeak-ng creates one of this size.
 const FILE: u64 = 64 << 20;
-/// Files that it has open.
+/// Limit of open files.
 const FILES: u64 = 64;
-/// Processes and threads of the user that we run as, at which a child can start no more. The superuser is not bounded.
+/// Limit of processes and threads of the user we run as; above it a child can start no more. It does not apply to
+/// the superuser.
 const PROCESSES: u64 = 1024;
 
-/// What of this the system enforces.
+/// How much of the sandbox this system enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confinement {
     files: Enforced,
-    /// That there is no network is seccomp's matter, which is there or not.
+    /// Whether seccomp blocks the network.
     network: bool,
 }
 
-/// How much of what Landlock is asked for holds.
+/// How much of the Landlock ruleset is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Enforced {
     All,
@@ -89,7 +91,7 @@ impl From<RulesetStatus> for Enforced {
 }
 
 impl Confinement {
-    /// What this system does. Found out once, by a thread that tries.
+    /// What this system enforces, determined once on a thread that tries it.
     pub fn of_this_system() -> Self {
         static FOUND: OnceLock<Confinement> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -104,7 +106,7 @@ impl Confinement {
         })
     }
 
-    /// Whether nothing is missing.
+    /// Whether everything is enforced.
     pub const fn is_whole(self) -> bool {
         matches!(self.files, Enforced::All) && self.network
     }
@@ -126,15 +128,15 @@ impl fmt::Display for Confinement {
     }
 }
 
-/// What a child may use of the processor.
+/// CPU limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Seconds of work.
+    /// CPU time.
     pub work: Duration,
 }
 
-/// Starts what `command` says, which is `program`; it may read `readable`. Must be called in a runtime. Takes about as
-/// long as starting it without all this.
+/// Starts `command`, which runs `program` and may read `readable`. Must be called in a tokio runtime. Costs about
+/// as much as starting it without a sandbox.
 pub fn spawn(
     command: &mut Command,
     program: &Path,
@@ -147,7 +149,7 @@ pub fn spawn(
     path.push(":");
     path.push(PATH);
     command.env_clear().env("PATH", path).env("LANG", "C.UTF-8");
-    // A library of the recogniser's has as many threads as there are cores, and needs none.
+    // One of the recogniser's libraries would start a thread per core, which it does not need.
     command.env("OPENBLAS_NUM_THREADS", "1");
     let mut files: Vec<PathBuf> = vec![program.to_owned()];
     files.extend(readable.iter().map(|&file| file.to_owned()));
@@ -159,7 +161,7 @@ pub fn spawn(
     }
     let runtime = Handle::current();
     let spawned = std::thread::scope(|scope| {
-        // What it gives up it has given up for good, so it is a new one each time.
+        // The restrictions are irrevocable, so each child needs a new thread.
         let thread = std::thread::Builder::new().name("start-program".to_owned());
         let thread = thread.spawn_scoped(scope, || {
             let _runtime = runtime.enter();
@@ -174,8 +176,7 @@ pub fn spawn(
         let died = || io::Error::other("the thread that starts programs has died");
         thread.join().unwrap_or_else(|_| Err(died()))
     })?;
-    // Bounds can only be set on a process that is there. It has read nothing of anybody's by then: its input is ours to
-    // write, and comes after this.
+    // Limits can only be set on an existing process. It has not read any input yet: we write that afterwards.
     if let Some(pid) = pid(&spawned) {
         for (resource, limit) in [
             (Resource::Data, MEMORY),
@@ -192,7 +193,7 @@ pub fn spawn(
     Ok(spawned)
 }
 
-/// Lets a child that goes on work for so long from its start; it may not raise that by itself.
+/// Extends the CPU time limit of a running child, counted from its start. The child cannot raise it itself.
 pub fn allow_work(child: &Child, work: Duration) {
     if let Some(pid) = pid(child) {
         bound(pid, Resource::Cpu, work.as_secs().saturating_add(1));
@@ -204,19 +205,20 @@ fn pid(child: &Child) -> Option<Pid> {
 }
 
 fn bound(pid: Pid, resource: Resource, limit: u64) {
-    // Work is allowed anew as it comes, and who has no privilege cannot raise a hard limit again.
+    // The CPU limit is raised again later, and an unprivileged process cannot raise a hard limit.
     let maximum = (!matches!(resource, Resource::Cpu)).then_some(limit);
     let limits = Rlimit {
         current: Some(limit),
         maximum,
     };
     if let Err(error) = prlimit(Some(pid), resource, limits) {
-        // It has ended already.
+        // It has already exited.
         tracing::trace!(%error, "a program is not bounded");
     }
 }
 
-/// Gives up all files but those of the system and these, TCP, and signals to whoever has not given this up.
+/// Restricts this thread: no files but the installed and these, no TCP, no signals to processes outside the
+/// sandbox.
 fn restrict(files: &[PathBuf]) -> io::Result<Enforced> {
     let reads = AccessFs::from_read(LANDLOCK);
     let rules = || -> Result<_, landlock::RulesetError> {
@@ -238,8 +240,8 @@ fn restrict(files: &[PathBuf]) -> io::Result<Enforced> {
     rules().map_err(io::Error::other)
 }
 
-/// What refuses sockets, ways into other processes and into the kernel, and raising one's own bounds. Everything else is
-/// allowed: what a C library calls is nothing to rely on.
+/// A seccomp filter that refuses sockets, access to other processes and to the kernel, and raising one's own
+/// limits. Everything else is allowed, because the set of calls a C library makes is not stable.
 fn filter() -> Option<&'static BpfProgram> {
     static FILTER: OnceLock<Option<BpfProgram>> = OnceLock::new();
     FILTER
@@ -251,7 +253,7 @@ fn filter() -> Option<&'static BpfProgram> {
         .as_ref()
 }
 
-/// The calls that are refused whatever their arguments.
+/// System calls refused regardless of their arguments.
 const REFUSED: [i64; 34] = [
     libc::SYS_socket,
     libc::SYS_connect,
@@ -288,7 +290,7 @@ const REFUSED: [i64; 34] = [
     libc::SYS_reboot,
     libc::SYS_setrlimit,
 ];
-/// Of the calls of x86-64 the x32 ones have another number, and are the same.
+/// x32 system calls on x86-64 have this bit set and do the same.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
@@ -297,7 +299,7 @@ fn compiled() -> Result<BpfProgram, seccompiler::BackendError> {
     for call in REFUSED {
         rules.insert(call, Vec::new());
     }
-    // It also reads bounds, which is no harm.
+    // Reading the limits is harmless.
     let sets = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![sets])?]);
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The service's side of the framing: header lines with a path and a request id, then a body; binary messages begin with
+//! The service's side of Azure's framing: header lines with a path and a request id, then a body. Binary messages begin with
 //! the length of the header block.
 
 use bytes::{BufMut, Bytes, BytesMut};

@@ -1,11 +1,11 @@
-//! Azure Speech's server, as far as its own SDKs and our client use it: recognition and synthesis over its framing of a
-//! WebSocket, synthesis over HTTP, voices, tokens. Written from what the SDKs send and take; close reasons and bodies
-//! that nobody has published are plausible ones.
+//! Emulates Azure Speech, as far as its own SDKs and our client use it: recognition and synthesis over its framing of a
+//! WebSocket, synthesis over HTTP, voices, tokens. Written from what the SDKs send and accept; close reasons and bodies that
+//! are not documented are plausible guesses.
 
 mod frames;
-mod hearing;
-mod speaking;
 mod ssml;
+mod stt;
+mod tts;
 mod voices;
 
 use std::time::Duration;
@@ -29,13 +29,13 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
         "/stt/speech/universal/v2",
         "/speech/recognition/{mode}/cognitiveservices/v1",
     ] {
-        service.route(path, web::get().to(hearing::open));
+        service.route(path, web::get().to(stt::open));
     }
     for path in [
         "/cognitiveservices/websocket/{version}",
         "/tts/cognitiveservices/websocket/{version}",
     ] {
-        service.route(path, web::get().to(speaking::open));
+        service.route(path, web::get().to(tts::open));
     }
     for path in [
         "/cognitiveservices/voices/list",
@@ -43,7 +43,7 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
     ] {
         service.route(path, web::get().to(voices::list));
     }
-    service.route("/cognitiveservices/v1", web::post().to(speaking::post));
+    service.route("/cognitiveservices/v1", web::post().to(tts::post));
     service.route("/sts/v1.0/issueToken", web::post().to(issue_token));
 }
 

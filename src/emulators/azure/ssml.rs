@@ -1,5 +1,5 @@
-//! Reads SSML as far as an emulator needs it: the voice, the rate, the words. Text that is no XML is refused, so that a
-//! client that does not escape is found out.
+//! Parses SSML as far as an emulator needs it: the voice, the rate, the words. Invalid XML is refused, so that a client that
+//! does not escape its text is noticed.
 
 /// What an SSML document asks for.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,4 @@
-//! The list of voices: a few of the service's, in its own shape.
+//! The list of voices: a few of the service's, in its own format.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Cartesia's server, as far as its own SDKs and our client use it: who is let in, and how refusals are worded. Hearing
-//! is in [`stt`], speaking in [`tts`], what its samples look like in [`pcm`].
+//! Emulates Cartesia, as far as its own SDKs and our client use it: authentication and the wording of errors. Recognition is
+//! in [`stt`], synthesis in [`tts`], sample formats in [`pcm`].
 
 mod pcm;
 mod stt;

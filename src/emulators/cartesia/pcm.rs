@@ -1,9 +1,9 @@
-//! The vendor's raw samples: three encodings more than our own, made of and into 16-bit ones.
+//! Cartesia's raw sample formats, three more than our own, converted to and from 16-bit samples.
 
 use bytes::{Bytes, BytesMut};
 
 use vivavoce_audio::Encoding;
-use vivavoce_audio::companding::Law;
+use vivavoce_audio::g711::Law;
 use vivavoce_audio::wav::SampleFormat;
 
 /// How a raw sample is written.

@@ -1,5 +1,5 @@
-//! Both of its recognisers: one is told when to make its text final, by bare words, and tells additions to the last final;
-//! the other finds turns and tells each as it grows.
+//! Both recognisers: one finalises on command, by plain words, and sends what follows the last final; the other detects
+//! turns and sends each as it grows.
 
 use std::time::Duration;
 

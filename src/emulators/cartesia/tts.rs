@@ -1,5 +1,5 @@
-//! Its synthesiser: contexts over a socket, whose texts are put together until there is enough to say; and whole texts over
-//! HTTP, as bytes or as server-sent events.
+//! Synthesis: contexts over a WebSocket, whose text is collected until there is enough to say; and whole texts over HTTP, as
+//! bytes or as server-sent events.
 
 mod contexts;
 

@@ -1,4 +1,4 @@
-//! Its voices, a page at a time, and tokens for browsers.
+//! The voices, page by page, and access tokens for browsers.
 
 use std::sync::LazyLock;
 

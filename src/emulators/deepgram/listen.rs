@@ -1,5 +1,5 @@
-//! `/v1/listen`: Nova. Everything that was said since the last final is a segment; its interim results replace each
-//! other, and its final may also end the utterance or answer a `Finalize`.
+//! `/v1/listen`: Nova. A segment is everything since the last final. Its interim results replace each other, and its final
+//! may also end the utterance or answer a `Finalize`.
 
 use std::time::Duration;
 

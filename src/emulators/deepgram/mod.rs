@@ -1,5 +1,5 @@
-//! Deepgram's server, as far as its own SDKs and our client use it: who is let in, and in which words others are not.
-//! Recognition is in [`listen`] and [`turns`], synthesis in [`speak`], the lists in [`models`].
+//! Emulates Deepgram, as far as its own SDKs and our client use it: authentication and the wording of errors. Recognition is
+//! in [`listen`] and [`turns`], synthesis in [`speak`], the lists in [`models`].
 
 mod listen;
 mod models;

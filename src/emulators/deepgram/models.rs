@@ -1,4 +1,4 @@
-//! What there is to be had: the list of models and voices, and tokens that are as good as the key they are granted for.
+//! The list of models and voices, and access tokens, which are as good as the key that they are granted for.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};

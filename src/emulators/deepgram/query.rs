@@ -1,4 +1,4 @@
-//! A query as Deepgram reads it: keys may be repeated, and a value that is not what the key wants is refused in words.
+//! Parses a query as Deepgram does: keys may be repeated, and an invalid value is refused with a message.
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
-//! `/v1/speak`: Aura, over a socket and over plain HTTP. On a socket text gathers until it is flushed, and what was
-//! flushed is said in its order.
+//! `/v1/speak`: Aura, over a WebSocket and over HTTP. On a WebSocket text is collected until it is flushed, and flushes are
+//! spoken in order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::outlet::Gone;
 use crate::socket::{Message, Socket, accept};
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
-use vivavoce_audio::companding::Law;
+use vivavoce_audio::g711::Law;
 use vivavoce_audio::wav::{self, DataLength, SampleFormat};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, SampleRate};
 

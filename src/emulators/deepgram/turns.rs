@@ -1,4 +1,4 @@
-//! `/v2/listen`: Flux. Everything that was said since the last end of a turn is in each of its messages.
+//! `/v2/listen`: Flux. Each message has everything since the last end of turn.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! When each character is heard: made from the times of words, cut where the sound is cut. Times are told from where the
-//! message before left off, so that the lengths of all messages add up to the sound.
+//! Character timestamps, derived from word timestamps and cut where the audio is cut. Times are relative to the end of the
+//! previous message, so that the durations of all messages add up to the audio.
 
 use std::collections::VecDeque;
 use std::time::Duration;

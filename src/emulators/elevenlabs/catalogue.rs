@@ -1,4 +1,4 @@
-//! The voices and models that there are.
+//! The lists of voices and models.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};

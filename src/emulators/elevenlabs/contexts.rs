@@ -1,5 +1,4 @@
-//! Contexts: each gathers text until there is enough to say, says what it has, and ends when it is told to and has said
-//! what it had to.
+//! Contexts: each collects text until there is enough to say, and ends on request once everything was spoken.
 
 use std::collections::VecDeque;
 
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use super::Problem;
 use super::alignment::Characters;
-use super::speaking::Asked;
+use super::tts::Asked;
 use crate::speech::{Piece, Saying, Speech};
 use crate::visit::Visit;
 use vivavoce_audio::Encoding;

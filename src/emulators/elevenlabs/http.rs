@@ -1,4 +1,4 @@
-//! Speech by HTTP: whole or as it is made, alone or with the times of its characters.
+//! Synthesis over HTTP: whole or streamed, with or without character timestamps.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};

@@ -1,12 +1,12 @@
-//! ElevenLabs's server, as far as its own SDKs and our client use it: recognition by the realtime socket, speech by both
-//! sockets and by HTTP, lists of voices and models. Here is what these share: keys, formats, and how it refuses.
+//! Emulates ElevenLabs, as far as its own SDKs and our client use it: recognition over the realtime WebSocket, synthesis
+//! over both WebSockets and HTTP, lists of voices and models. This file has what they share: keys, formats and errors.
 
 mod alignment;
 mod catalogue;
 mod contexts;
 mod http;
 mod scribe;
-mod speaking;
+mod tts;
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, guard, web};
@@ -25,8 +25,8 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
             "/v1/speech-to-text/realtime",
             web::get().to(scribe::realtime),
         )
-        .route(&at("/stream-input"), web::get().to(speaking::single))
-        .route(&at("/multi-stream-input"), web::get().to(speaking::multi))
+        .route(&at("/stream-input"), web::get().to(tts::single))
+        .route(&at("/multi-stream-input"), web::get().to(tts::multi))
         .route(speech, web::post().to(http::whole))
         .route(&at("/stream"), web::post().to(http::stream))
         .route(

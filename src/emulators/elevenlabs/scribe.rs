@@ -1,5 +1,5 @@
-//! Recognition on the realtime socket: partials that grow until a segment is committed, by the client or by the silence
-//! behind it, and errors that are messages.
+//! Recognition over the realtime WebSocket: partials that grow until a segment is committed, by the client or by silence,
+//! and errors as messages.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A service account for clients of the emulator: Google's have no other credential. Its key stands in the source and
-//! is known to everybody; it opens nothing, and the emulator does not even look at what it has signed.
+//! A service account for clients of the emulator, because Google's clients have no other credential. Its key is public and
+//! opens nothing; the emulator does not verify its signatures.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! A connection under calls of gRPC, and the way of a call's answers through it: the faults of the transport happen here.
+//! The connection under gRPC calls, and the path of a call's answers through it, where the faults of the transport are
+//! injected.
 
 use std::io;
 use std::pin::{Pin, pin};

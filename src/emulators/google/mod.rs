@@ -1,12 +1,12 @@
-//! Google's server, as far as its own SDKs and our client use it: gRPC on a listener of its own (h2c), REST and the exchange
-//! of claims for tokens beside the others.
+//! Emulates Google, as far as its own SDKs and our client use it: gRPC on a listener of its own (h2c), REST and the token
+//! exchange beside the other vendors.
 
 mod account;
 mod link;
-mod recognise;
 mod refusals;
 mod rest;
-mod synthesise;
+mod stt;
+mod tts;
 
 use std::sync::Arc;
 
@@ -136,7 +136,7 @@ impl Caller {
                     let caller = self.clone();
                     async move {
                         let visit = caller.admit(&request, Direction::Tts, SYNTHESIZE_SPEECH)?;
-                        let said = synthesise::whole(&visit, request.into_inner());
+                        let said = tts::whole(&visit, request.into_inner());
                         caller.link.whole(&visit, said).await
                     }
                 });
@@ -147,7 +147,7 @@ impl Caller {
                     let caller = self.clone();
                     async move {
                         let visit = caller.admit(&request, Direction::Voices, LIST_VOICES)?;
-                        let voices = synthesise::voices(&request.into_inner());
+                        let voices = tts::voices(&request.into_inner());
                         caller.link.whole(&visit, async { Ok(voices) }).await
                     }
                 });
@@ -183,22 +183,22 @@ impl Caller {
 
     fn recognise(
         &self,
-        request: Request<Streaming<recognise::Question>>,
-    ) -> Result<Response<ReceiverStream<Result<recognise::Answer, Status>>>, Status> {
+        request: Request<Streaming<stt::Question>>,
+    ) -> Result<Response<ReceiverStream<Result<stt::Answer, Status>>>, Status> {
         let visit = self.admit(&request, Direction::Stt, STREAMING_RECOGNIZE)?;
         let answers = self.link.stream(&visit, |answers| {
-            recognise::converse(visit.clone(), request.into_inner(), answers)
+            stt::converse(visit.clone(), request.into_inner(), answers)
         });
         Ok(Response::new(answers))
     }
 
     fn synthesise(
         &self,
-        request: Request<Streaming<synthesise::Question>>,
-    ) -> Result<Response<ReceiverStream<Result<synthesise::Answer, Status>>>, Status> {
+        request: Request<Streaming<tts::Question>>,
+    ) -> Result<Response<ReceiverStream<Result<tts::Answer, Status>>>, Status> {
         let visit = self.admit(&request, Direction::Tts, STREAMING_SYNTHESIZE)?;
         let answers = self.link.stream(&visit, |answers| {
-            synthesise::converse(visit.clone(), request.into_inner(), answers)
+            tts::converse(visit.clone(), request.into_inner(), answers)
         });
         Ok(Response::new(answers))
     }

@@ -1,4 +1,4 @@
-//! Google's refusals: as status of gRPC with details, and as the body of REST.
+//! Google's errors, as gRPC statuses with details and as REST bodies.
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;

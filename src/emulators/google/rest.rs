@@ -1,5 +1,5 @@
-//! What is not gRPC: synthesis and voices by REST, and the exchange of claims for tokens. A token is the local part of the
-//! account's address, so that tests know whose it is.
+//! REST: synthesis, voices, and the token exchange. A token is the local part of the account's address, so that tests know
+//! whose it is.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use super::{refusals, synthesise};
+use super::{refusals, tts};
 use crate::visit::{Visit, header_credential};
 use crate::{Direction, Emulation, Vendor};
 use vivavoce_providers::google::wire::texttospeech::{
@@ -147,7 +147,7 @@ async fn synthesize(
         let problem = "Invalid JSON payload received.";
         return refusals::response(&Status::invalid_argument(problem));
     };
-    match synthesise::whole(&visit, body.into()).await {
+    match tts::whole(&visit, body.into()).await {
         Ok(said) => {
             visit.sent(said.audio_content.len());
             HttpResponse::Ok().json(json!({"audioContent": STANDARD.encode(&said.audio_content)}))
@@ -171,7 +171,7 @@ async fn list(request: HttpRequest, emulation: web::Data<Emulation>) -> HttpResp
     let question = ListVoicesRequest {
         language_code: parameter("languageCode").unwrap_or_default().to_owned(),
     };
-    let voices = synthesise::voices(&question).voices;
+    let voices = tts::voices(&question).voices;
     let voices: Vec<_> = voices
         .iter()
         .map(|voice| {

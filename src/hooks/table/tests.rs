@@ -7,8 +7,9 @@ fn configured(hooks: serde_json::Value, grants: Option<serde_json::Value>) -> Co
     Configured::of(Some(&JsonText(hooks)), grants.map(JsonText).as_ref()).unwrap()
 }
 
+/// Nothing configured; tenants may name any host.
 fn none() -> Configured {
-    configured(serde_json::json!([]), None)
+    configured(serde_json::json!([]), None).claiming()
 }
 
 fn host(text: &str) -> Host {
@@ -24,8 +25,8 @@ fn hook(name: &str, owner: Option<&str>) -> Hook {
     }
 }
 
-fn wish(host: &str) -> Wish {
-    Wish {
+fn request(host: &str) -> RequestedHook {
+    RequestedHook {
         host: host.to_owned(),
         url: "https://hooks.example/new".to_owned(),
         auth_id: None,
@@ -97,18 +98,19 @@ fn a_hook_is_added_for_its_tenant_and_replaces_that_of_the_same_host_in_any_spel
         added: &added,
     };
     let [anonymous, a, _] = callers();
-    let change = table.put(&a, vec![wish("A.Example."), wish("new.example")]);
-    let after = added.with(&change.unwrap());
+    let change = table.put(&a, vec![request("A.Example."), request("new.example")]);
+    let mut after: Added = added.clone();
+    after.apply(&change.unwrap());
     let hooks: Vec<_> = after.hooks().cloned().collect();
     assert_eq!(hosts(&hooks), ["a.example", "new.example"]);
     for hook in &hooks {
         assert_eq!(hook.url, "https://hooks.example/new");
         assert_eq!(hook.owner.as_ref().map(TenantId::as_str), Some("a"));
     }
-    let mut given = wish("b.example");
+    let mut given = request("b.example");
     given.auth_id = Some("b".to_owned());
     let change = table
-        .put(&anonymous, vec![given, wish("a.example")])
+        .put(&anonymous, vec![given, request("a.example")])
         .unwrap();
     let owners = change.put.iter().map(|hook| hook.owner.as_ref());
     let owners: Vec<_> = owners.map(|owner| owner.map(TenantId::as_str)).collect();
@@ -134,20 +136,20 @@ fn one_hook_that_does_not_fit_refuses_all_and_is_named() {
         added: &added,
     };
     let [anonymous, a, _] = callers();
-    let with = |url: &str, auth_id: Option<&str>| Wish {
+    let with = |url: &str, auth_id: Option<&str>| RequestedHook {
         url: url.to_owned(),
         auth_id: auth_id.map(str::to_owned),
-        ..wish("bad.example")
+        ..request("bad.example")
     };
     for (access, bad, expected) in [
         (
             &anonymous,
-            wish("a:5060"),
+            request("a:5060"),
             "400 hooks[1].host: must be a name",
         ),
         (
             &anonymous,
-            wish("GOOD.example"),
+            request("GOOD.example"),
             "400 hooks[1].host: is there twice",
         ),
         (
@@ -167,46 +169,46 @@ fn one_hook_that_does_not_fit_refuses_all_and_is_named() {
         ),
         (
             &anonymous,
-            wish("Fixed.example"),
+            request("Fixed.example"),
             "405 hooks: fixed.example",
         ),
-        (&a, wish("fixed.example"), "405 hooks: fixed.example"),
+        (&a, request("fixed.example"), "405 hooks: fixed.example"),
         (
             &a,
-            wish("fixed-b.example"),
+            request("fixed-b.example"),
             "400 hooks[1].host: belongs to somebody else",
         ),
         (
             &a,
-            wish("b.example"),
+            request("b.example"),
             "400 hooks[1].host: belongs to somebody else",
         ),
         (
             &a,
-            wish("z.example"),
+            request("z.example"),
             "400 hooks[1].host: belongs to somebody else",
         ),
         (
             &a,
-            wish("other.example"),
+            request("other.example"),
             "400 hooks[1].host: is not one of your hosts",
         ),
     ] {
         let refused = text(
             table
-                .put(access, vec![wish("good.example"), bad])
+                .put(access, vec![request("good.example"), bad])
                 .unwrap_err(),
         );
         assert!(refused.starts_with(expected), "{refused}, not {expected}");
     }
-    let mut of_a = wish("good.example");
+    let mut of_a = request("good.example");
     of_a.auth_id = Some("a".to_owned());
     let refused = text(table.put(&a, vec![of_a]).unwrap_err());
     assert!(
         refused.starts_with("400 hooks[0].auth_id: may be given only"),
         "{refused}"
     );
-    assert!(table.put(&a, vec![wish("good.example")]).is_ok());
+    assert!(table.put(&a, vec![request("good.example")]).is_ok());
 }
 
 #[test]
@@ -214,7 +216,8 @@ fn what_was_added_is_removed_unknown_hosts_are_ignored_and_one_that_is_fixed_ref
     let configured = configured(
         serde_json::json!([{"host": "fixed.example", "url": "https://c.example/"}]),
         None,
-    );
+    )
+    .claiming();
     let added = [hook("a.example", Some("a")), hook("b.example", Some("b"))]
         .into_iter()
         .collect();
@@ -275,11 +278,12 @@ fn what_was_added_before_the_settings_named_its_host_holds_until_it_is_removed()
     let url = |table: Table<'_>| table.shown(&anonymous)[0].url.clone();
     assert_eq!(url(table), "https://hooks.example/a.example");
     assert!(matches!(
-        table.put(&anonymous, vec![wish("a.example")]),
+        table.put(&anonymous, vec![request("a.example")]),
         Err(HookError::Immutable(_))
     ));
     let change = table.remove(&anonymous, &["A.example".to_owned()]).unwrap();
-    let after = added.with(&change);
+    let mut after = added.clone();
+    after.apply(&change);
     let table = Table {
         configured: &configured,
         added: &after,
@@ -318,7 +322,7 @@ fn what_one_tenant_has_added_is_never_in_the_place_of_what_the_settings_give_to_
 #[test]
 fn where_a_tenants_hook_is_not_for_a_call_that_of_the_settings_is() {
     let entry = serde_json::json!({"host": "a.example", "url": "https://fixed.example/"});
-    let configured = configured(serde_json::json!([entry]), None);
+    let configured = configured(serde_json::json!([entry]), None).claiming();
     let added = [hook("a.example", Some("a"))].into_iter().collect();
     let table = Table {
         configured: &configured,
@@ -336,6 +340,41 @@ fn where_a_tenants_hook_is_not_for_a_call_that_of_the_settings_is() {
 }
 
 #[test]
+fn a_tenant_names_no_host_that_the_settings_do_not_give_it_and_gets_rid_of_one_it_had() {
+    let grants = serde_json::json!({"b": ["b.example"]});
+    for grants in [None, Some(grants)] {
+        let configured = configured(serde_json::json!([]), grants);
+        let added = [hook("old.example", Some("a")), hook("b.example", Some("b"))]
+            .into_iter()
+            .collect();
+        let table = Table {
+            configured: &configured,
+            added: &added,
+        };
+        let [anonymous, a, _] = callers();
+        let of_nobody = ["free.example", "127.0.0.1", "localhost", "old.example"];
+        // Where another's hook is, the same is said.
+        for host in of_nobody.into_iter().chain(["b.example"]) {
+            let refused = text(table.put(&a, vec![request(host)]).unwrap_err());
+            let expected = "400 hooks[0].host: is not one of your hosts (sip.tenant_hosts)";
+            assert_eq!(refused, expected, "{host}");
+            assert!(table.put(&anonymous, vec![request(host)]).is_ok());
+        }
+        for host in ["free.example", "b.example"] {
+            let refused = text(table.remove(&a, &[host.to_owned()]).unwrap_err());
+            let expected = "400 hosts[0]: is not one of your hosts (sip.tenant_hosts)";
+            assert_eq!(refused, expected, "{host}");
+        }
+        assert_eq!(
+            table.not_granted(),
+            1 + usize::from(!configured.grants(&TenantId::new("b").unwrap(), &host("b.example")))
+        );
+        let change = table.remove(&a, &["old.example".to_owned()]);
+        assert_eq!(change.unwrap().removed, [host("old.example")]);
+    }
+}
+
+#[test]
 fn there_are_only_so_many_hooks_of_one_tenant_and_in_all() {
     let configured = none();
     let many = |owner: Option<&str>, count: usize| -> Added {
@@ -344,20 +383,20 @@ fn there_are_only_so_many_hooks_of_one_tenant_and_in_all() {
             .collect()
     };
     let [anonymous, a, b] = callers();
-    let of_a = many(Some("a"), MOST_OF_A_TENANT);
+    let of_a = many(Some("a"), MAX_HOOKS_PER_TENANT);
     let table = Table {
         configured: &configured,
         added: &of_a,
     };
-    let new = || vec![wish("new.example")];
+    let new = || vec![request("new.example")];
     let refused = text(table.put(&a, new()).unwrap_err());
     assert!(
         refused.starts_with("400 hooks: one tenant has 1000"),
         "{refused}"
     );
-    assert!(table.put(&a, vec![wish("h0.example")]).is_ok());
+    assert!(table.put(&a, vec![request("h0.example")]).is_ok());
     assert!(table.put(&b, new()).is_ok());
-    let all = many(None, MOST_HOOKS);
+    let all = many(None, MAX_HOOKS);
     let table = Table {
         configured: &configured,
         added: &all,
@@ -367,5 +406,34 @@ fn there_are_only_so_many_hooks_of_one_tenant_and_in_all() {
         refused.starts_with("400 hooks: this server keeps"),
         "{refused}"
     );
-    assert!(table.put(&anonymous, vec![wish("h0.example")]).is_ok());
+    assert!(table.put(&anonymous, vec![request("h0.example")]).is_ok());
+}
+
+#[test]
+fn changes_one_after_the_other_are_one_of_which_the_last_counts() {
+    let put = |hosts: &[&str], owner: &str| Change {
+        put: hosts.iter().map(|name| hook(name, Some(owner))).collect(),
+        removed: Vec::new(),
+    };
+    let removed = |hosts: &[&str]| Change {
+        put: Vec::new(),
+        removed: hosts.iter().map(|name| host(name)).collect(),
+    };
+    let changes = [
+        put(&["a.example", "b.example"], "a"),
+        removed(&["a.example", "c.example", "d.example"]),
+        put(&["d.example", "b.example"], "b"),
+    ];
+    let before: Added = [hook("c.example", None), hook("e.example", None)]
+        .into_iter()
+        .collect();
+    let mut one_by_one = before.clone();
+    for change in &changes {
+        one_by_one.apply(change);
+    }
+    let mut at_once = before;
+    let all = Change::of_all(changes);
+    assert_eq!((all.put.len(), all.removed.len()), (2, 2));
+    at_once.apply(&all);
+    assert_eq!(at_once, one_by_one);
 }

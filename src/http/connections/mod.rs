@@ -1,10 +1,10 @@
-//! Connections from the moment they are accepted, before TLS and before a byte is read: how many there may be and whose,
-//! what they may send before they are answered, how long they may keep the server waiting, and which of them give way to
-//! a newcomer. Connections on which nobody has shown a good token have a share of the whole ([`table`]), and so has each
-//! tenant; those of whoever runs the server are bounded with all others only. An answer that its client does not read is
-//! not kept for it for ever.
+//! Connections from the moment they are accepted, before TLS and before a byte is read: how many there may be per
+//! party, what they may send before they are answered, how long clients may keep the server waiting, and which
+//! connections are evicted for new ones. Unauthenticated connections have a share of the total ([`table`]), and so has
+//! each tenant; the operator's are limited only by the total. A response that its client does not read is not held
+//! forever.
 
-mod heads;
+mod pipelining;
 mod table;
 
 use std::cell::{Cell, RefCell};
@@ -32,50 +32,51 @@ use tokio::time::{Instant, sleep_until};
 use super::body::LEAST_BYTES_PER_SECOND;
 use super::limits::{Full, Share, Shares, network};
 use super::peer::TrustedProxies;
-use heads::Heads;
-pub use heads::Pipelined;
+pub use pipelining::Pipelined;
+use pipelining::PipelinedRequests;
 use table::{Bounds, Phase, Table, Ticket};
 use vivavoce_config::Settings;
 use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
 use vivavoce_telemetry::metrics::{self, ConnectionCut};
 
-/// How long a client may keep the server waiting for a request's head: from the connection on, with its handshake, or
-/// from the last answer on, with what is left of that request's body. (Of these, a handshake has 3 s, the first head 5 s,
-/// and a connection that says nothing at all 5 s.)
+/// How long a client may keep the server waiting for a request's head: from connecting (including the TLS handshake),
+/// or from the last response (including the rest of that request's body). Within this, a handshake has 3 s, the first
+/// head 5 s, and a silent connection 5 s.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How far a client may fall behind one that reads an answer at the least rate. (The kernel cuts those that read nothing.)
+/// How far a client may fall behind the minimum rate of reading a response. (The kernel closes connections of clients
+/// that read nothing.)
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a connection may send without being counted: more than most heads have.
 const OWN_BYTES: usize = 8 << 10;
 
-/// Room for newcomers that is left of all connections, as a part of them; they are connections before anybody has
-/// authenticated on them.
-const NEWCOMERS: usize = 16;
+/// The part (1/n) of all connections that is reserved for new ones; connections exist before anybody has authenticated
+/// on them.
+const RESERVED_PART: usize = 16;
 
 /// The connections of a listener.
 pub struct Connections {
     proxies: TrustedProxies,
-    /// Whether whoever is on this machine needs no token.
+    /// Whether loopback clients need no token.
     loopback_is_trusted: bool,
     by_address: Shares<IpAddr>,
     table: Mutex<Table<Arc<Notify>>>,
 }
 
 impl Connections {
-    /// As the settings have it, at most `total` in all.
+    /// Limits from the settings, with at most `total` connections.
     pub fn new(settings: &Settings, total: usize) -> Self {
         let limits = &settings.limits;
         let authenticated = settings.auth.required;
-        // Where nobody can authenticate there is nobody to keep anything for.
+        // If nobody can authenticate, nothing is reserved for authenticated callers.
         let unauthenticated = if authenticated {
             limits.unauthenticated_percent.of(total)
         } else {
             total
         };
         let bytes = usize::try_from(limits.unfinished_body_bytes.0).unwrap_or(usize::MAX);
-        let newcomers = (total / NEWCOMERS).min(256);
+        let newcomers = (total / RESERVED_PART).min(256);
         Self {
             proxies: TrustedProxies::new(settings.server.trusted_proxies.0.clone()),
             loopback_is_trusted: !authenticated,
@@ -92,7 +93,7 @@ impl Connections {
         }
     }
 
-    /// At most so many, of anybody: for a listener that is not for the public.
+    /// At most `total` connections, of anybody: for a listener that is not public.
     pub fn of_anybody(total: usize) -> Self {
         Self {
             proxies: TrustedProxies::default(),
@@ -110,8 +111,8 @@ impl Connections {
         }
     }
 
-    /// Takes one more connection, or cuts it where its address has as many as one may have.
-    pub fn admit(self: &Arc<Self>, io: TcpStream) -> Option<Watched> {
+    /// Admits a new connection, or closes it if its address has the maximum number.
+    pub fn admit(self: &Arc<Self>, io: TcpStream) -> Option<TrackedStream> {
         let peer = io.peer_addr().ok()?.ip().to_canonical();
         let address = network(peer);
         let proxy = self.proxies.trust(peer);
@@ -129,33 +130,33 @@ impl Connections {
         };
         let exempt = proxy || (self.loopback_is_trusted && peer.is_loopback());
         let cut = Arc::new(Notify::new());
-        let place = if exempt {
-            // Whoever runs the server is never refused.
+        let counted_as = if exempt {
+            // The operator is never refused.
             let _ = self.lock().take(&Party::Operator);
-            Place::Exempt
+            CountedAs::Exempt
         } else {
             let (ticket, victim) = self.lock().admit(address, Arc::clone(&cut));
             if let Some(victim) = victim {
                 metrics::connection_cut(ConnectionCut::Evicted);
                 victim.notify_one();
             }
-            Place::Unauthenticated(ticket)
+            CountedAs::Unauthenticated(ticket)
         };
-        let seat = Seat {
+        let state = ConnectionState {
             connections: Arc::clone(self),
             address,
-            place: RefCell::new(place),
+            counted_as: RefCell::new(counted_as),
             head_awaited: Cell::new(Some(Instant::now())),
             read_by: Cell::new(None),
             is_socket: Cell::new(false),
             sent: Cell::new(0),
-            heads: Heads::default(),
+            heads: PipelinedRequests::default(),
             cut,
             _of_address: of_address,
         };
-        Some(Watched {
+        Some(TrackedStream {
             io,
-            seat: Rc::new(seat),
+            state: Rc::new(state),
         })
     }
 
@@ -164,46 +165,46 @@ impl Connections {
     }
 }
 
-/// Cuts a connection with whatever it still holds.
+/// Resets a connection, discarding unsent data.
 fn abort(io: &TcpStream) {
     let socket = socket2::SockRef::from(io);
-    // Fails when the client has gone first, which is what we want.
+    // Fails if the client has disconnected first, which is fine.
     let _ = socket.set_linger(Some(Duration::ZERO));
     let _ = socket.shutdown(std::net::Shutdown::Both);
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
-    /// In the table.
+enum CountedAs {
+    /// Unauthenticated: in the table.
     Unauthenticated(Ticket),
-    /// Counted for somebody.
+    /// Counted for a party.
     Known(Party),
-    /// Counted for whoever runs the server, whoever authenticates.
+    /// Always counted for the operator, whoever authenticates.
     Exempt,
-    /// Cut by the table.
+    /// Evicted by the table.
     Cut,
 }
 
-/// What the server knows of a connection, as long as it lasts. It belongs to one worker thread.
-pub struct Seat {
+/// The state of a connection. It belongs to one worker thread.
+pub struct ConnectionState {
     connections: Arc<Connections>,
     address: IpAddr,
-    place: RefCell<Place>,
-    /// Since when the head of a request is awaited, where it is.
+    counted_as: RefCell<CountedAs>,
+    /// Since when a request head has been awaited, if one is.
     head_awaited: Cell<Option<Instant>>,
-    /// When the client must have read what it was given last of an answer.
+    /// When the client must have read the last chunk of a response.
     read_by: Cell<Option<Instant>>,
-    /// Sockets have clocks and limits of their own.
+    /// WebSockets have their own timeouts and limits.
     is_socket: Cell<bool>,
-    /// Bytes since the last answer.
+    /// Bytes received since the last response.
     sent: Cell<usize>,
-    /// Requests that have come and wait for their answers.
-    heads: Heads,
+    /// Unanswered requests.
+    heads: PipelinedRequests,
     cut: Arc<Notify>,
     _of_address: Option<Share<IpAddr>>,
 }
 
-impl Seat {
+impl ConnectionState {
     fn enter(&self, phase: Phase, answered: bool) {
         let head_awaited = (phase == Phase::Waiting).then(Instant::now);
         self.head_awaited.set(head_awaited.filter(|_| answered));
@@ -216,46 +217,46 @@ impl Seat {
                 .connections
                 .lock()
                 .enter(self.address, ticket, phase, answered);
-            let place = entered.map_or(Place::Cut, Place::Unauthenticated);
-            self.place.replace(place);
+            let counted_as = entered.map_or(CountedAs::Cut, CountedAs::Unauthenticated);
+            self.counted_as.replace(counted_as);
         }
     }
 
-    /// Its place in the table, where it has one.
+    /// Its entry in the table, if it has one.
     fn ticket(&self) -> Option<Ticket> {
-        match *self.place.borrow() {
-            Place::Unauthenticated(ticket) => Some(ticket),
-            Place::Known(_) | Place::Exempt | Place::Cut => None,
+        match *self.counted_as.borrow() {
+            CountedAs::Unauthenticated(ticket) => Some(ticket),
+            CountedAs::Known(_) | CountedAs::Exempt | CountedAs::Cut => None,
         }
     }
 
-    /// The connection is not bounded as one of a stranger any more: it counts for somebody, and for nobody else.
+    /// The connection is now counted for this party instead of as unauthenticated or for another party.
     fn count_for(&self, party: &Party) -> Result<(), Why> {
-        let mut place = self.place.borrow_mut();
+        let mut counted_as = self.counted_as.borrow_mut();
         let mut table = self.connections.lock();
-        match &*place {
-            Place::Exempt | Place::Cut => return Ok(()),
-            Place::Known(before) if before == party => return Ok(()),
-            Place::Known(before) => {
+        match &*counted_as {
+            CountedAs::Exempt | CountedAs::Cut => return Ok(()),
+            CountedAs::Known(before) if before == party => return Ok(()),
+            CountedAs::Known(before) => {
                 table.take(party)?;
                 table.release(before);
             }
-            Place::Unauthenticated(ticket) => {
+            CountedAs::Unauthenticated(ticket) => {
                 table.take(party)?;
                 if !table.leave(self.address, *ticket) {
                     table.release(party);
-                    *place = Place::Cut;
+                    *counted_as = CountedAs::Cut;
                     return Ok(());
                 }
             }
         }
-        *place = Place::Known(party.clone());
+        *counted_as = CountedAs::Known(party.clone());
         Ok(())
     }
 
-    /// The connection carries a socket from now on.
+    /// The connection is a WebSocket from now on.
     fn becomes_socket(&self) {
-        // One of a stranger is bounded as a session is; whoever runs the server is never refused.
+        // An unauthenticated one is limited as a session from now on; the operator is never refused.
         if self.ticket().is_some() {
             let _ = self.count_for(&Party::Operator);
         }
@@ -280,7 +281,7 @@ impl Seat {
         }
     }
 
-    /// Ends when the connection must be cut.
+    /// Resolves when the connection must be closed.
     async fn ended(&self) {
         let mut cut = pin!(self.cut.notified());
         loop {
@@ -290,7 +291,7 @@ impl Seat {
             tokio::select! {
                 () = &mut cut => return,
                 () = sleep_until(alarm) => {
-                    // It is not moved when a request comes or ends: it finds out when it rings.
+                    // The alarm is not moved when a request arrives or ends; the state is checked when it goes off.
                     let now = Instant::now();
                     let overdue = |since| now.duration_since(since) >= HEAD_PATIENCE;
                     if self.head_awaited.get().is_some_and(overdue) {
@@ -306,7 +307,7 @@ impl Seat {
         }
     }
 
-    /// Carries a connection until it ends by itself or is cut; `None` then.
+    /// Drives a connection until it ends by itself or must be closed; returns `None` in the latter case.
     pub async fn watch<F: Future>(self: Rc<Self>, carried: F) -> Option<F::Output> {
         let mut carried = pin!(carried);
         let mut ended = pin!(self.ended());
@@ -314,7 +315,7 @@ impl Seat {
             if let Poll::Ready(done) = carried.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            if self.is_socket.get() && *self.place.borrow() != Place::Cut {
+            if self.is_socket.get() && *self.counted_as.borrow() != CountedAs::Cut {
                 return Poll::Pending;
             }
             ended.as_mut().poll(context).map(|()| None)
@@ -323,43 +324,43 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
-        match self.place.get_mut() {
-            Place::Unauthenticated(ticket) => {
+        match self.counted_as.get_mut() {
+            CountedAs::Unauthenticated(ticket) => {
                 self.connections.lock().leave(self.address, *ticket);
             }
-            Place::Known(party) => self.connections.lock().release(party),
-            Place::Exempt => self.connections.lock().release(&Party::Operator),
-            Place::Cut => {}
+            CountedAs::Known(party) => self.connections.lock().release(party),
+            CountedAs::Exempt => self.connections.lock().release(&Party::Operator),
+            CountedAs::Cut => {}
         }
     }
 }
 
 /// An accepted connection whose bytes are counted.
-pub struct Watched {
+pub struct TrackedStream {
     io: TcpStream,
-    seat: Rc<Seat>,
+    state: Rc<ConnectionState>,
 }
 
-impl Watched {
-    /// The connection itself.
+impl TrackedStream {
+    /// The inner stream.
     pub const fn tcp(&self) -> &TcpStream {
         &self.io
     }
 
-    /// What is known of it.
-    pub const fn seat(&self) -> &Rc<Seat> {
-        &self.seat
+    /// The connection's state.
+    pub const fn state(&self) -> &Rc<ConnectionState> {
+        &self.state
     }
 
-    /// Where its client is.
+    /// The client's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.io.peer_addr().ok()
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -367,12 +368,12 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
-        self.seat.received(buffer.filled().len() - before);
+        self.state.received(buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -402,7 +403,7 @@ impl AsyncWrite for Watched {
     }
 }
 
-impl ActixStream for Watched {
+impl ActixStream for TrackedStream {
     fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<Ready>> {
         ActixStream::poll_read_ready(&self.io, context)
     }
@@ -412,53 +413,53 @@ impl ActixStream for Watched {
     }
 }
 
-fn seat(request: &HttpRequest) -> Option<&Rc<Seat>> {
+fn state(request: &HttpRequest) -> Option<&Rc<ConnectionState>> {
     request.conn_data()
 }
 
-/// Somebody with a good token is at the other end of a request's connection, which counts for them from now on. A tenant
-/// that has its share is refused.
+/// The request has been authenticated, so its connection is counted for this party from now on. Refused if a tenant has
+/// used up its share.
 pub fn authenticated(request: &HttpRequest, party: &Party) -> Result<(), Refused> {
-    let Some(seat) = seat(request) else {
+    let Some(state) = state(request) else {
         return Ok(());
     };
-    seat.count_for(party).map_err(|why| {
+    state.count_for(party).map_err(|why| {
         let kind = Kind::Connections;
         metrics::quota_refused(kind.name());
         Refused { kind, why }
     })
 }
 
-/// The client of a request is to send something that the server waits for, as long as this is kept.
+/// While this guard exists, the server waits for the client to send something.
 #[must_use = "it ends when it is dropped"]
-pub struct AwaitedClient(Option<Rc<Seat>>);
+pub struct AwaitedClient(Option<Rc<ConnectionState>>);
 
 impl AwaitedClient {
-    /// That of a request.
+    /// The guard for a request.
     pub fn of(request: &HttpRequest) -> Self {
-        let seat = seat(request).cloned();
-        if let Some(seat) = &seat {
-            seat.enter(Phase::Waiting, false);
+        let state = state(request).cloned();
+        if let Some(state) = &state {
+            state.enter(Phase::Waiting, false);
         }
-        Self(seat)
+        Self(state)
     }
 }
 
 impl Drop for AwaitedClient {
     fn drop(&mut self) {
-        if let Some(seat) = &self.0 {
-            seat.enter(Phase::Serving, false);
+        if let Some(state) = &self.0 {
+            state.enter(Phase::Serving, false);
         }
     }
 }
 
-/// A request that is being served. When it is dropped, the next one is awaited.
-struct Served(Rc<Seat>);
+/// A request being served. When it is dropped, the next one is awaited.
+struct Served(Rc<ConnectionState>);
 
 impl Served {
-    fn begin(seat: Rc<Seat>) -> Self {
-        seat.enter(Phase::Serving, false);
-        Self(seat)
+    fn begin(state: Rc<ConnectionState>) -> Self {
+        state.enter(Phase::Serving, false);
+        Self(state)
     }
 }
 
@@ -471,15 +472,15 @@ impl Drop for Served {
     }
 }
 
-/// The middleware that tells a connection whether its client waits or is awaited.
+/// The middleware that tells a connection whether its client is waiting or awaited.
 pub async fn track(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse, actix_web::Error> {
-    let Some(seat) = request.conn_data::<Rc<Seat>>().cloned() else {
+    let Some(state) = request.conn_data::<Rc<ConnectionState>>().cloned() else {
         return next.call(request).await;
     };
-    let served = Served::begin(seat);
+    let served = Served::begin(state);
     let response = next.call(request).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         served.0.becomes_socket();
@@ -495,11 +496,11 @@ pub async fn track(
     }))
 }
 
-/// How a client keeps up with an answer: it may fall so far behind one that reads at the least rate. What it reads faster
-/// is not saved up beyond that; while nothing is there to be read it owes nothing.
+/// Tracks how a client keeps up with a response: it may fall behind a client that reads at the minimum rate by a
+/// limited time. Reading faster earns no credit beyond that; while no data is available nothing is owed.
 struct Reading {
     patience: Duration,
-    /// When it must have read what it was given last.
+    /// When the client must have read the last chunk.
     by: Option<Instant>,
 }
 
@@ -513,7 +514,7 @@ impl Default for Reading {
 }
 
 impl Reading {
-    /// It was given so much more.
+    /// A chunk was handed out.
     fn gives(&mut self, bytes: usize, now: Instant) -> Instant {
         let earned = Duration::from_millis(bytes as u64 * 1000 / LEAST_BYTES_PER_SECOND);
         let by = now + self.patience + earned;
@@ -521,7 +522,7 @@ impl Reading {
         by
     }
 
-    /// It has taken all that it was given.
+    /// Everything handed out has been taken.
     fn taken(&mut self, now: Instant) {
         if let Some(by) = self.by.take() {
             self.patience = by.saturating_duration_since(now).min(READ_PATIENCE);
@@ -529,7 +530,7 @@ impl Reading {
     }
 }
 
-/// An answer that its client still reads.
+/// A response being read by its client.
 struct Answer {
     body: BoxBody,
     reading: Reading,
@@ -547,7 +548,7 @@ impl MessageBody for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        // More is asked for when the kernel has taken what there was.
+        // More is polled when the kernel has accepted the previous chunk.
         self.reading.taken(Instant::now());
         self.served.0.read_by.set(None);
         let next = ready!(Pin::new(&mut self.body).poll_next(context));
@@ -570,10 +571,10 @@ mod tests {
         (accepted.unwrap().0, client.unwrap())
     }
 
-    /// What becomes of a connection that never ends by itself.
-    async fn cut_after(seat: Rc<Seat>) -> Duration {
+    /// What happens to a connection that never ends by itself.
+    async fn cut_after(state: Rc<ConnectionState>) -> Duration {
         let begun = Instant::now();
-        assert_eq!(seat.watch(std::future::pending::<()>()).await, None);
+        assert_eq!(state.watch(std::future::pending::<()>()).await, None);
         begun.elapsed()
     }
 
@@ -582,16 +583,16 @@ mod tests {
         let (io, _client) = pair().await;
         tokio::time::pause();
         let connections = Arc::new(Connections::of_anybody(8));
-        let seat = Rc::clone(connections.admit(io).unwrap().seat());
-        let later = Rc::clone(&seat);
+        let state = Rc::clone(connections.admit(io).unwrap().state());
+        let later = Rc::clone(&state);
         actix_web::rt::spawn(async move {
             tokio::time::sleep(HEAD_PATIENCE / 2).await;
             let served = Served::begin(Rc::clone(&later));
             tokio::time::sleep(HEAD_PATIENCE * 6).await;
             drop(served);
         });
-        let after = cut_after(seat).await;
-        // From the end of the answer on, as exactly as the alarm looks.
+        let after = cut_after(state).await;
+        // From the end of the response on, within the precision of the alarm.
         let least = HEAD_PATIENCE / 2 + HEAD_PATIENCE * 7;
         assert!((least..least + HEAD_PATIENCE).contains(&after), "{after:?}");
     }
@@ -604,9 +605,9 @@ mod tests {
         tokio::time::pause();
         let first = connections.admit(io).unwrap();
         let second = connections.admit(newcomer).unwrap();
-        assert_eq!(cut_after(Rc::clone(first.seat())).await, Duration::ZERO);
-        // The newcomer has all its time.
-        assert!(cut_after(Rc::clone(second.seat())).await >= HEAD_PATIENCE);
+        assert_eq!(cut_after(Rc::clone(first.state())).await, Duration::ZERO);
+        // The new connection has its full time.
+        assert!(cut_after(Rc::clone(second.state())).await >= HEAD_PATIENCE);
     }
 
     #[actix_web::test]
@@ -614,12 +615,12 @@ mod tests {
         let connections = Arc::new(Connections::of_anybody(1));
         let (io, _client) = pair().await;
         let first = connections.admit(io).unwrap();
-        first.seat().count_for(&Party::Operator).unwrap();
+        first.state().count_for(&Party::Operator).unwrap();
         let (newcomer, _other) = pair().await;
         let _second = connections.admit(newcomer).unwrap();
-        let known = Place::Known(Party::Operator);
-        assert_eq!(*first.seat().place.borrow(), known);
-        let carried = Rc::clone(first.seat()).watch(tokio::task::yield_now());
+        let known = CountedAs::Known(Party::Operator);
+        assert_eq!(*first.state().counted_as.borrow(), known);
+        let carried = Rc::clone(first.state()).watch(tokio::task::yield_now());
         assert_eq!(carried.await, Some(()));
         drop(first);
     }
@@ -641,7 +642,7 @@ mod tests {
             (Party::Operator, [0, 0]),
             (tenant("a"), [1, 0]),
         ] {
-            first.seat().count_for(&party).unwrap();
+            first.state().count_for(&party).unwrap();
             assert_eq!(held(), counted, "{party:?}");
         }
         drop(first);
@@ -652,7 +653,7 @@ mod tests {
     async fn an_answer_that_is_read_slower_than_the_least_rate_is_given_up() {
         tokio::time::pause();
         for (bytes, every_s, most_s) in [
-            // Keeps up, then exactly, then at half the rate: until the patience is used up.
+            // Keeps up, then exactly, then at half the rate until its allowance is used up.
             (4_096, 2, None),
             (4_096, 4, None),
             (4_096, 8, Some(64)),
@@ -680,11 +681,11 @@ mod tests {
         let (io, _client) = pair().await;
         tokio::time::pause();
         let connections = Arc::new(Connections::of_anybody(8));
-        let seat = Rc::clone(connections.admit(io).unwrap().seat());
-        let later = Rc::clone(&seat);
+        let state = Rc::clone(connections.admit(io).unwrap().state());
+        let later = Rc::clone(&state);
         actix_web::rt::spawn(async move {
             let body = actix_web::body::BodyStream::new(futures_util::stream::once(async {
-                // Nothing is there to be read for so long.
+                // No data has been available for this long.
                 tokio::time::sleep(READ_PATIENCE * 4).await;
                 Ok::<_, io::Error>(Bytes::from_static(&[0; 2_048]))
             }));
@@ -694,10 +695,10 @@ mod tests {
                 served: Served::begin(later),
             };
             poll_fn(|context| Pin::new(&mut answer).poll_next(context)).await;
-            // Nobody asks for more.
+            // Nobody polls for more.
             tokio::time::sleep(READ_PATIENCE * 4).await;
         });
-        let after = cut_after(seat).await;
+        let after = cut_after(state).await;
         let least = READ_PATIENCE * 5 + Duration::from_secs(2);
         assert!(
             (least..=least + HEAD_PATIENCE).contains(&after),

@@ -1,7 +1,7 @@
-//! Whose connections there are, and which give way when there is no room: a plain table of those that nobody has
-//! authenticated on yet, and the number of each tenant's. Of the former places and bytes are taken from the address that
-//! holds most, from its oldest connection first, so that a flood makes room for whoever comes next out of its own; of the
-//! latter none is cut, and a tenant that has its share gets no more. No clock, no I/O.
+//! Decides which connections are evicted when there is no room: a plain table of unauthenticated connections, and the
+//! number of each tenant's. Of unauthenticated connections, the oldest of the address that holds most are evicted, so
+//! that a flood makes room for newcomers out of its own connections; authenticated ones are never evicted, but a tenant
+//! that has used up its share gets no more. No clock, no I/O.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,49 +9,49 @@ use std::net::IpAddr;
 
 use vivavoce_quotas::{Party, Share, Tally, Why};
 
-/// Addresses that are looked at for a connection that can be cut, those with most connections first.
+/// Addresses examined for a connection that can be evicted, those with most connections first.
 const MAX_CANDIDATES: usize = 64;
 
-/// What the connections of a table may have.
+/// The limits of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Connections in all, at which others are cut to make room.
+    /// Connections in total, at which others are evicted to make room.
     pub(super) total: usize,
-    /// Places beside these, which the known leave to newcomers.
+    /// Additional connections, reserved for unauthenticated newcomers.
     pub(super) newcomers: usize,
-    /// What one tenant may have of both.
+    /// The share of both that one tenant may use.
     pub(super) share: Share,
-    /// Of all, connections on which nobody has authenticated.
+    /// Of the total, unauthenticated connections.
     pub(super) unauthenticated: usize,
-    /// Bytes that the latter have sent and nobody has answered.
+    /// Unanswered bytes of unauthenticated connections.
     pub(super) bytes: usize,
-    /// Of these, bytes from one address.
+    /// Of these, from one address.
     pub(super) bytes_per_address: usize,
-    /// Whether a connection may also be cut while it is served: where those who matter can authenticate.
+    /// Whether a connection may also be evicted while it is served: only where legitimate clients can authenticate.
     pub(super) cuts_served: bool,
 }
 
-/// What a connection does.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Its client has something to send: a handshake, a head, a body.
+    /// The client has something to send: a handshake, a head, a body.
     Waiting,
-    /// Its client waits for an answer, or reads it.
+    /// The client waits for a response, or reads it.
     Serving,
 }
 
-/// Names an entry; a new one for each phase, in their order.
+/// Identifies an entry; a new one for each phase, in increasing order.
 pub(super) type Ticket = u64;
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 struct Entry<C> {
-    /// What the adapter needs to cut it.
+    /// What the adapter needs to close it.
     cut: C,
     bytes: usize,
 }
 
-/// The connections of an address, the one that has been in its phase for longest first.
+/// The connections of an address, ordered by how long they have been in their phase.
 #[derive(Debug)]
 struct Held<C> {
     waiting: BTreeMap<Ticket, Entry<C>>,
@@ -72,7 +72,7 @@ impl<C> Held<C> {
         self.waiting.len() + self.serving.len()
     }
 
-    /// Its oldest connection; none where there is none.
+    /// The oldest connection; `None` if there is none.
     fn oldest(&self) -> Ticket {
         let first = |entries: &BTreeMap<Ticket, Entry<C>>| entries.keys().next().copied();
         let oldest = [first(&self.waiting), first(&self.serving)];
@@ -95,12 +95,12 @@ impl<C> Held<C> {
 pub(super) struct Table<C> {
     bounds: Bounds,
     next: Ticket,
-    /// Connections of those who are known, by whom they count for: tenants, or whoever runs the server.
+    /// Authenticated connections per party.
     known: Tally,
     count: usize,
     bytes: usize,
     addresses: HashMap<IpAddr, Held<C>>,
-    /// Of addresses with as many the one whose oldest is oldest comes last.
+    /// Of addresses with the same number, the one with the oldest connection comes last.
     by_count: BTreeSet<(usize, Reverse<Ticket>, IpAddr)>,
     by_bytes: BTreeSet<(usize, IpAddr)>,
 }
@@ -119,7 +119,7 @@ impl<C> Table<C> {
         }
     }
 
-    /// One more connection of somebody who is known. Whoever runs the server is never refused.
+    /// Adds an authenticated connection. The operator is never refused.
     pub(super) fn take(&mut self, party: &Party) -> Result<(), Why> {
         if *party == Party::Operator {
             self.known.hold(party, 1);
@@ -131,7 +131,7 @@ impl<C> Table<C> {
         self.known.take(party, 1)
     }
 
-    /// One of theirs has ended.
+    /// An authenticated connection has ended.
     pub(super) fn release(&mut self, party: &Party) {
         self.known.release(party, 1);
     }
@@ -141,7 +141,7 @@ impl<C> Table<C> {
         parties.each_ref().map(|party| self.known.of(party))
     }
 
-    /// One more connection, which waits for its client; and whom to cut for it.
+    /// Adds an unauthenticated connection, which waits for its client; also returns the one to evict for it.
     pub(super) fn admit(&mut self, address: IpAddr, cut: C) -> (Ticket, Option<C>) {
         let known = usize::try_from(self.known.total()).unwrap_or(usize::MAX);
         let room = self.bounds.total.saturating_sub(known);
@@ -155,8 +155,7 @@ impl<C> Table<C> {
         (ticket, victim.map(|entry| entry.cut))
     }
 
-    /// The connection is in another phase from now on; `None` where it has been cut. An answer settles what was sent
-    /// for it.
+    /// The connection enters another phase; `None` if it has been evicted. A response settles what was sent for it.
     pub(super) fn enter(
         &mut self,
         address: IpAddr,
@@ -179,7 +178,7 @@ impl<C> Table<C> {
         Some(ticket)
     }
 
-    /// The connection has sent so many bytes more; gives those to cut for it, which it may be itself.
+    /// The connection has sent more bytes; returns the connections to evict, which may include itself.
     pub(super) fn sent(&mut self, address: IpAddr, ticket: Ticket, bytes: usize) -> Vec<C> {
         let mut known = false;
         self.change(address, |held| {
@@ -209,7 +208,7 @@ impl<C> Table<C> {
         cut
     }
 
-    /// The connection is not of this table's any more; whether it still was.
+    /// Removes an unauthenticated connection; returns whether it was still in the table.
     pub(super) fn leave(&mut self, address: IpAddr, ticket: Ticket) -> bool {
         self.remove(address, ticket).is_some()
     }
@@ -219,7 +218,8 @@ impl<C> Table<C> {
         self.next
     }
 
-    /// Who gives way: at the address that has most connections, the one that has waited longest for its client.
+    /// Selects the connection to evict: of the address with most connections, the one that has waited longest for its
+    /// client.
     fn oldest(&self) -> Option<(IpAddr, Ticket)> {
         let addresses = self.by_count.iter().rev().take(MAX_CANDIDATES);
         let mut candidates = addresses.filter_map(|(_, _, address)| {
@@ -249,7 +249,7 @@ impl<C> Table<C> {
         removed
     }
 
-    /// Changes what an address holds, and what is derived from that.
+    /// Changes the state of an address and the indexes derived from it.
     fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut Held<C>)) {
         let held = self.addresses.entry(address).or_insert_with(Held::new);
         let (count, bytes, oldest) = (held.count(), held.bytes, held.oldest());
@@ -294,7 +294,7 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    /// A table in which each connection is cut by its name.
+    /// A table in which each connection is identified by its name.
     fn table(bounds: Bounds) -> Table<&'static str> {
         Table::new(bounds)
     }
@@ -320,7 +320,7 @@ mod tests {
         for last in 0..10 {
             table.admit(address(last), if last == 0 { "oldest" } else { "flood" });
         }
-        // Greater than all others, and just come.
+        // Greater than all others, and just arrived.
         assert_eq!(table.admit(address(200), "newcomer").1, Some("oldest"));
         for last in 10..19 {
             assert_eq!(table.admit(address(last), "flood").1, Some("flood"));
@@ -388,7 +388,7 @@ mod tests {
         Party::Tenant(vivavoce_auth::TenantId::new(id).unwrap())
     }
 
-    /// How many connections somebody gets, and why no more.
+    /// How many connections a party gets, and why no more.
     fn all_of(table: &mut Table<&'static str>, party: &Party) -> (usize, Why) {
         let mut taken = 0;
         loop {
@@ -404,13 +404,13 @@ mod tests {
         let mut table = table(BOUNDS);
         let (greedy, why) = all_of(&mut table, &tenant("greedy"));
         assert_eq!((greedy, why), (75, Why::Share("one tenant")));
-        // Nobody has to give way to come in, and the next tenant has a share as well.
+        // Nobody has to be evicted to get in, and the next tenant has a share as well.
         for last in 0..10 {
             assert_eq!(table.admit(address(last), "new").1, None);
         }
         assert_eq!(all_of(&mut table, &tenant("innocent")).0, 19);
         table.take(&Party::Operator).unwrap();
-        // Whoever gives some back may have some again, by what others hold now.
+        // A party that releases some may take some again, depending on what others hold now.
         (0..60).for_each(|_| table.release(&tenant("greedy")));
         assert!(all_of(&mut table, &tenant("greedy")).0 > 30);
     }

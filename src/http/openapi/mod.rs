@@ -1,6 +1,6 @@
-//! The description of the REST side (OpenAPI 3.1), made from the types that the handlers read and write and from the
-//! list of operations in [`operations`]; and the two documents as they are served. What the socket's messages look
-//! like is [`socket_schema`]'s matter.
+//! The OpenAPI 3.1 description of the REST API, generated from the types that handlers read and write and from the list
+//! of operations in [`operations`], and both documents as they are served. The messages of the WebSocket are described
+//! by [`socket_schema`].
 
 mod operations;
 
@@ -16,16 +16,16 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::tag::Tag;
 use utoipa::openapi::{Components, OpenApi};
 
-use super::pieces::Pieces;
+use super::body_chunks::BodyChunks;
 use super::{error, health, recording, rtc, sessions, sip, speak};
 use vivavoce_actors::session::socket_schema;
 use vivavoce_recordings::catalogue::Page;
 use vivavoce_seams::Voice;
 
-/// Where the schemas of bodies are kept in the document.
+/// Where the document contains the schemas of bodies.
 const SCHEMAS: &str = "/components/schemas";
 
-/// The groups of operations.
+/// The tags.
 const TAGS: [(&str, &str); 6] = [
     (
         "Server",
@@ -58,25 +58,25 @@ static SOCKET_SCHEMA: LazyLock<String> = LazyLock::new(|| text(&socket_schema())
 pub async fn show() -> HttpResponse {
     HttpResponse::Ok()
         .content_type("application/json")
-        .body(Pieces::of(DOCUMENT.as_str()))
+        .body(BodyChunks::of(DOCUMENT.as_str()))
 }
 
 /// `GET /schemas/socket.json`.
 pub async fn show_socket_schema() -> HttpResponse {
     HttpResponse::Ok()
         .content_type("application/schema+json")
-        .body(Pieces::of(SOCKET_SCHEMA.as_str()))
+        .body(BodyChunks::of(SOCKET_SCHEMA.as_str()))
 }
 
 /// As it is served and committed.
 pub fn text(document: &Value) -> String {
-    // Objects with names as keys cannot fail to be written.
+    // Maps with string keys can always be serialised.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
 }
 
 /// The whole document.
 pub fn document() -> Value {
-    let mut info = Info::new("Vivavoce", "0.1.0");
+    let mut info = Info::new("Vivavoce", env!("CARGO_PKG_VERSION"));
     info.description = Some(INTRODUCTION.to_owned());
     let mut licence = License::new("Apache-2.0");
     licence.identifier = Some("Apache-2.0".to_owned());
@@ -85,7 +85,7 @@ pub fn document() -> Value {
     let mut api = OpenApi::new(info, paths());
     api.tags = Some(TAGS.iter().map(|(name, says)| tag(name, says)).collect());
     api.components = Some(components());
-    // Neither names nor numbers can fail to be written.
+    // Names and numbers can always be serialised.
     let mut document = serde_json::to_value(api).unwrap_or_default();
     document["components"]["schemas"] = schemas().into();
     document
@@ -104,7 +104,7 @@ fn tag(name: &str, says: &str) -> Tag {
     tag
 }
 
-/// How to say who asks, and the answers that belong to no operation.
+/// The security schemes, and the responses shared by all operations.
 fn components() -> Components {
     let mut components = Components::new();
     for (name, response) in operations::elsewhere() {
@@ -120,7 +120,7 @@ fn components() -> Components {
     components
 }
 
-/// Every operation; where there is a `GET`, a `HEAD` answers like it without the body.
+/// All operations; a `HEAD` behaves like `GET` without the body.
 fn paths() -> Paths {
     let mut paths = Paths::new();
     for operation in operations::all() {
@@ -138,7 +138,7 @@ fn paths() -> Paths {
     paths
 }
 
-/// The schemas of all bodies, by the names of their types.
+/// The schemas of all bodies, by type name.
 fn schemas() -> Map<String, Value> {
     let settings = || {
         SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into())
@@ -175,7 +175,7 @@ fn schemas() -> Map<String, Value> {
     schemas
 }
 
-/// Adds the types of a tuple, and whatever they are made of.
+/// Adds the types of a tuple, and the types they are composed of.
 fn add<T: JsonSchema>(generator: &mut SchemaGenerator) {
     let _tuple = T::json_schema(generator);
 }

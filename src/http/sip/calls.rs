@@ -1,5 +1,4 @@
-//! `/sip/call` and `/sip/transfer`: what a request must hold is checked here, and everything else by the registry of
-//! calls.
+//! `/sip/call` and `/sip/transfer`: requests are validated here; everything else is up to the registry of calls.
 
 use actix_web::web;
 use schemars::JsonSchema;
@@ -15,7 +14,7 @@ use vivavoce_config::Secret;
 use vivavoce_core::phone::{self, Gateway};
 use vivavoce_seams::rooms::telephone::{CallErrorKind, Login, TransferTarget};
 
-/// What was asked for is on its way.
+/// The status of an accepted request.
 const INITIATED: &str = "initiated";
 
 /// Body of `POST /sip/call`.
@@ -24,19 +23,19 @@ pub struct CallRequest {
     /// The room.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
-    /// What people read.
+    /// The display name of the call's participant.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_name: Option<String>,
-    /// Who, as the room knows them.
+    /// The identity of the call's participant.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
-    /// Whose number is shown; the SIP provider must know it.
+    /// The caller ID; the SIP provider must accept it.
     #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     from_phone_number: Option<String>,
-    /// Whom to call.
+    /// The number to call.
     #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     to_phone_number: Option<String>,
-    /// The caller's own gateway; the server's when absent.
+    /// The caller's own gateway; default: the server's.
     sip: Option<Overrides>,
 }
 
@@ -47,9 +46,9 @@ pub struct Overrides {
     /// `hostname` or `hostname:port`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,253}(:[1-9][0-9]{0,4})?$"))]
     outbound_address: Option<String>,
-    /// For the gateway; required with `auth_password`.
+    /// User name at the gateway; required with `auth_password`.
     auth_username: Option<String>,
-    /// For the gateway.
+    /// Password at the gateway.
     #[schemars(extend("format" = "password"))]
     auth_password: Option<String>,
 }
@@ -60,34 +59,34 @@ pub struct TransferRequest {
     /// The room.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     room_name: Option<String>,
-    /// Who, as the room knows them.
+    /// The identity of the call's participant.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
-    /// Whom to call instead.
+    /// The number to transfer to.
     #[schemars(required, length(max = 256), regex(pattern = phone::PATTERN))]
     transfer_to: Option<String>,
 }
 
-/// Answer of `POST /sip/call`.
+/// Response of `POST /sip/call`.
 #[derive(Serialize, JsonSchema)]
 pub struct CallAnswer {
     #[schemars(extend("const" = "initiated"))]
     status: String,
     room_name: String,
     participant_identity: String,
-    /// Of the room.
+    /// The participant's id in the room.
     participant_id: String,
     sip_call_id: String,
 }
 
-/// Answer of `POST /sip/transfer`.
+/// Response of `POST /sip/transfer`.
 #[derive(Serialize, JsonSchema)]
 pub struct TransferAnswer {
     #[schemars(extend("const" = "initiated"))]
     status: String,
     room_name: String,
     participant_identity: String,
-    /// As it is dialled.
+    /// The number in the form in which it is dialled.
     transfer_to: String,
 }
 
@@ -121,7 +120,7 @@ pub async fn call(
     }))
 }
 
-/// Where a request's call goes, and as whom.
+/// The gateway of a request's call, with its credentials.
 fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
     let refused = |field: &str, problem: &str| {
         ApiError::new(Code::InvalidRequest, format!("sip.{field}: {problem}"))
@@ -162,7 +161,7 @@ fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
     })
 }
 
-/// Moves a call to another number.
+/// Transfers a call to another number.
 pub async fn transfer(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -191,8 +190,8 @@ pub async fn transfer(
     Ok(web::Json(answer))
 }
 
-/// An error of the calls; `failed` is the code of those that have none of their own, `missing` that of something that is not
-/// there: nobody who could be moved, or, of a new call, something of the provider's.
+/// Maps an error of the registry of calls; `failed` is the code for errors without one of their own, `missing` for
+/// something that does not exist: a participant to transfer, or for a new call something at the provider.
 fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
     let message = error.to_string();
     let code = match error {
@@ -200,6 +199,7 @@ fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
         CallsError::Quota(refused) => return refused.into(),
         CallsError::NoAddress => Code::OutboundAddressNotConfigured,
         CallsError::NotAllowed { .. } => Code::DestinationNotAllowed,
+        CallsError::OthersNumber => Code::InvalidRequest,
         CallsError::Call(error) => {
             tracing::info!(kind = ?error.kind, "a call was not placed or moved");
             match error.kind {

@@ -1,5 +1,5 @@
-//! `/sip/hooks`: who is told of calls to a host. What a request must hold is checked here; what may be changed, and where it
-//! is kept, is for the registry to say.
+//! `/sip/hooks`: hooks for inbound calls, by called host. Requests are validated here; what may be changed, and where
+//! it is stored, is up to the registry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,18 +18,18 @@ use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
 use crate::fields::required;
 use vivavoce_actors::registry::hooks::{ListHooks, PutHooks, RemoveHooks};
-use vivavoce_hooks::{self as hooks, HookError, LONGEST_URL, Wish};
+use vivavoce_hooks::{self as hooks, HookError, MAX_URL_BYTES, RequestedHook};
 
-/// The most hooks of one request.
+/// The maximum number of hooks per request.
 const MAX_HOOKS: usize = 1000;
-/// Names and addresses of version 4; an address of version 6 has brackets around it, or none.
+/// Host names and IPv4 addresses; IPv6 addresses with or without brackets.
 const HOST: &str = r"^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$|^\[?[0-9A-Fa-f:.]+\]?$";
 
-/// Body of `POST /sip/hooks`: the array itself, or an object around it.
+/// Body of `POST /sip/hooks`: the array itself, or an object containing it.
 pub struct HooksRequest(Vec<HookRequest>);
 
 impl<'de> Deserialize<'de> for HooksRequest {
-    /// By hand, so that what does not fit is named in either form.
+    /// Implemented by hand, so that errors name the field in either form.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct EitherForm;
 
@@ -77,16 +77,16 @@ impl JsonSchema for HooksRequest {
     }
 }
 
-/// Who is told of calls to a host.
+/// A hook for calls to a host.
 #[derive(Deserialize, JsonSchema)]
 pub struct HookRequest {
-    /// A name or an address, without a port; compared without regard to case. No two of a request may be the same.
+    /// A name or an address, without a port, compared case-insensitively. Unique within a request.
     #[schemars(required, length(min = 1, max = 253), regex(pattern = HOST))]
     host: Option<String>,
-    /// Where to: https at a public address, unless the server's settings allow more.
-    #[schemars(required, length(max = LONGEST_URL), regex(pattern = "^https?://"))]
+    /// The URL to notify: https at a public address, unless the server's settings allow more.
+    #[schemars(required, length(max = MAX_URL_BYTES), regex(pattern = "^https?://"))]
     url: Option<String>,
-    /// The tenant that it belongs to; only for callers without one.
+    /// The tenant that it belongs to; only for callers without a tenant.
     #[schemars(length(min = 1, max = 256))]
     auth_id: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct HookRequest {
 /// Body of `DELETE /sip/hooks`.
 #[derive(Deserialize, JsonSchema)]
 pub struct HostsRequest {
-    /// Compared without regard to case; unknown ones are ignored.
+    /// Compared case-insensitively; unknown hosts are ignored.
     #[schemars(
         required,
         length(min = 1, max = 1000),
@@ -103,7 +103,7 @@ pub struct HostsRequest {
     hosts: Option<Vec<String>>,
 }
 
-/// Answer of everything under `/sip/hooks`.
+/// Response of everything under `/sip/hooks`.
 #[derive(Serialize, JsonSchema)]
 pub struct HookList {
     hooks: Vec<Hook>,
@@ -152,7 +152,7 @@ pub async fn put(
     }
     let wish = |(index, hook): (usize, HookRequest)| {
         let url = hook.url.filter(|url| !url.trim().is_empty());
-        Ok(Wish {
+        Ok(RequestedHook {
             host: required(hook.host, &format!("hooks[{index}].host"))?,
             url: url.ok_or_else(|| refused(format!("hooks[{index}].url: is required")))?,
             auth_id: hook.auth_id,

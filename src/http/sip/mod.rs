@@ -1,4 +1,4 @@
-//! `/sip/…`: calls and transfers, and hooks. Each has its own file; the doors themselves are listed in the router.
+//! `/sip/…`: calls and transfers, and hooks. Each has its own file; the routes are listed in the crate's root.
 
 pub mod calls;
 pub mod hooks;

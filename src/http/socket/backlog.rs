@@ -1,6 +1,6 @@
-//! What waits for clients that do not read, over all sockets of a server: how much it is, and whose. A socket has a little
-//! of its own beside that. Where more waits than may, whoever is furthest behind is closed, of those who hold most of it or
-//! have more than their share: whoever reads loses nothing to those who do not.
+//! Output that clients have not read, over all sockets of a server: how much it is, and whose. Beside it each socket
+//! has a small allowance of its own. When too much waits, the socket furthest behind is closed, among the sockets of
+//! the party that holds most or that exceeds its share: clients that read lose nothing to those that do not.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::writer::Shared;
 use vivavoce_quotas::{Party, Share, Tally};
 
-/// What may wait for a socket without being counted: more than waits for any client that reads.
+/// What may wait for a socket without being counted: more than ever waits for a client that reads.
 pub(super) const OWN_BYTES: usize = 64 << 10;
 
-/// What may wait for all sockets together, beside that.
+/// What may wait for all sockets together, beyond that.
 pub const MAX_WAITING_BYTES: usize = 128 << 20;
 
-/// What waits for the sockets of a server.
+/// The unread output of a server's sockets.
 #[derive(Debug)]
 pub struct Backlog {
     next: AtomicU64,
@@ -24,7 +24,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Of which nobody has more than this share.
+    /// A backlog of which no party may use more than its share.
     pub fn new(share: Share) -> Arc<Self> {
         Arc::new(Self {
             next: AtomicU64::default(),
@@ -33,16 +33,16 @@ impl Backlog {
     }
 }
 
-/// The place of one socket in it.
+/// The entry of one socket.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BacklogEntry {
     backlog: Arc<Backlog>,
     party: Party,
     number: u64,
     socket: Weak<Shared>,
 }
 
-impl Place {
+impl BacklogEntry {
     pub(super) fn of(backlog: &Arc<Backlog>, party: Party, socket: Weak<Shared>) -> Self {
         Self {
             number: backlog.next.fetch_add(1, Ordering::Relaxed),
@@ -52,7 +52,7 @@ impl Place {
         }
     }
 
-    /// So many bytes more wait, or fewer; gives the sockets to close for it. Nobody may hold the lock of an outbox.
+    /// Counts `bytes` more or less; returns the sockets to close for it. The caller must not hold an outbox's lock.
     pub(super) fn change(&self, bytes: isize) -> Vec<Arc<Shared>> {
         let counted = &self.backlog.counted;
         let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BacklogEntry {
     fn drop(&mut self) {
         let counted = &self.backlog.counted;
         let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +75,7 @@ impl Drop for Place {
     }
 }
 
-/// Who is behind, and how far.
+/// The sockets that are behind, and how far.
 #[derive(Debug)]
 struct Counted<C> {
     most: u64,
@@ -101,7 +101,7 @@ impl<C: Clone> Counted<C> {
         }
     }
 
-    /// More waits for a socket; gives those to close, which it may be itself. They are not counted any more.
+    /// Counts more for a socket; returns the sockets to close, which may include itself. They are no longer counted.
     fn more(&mut self, number: u64, party: &Party, bytes: usize, socket: &C) -> Vec<C> {
         let behind = self.behind.entry(number).or_insert_with(|| Behind {
             party: party.clone(),
@@ -118,7 +118,7 @@ impl<C: Clone> Counted<C> {
         closed
     }
 
-    /// Less waits for it, or nothing.
+    /// Counts less for a socket, down to nothing.
     fn less(&mut self, number: u64, bytes: usize) {
         let Entry::Occupied(mut behind) = self.behind.entry(number) else {
             return;
@@ -131,7 +131,7 @@ impl<C: Clone> Counted<C> {
         }
     }
 
-    /// Who is furthest behind where too much waits, now that more waits for somebody.
+    /// The socket furthest behind, if too much waits after `party` was counted more.
     fn too_far(&self, party: &Party) -> Option<u64> {
         let furthest = |of: &dyn Fn(&Party) -> bool| {
             let theirs = self.behind.iter().filter(|(_, one)| of(&one.party));
@@ -144,7 +144,7 @@ impl<C: Clone> Counted<C> {
         } else if self.tally.check(party, 0).is_ok() {
             None
         } else if let Party::Address(_) = party {
-            // All of them have one share, too.
+            // All addresses together have one share, too.
             furthest(&|other| matches!(other, Party::Address(_)))
         } else {
             furthest(&|other| other == party)
@@ -164,7 +164,7 @@ mod tests {
         Party::Address([192, 0, 2, last].into())
     }
 
-    /// In which each socket is closed by its number.
+    /// Sockets are identified by their numbers.
     fn counted(share: Share) -> Counted<u64> {
         Counted::new(1_000, share)
     }
@@ -200,14 +200,14 @@ mod tests {
         assert!(more(&mut counted, 3, &tenant("a"), 300).is_empty());
         assert_eq!(more(&mut counted, 4, &tenant("b"), 1), [2]);
         assert_eq!(counted.tally.total(), 601);
-        // What was closed and reads the rest before it knows is of no account.
+        // A closed socket that still reads the rest is not counted.
         counted.less(2, 400);
         assert_eq!(counted.tally.total(), 601);
     }
 
     #[test]
     fn strangers_have_one_share_and_the_address_that_holds_most_of_it_gives_way() {
-        let mut counted = counted(Share::default().with_strangers_as_one());
+        let mut counted = counted(Share::default().with_addresses_as_one());
         assert!(more(&mut counted, 1, &address(1), 300).is_empty());
         assert!(more(&mut counted, 2, &address(2), 200).is_empty());
         assert!(more(&mut counted, 3, &address(3), 180).is_empty());

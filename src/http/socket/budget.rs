@@ -1,12 +1,12 @@
-//! How much memory messages may hold that have begun and are not complete, over all sockets of a server. A socket has a
-//! little of its own beside that, so that whoever sends short messages does not depend on what others leave unfinished.
+//! The memory of incomplete messages, over all sockets of a server. Beside it each socket has a small allowance of its
+//! own, so that senders of short messages do not depend on what others leave unfinished.
 
 use std::sync::Arc;
 
 use vivavoce_core::party::Party;
 use vivavoce_quotas::shared_limit::{Exceeded, Permit, SharedLimit, Size};
 
-/// What a socket may hold without asking: some frames of sound, on a connection that brings them in pieces.
+/// The allowance: some audio frames, on a connection that delivers them in pieces.
 const OWN_BYTES: usize = 32 << 10;
 
 /// The memory that all sockets of a server share.
@@ -14,35 +14,35 @@ const OWN_BYTES: usize = 32 << 10;
 pub struct MessageBudget(Arc<SharedLimit>);
 
 impl MessageBudget {
-    /// One of so many bytes, for whoever comes first.
+    /// A budget without shares: first come, first served.
     pub fn new(limit: usize) -> Self {
         Self(SharedLimit::new(Size::undivided(limit)))
     }
 
-    /// One of this size, with its shares.
+    /// A budget of this size, with shares.
     pub fn shared(size: Size) -> Arc<Self> {
         Arc::new(Self(SharedLimit::new(size)))
     }
 }
 
-/// What one socket holds of the budget; given back when it is dropped.
+/// The memory of one socket; released when dropped.
 #[derive(Debug)]
 pub(super) struct Held(Permit);
 
 impl Held {
-    /// Nothing yet, on this account.
+    /// Nothing yet, counted for `key`.
     pub(super) fn of(budget: &MessageBudget, key: Party) -> Self {
         Self(budget.0.empty(key))
     }
 
-    /// The socket holds so many bytes from now on, instead of what it held before. After a refusal it has what it had.
+    /// Changes how much the socket holds. After a refusal it is unchanged.
     pub(super) fn set(&mut self, unfinished: usize) -> Result<(), Exceeded> {
         self.0.resize(unfinished.saturating_sub(OWN_BYTES))
     }
 
-    /// The socket holds nothing from now on.
+    /// The socket holds nothing any more.
     pub(super) fn give_back(&mut self) {
-        // Less is never refused.
+        // Reducing is never refused.
         let _ = self.0.resize(0);
     }
 }

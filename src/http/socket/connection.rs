@@ -1,5 +1,5 @@
-//! The TCP connection under a socket, as far as `actix-http` leaves it alone: how little it may hold back, and how it
-//! is cut when its client neither reads nor goes away.
+//! The TCP connection of a socket, as far as `actix-http` gives access to it: limiting what it buffers, and resetting
+//! it when its client neither reads nor closes.
 
 use std::any::Any;
 use std::io;
@@ -12,39 +12,39 @@ use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
 use socket2::{SockRef, Socket};
 
-/// For `HttpServer::h1_write_buffer_size`: the response body is asked for a frame only when the kernel has taken the
-/// one before, so that nothing waits where it could not be called back.
+/// For `HttpServer::h1_write_buffer_size`: the response body is polled for a frame only when the kernel has accepted
+/// the previous one, so that frames do not wait where they cannot be dropped any more.
 pub const WRITE_BUFFER_BYTES: usize = 1;
 
-/// Bytes that the kernel holds and has not sent, at most. Without this it would take megabytes of audio for a slow
-/// client, out of reach of `clear`.
+/// The maximum unsent bytes in the kernel. Without it, the kernel would buffer megabytes of audio for a slow client,
+/// which `clear` could not drop.
 const MAX_UNSENT_BYTES: u32 = 16 << 10;
 
-/// How long the client of a request may take no byte of its answer. The kernel cuts the connection then.
+/// How long the client of a request may accept no byte of its response. Then the kernel closes the connection.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A handle to a connection that was accepted, until a socket takes it.
+/// A handle to an accepted connection, until a socket takes it.
 struct Accepted(Mutex<Option<Connection>>);
 
 impl Accepted {
     fn take(&self) -> Option<Connection> {
         let mut handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = handle.take()?;
-        // A client of a socket is heard although it does not read; how much waits for it is bounded elsewhere.
+        // Input of a socket's client is read although it does not read its output; that backlog is limited elsewhere.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         connection.socket.set_tcp_user_timeout(None).ok()?;
         Some(connection)
     }
 }
 
-/// For `HttpServer::on_connect`, without TLS: the same as [`prepare`].
+/// For `HttpServer::on_connect` without TLS: the same as [`prepare`].
 pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
     if let Some(io) = io.downcast_ref() {
         prepare(io, false, extensions);
     }
 }
 
-/// Sets a connection up and keeps a handle to it for a socket.
+/// Configures a connection and keeps a handle to it for a socket.
 pub fn prepare(io: &TcpStream, secured: bool, extensions: &mut Extensions) {
     if let Ok(socket) = set_up(io) {
         let connection = Connection { socket, secured };
@@ -63,28 +63,29 @@ fn set_up(io: &TcpStream) -> io::Result<Socket> {
     socket.try_clone()
 }
 
-/// A second handle to the connection of one socket.
+/// A second handle to a socket's connection.
 pub struct Connection {
     socket: Socket,
     secured: bool,
 }
 
 impl Connection {
-    /// The handle of the request's connection; `None` when the server was not set up with [`accepted`].
+    /// The handle of a request's connection; `None` if the server was not set up with [`accepted`].
     pub fn take(request: &HttpRequest) -> Option<Self> {
         request.conn_data::<Accepted>()?.take()
     }
 
-    /// Everything is sent: the client sees the end, and may still speak.
+    /// Shuts down the sending side: the client sees the end of the stream, and may still send.
     pub fn finish(&self) {
-        // The end of TLS comes with the end of the request, after the client's answer: without it, it would be a cut.
+        // TLS is closed with the end of the request, after the client's answer; without that the client would see
+        // truncation.
         if !self.secured {
-            // Fails when the client has gone first, which is what we want.
+            // Fails if the client has disconnected first, which is fine.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
-    /// Cuts the connection now, with whatever it still holds.
+    /// Resets the connection, discarding unsent data.
     pub fn abort(&self) {
         let _ = self.socket.set_linger(Some(Duration::ZERO));
         let _ = self.socket.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! A handler that says what it hears, for conformance tests and measurements. No route of the product leads here.
+//! An echo handler, for conformance tests and measurements. No route of the product uses it.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use bytestring::ByteString;
 
 use super::{Audio, Closed, OpenError, SocketHandler, SocketSettings, SocketWriter, open};
 
-/// What binary messages are taken for: linear16 of 16 kHz, mono.
+/// How binary messages are interpreted: linear16 at 16 kHz, mono.
 const BYTES_PER_SECOND: u64 = 32_000;
 
-/// Sends every message back: text as events, binary as audio, of which what does not fit is dropped.
+/// Returns every message: text as events, binary as audio, which is dropped if it does not fit.
 pub fn echo(
     request: &HttpRequest,
     payload: web::Payload,
@@ -30,7 +30,7 @@ impl SocketHandler for Echo {
     fn binary(&mut self, bytes: Bytes) {
         let duration = Duration::from_micros(bytes.len() as u64 * 1_000_000 / BYTES_PER_SECOND);
         let tag = 0;
-        // Refused audio is what a client that does not read loses.
+        // Audio is refused only if the client does not read.
         let _ = self.0.audio(Audio {
             tag,
             duration,

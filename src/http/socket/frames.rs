@@ -1,48 +1,48 @@
-//! What a client's bytes mean (RFC 6455): frames out of chunks, messages out of fragments. Unmasking, reserved bits
-//! and opcodes are the codec's of `actix-http`; sizes (on the declared length, before anything is kept), the order of
+//! Parsing of client frames (RFC 6455): frames from chunks, messages from fragments. `actix-http`'s codec handles
+//! unmasking, reserved bits and opcodes; sizes (by the declared length, before anything is stored), the order of
 //! fragments, UTF-8 and the rules of control frames are checked here. No I/O, no clock.
 
 use actix_http::ws::{CloseReason, OpCode, Parser};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 
-/// The longest text message, over all its fragments (protocol, section 1).
+/// The maximum size of a text message, over all its fragments (protocol, section 1).
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
-/// The longest binary message, over all its fragments (protocol, section 1).
+/// The maximum size of a binary message, over all its fragments (protocol, section 1).
 pub const MAX_BINARY_BYTES: usize = 1 << 20;
 /// RFC 6455, section 5.5.
 const MAX_CONTROL_BYTES: u64 = 125;
 
-/// What arrived.
+/// A parsed frame or message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// A whole text message.
     Text(ByteString),
     /// A whole binary message.
     Binary(Bytes),
-    /// To be answered with the same bytes.
+    /// To be answered with the same payload.
     Ping(Bytes),
-    /// An answer to one of our pings, or unsolicited.
+    /// An answer to one of our pings, or an unsolicited pong.
     Pong,
-    /// A part of a message, not the last.
+    /// A fragment of a message, but not the last.
     Fragment,
-    /// The client's close frame; nothing that follows counts.
+    /// The client's close frame; whatever follows is ignored.
     Close(Option<CloseReason>),
 }
 
-/// Why the connection cannot go on.
+/// Why the connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame that RFC 6455 forbids.
+    /// A frame that violates RFC 6455.
     #[error("{0}")]
     Protocol(&'static str),
     /// Text that is not UTF-8.
     #[error("text is not UTF-8")]
     Utf8,
-    /// A message longer than its kind may be.
+    /// The message is too large.
     #[error("a message is longer than {limit} bytes")]
     TooBig {
-        /// Bytes that it may have.
+        /// The limit.
         limit: usize,
     },
 }
@@ -82,17 +82,17 @@ impl Kind {
     }
 }
 
-/// The part of a frame's head that says how long it is.
+/// The part of a frame's header that contains the length.
 struct Head {
     opcode: OpCode,
     last: bool,
-    /// Head and payload.
+    /// Size of header and payload.
     frame_bytes: u64,
     payload_bytes: u64,
 }
 
 impl Head {
-    /// `None` while the length has not arrived. A client's frame always has a mask of 4 bytes.
+    /// `None` until the length has arrived. Client frames always have a mask of 4 bytes.
     fn peek(bytes: &[u8]) -> Option<Self> {
         let (&[first, second], rest) = bytes.split_first_chunk()?;
         let (payload_bytes, length_bytes) = match second & 0x7f {
@@ -109,35 +109,35 @@ impl Head {
     }
 }
 
-/// The incoming side of one connection.
+/// The incoming side of a connection.
 #[derive(Debug, Default)]
 pub struct Frames {
     arrived: BytesMut,
-    /// The fragments so far of the message that is being sent.
+    /// The fragments so far of the current message.
     begun: Option<(Kind, BytesMut)>,
 }
 
 impl Frames {
-    /// Takes what arrived.
+    /// Appends received bytes.
     pub fn push(&mut self, chunk: &[u8]) {
         self.arrived.extend_from_slice(chunk);
     }
 
-    /// Bytes of memory that are held for what has begun and is not complete, as far as [`Self::next`] has looked.
+    /// The memory held for incomplete frames and messages, as of the last call of [`Self::next_frame`].
     pub fn unfinished(&self) -> usize {
         let begun = self.begun.as_ref().map(|(_, begun)| begun.capacity());
         begun.unwrap_or_default() + self.arrived.capacity()
     }
 
-    /// Whether fragments of a message have come, and not its last one.
+    /// Whether a fragmented message is incomplete.
     pub const fn within_message(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// The next frame's meaning; `None` when more has to arrive. After an error nothing more can be understood.
+    /// The next frame; `None` until more arrives. After an error nothing more can be parsed.
     pub fn next_frame(&mut self) -> Result<Option<Input>, FrameError> {
         if self.arrived.is_empty() {
-            // A buffer of its own for each burst: what was read of the last one does not stay.
+            // A new buffer for each burst, so that no memory of the previous one is retained.
             self.arrived = BytesMut::new();
             return Ok(None);
         }
@@ -145,8 +145,8 @@ impl Frames {
             return Ok(None);
         };
         self.check_size(&head)?;
-        // While the frame is incomplete the codec only looks at its head: a limit of 0 keeps it from reserving memory
-        // for a length that was merely declared.
+        // While the frame is incomplete, let the codec see only its header: a limit of 0 prevents it from reserving
+        // memory for a length that is merely declared.
         let whole = self.arrived.len() as u64 >= head.frame_bytes;
         let limit = if whole { usize::MAX } else { 0 };
         let frame = Parser::parse(&mut self.arrived, true, limit)
@@ -156,7 +156,7 @@ impl Frames {
         };
         let payload = payload.unwrap_or_default();
         if self.arrived.len() < payload.len() {
-            // What is left would keep the memory of what was taken.
+            // The remainder would keep the memory of what was consumed.
             self.arrived = BytesMut::from(&self.arrived[..]);
         }
         self.frame(last, opcode, payload).map(Some)
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A client's frame.
+    /// Builds a client frame.
     fn frame(opcode: OpCode, last: bool, payload: &[u8]) -> BytesMut {
         let mut bytes = BytesMut::new();
         Parser::write_message(&mut bytes, payload, opcode, last, true);

@@ -1,14 +1,51 @@
-//! The socket edge: WebSocket (RFC 6455) over a request of `actix-web`, with reading and writing independent of each
-//! other, so that a client that does not read is still heard (protocol, section 1). What messages mean is the
-//! handler's matter.
+//! The socket edge: WebSockets (RFC 6455) on top of actix-web requests (protocol, section 1). What messages mean is up
+//! to the handler.
 //!
-//! The server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
+//! # Reading and writing are independent
+//!
+//! Only the handshake comes from `actix-web-actors`. One task decodes the request's payload and calls a
+//! [`SocketHandler`]; the response body is a bounded stream of frames that a [`SocketWriter`] fills. So input from a
+//! client that does not read its output is still processed, which a single actor polled by the response body could not
+//! do.
 //!
 //! ```text
 //! request payload ─> reading task ─> Frames ─> SocketHandler::text, binary
 //!                      │ pongs, pings, close, idle
 //!                      ▼
 //! response body  <── Outbox <── SocketWriter::event, latest, audio, cut_audio, close
+//! ```
+//!
+//! # Output
+//!
+//! Events are queued in order. A *latest* event replaces an older one of its kind that has not been sent, so that a slow
+//! client gets the current state instead of history. Audio has a queue of its own that can be cut: after barge-in,
+//! nothing but what the kernel has already accepted is still sent.
+//!
+//! # Bounds
+//!
+//! A text message has at most [`MAX_TEXT_BYTES`], a binary one [`MAX_BINARY_BYTES`], and incomplete messages of all
+//! sockets share a [`MessageBudget`]. Output that clients do not read shares the [`Backlog`] of [`MAX_WAITING_BYTES`],
+//! and a socket has at most [`MAX_EVENTS`] events waiting: a client that falls too far behind is closed, and of several
+//! the one furthest behind of the party that holds most. Clients that are silent, or that take too long over a message,
+//! are closed as well.
+//!
+//! The HTTP server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
+//!
+//! # Example
+//!
+//! ```
+//! use vivavoce_socket::{Frames, Input};
+//!
+//! // The masked text frame of RFC 6455, section 5.7, arriving in two pieces.
+//! let frame = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+//! let mut frames = Frames::default();
+//! frames.push(&frame[..4]);
+//! assert!(frames.next_frame().unwrap().is_none());
+//! frames.push(&frame[4..]);
+//! let Some(Input::Text(text)) = frames.next_frame().unwrap() else {
+//!     panic!("a text message");
+//! };
+//! assert_eq!(&text[..], "Hello");
 //! ```
 
 mod backlog;
@@ -43,30 +80,30 @@ use self::reader::Reader;
 use self::writer::{Body, Shared};
 use vivavoce_core::party::Party;
 
-/// What differs from server to server.
+/// The settings of sockets.
 #[derive(Debug, Clone)]
 pub struct SocketSettings {
-    /// Origins of pages that may connect beside the server's own.
+    /// Origins whose pages may connect, besides the server's own.
     pub allowed_origins: Origins,
     /// How long a client may send no frame of any kind.
     pub idle_timeout: Duration,
     /// How long a message may take from its first byte to its last.
     pub message_timeout: Duration,
-    /// What messages that are not complete may hold, together with those of all other sockets of the server.
+    /// The memory of incomplete messages, shared by all sockets of the server.
     pub unfinished: Arc<MessageBudget>,
-    /// What events that its client does not read may hold, together with those of all other sockets of the server.
+    /// The memory of unread output, shared by all sockets of the server.
     pub backlog: Arc<Backlog>,
-    /// Audio that may wait for a client that reads slowly.
+    /// The maximum audio queued for a slow client.
     pub max_buffered_audio: Duration,
 }
 
-/// Why a request does not become a socket.
+/// Why a request was not upgraded.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A page of another origin, which is not on the list.
+    /// The page's origin is not allowed.
     #[error("pages of {0} may not connect; server.cors_origins names those that may")]
     Origin(String),
-    /// Not a WebSocket handshake of version 13.
+    /// Not a valid WebSocket handshake of version 13.
     #[error("this is no WebSocket handshake: {0}")]
     Handshake(#[from] HandshakeError),
     /// The server was not set up with [`accepted`], or the connection carries a socket already.
@@ -74,7 +111,7 @@ pub enum OpenError {
     Connection,
 }
 
-/// Plain text; a server with error bodies of its own makes them of this error itself.
+/// Plain text; servers with an error format of their own convert this error.
 impl ResponseError for OpenError {
     fn status_code(&self) -> StatusCode {
         match self {
@@ -94,8 +131,8 @@ impl ResponseError for OpenError {
     }
 }
 
-/// Makes a socket of a request. `handler` is called only when the handshake is good. The socket belongs to the worker
-/// thread that calls this.
+/// Upgrades a request. `handler` is called only if the handshake is valid. The socket belongs to the worker thread that
+/// calls this.
 pub fn open<H: SocketHandler>(
     request: &HttpRequest,
     payload: web::Payload,
@@ -108,7 +145,7 @@ pub fn open<H: SocketHandler>(
     let mut response = actix_web_actors::ws::handshake(request)?;
     let connection = Arc::new(Connection::take(request).ok_or(OpenError::Connection)?);
 
-    // On whose account unfinished messages are held, and what it does not read, was found out before.
+    // The party was determined by the middleware.
     let key: Option<Party> = request.extensions().get().cloned();
     let key = key.unwrap_or_default();
     let shared = Shared::new(settings, key.clone());
@@ -124,7 +161,7 @@ pub fn open<H: SocketHandler>(
     Ok(response.streaming(Body::new(shared, connection)))
 }
 
-/// A socket without HTTP: `payload` brings what its client sends, and what comes back is what the client may read.
+/// A socket without HTTP: `payload` is what the client sends, and what is returned is what it may read.
 #[cfg(any(test, feature = "testing"))]
 #[expect(
     clippy::missing_panics_doc,
@@ -153,7 +190,7 @@ pub fn open_in_memory<H: SocketHandler>(
     Box::pin(Body::new(shared, connection))
 }
 
-/// Browsers name the page's origin, other clients need not.
+/// Browsers send the page's origin; other clients need not.
 fn check_origin(request: &HttpRequest, allowed: &Origins) -> Result<(), OpenError> {
     let Some(origin) = request.headers().get(header::ORIGIN) else {
         return Ok(());

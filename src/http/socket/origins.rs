@@ -1,11 +1,11 @@
-//! Which pages of other origins may use the server.
+//! The allowed origins.
 
-/// Origins of pages that may use this server, as `scheme://host[:port]`.
+/// Origins whose pages may use this server, as `scheme://host[:port]`.
 #[derive(Debug, Clone, Default)]
 pub struct Origins(Vec<String>);
 
 impl Origins {
-    /// These origins; a slash at the end does not count.
+    /// These origins; a trailing slash is ignored.
     pub fn new<'a>(origins: impl IntoIterator<Item = &'a String>) -> Self {
         let origins = origins
             .into_iter()
@@ -13,7 +13,7 @@ impl Origins {
         Self(origins.map(str::to_owned).collect())
     }
 
-    /// Whether pages of this origin may.
+    /// Whether pages of this origin are allowed.
     pub fn contains(&self, origin: &str) -> bool {
         self.0
             .iter()

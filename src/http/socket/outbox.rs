@@ -1,8 +1,8 @@
-//! What waits to be sent to one client, in which order, and how much of it may. A pure queue: what is taken from it is
-//! on its way and cannot be called back; who waits for room or for something to send is the writer's matter.
+//! The send queue of a client: order and limits. A pure queue: what is taken from it is on its way and cannot be
+//! dropped any more; waiting for room or for something to send is done by the writer.
 //!
-//! Events and audio leave in the order in which they were given. A coalesced event stands where its latest version was
-//! given. Pings and pongs overtake both; the close frame comes last.
+//! Events and audio are sent in the order in which they were queued. A coalesced event is at the position of its latest
+//! version. Pings and pongs overtake both; the close frame comes last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use tokio::time::Instant;
 use super::backlog::OWN_BYTES;
 use vivavoce_telemetry::metrics;
 
-/// Events that wait at most; coalesced ones are not counted (protocol, section 1).
+/// The maximum number of queued events, not counting coalesced ones (protocol, section 1).
 pub const MAX_EVENTS: usize = 256;
-/// The bytes of those that wait, however few they are; one alone may have more.
+/// The maximum bytes of queued events; a single event may be larger.
 pub const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Coalesced events about participants that wait at most: a few kinds for each of those that are transcribed at once.
+/// The maximum number of queued coalesced events about participants: a few kinds per transcribed participant.
 pub const MAX_LATEST_ABOUT: usize = 256;
-/// How long flushing may take, and then how long the peer's close frame.
+/// Timeout of flushing, and then of waiting for the peer's close frame.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-/// Pongs that wait at most; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
+/// The maximum number of queued pongs; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
 const MAX_PONGS: usize = 16;
-/// What is left of a control frame's 125 bytes beside the code.
+/// What a control frame's 125 bytes leave for the reason, beside the code.
 const MAX_REASON_BYTES: usize = 123;
-/// Head of an unmasked frame at most.
+/// The maximum header size of an unmasked frame.
 const MAX_HEAD_BYTES: usize = 10;
 
-/// Why audio was not taken.
+/// Why audio was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AudioRefused {
-    /// So much waits already that the client must read first.
+    /// The queue is full until the client reads.
     #[error("the client reads too slowly for more audio")]
     Full,
     /// The socket is closing or closed.
@@ -41,12 +41,12 @@ pub enum AudioRefused {
     Closed,
 }
 
-/// Who ended it.
+/// Who ended the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosedBy {
-    /// The caller, by `close`.
+    /// Our code, by `close`.
     Server,
-    /// The edge: forbidden frames, silence, too much waiting.
+    /// The edge: a protocol violation, a timeout, or too much unread output.
     Edge,
     /// The client's close frame.
     Client,
@@ -57,9 +57,9 @@ pub enum ClosedBy {
 /// How a socket ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// The close code; 1005 for a client's close frame without one, 1006 for none at all.
+    /// The close code; 1005 for a close frame without a code, 1006 if there was no close frame.
     pub code: u16,
-    /// For people; may be empty.
+    /// The reason, for people; may be empty.
     pub reason: String,
     /// Who ended it.
     pub by: ClosedBy,
@@ -75,14 +75,14 @@ impl Closed {
     }
 }
 
-/// What the transport should do.
+/// What the transport should do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Send this frame.
     Frame(Bytes),
-    /// Nothing now.
+    /// Nothing at the moment.
     Wait,
-    /// Everything is said and the close frame is sent.
+    /// Everything including the close frame has been sent.
     End,
 }
 
@@ -93,20 +93,20 @@ enum Item {
     Audio(Audio),
 }
 
-/// Of two coalesced events with the same topic only the later one is sent.
+/// Of coalesced events with the same topic only the latest is sent.
 #[derive(Debug, PartialEq, Eq)]
 struct Topic {
     kind: &'static str,
-    /// The participant that it is about; `None` for the session itself.
+    /// The participant it is about; `None` for the session itself.
     identity: Option<Box<str>>,
 }
 
-/// A piece of sound for the client.
+/// Audio for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audio {
-    /// What it belongs to; later ones are greater or equal.
+    /// Identifies what it belongs to; never decreases.
     pub tag: u64,
-    /// How long it lasts; zero for a header.
+    /// Its duration; zero for a header.
     pub duration: Duration,
     /// The payload of the binary message.
     pub bytes: Bytes,
@@ -115,23 +115,23 @@ pub struct Audio {
 #[derive(Debug)]
 struct Closing {
     closed: Closed,
-    /// When patience ends and the connection is cut.
+    /// When waiting ends and the connection is reset.
     deadline: Instant,
-    /// Whether a close frame of the client is still expected.
+    /// Whether the client's close frame is still expected.
     awaits_peer: bool,
     sent: bool,
 }
 
-/// The outgoing side of one connection.
+/// The outgoing side of a connection.
 #[derive(Debug)]
 pub struct Outbox {
     max_audio: Duration,
     waiting: VecDeque<Item>,
     events: usize,
     event_bytes: usize,
-    /// Of those of which the latest matters.
+    /// Coalesced events.
     latest_bytes: usize,
-    /// What was told last by [`Self::settle`].
+    /// What [`Self::settle`] returned last.
     settled: usize,
     audio: Duration,
     pongs: VecDeque<Bytes>,
@@ -141,7 +141,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An open one that holds at most this much audio.
+    /// An open outbox that holds at most this much audio.
     pub const fn new(max_audio: Duration) -> Self {
         Self {
             max_audio,
@@ -158,7 +158,8 @@ impl Outbox {
         }
     }
 
-    /// An event that must arrive. One too many closes with 1013, and what waits is dropped: it would not be read.
+    /// Queues an event that must be delivered. If the queue is full, the socket closes with 1013 and drops what waits,
+    /// because it would not be read.
     pub fn event(&mut self, text: ByteString, now: Instant) {
         if self.closing.is_some() {
             return;
@@ -173,22 +174,23 @@ impl Outbox {
         self.waiting.push_back(Item::Event(text));
     }
 
-    /// Too much waits for its client, or for others while it is the furthest behind: what waits is dropped.
+    /// Too much waits for this client, or for all clients while this one is furthest behind: drops what waits and
+    /// closes.
     pub fn fall_behind(&mut self, now: Instant) {
         metrics::socket_fell_behind();
         self.drop_waiting();
         self.end(Closed::by_edge(1013, "the client reads too slowly"), now);
     }
 
-    /// How many bytes of events more than the last time, or fewer, wait beyond what a socket may have of its own.
+    /// By how much the bytes of events beyond the socket's allowance have changed since the last call.
     pub fn settle(&mut self) -> isize {
         let waiting = (self.event_bytes + self.latest_bytes).saturating_sub(OWN_BYTES);
         let before = std::mem::replace(&mut self.settled, waiting);
         waiting.cast_signed() - before.cast_signed()
     }
 
-    /// A message of somebody else. Those never close the socket: where half of what may wait waits already it is dropped, and
-    /// `false` is returned.
+    /// Queues a message from somebody else. Such messages never close the socket: if the queue is half full they are
+    /// dropped, and `false` is returned.
     pub fn message(&mut self, text: ByteString, now: Instant) -> bool {
         if self.closing.is_some() {
             return true;
@@ -202,19 +204,19 @@ impl Outbox {
         true
     }
 
-    /// Whether few enough events wait that more may be caused.
+    /// Whether few enough events are queued that more may be caused.
     pub const fn has_event_room(&self) -> bool {
         self.closing.is_some() || self.events < MAX_EVENTS / 4
     }
 
-    /// An event of which only the latest of its kind matters; an earlier one that still waits is dropped.
+    /// Queues an event that supersedes an earlier one of its kind.
     pub fn latest(&mut self, kind: &'static str, text: ByteString) {
         let identity = None;
         self.coalesce(Topic { kind, identity }, text);
     }
 
-    /// The same for each participant: an event about one does not replace that of another. Their number has a bound of
-    /// its own, because participants may leave and others come while the client does not read.
+    /// The same per participant: an event does not supersede that of another participant. Their number has a limit of
+    /// its own, because participants may come and go while the client does not read.
     pub fn latest_about(
         &mut self,
         kind: &'static str,
@@ -258,8 +260,8 @@ impl Outbox {
         self.waiting.push_back(Item::Latest(topic, text));
     }
 
-    /// An error that must arrive as long as the client reads; of those that wait with many other events only the latest
-    /// matters.
+    /// Queues an error that must be delivered as long as the client reads; of those that queue up behind many other
+    /// events only the latest is kept.
     pub fn error(&mut self, text: ByteString, now: Instant) {
         if self.events < MAX_EVENTS / 2 {
             self.event(text, now);
@@ -268,7 +270,7 @@ impl Outbox {
         }
     }
 
-    /// It is taken when it fits, or when none waits.
+    /// Queues audio if it fits, or if none is queued.
     pub fn audio(&mut self, audio: Audio) -> Result<(), AudioRefused> {
         if self.closing.is_some() {
             return Err(AudioRefused::Closed);
@@ -281,12 +283,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether [`Self::audio`] would not be [`AudioRefused::Full`].
+    /// Whether [`Self::audio`] would not return [`AudioRefused::Full`].
     pub fn has_room(&self, sound: Duration) -> bool {
         self.closing.is_some() || self.audio.is_zero() || self.audio + sound <= self.max_audio
     }
 
-    /// Drops the audio that waits and has this tag or a greater one, and says how much it was.
+    /// Drops queued audio with this tag or a greater one, and returns how much it was.
     pub fn cut_audio(&mut self, from: u64) -> Duration {
         let before = self.audio;
         let left = &mut self.audio;
@@ -300,7 +302,7 @@ impl Outbox {
         before - self.audio
     }
 
-    /// The answer to a ping.
+    /// Queues the answer to a ping.
     pub fn pong(&mut self, payload: Bytes) {
         if self.closing.is_none() {
             if self.pongs.len() == MAX_PONGS {
@@ -310,18 +312,17 @@ impl Outbox {
         }
     }
 
-    /// A ping of ours; one that waits already suffices.
+    /// Queues a ping, unless one is queued already.
     pub fn ping(&mut self) {
         self.ping = self.closing.is_none();
     }
 
-    /// Sends what waits, then the close frame, then waits for the client's.
+    /// Starts to close: sends what is queued, then the close frame, then waits for the client's.
     pub fn close(&mut self, closed: Closed, now: Instant) {
         self.begin_closing(closed, true, now);
     }
 
-    /// Sends what waits and the close frame, and expects nothing more from the client: its own close frame has come,
-    /// or it can no longer be understood.
+    /// Closes without waiting for the client: its close frame has arrived, or its input can no longer be parsed.
     pub fn end(&mut self, closed: Closed, now: Instant) {
         self.begin_closing(closed, false, now);
     }
@@ -338,7 +339,7 @@ impl Outbox {
         self.ended = true;
     }
 
-    /// The first reason stands; a later one can only end the wait for the client.
+    /// The first reason counts; a later call can only end the wait for the client.
     fn begin_closing(&mut self, closed: Closed, awaits_peer: bool, now: Instant) {
         let closing = self.closing.get_or_insert(Closing {
             closed,
@@ -365,12 +366,12 @@ impl Outbox {
         self.closing.as_ref().map(|closing| &closing.closed)
     }
 
-    /// When patience with a closing connection ends.
+    /// When the timeout of closing ends.
     pub fn deadline(&self) -> Option<Instant> {
         self.closing.as_ref().map(|closing| closing.deadline)
     }
 
-    /// Whether anything that the client sends can still matter.
+    /// Whether input from the client still matters.
     pub fn reads(&self) -> bool {
         let closing = self.closing.as_ref();
         !self.ended && closing.is_none_or(|closing| closing.awaits_peer)
@@ -381,7 +382,7 @@ impl Outbox {
         self.ended
     }
 
-    /// What to send now. What is taken here cannot be called back.
+    /// The next frame to send. What is taken cannot be dropped any more.
     pub fn next(&mut self, now: Instant) -> Next {
         if self.ended || self.closing.as_ref().is_some_and(|closing| closing.sent) {
             return self.end_or_wait();
@@ -439,7 +440,7 @@ fn encode(payload: &[u8], opcode: OpCode) -> Next {
 }
 
 fn encode_close(closed: &Closed) -> Next {
-    // A code that may not be sent stands for a close frame without one (RFC 6455, section 7.4.1).
+    // A code that must not be sent is replaced by a close frame without one (RFC 6455, section 7.4.1).
     let reason = (closed.code != 1005).then(|| CloseReason {
         code: CloseCode::from(closed.code),
         description: Some(
@@ -470,8 +471,8 @@ mod tests {
         }
     }
 
-    /// Everything that leaves now: first byte and payload of each frame.
-    /// How many frames of whatever length are sent.
+    /// Everything sent now: first byte and payload of each frame.
+    /// The number of frames sent.
     fn frames(outbox: &mut Outbox, now: Instant) -> usize {
         std::iter::from_fn(|| matches!(outbox.next(now), Next::Frame(_)).then_some(())).count()
     }
@@ -590,7 +591,7 @@ mod tests {
         let mut outbox = outbox();
         let now = Instant::now();
         let large = ByteString::from("x".repeat(MAX_EVENT_BYTES));
-        // One alone is sent whatever its size.
+        // A single event is sent whatever its size.
         outbox.event(large.clone(), now);
         assert_eq!(outbox.closed(), None);
         assert_eq!(frames(&mut outbox, now), 1);
@@ -670,7 +671,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Against a plain list: order is kept, no event is lost, nothing that was cut leaves.
+        /// Compared with a plain list: order is kept, no event is lost, nothing that was cut is sent.
         #[test]
         fn what_leaves_is_what_was_given_less_what_was_cut(steps in prop::collection::vec(step(), 0..200)) {
             let now = Instant::now();

@@ -1,6 +1,6 @@
-//! The incoming side of a socket: one task that reads whatever the client sends, however busy the session is and
-//! however little the client reads. It answers pings, keeps the clocks of the connection, and hands messages over by
-//! plain calls, so that sound never waits in a mailbox.
+//! The incoming side of a socket: a task that reads whatever the client sends, however busy the session is and whether
+//! or not the client reads. It answers pings, enforces the connection's timeouts, and passes messages on by plain
+//! calls, so that audio never waits in a mailbox.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use super::writer::Shared;
 use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
 
-/// How long the reading task works before others on its thread have their turn.
+/// How long the reading task runs before yielding to others on its thread.
 const LONGEST_TURN: Duration = Duration::from_millis(1);
 
-/// How often the server pings (protocol, section 1).
+/// The ping interval (protocol, section 1).
 pub const PING_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Takes what a client sends. The calls come one after another from the reading task, in the order of the wire; they
-/// must not block. What cannot be carried out at once is the handler's to queue, with a bound of its own.
+/// Handles a client's messages. The calls come in order, one at a time, from the reading task, and must not block. Work
+/// that has to wait must be queued by the handler, with a limit.
 pub trait SocketHandler: 'static {
     /// A text message.
     fn text(&mut self, text: ByteString);
     /// A binary message.
     fn binary(&mut self, bytes: Bytes);
-    /// The last call: the socket has begun to close, whoever began. What was sent before still goes out.
+    /// The last call: the socket has started to close, by either side. What was queued before is still sent.
     fn closed(self, closed: Closed);
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Reader<H: SocketHandler> {
     connection: Arc<Connection>,
     idle_timeout: Duration,
     message_timeout: Duration,
-    /// What the message that is not complete costs.
+    /// The memory of the incomplete message.
     held: Held,
     /// When its first byte arrived.
     begun: Option<Instant>,
     /// When the last frame arrived.
     heard: Instant,
     next_ping: Instant,
-    /// Since when nobody else had a turn, at the longest.
+    /// When the task last yielded.
     turn: Instant,
 }
 
@@ -86,7 +86,7 @@ impl<H: SocketHandler> Reader<H> {
     where
         S: Stream<Item = Result<Bytes, PayloadError>> + Unpin,
     {
-        // One timer for all clocks. It is not moved when a frame arrives: it finds out when it rings.
+        // One timer for all timeouts. It is not moved when a frame arrives; the state is checked when it fires.
         let alarm = sleep_until(self.next_alarm());
         tokio::pin!(alarm);
         let shared = Arc::clone(&self.shared);
@@ -135,7 +135,7 @@ impl<H: SocketHandler> Reader<H> {
         })
     }
 
-    /// What is due now; true when patience with a closing connection has ended.
+    /// Handles what is due; true once the timeout of closing has passed.
     fn clocks(&mut self, now: Instant) -> bool {
         if let Some(deadline) = self.shared.lock().deadline() {
             return now >= deadline;
@@ -160,14 +160,14 @@ impl<H: SocketHandler> Reader<H> {
         false
     }
 
-    /// Bytes from the client; those that come while the socket is closing matter only for its close frame.
+    /// Handles bytes from the client; while the socket is closing only its close frame matters.
     async fn take(&mut self, chunk: &[u8]) {
         if self.refused() {
             return;
         }
         self.frames.push(chunk);
         loop {
-            // What one client sends may take long; the others have their turn in between.
+            // Processing one client's input may take long, so yield in between.
             let now = Instant::now();
             if now - self.turn > LONGEST_TURN {
                 tokio::task::yield_now().await;
@@ -184,7 +184,7 @@ impl<H: SocketHandler> Reader<H> {
         }
     }
 
-    /// What is left waits for the rest of its message.
+    /// The remainder waits for the rest of its message.
     fn keep(&mut self) {
         let unfinished = self.frames.unfinished();
         if unfinished == 0 {
@@ -201,7 +201,7 @@ impl<H: SocketHandler> Reader<H> {
         }
     }
 
-    /// Nothing that the client may still send can be understood; what it has sent of it is not kept.
+    /// The client's input can no longer be parsed; drops what is buffered.
     fn give_up(&mut self, code: u16, reason: &str) {
         let closed = Closed::by_edge(code, reason);
         self.shared
@@ -212,7 +212,7 @@ impl<H: SocketHandler> Reader<H> {
         self.held.give_back();
     }
 
-    /// Whether nothing of what the client sends matters any more.
+    /// Whether input from the client no longer matters.
     fn refused(&self) -> bool {
         !self.shared.lock().reads()
     }
@@ -243,7 +243,7 @@ impl<H: SocketHandler> Reader<H> {
         }
     }
 
-    /// The handler, unless it was told or is to be told that the socket closes.
+    /// The handler, unless it has been or will be told that the socket closes.
     fn open_handler(&mut self) -> Option<&mut H> {
         if self.shared.lock().closed().is_some() {
             self.tell_closed();
@@ -262,7 +262,7 @@ impl<H: SocketHandler> Reader<H> {
 }
 
 impl<H: SocketHandler> Drop for Reader<H> {
-    /// The end of reading is the end of the connection, also when patience has ended or a handler has panicked.
+    /// When reading ends the connection ends, also after a timeout or a panic of the handler.
     fn drop(&mut self) {
         if !self.shared.lock().ended() {
             self.shared
@@ -376,7 +376,7 @@ mod tests {
         };
         assert_eq!((closed.code, pings), (4409, 3));
         assert_eq!(start.elapsed().as_secs(), 60);
-        // The client does not read: there is patience, then an end.
+        // The client does not read: there is a timeout, then the end.
         bench.task.await.unwrap();
         assert_eq!(start.elapsed().as_secs(), 62);
     }
@@ -428,7 +428,7 @@ mod tests {
             .unwrap();
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_secs(29)).await;
-            // The end of one and the beginning of the next.
+            // The end of one message and the beginning of the next.
             let both = [second, first].concat();
             bench.client.send(Ok(both.into())).unwrap();
         }

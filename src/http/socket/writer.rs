@@ -1,5 +1,5 @@
 //! The outgoing side of a socket: a cheap handle that never blocks, and the response body that takes one frame at a
-//! time from the same queue whenever the kernel has taken the one before.
+//! time from the same queue, whenever the kernel has accepted the previous one.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,31 +14,31 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::SocketSettings;
-use super::backlog::Place;
+use super::backlog::BacklogEntry;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox};
 use vivavoce_core::party::Party;
 
-/// What writer, reader and body share.
+/// The state shared by writer, reader and body.
 pub(super) struct Shared {
     outbox: Mutex<Outbox>,
     body: AtomicWaker,
     /// Tells the reader that the socket is closing.
     pub(super) closing: Notify,
     room: Notify,
-    /// Where it is counted what waits.
-    backlog: Place,
+    /// The socket's entry in the backlog.
+    backlog: BacklogEntry,
 }
 
 impl Shared {
-    /// That of a socket which counts for somebody.
+    /// The state of a socket that counts for `party`.
     pub(super) fn new(settings: &SocketSettings, party: Party) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             outbox: Mutex::new(Outbox::new(settings.max_buffered_audio)),
             body: AtomicWaker::new(),
             closing: Notify::new(),
             room: Notify::new(),
-            backlog: Place::of(&settings.backlog, party, Weak::clone(this)),
+            backlog: BacklogEntry::of(&settings.backlog, party, Weak::clone(this)),
         })
     }
 
@@ -46,7 +46,7 @@ impl Shared {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the queue and wakes whom it concerns.
+    /// Changes the queue and wakes whoever is waiting.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Outbox) -> T) -> T {
         let (result, closes, waiting) = {
             let mut outbox = self.lock();
@@ -64,7 +64,7 @@ impl Shared {
         result
     }
 
-    /// What to send now.
+    /// The next frame to send.
     pub(super) fn next(&self) -> Next {
         let (next, waiting) = {
             let mut outbox = self.lock();
@@ -78,8 +78,7 @@ impl Shared {
         next
     }
 
-    /// So many bytes more wait, or fewer. Where that is too much for all sockets together, those are closed that are
-    /// furthest behind.
+    /// Counts `bytes` more or less in the backlog, and closes the sockets that are furthest behind if that is too much.
     fn count(&self, bytes: isize) {
         if bytes == 0 {
             return;
@@ -90,32 +89,31 @@ impl Shared {
     }
 }
 
-/// Sends to one client. Clones write to the same socket. Nothing here waits, except [`Self::audio_room`]; what is given
-/// to a socket that is closing is dropped.
+/// Sends to one client. Clones write to the same socket. Only [`Self::audio_room`] and [`Self::event_room`] wait. What
+/// is sent to a closing socket is dropped.
 #[derive(Clone)]
 pub struct SocketWriter(pub(super) Arc<Shared>);
 
 impl SocketWriter {
-    /// Sends an event (JSON text). With [`super::MAX_EVENTS`] waiting already the socket closes with 1013.
+    /// Sends an event (JSON text). If [`super::MAX_EVENTS`] are queued already, the socket closes with 1013.
     pub fn event(&self, text: impl Into<ByteString>) {
         let text = text.into();
         self.0.change(|outbox| outbox.event(text, Instant::now()));
     }
 
-    /// Sends a message of somebody else; `false` where it was dropped, because much waits already.
+    /// Sends a message from somebody else; `false` if it was dropped because too much is queued.
     pub fn message(&self, text: impl Into<ByteString>) -> bool {
         let text = text.into();
         self.0.change(|outbox| outbox.message(text, Instant::now()))
     }
 
-    /// Sends an event of which only the latest of its `kind` matters: one that still waits is replaced, and it is not
-    /// counted.
+    /// Sends an event that supersedes a queued one of the same `kind`; such events are not counted.
     pub fn latest(&self, kind: &'static str, text: impl Into<ByteString>) {
         let text = text.into();
         self.0.change(|outbox| outbox.latest(kind, text));
     }
 
-    /// The same for each participant: an event about one does not replace that of another.
+    /// The same per participant: an event does not supersede that of another participant.
     pub fn latest_about(&self, kind: &'static str, identity: &str, text: impl Into<ByteString>) {
         let text = text.into();
         let now = Instant::now();
@@ -123,34 +121,34 @@ impl SocketWriter {
             .change(|outbox| outbox.latest_about(kind, identity, text, now));
     }
 
-    /// Sends an error. While many events wait already, of those that follow only the latest is kept: whoever sends
-    /// nonsense faster than it reads is not cut off for it.
+    /// Sends an error. While many events are queued, only the latest of further errors is kept, so that a client which
+    /// sends invalid messages faster than it reads is not disconnected for that.
     pub fn error(&self, text: impl Into<ByteString>) {
         let text = text.into();
         self.0.change(|outbox| outbox.error(text, Instant::now()));
     }
 
-    /// Sends audio; when it is refused as full, the same piece may be given again after [`Self::audio_room`].
+    /// Sends audio; if it is refused as full, it may be sent again after [`Self::audio_room`].
     pub fn audio(&self, audio: Audio) -> Result<(), AudioRefused> {
         self.0.change(|outbox| outbox.audio(audio))
     }
 
-    /// Whether audio of this length would not be refused as full.
+    /// Whether audio of this length would be accepted.
     pub fn has_audio_room(&self, sound: Duration) -> bool {
         self.0.lock().has_room(sound)
     }
 
-    /// Whether few enough events wait that more may be caused.
+    /// Whether few enough events are queued that more may be caused.
     pub fn has_event_room(&self) -> bool {
         self.0.lock().has_event_room()
     }
 
-    /// Waits until few enough events wait.
+    /// Waits until few enough events are queued.
     pub async fn event_room(&self) {
         self.room(Outbox::has_event_room).await;
     }
 
-    /// Waits until audio of this length would not be refused as full.
+    /// Waits until audio of this length would be accepted.
     pub async fn audio_room(&self, sound: Duration) {
         self.room(|outbox| outbox.has_room(sound)).await;
     }
@@ -159,7 +157,7 @@ impl SocketWriter {
         loop {
             let room = self.0.room.notified();
             tokio::pin!(room);
-            // Listening begins before looking, so that nothing is missed in between.
+            // Register before checking, so that no wake-up is missed.
             room.as_mut().enable();
             if there_is(&self.0.lock()) {
                 return;
@@ -168,16 +166,16 @@ impl SocketWriter {
         }
     }
 
-    /// Drops the audio of this tag and greater ones that the transport has not taken yet, and says how much it was. At
-    /// most one frame and what the kernel holds unsent are beyond reach.
+    /// Drops audio with this tag or a greater one that the transport has not taken yet, and returns how much it was. At
+    /// most one frame and what is in the kernel's buffer cannot be dropped.
     pub fn cut_audio(&self, from: u64) -> Duration {
         let cut = self.0.lock().cut_audio(from);
         self.0.room.notify_waiters();
         cut
     }
 
-    /// Sends what waits, then a close frame; each within 2 s, and so the client's answer, else the connection is cut.
-    /// Only the first call counts. `code` is one that may be sent (RFC 6455, section 7.4).
+    /// Sends what is queued, then a close frame; flushing and the client's answer each have 2 s, then the connection is
+    /// reset. Only the first call counts. `code` must be one that may be sent (RFC 6455, section 7.4).
     pub fn close(&self, code: u16, reason: impl Into<String>) {
         let closed = Closed {
             code,
@@ -188,7 +186,7 @@ impl SocketWriter {
     }
 }
 
-/// The response body: frames, as the transport asks for them.
+/// The response body: yields frames as the transport asks for them.
 pub(super) struct Body {
     shared: Arc<Shared>,
     connection: Arc<Connection>,

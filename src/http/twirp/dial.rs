@@ -1,5 +1,5 @@
-//! Calls as LiveKit's clients ask for them, read into what the registry of calls understands. What embedded rooms cannot
-//! do is refused by the name of its field: nobody shall be called otherwise than they were meant to be.
+//! Translates LiveKit's requests for calls into those of the registry of calls. What embedded rooms do not support is
+//! refused by the name of its field: nobody should be called otherwise than intended.
 
 #[cfg(test)]
 mod tests;
@@ -19,18 +19,18 @@ use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_rooms::limits;
 use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
 
-/// How long a call may ring where a request does not say (LiveKit's own).
+/// How long a call may ring if the request does not say (LiveKit's default).
 const RINGING: Duration = Duration::from_secs(30);
-/// The longest that it may ring, and a call may last (LiveKit's own).
+/// The maximum ringing time and call duration (LiveKit's).
 const MOST_RINGING: Duration = Duration::from_secs(80);
 const MOST_DURATION: Duration = Duration::from_hours(24);
-/// Bytes of a text, and attributes of a participant.
+/// The maximum bytes of a text, and the maximum number of a participant's attributes.
 const MOST_BYTES: usize = 4_096;
 const MOST_ATTRIBUTES: usize = 64;
-/// Bytes of a display name (LiveKit's own).
+/// The maximum bytes of a display name (LiveKit's).
 const MOST_DISPLAY_NAME: usize = 128;
 
-/// Fields of which none may be used.
+/// Fields that are not supported.
 fn refuse<'a>(fields: impl IntoIterator<Item = (&'a str, bool)>) -> Result<(), Failure> {
     match fields.into_iter().find(|(_, used)| *used) {
         None => Ok(()),
@@ -45,7 +45,7 @@ fn fits(field: &str, text: &str, most: usize) -> Result<(), Failure> {
     Err(invalid(format!("{field}: must be at most {most} bytes")))
 }
 
-/// The same for what is written in a header of SIP.
+/// The same for texts that are written to a SIP header.
 fn fits_header(field: &str, text: &str, most: usize) -> Result<(), Failure> {
     if text.contains(char::is_control) {
         return Err(invalid(format!(
@@ -59,7 +59,7 @@ fn number(field: &str, text: &str) -> Result<PhoneNumber, Failure> {
     PhoneNumber::parse(text).map_err(|problem| invalid(format!("{field}: {problem}")))
 }
 
-/// Seconds and nanoseconds as a time; `None` where they say nothing, which zero means too.
+/// A protobuf duration; `None` if it is absent or zero, which means the same.
 fn duration(
     field: &str,
     told: Option<(i64, i32)>,
@@ -75,8 +75,8 @@ fn duration(
     Ok(Some(told.min(most)).filter(|told| !told.is_zero()))
 }
 
-/// Whether the sound must be encrypted. What may be is left to the settings; `older` is what clients said before there was
-/// a description of the sound.
+/// Whether media must be encrypted; what may be is left to the settings. `older` is the field used before there was a
+/// media description.
 fn encrypted(media: Option<SipMediaConfig>, older: i32, prefix: &str) -> Result<bool, Failure> {
     let media = media.unwrap_or_default();
     let patient = media.media_timeout.map(|time| (time.seconds, time.nanos));
@@ -99,19 +99,19 @@ fn encrypted(media: Option<SipMediaConfig>, older: i32, prefix: &str) -> Result<
     }
 }
 
-/// Headers that begin with `X-` are told without being asked for.
+/// Headers that begin with `X-` are reported without being requested.
 fn asks_for_all_headers(options: i32) -> bool {
     options > SipHeaderOptions::SipXHeaders as i32
 }
 
-/// A trunk, the numbers that it is for, and whether its calls must be encrypted.
-struct Line {
+/// A trunk, the numbers it is for, and whether its calls must be encrypted.
+struct ResolvedTrunk {
     trunk: Trunk,
     numbers: Vec<String>,
     encrypted: bool,
 }
 
-/// The way to a gateway. Whether it may be private is decided by the registry.
+/// The address of a gateway. Whether it may be private is decided by the registry.
 fn trunk(
     (field, address): (&str, &str),
     transport: i32,
@@ -140,8 +140,8 @@ fn trunk(
     })
 }
 
-/// A trunk that comes with a request.
-fn inline(told: SipOutboundConfig) -> Result<Line, Failure> {
+/// A trunk described in the request.
+fn inline(told: SipOutboundConfig) -> Result<ResolvedTrunk, Failure> {
     refuse([
         (
             "trunk.headers_to_attributes",
@@ -157,7 +157,7 @@ fn inline(told: SipOutboundConfig) -> Result<Line, Failure> {
             !told.destination_country.is_empty(),
         ),
     ])?;
-    Ok(Line {
+    Ok(ResolvedTrunk {
         trunk: trunk(
             ("trunk.hostname", &told.hostname),
             told.transport,
@@ -169,9 +169,9 @@ fn inline(told: SipOutboundConfig) -> Result<Line, Failure> {
     })
 }
 
-/// A trunk that was made before. It may say what nobody here can do for as long as nobody is called by it.
+/// A stored trunk. It may use unsupported fields as long as no call uses it.
 #[allow(deprecated)] // of a field: older clients still use it
-fn stored(told: SipOutboundTrunkInfo) -> Result<Line, Failure> {
+fn stored(told: SipOutboundTrunkInfo) -> Result<ResolvedTrunk, Failure> {
     refuse([
         ("trunk.headers", !told.headers.is_empty()),
         (
@@ -192,7 +192,7 @@ fn stored(told: SipOutboundTrunkInfo) -> Result<Line, Failure> {
             !told.destination_country.is_empty(),
         ),
     ])?;
-    Ok(Line {
+    Ok(ResolvedTrunk {
         encrypted: encrypted(told.media, told.media_encryption, "trunk.")?,
         trunk: trunk(
             ("trunk.address", &told.address),
@@ -268,7 +268,7 @@ fn check_texts(said: &CreateSipParticipantRequest) -> Result<(), Failure> {
     )
 }
 
-/// Who the call will be in the room.
+/// The call's participant in the room.
 fn identity(said: &CreateSipParticipantRequest) -> String {
     match said.participant_identity.as_str() {
         "" if said.hide_phone_number => {
@@ -280,7 +280,7 @@ fn identity(said: &CreateSipParticipantRequest) -> String {
     }
 }
 
-/// Whose number is shown.
+/// The caller ID.
 fn caller(said: &str, numbers: &[String]) -> Result<PhoneNumber, Failure> {
     match (said, numbers.first()) {
         ("", Some(first)) => number("trunk.numbers", first),
@@ -292,7 +292,7 @@ fn caller(said: &str, numbers: &[String]) -> Result<PhoneNumber, Failure> {
     }
 }
 
-/// The call that a request describes. `trunk_of` knows the trunks that were made before.
+/// The call that a request describes. `trunk_of` looks up stored trunks.
 #[allow(deprecated)] // of a field: older clients still use it
 pub(super) fn call(
     mut said: CreateSipParticipantRequest,
@@ -303,7 +303,7 @@ pub(super) fn call(
     let must_be = encrypted(said.media.take(), said.media_encryption, "")?;
     let line = match (said.trunk.take(), said.sip_trunk_id.as_str()) {
         (Some(told), _) => inline(told)?,
-        // LiveKit's words, which clients look for.
+        // LiveKit's wording, which clients look for.
         (None, "") => return Err(invalid("sip_trunk_id: missing sip trunk id")),
         (None, id) => stored(trunk_of(id)?)?,
     };
@@ -358,7 +358,7 @@ pub(super) fn transfer(said: TransferSipParticipantRequest) -> Result<TransferCa
     })
 }
 
-/// Where a call is moved: a number, or a URI that is passed on as it is.
+/// The target of a transfer: a number, or a URI that is passed on as it is.
 fn target(text: &str) -> Result<TransferTarget, Failure> {
     let text = text.trim().trim_start_matches('<').trim_end_matches('>');
     let scheme = text

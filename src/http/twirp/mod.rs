@@ -1,8 +1,8 @@
-//! `POST /twirp/livekit.RoomService/…` and `…/livekit.SIP/…`: LiveKit's server API over embedded rooms, in protobuf and in
-//! JSON, for clients that are written for LiveKit. Tokens are LiveKit's, not this server's own; tenants are none of its
-//! matter: whoever holds the key pair owns all rooms.
+//! `POST /twirp/livekit.RoomService/…` and `…/livekit.SIP/…`: LiveKit's server API for the embedded rooms, in protobuf
+//! and JSON, for LiveKit's server SDKs. Tokens are LiveKit's, not this server's own, and tenants do not apply: whoever
+//! holds the key pair owns all rooms.
 //!
-//! Errors are Twirp's (`{"code", "msg", "meta"?}`); methods that the embedded rooms do not have are `unimplemented`.
+//! Errors are Twirp's (`{"code", "msg", "meta"?}`); methods that the embedded rooms lack are `unimplemented`.
 
 mod dial;
 mod rooms;
@@ -31,16 +31,16 @@ use vivavoce_telephony::trunks::Trunks;
 
 const ROOM_SERVICE: &str = "livekit.RoomService";
 const SIP_SERVICE: &str = "livekit.SIP";
-/// The content type of errors and of answers in JSON: LiveKit's client for JavaScript compares it as a whole.
+/// The content type of errors and JSON responses: LiveKit's JavaScript client compares it as a whole.
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/protobuf";
 
-/// A failure, as Twirp tells it.
+/// A Twirp error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Failure {
+pub(super) struct Failure {
     code: &'static str,
     message: String,
-    /// More, for programs.
+    /// Additional fields, for programs.
     meta: BTreeMap<&'static str, String>,
 }
 
@@ -57,7 +57,7 @@ impl Failure {
         Self::new("unauthenticated", message)
     }
 
-    /// The code of the real server, although it knows who asks.
+    /// LiveKit's server uses this code, although the caller is authenticated.
     fn not_permitted() -> Self {
         Self::unauthenticated("permissions denied")
     }
@@ -113,9 +113,9 @@ impl From<BodyError> for Failure {
     }
 }
 
-/// How a request is written; its answer is written in the same way.
+/// The encoding of a request, which its response uses as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wire {
+pub(super) enum Wire {
     Protobuf,
     Json,
 }
@@ -134,8 +134,8 @@ impl Wire {
         }
     }
 
-    /// What a body says, if it holds no more than it may.
-    fn read<T: Shaped + DeserializeOwned>(self, body: &[u8]) -> Result<T, Failure> {
+    /// Decodes a body, if it is within the limits.
+    pub(super) fn read<T: Shaped + DeserializeOwned>(self, body: &[u8]) -> Result<T, Failure> {
         let malformed = |error: String| Failure::new("malformed", error);
         let refused = |excess: Excess| {
             metrics::room_input_refused(RoomInput::Call);
@@ -167,7 +167,7 @@ impl Wire {
     }
 }
 
-/// Carries out one call.
+/// Handles a call.
 pub async fn call(
     state: web::Data<AppState>,
     path: web::Path<(String, String)>,
@@ -184,7 +184,7 @@ pub async fn call(
         };
         let wire = Wire::of(&request)?;
         let claims = claims(&request, rooms.keys())?;
-        // Everything that the head says is judged before a byte of the body is read.
+        // Everything in the head is checked before a byte of the body is read.
         permit(&service, &method, &claims)?;
         limits::authenticated(&request, None)
             .map_err(|refused| Failure::new("resource_exhausted", refused.to_string()))?;
@@ -215,7 +215,7 @@ pub async fn call(
     answer.await.unwrap_or_else(|failure| failure.answer())
 }
 
-/// What the request's token says.
+/// The claims of the request's token.
 fn claims(request: &HttpRequest, keys: &token::Keys) -> Result<Claims, Failure> {
     let header = request.headers().get(header::AUTHORIZATION);
     let header = header.and_then(|value| value.to_str().ok()).unwrap_or("");
@@ -226,7 +226,7 @@ fn claims(request: &HttpRequest, keys: &token::Keys) -> Result<Claims, Failure> 
         .map_err(|error| Failure::unauthenticated(error.to_string()))
 }
 
-/// Whether a token may be for this method at all; for which room it is, the body says.
+/// Whether a token may use this method at all; the room is in the body.
 fn permit(service: &str, method: &str, claims: &Claims) -> Result<(), Failure> {
     let allowed = match service {
         ROOM_SERVICE => rooms::may_allow(method, &claims.video)?,
@@ -251,8 +251,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// What the call says, if its token allows it.
-    fn read<T: Shaped + DeserializeOwned>(
+    /// The decoded request, if the token allows it.
+    pub(super) fn read<T: Shaped + DeserializeOwned>(
         &self,
         allowed: impl FnOnce(&T, &Claims) -> bool,
     ) -> Result<T, Failure> {
@@ -264,7 +264,7 @@ impl Call<'_> {
         }
     }
 
-    /// The same for a call that concerns one room.
+    /// The same for a method that concerns one room.
     fn of_room<T: Shaped + DeserializeOwned>(
         &self,
         room: impl FnOnce(&T) -> &str,

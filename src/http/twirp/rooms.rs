@@ -22,7 +22,7 @@ impl From<OperationError> for Failure {
     }
 }
 
-/// Whether grants may allow a method; whether they are for the room in question, its body says.
+/// Whether the grants may allow a method; whether they are for the right room depends on the body.
 pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> Result<bool, Failure> {
     match method {
         "CreateRoom" | "DeleteRoom" => Ok(grants.room_create),
@@ -47,7 +47,7 @@ pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> Result<bool, Failu
 }
 
 impl Call<'_> {
-    /// Carries out one of its methods.
+    /// Handles a method.
     pub(super) async fn room_service(&self, method: &str) -> Result<HttpResponse, Failure> {
         let (rooms, wire) = (self.rooms, self.wire);
         match method {
@@ -106,7 +106,7 @@ impl Call<'_> {
                 let said = self.of_room(|said: &proto::UpdateRoomMetadataRequest| &said.room)?;
                 wire.answer(&rooms.update_room_metadata(said.room, said.metadata).await?)
             }
-            // Whatever is left was refused before its body was read.
+            // Other methods were refused before the body was read.
             _ => Err(Failure::new(
                 "bad_route",
                 format!("livekit.RoomService has no {method}"),
@@ -116,7 +116,7 @@ impl Call<'_> {
 
     async fn update_participant(&self) -> Result<HttpResponse, Failure> {
         let said = self.of_room(|said: &proto::UpdateParticipantRequest| &said.room)?;
-        // What is empty stays as it is.
+        // Empty fields are left unchanged.
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let change = ParticipantChange {
             name: given(said.name),

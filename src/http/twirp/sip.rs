@@ -1,5 +1,5 @@
-//! `livekit.SIP`: trunks and dispatch rules, which are kept as they come, and calls, which go the way of all calls: through
-//! the registry, by the rules of the settings. How requests for calls are read is `dial`'s.
+//! `livekit.SIP`: trunks and dispatch rules, which are stored as given, and calls, which go through the registry of
+//! calls like all others and follow the settings. `dial` translates requests for calls.
 
 use std::sync::Arc;
 
@@ -40,9 +40,10 @@ impl From<CallsError> for Failure {
                 Self::new("unimplemented", message)
             }
             CallsError::Rooms(_) => Self::new("internal", message),
-            CallsError::NoAddress | CallsError::NotAllowed { .. } | CallsError::Unencrypted => {
-                Self::new("invalid_argument", message)
-            }
+            CallsError::NoAddress
+            | CallsError::NotAllowed { .. }
+            | CallsError::OthersNumber
+            | CallsError::Unencrypted => Self::new("invalid_argument", message),
             CallsError::Quota(_) => Self::new("resource_exhausted", message),
             CallsError::Call(error) => error.into(),
             CallsError::Unanswered(cause) => unanswered(cause),
@@ -58,14 +59,14 @@ impl From<CallError> for Failure {
             CallErrorKind::Refused => "invalid_argument",
             CallErrorKind::Timeout => "canceled",
             CallErrorKind::Full => "resource_exhausted",
-            // No 5xx once an INVITE may be out: clients would dial twice.
+            // Not a 5xx once an INVITE may have been sent: clients would retry and dial twice.
             CallErrorKind::Precondition | CallErrorKind::Unavailable => "failed_precondition",
         };
         Self::new(code, error.message)
     }
 }
 
-/// A call that was not answered, as the status that means it.
+/// The error for a call that was not answered.
 fn unanswered(cause: HangupCause) -> Failure {
     let status = match cause {
         HangupCause::Busy => 486,
@@ -83,7 +84,7 @@ fn unanswered(cause: HangupCause) -> Failure {
     rejected(status)
 }
 
-/// What the other side has answered (RFC 3261 section 21), as LiveKit maps it.
+/// The meaning of the other side's SIP response (RFC 3261, section 21), mapped as LiveKit does.
 fn rejected(status: u16) -> Failure {
     let code = match status {
         401 | 403 | 402 | 603 | 607 | 608 => "permission_denied",
@@ -107,7 +108,7 @@ fn rejected(status: u16) -> Failure {
     failure
 }
 
-/// Whether a token may allow a method; whether it is for the room in question, its body says.
+/// Whether a token may allow a method; whether it is for the right room depends on the body.
 pub(super) fn may_allow(method: &str, claims: &Claims) -> bool {
     match method {
         "CreateSIPParticipant" => claims.sip.call,
@@ -117,7 +118,7 @@ pub(super) fn may_allow(method: &str, claims: &Claims) -> bool {
 }
 
 impl Call<'_> {
-    /// Carries out one of its methods.
+    /// Handles a method.
     pub(super) async fn sip_service(&self, method: &str) -> Result<HttpResponse, Failure> {
         match method {
             "CreateSIPParticipant" => self.create_participant().await,
@@ -238,7 +239,7 @@ impl Call<'_> {
         self.trunks.ok_or_else(missing)
     }
 
-    /// Does something with the trunks that writes to the disk.
+    /// Runs an operation on the trunks that writes to disk.
     async fn kept<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Trunks) -> Result<T, TrunkError> + Send + 'static,
@@ -272,7 +273,7 @@ impl Call<'_> {
         })?;
         let moved = self.calls.send(dial::transfer(said)?).await;
         moved.map_err(|error| Failure::new("internal", error.to_string()))??;
-        // Of `TransferSIPParticipantResponse` older clients know nothing; to them it is empty.
+        // Older clients do not know `TransferSIPParticipantResponse`; to them it is empty.
         self.wire.answer(&proto::TransferSipParticipantResponse {
             status: proto::SipTransferStatus::StsTransferSuccessful as i32,
             ..Default::default()
@@ -280,7 +281,7 @@ impl Call<'_> {
     }
 }
 
-/// A rule, as it is described now or was in the fields of older clients.
+/// A dispatch rule, in its current form or in the fields of older clients.
 #[allow(deprecated)] // of those fields
 fn dispatch_rule(said: proto::CreateSipDispatchRuleRequest) -> proto::SipDispatchRuleInfo {
     said.dispatch_rule.unwrap_or(proto::SipDispatchRuleInfo {

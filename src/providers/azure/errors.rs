@@ -1,5 +1,5 @@
-//! What Azure's refusals, close codes and statuses mean. It dresses quotas and throttling as bad data (1007), so the
-//! words of a close frame count before its code.
+//! Maps Azure's HTTP errors, close codes and statuses to kinds of errors. Azure reports quotas and throttling as invalid
+//! data (1007), so the reason of a close frame takes precedence over its code.
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ const STATUSES: &[(&str, ErrorKind)] = &[
 /// The connection was closed: by this code and reason, or without.
 pub(super) fn closed(frame: Option<&(u16, String)>) -> ProviderError {
     let Some((code, reason)) = frame else {
-        let problem = "has dropped the connection";
+        let problem = "dropped the connection";
         return ProviderError::new(SLUG, ErrorKind::Unavailable, problem);
     };
     let lower = reason.to_ascii_lowercase();
@@ -49,7 +49,7 @@ pub(super) fn closed(frame: Option<&(u16, String)>) -> ProviderError {
         .find(|(known, part, _)| known == code && lower.contains(part));
     // 1011, 1012 and 1013 are troubles of the service's own, and so is what nobody has heard of.
     let kind = row.map_or(ErrorKind::Unavailable, |(_, _, kind)| *kind);
-    let problem = format!("has closed the connection: {code} {}", shortened(reason));
+    let problem = format!("closed the connection: {code} {}", shortened(reason));
     ProviderError::new(SLUG, kind, problem.trim_end())
 }
 

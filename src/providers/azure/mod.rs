@@ -1,5 +1,5 @@
 //! Azure AI Speech: recognition and synthesis over Azure's own framing of a WebSocket ([`usp`]), and the list of voices.
-//! Where it is, and what opens it, is the same for all three and is here.
+//! This file has the endpoints, credentials and handshakes.
 
 mod errors;
 mod stt;
@@ -7,15 +7,15 @@ mod tts;
 mod usp;
 mod voices;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use reqwest::header::HeaderName;
 use serde_json::Value;
 use url::Url;
 
-use crate::transport::speaking::Line;
 use crate::transport::websocket::Handshake;
-use crate::transport::{Permits, Transport};
+use crate::transport::{Transport, Vendor, VendorEndpoint};
 use vivavoce_config as config;
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{Credential, CredentialField, ErrorKind, ProviderError, ProviderTable};
@@ -47,82 +47,76 @@ fn region(value: &Value) -> Result<String, &'static str> {
         .ok_or("be 2 to 32 of a-z, 0-9 and -")
 }
 
-/// Azure, in both directions.
-struct Azure {
-    transport: Transport,
-    /// The server's own credential.
-    credential: Option<Credential>,
-    stt_url: Option<VendorUrl>,
-    tts_url: Option<VendorUrl>,
-    /// Where it speaks, for people and caches.
-    endpoint: String,
-    stt_permits: Permits,
-    line: Arc<Line>,
+const VENDOR: Vendor = Vendor {
+    slug: SLUG,
+    // Regions have hosts of their own, see `regional`.
+    address: "https://speech.microsoft.com",
+    setting: "AZURE_SPEECH_SUBSCRIPTION_KEY",
+    refused: errors::refused,
+};
+
+/// Where a direction of Azure is: at the endpoint of the settings, else at the host of each credential's region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Location {
+    Endpoint,
+    Region,
 }
 
-/// Adds both directions.
-pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
-    let azure = Arc::new(Azure::new(settings, transport));
-    table.add_speech_to_text(azure.clone());
-    table.add_text_to_speech(azure);
-}
-
-impl Azure {
-    fn new(settings: &config::Providers, transport: &Transport) -> Self {
-        let credential = settings.azure_subscription_key.clone().map(|key| {
-            let region = settings.azure_region.clone();
-            Credential::new([(KEY, key), (REGION, config::value::Secret::new(region))])
-        });
-        let endpoint = match &settings.azure_tts_url {
-            Some(url) => url.url().to_string(),
-            None => settings.azure_region.clone(),
-        };
-        Self {
-            transport: transport.clone(),
-            credential,
-            stt_url: settings.azure_stt_url.clone(),
-            tts_url: settings.azure_tts_url.clone(),
-            endpoint,
-            stt_permits: transport.permits(SLUG, settings.azure_stt_streams),
-            line: Arc::new(tts::line(transport, settings.azure_tts_streams)),
-        }
-    }
-
-    /// The caller's credential, else the server's.
-    fn credential(&self, own: Option<&Credential>) -> Result<Credential, ProviderError> {
-        let servers = self.credential.as_ref();
-        Credential::choose(SLUG, own, servers, "AZURE_SPEECH_SUBSCRIPTION_KEY")
-    }
-
-    fn stt_url<const N: usize>(
-        &self,
-        credential: &Credential,
-        path: [&str; N],
-    ) -> Result<Url, ProviderError> {
-        address(self.stt_url.as_ref(), credential, "stt", path)
-    }
-
-    /// `service` is `tts`, or `voice` for voices that were made for one customer.
-    fn tts_url<const N: usize>(
-        &self,
+impl Location {
+    /// The address of a path. `service` is `stt`, `tts`, or `voice` for voices that were made for one customer.
+    fn address<const N: usize>(
+        self,
+        vendor: &VendorEndpoint,
         credential: &Credential,
         service: &str,
         path: [&str; N],
     ) -> Result<Url, ProviderError> {
-        address(self.tts_url.as_ref(), credential, service, path)
+        match self {
+            Self::Endpoint => Ok(vendor.url.at(path)),
+            Self::Region => regional(credential, service, path),
+        }
     }
 }
 
-/// The address of a path at the endpoint of the settings, else at the region's.
-fn address<const N: usize>(
-    endpoint: Option<&VendorUrl>,
+/// Adds both directions.
+pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
+    table.add_own_credential(own_credential(settings).as_ref());
+    if let Some(stt) = stt::AzureStt::new(settings, transport) {
+        table.add_speech_to_text(Arc::new(stt));
+    }
+    if let Some(tts) = tts::AzureTts::new(settings, transport) {
+        table.add_text_to_speech(Arc::new(tts));
+    }
+}
+
+fn own_credential(settings: &config::Providers) -> Option<Credential> {
+    let key = settings.azure_subscription_key.clone()?;
+    let region = settings.azure_region.clone();
+    let region = config::value::Secret::new(region);
+    Some(Credential::new([(KEY, key), (REGION, region)]))
+}
+
+fn endpoint(
+    settings: &config::Providers,
+    url: Option<&VendorUrl>,
+    streams: Option<NonZeroU32>,
+    transport: &Transport,
+) -> Option<(VendorEndpoint, Location)> {
+    let own = own_credential(settings);
+    let location = if url.is_some() {
+        Location::Endpoint
+    } else {
+        Location::Region
+    };
+    Some((VENDOR.endpoint(url, own, streams, transport)?, location))
+}
+
+/// The address of a path at the host of the credential's region.
+fn regional<const N: usize>(
     credential: &Credential,
     service: &str,
     path: [&str; N],
 ) -> Result<Url, ProviderError> {
-    if let Some(endpoint) = endpoint {
-        return Ok(endpoint.at(path));
-    }
     let region = region(&credential.get(REGION).into()).map_err(|problem| {
         let problem = format!("the region must {problem}");
         ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem)
@@ -151,10 +145,13 @@ fn handshake(url: Url, credential: &Credential, origin: &usp::Origin) -> Handsha
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::testing::{assert_every_field_has_its_row, transport};
     use serde_json::json;
     use vivavoce_config::value::{Secret, SettingValue};
-    use vivavoce_seams::parameters::{STT_FIELDS, TTS_FIELDS};
-    use vivavoce_seams::{SpeechToText, TextToSpeech};
+
+    fn settings() -> config::Providers {
+        config::Config::load(&[], None).unwrap().settings.providers
+    }
 
     fn credential(region: &str) -> Credential {
         Credential::new([(KEY, Secret::new("k")), (REGION, Secret::new(region))])
@@ -162,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_region_decides_the_host_unless_there_is_an_endpoint() {
-        let at = |region: &str| address(None, &credential(region), "tts", ["a", "b"]);
+        let at = |region: &str| regional(&credential(region), "tts", ["a", "b"]);
         for (region, host) in [
             ("eastus", "https://eastus.tts.speech.microsoft.com/a/b"),
             ("chinaeast2", "https://chinaeast2.tts.speech.azure.cn/a/b"),
@@ -177,8 +174,10 @@ mod tests {
             let refused = at(region).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidRequest, "{region}");
         }
-        let own = VendorUrl::parse("ws://127.0.0.1:7/base").unwrap();
-        let url = address(Some(&own), &credential("eastus"), "tts", ["a", "b"]).unwrap();
+        let own = VendorUrl::parse("ws://127.0.0.1:7/base");
+        let (vendor, location) = endpoint(&settings(), own.as_ref(), None, &transport()).unwrap();
+        let url = location.address(&vendor, &credential("eastus"), "tts", ["a", "b"]);
+        let url = url.unwrap();
         assert_eq!(url.as_str(), "http://127.0.0.1:7/base/a/b");
     }
 
@@ -198,25 +197,14 @@ mod tests {
 
     #[test]
     fn every_field_of_a_config_is_in_the_tables() {
-        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
-        let azure = Azure::new(
-            &config::Config::load(&[], None).unwrap().settings.providers,
-            &transport,
-        );
-        let fields = |table: &[vivavoce_seams::parameters::Parameter]| {
-            table.iter().map(|row| row.field).collect::<Vec<_>>()
-        };
-        assert_eq!(fields(SpeechToText::parameters(&azure)), STT_FIELDS);
-        assert_eq!(fields(TextToSpeech::parameters(&azure)), TTS_FIELDS);
+        let mut table = ProviderTable::default();
+        add_to(&mut table, &settings(), &transport());
+        assert_every_field_has_its_row(&table, SLUG);
     }
 
     #[test]
     fn without_any_credential_the_settings_name_is_told() {
-        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
-        let azure = Azure::new(
-            &config::Config::load(&[], None).unwrap().settings.providers,
-            &transport,
-        );
+        let (azure, _) = endpoint(&settings(), None, None, &transport()).unwrap();
         let error = azure.credential(None).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Auth);
         assert!(error.message.contains("AZURE_SPEECH_SUBSCRIPTION_KEY"));

@@ -1,5 +1,5 @@
-//! Recognition at Azure: turns, each with a request id of its own, whose times begin at zero. A turn ends when it is asked
-//! for its last words, and after some minutes by itself; the next one hears again what no phrase has covered.
+//! Azure's recogniser. A stream is a sequence of turns, each with its own request id and timestamps from zero. A turn ends
+//! on finalisation, and by itself after some minutes; the next one is sent again the audio that no phrase has covered.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::usp::{self, Origin, TICKS_PER_SECOND};
-use super::{Azure, SLUG, errors};
-use crate::transport::hearing::{self, Act, Flow, Protocol};
+use super::{Location, SLUG, errors};
+use crate::transport::stt_driver::{Flow, Protocol, SttIo};
 use crate::transport::websocket::Received;
-use vivavoce_audio::companding::Law;
+use crate::transport::{Transport, VendorEndpoint};
 use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_audio::g711::Law;
 use vivavoce_audio::wav::{self, DataLength, SampleFormat};
+use vivavoce_config as config;
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttEvent,
@@ -59,8 +61,23 @@ const PARAMETERS: &[Parameter] = &[
     own("auth", "Ocp-Apim-Subscription-Key, region"),
 ];
 
+/// The recogniser `azure`.
+pub(super) struct AzureStt {
+    vendor: VendorEndpoint,
+    location: Location,
+}
+
+impl AzureStt {
+    pub(super) fn new(settings: &config::Providers, transport: &Transport) -> Option<Self> {
+        let url = settings.azure_stt_url.as_ref();
+        let (vendor, location) =
+            super::endpoint(settings, url, settings.azure_stt_streams, transport)?;
+        Some(Self { vendor, location })
+    }
+}
+
 #[async_trait]
-impl SpeechToText for Azure {
+impl SpeechToText for AzureStt {
     fn slug(&self) -> &'static str {
         SLUG
     }
@@ -87,20 +104,23 @@ impl SpeechToText for Azure {
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
-        let credential = self.credential(request.credential.as_ref())?;
+        let vendor = &self.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
         let origin = Origin::new();
         let path = ["stt", "speech", "universal", "v2"];
-        let mut url = self.stt_url(&credential, path)?;
+        let mut url = self.location.address(vendor, &credential, "stt", path)?;
         query(&mut url, &request);
         let handshake = super::handshake(url, &credential, &origin);
-        let fingerprint = credential.fingerprint();
-        let permit = self
-            .stt_permits
-            .acquire(fingerprint, &request.party, CONNECTING)
-            .await?;
-        let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = dialled.map_err(|error| error.read(errors::refused))?;
-        hearing::open(socket, Recognition::new(&request, origin), permit).await
+        let recognition = Recognition::new(&request, origin);
+        vendor
+            .recognise(
+                handshake,
+                &credential,
+                &request.party,
+                CONNECTING,
+                recognition,
+            )
+            .await
     }
 }
 
@@ -203,9 +223,9 @@ impl Turn {
     }
 
     /// Tells that it has all of its sound.
-    fn close(&mut self, origin: &Origin, act: &mut Act<'_>) {
-        act.out.binary(origin.audio(&self.id, None, &[]));
-        self.closing = Some(act.now + LAST_WORDS);
+    fn close(&mut self, origin: &Origin, io: &mut SttIo<'_>) {
+        io.out.binary(origin.audio(&self.id, None, &[]));
+        self.closing = Some(io.now + LAST_WORDS);
     }
 }
 
@@ -247,38 +267,38 @@ impl Recognition {
     }
 
     /// Sends what can be sent now.
-    fn advance(&mut self, act: &mut Act<'_>) {
+    fn advance(&mut self, io: &mut SttIo<'_>) {
         self.finalize_at.take_if(|at| *at <= self.sound.start);
         let until = self.finalize_at.unwrap_or(self.sound.end());
         if self.turn.is_none() && self.sound.start < until {
-            self.begin_turn(act);
+            self.begin_turn(io);
         }
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.is_open()) else {
             return;
         };
         for piece in self.sound.take(until) {
-            act.out.binary(self.origin.audio(&turn.id, None, &piece));
+            io.out.binary(self.origin.audio(&turn.id, None, &piece));
         }
         if self
             .finalize_at
             .take_if(|at| *at <= self.sound.sent)
             .is_some()
         {
-            turn.close(&self.origin, act);
+            turn.close(&self.origin, io);
         }
     }
 
     /// The next turn hears everything that is kept.
-    fn begin_turn(&mut self, act: &mut Act<'_>) {
+    fn begin_turn(&mut self, io: &mut SttIo<'_>) {
         self.turns += 1;
         let id = self.origin.request_id(self.turns);
         let json = "application/json";
         let context = self
             .origin
             .text("speech.context", Some(&id), json, &self.context);
-        act.out.text(context);
+        io.out.text(context);
         let header = riff_header(self.format);
-        act.out
+        io.out
             .binary(self.origin.audio(&id, Some("audio/x-wav"), &header));
         self.sound.rewind();
         self.turn = Some(Turn {
@@ -289,9 +309,9 @@ impl Recognition {
         });
     }
 
-    fn end_turn(&mut self, act: &mut Act<'_>) {
+    fn end_turn(&mut self, io: &mut SttIo<'_>) {
         let Some(turn) = self.turn.take() else { return };
-        self.nothing_was_heard(act);
+        self.nothing_was_heard(io);
         let crossed = !turn.is_open() && !turn.heard_all && self.sound.start < self.sound.sent;
         if crossed && !self.repeated {
             // Azure had ended it before it was told that there is no more sound: the next one hears the rest, once.
@@ -304,17 +324,17 @@ impl Recognition {
                 self.sound.forget(self.sound.sent);
             }
         }
-        self.advance(act);
+        self.advance(io);
         if self.ended && self.turn.is_none() {
-            self.finished = Some(act.now);
+            self.finished = Some(io.now);
         }
     }
 
     /// What was reported as heard has come to nothing.
-    fn nothing_was_heard(&mut self, act: &mut Act<'_>) {
+    fn nothing_was_heard(&mut self, io: &mut SttIo<'_>) {
         let unfinished = std::mem::replace(&mut self.unfinished, Unfinished::Silence);
         if unfinished == Unfinished::Partial {
-            act.events.push(SttEvent::Partial(Transcript::default()));
+            io.events.push(SttEvent::Partial(Transcript::default()));
         }
     }
 
@@ -331,19 +351,19 @@ impl Recognition {
         }
     }
 
-    fn hypothesis(&mut self, heard: Hypothesis, act: &mut Act<'_>) {
+    fn hypothesis(&mut self, heard: Hypothesis, io: &mut SttIo<'_>) {
         if heard.text.is_empty() {
             return self.speech_has_begun();
         }
         self.unfinished = Unfinished::Partial;
-        act.events.push(SttEvent::Partial(Transcript {
+        io.events.push(SttEvent::Partial(Transcript {
             text: heard.text,
             language: heard.primary_language.map(|heard| heard.language),
             ..Transcript::default()
         }));
     }
 
-    fn phrase(&mut self, phrase: Phrase, act: &mut Act<'_>) -> Result<(), ProviderError> {
+    fn phrase(&mut self, phrase: Phrase, io: &mut SttIo<'_>) -> Result<(), ProviderError> {
         if let Some(error) = errors::status(&phrase.recognition_status) {
             return Err(error);
         }
@@ -356,13 +376,13 @@ impl Recognition {
         let transcript = self.transcript(phrase, self.seconds_of(start));
         self.sound.forget(covered.min(self.sound.sent));
         match transcript {
-            None => self.nothing_was_heard(act),
+            None => self.nothing_was_heard(io),
             Some(transcript) => {
                 self.unfinished = Unfinished::Silence;
-                act.events.push(SttEvent::Final(transcript));
+                io.events.push(SttEvent::Final(transcript));
                 // The end of a turn is no pause of the speaker's.
                 if pause {
-                    act.events.push(SttEvent::EndOfSpeech);
+                    io.events.push(SttEvent::EndOfSpeech);
                 }
             }
         }
@@ -409,9 +429,9 @@ impl Recognition {
 }
 
 impl Protocol for Recognition {
-    fn begin(&mut self, act: &mut Act<'_>) {
+    fn begin(&mut self, io: &mut SttIo<'_>) {
         let bits = 8 * self.bytes_per_frame() / self.format.layout.channels.count() as u64;
-        act.out.text(self.origin.config(Some(json!({"source": {
+        io.out.text(self.origin.config(Some(json!({"source": {
             "type": "Stream",
             "samplerate": self.format.layout.rate.hz().to_string(),
             "bitspersample": bits.to_string(),
@@ -423,10 +443,10 @@ impl Protocol for Recognition {
         self.bytes_in(CHUNK.as_secs_f64()) as usize
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
+    fn audio(&mut self, audio: Bytes, io: &mut SttIo<'_>) {
         self.sound.push(audio);
-        self.advance(act);
-        let unnoticed = self.sound.sent_before(act.now);
+        self.advance(io);
+        let unnoticed = self.sound.sent_before(io.now);
         if self.unfinished == Unfinished::Silence {
             self.sound.forget(unnoticed);
         }
@@ -434,17 +454,17 @@ impl Protocol for Recognition {
         self.sound.keep(most);
     }
 
-    fn finalize(&mut self, act: &mut Act<'_>) {
+    fn finalize(&mut self, io: &mut SttIo<'_>) {
         self.finalize_at = Some(self.sound.end()).filter(|end| self.sound.start < *end);
-        self.advance(act);
+        self.advance(io);
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut SttIo<'_>) {
         self.ended = true;
-        self.finalize(act);
+        self.finalize(io);
         let owed =
             self.finalize_at.is_some() || self.turn.as_ref().is_some_and(|turn| !turn.is_open());
-        self.finished = (!owed).then_some(act.now);
+        self.finished = (!owed).then_some(io.now);
     }
 
     fn keep_alive(&self) -> Option<Duration> {
@@ -452,16 +472,16 @@ impl Protocol for Recognition {
     }
 
     /// There is no message for it: a turn that gets no sound is ended, and after it a moment of silence has its own.
-    fn idle(&mut self, act: &mut Act<'_>) {
+    fn idle(&mut self, io: &mut SttIo<'_>) {
         let silence = self.turn.is_none().then(|| silence(self.format, CHUNK));
         if silence.is_some() {
-            self.begin_turn(act);
+            self.begin_turn(io);
         }
         if let Some(turn) = self.turn.as_mut().filter(|turn| turn.is_open()) {
             if let Some(silence) = silence {
-                act.out.binary(self.origin.audio(&turn.id, None, &silence));
+                io.out.binary(self.origin.audio(&turn.id, None, &silence));
             }
-            turn.close(&self.origin, act);
+            turn.close(&self.origin, io);
         }
     }
 
@@ -470,16 +490,16 @@ impl Protocol for Recognition {
         self.finished.or(closing)
     }
 
-    fn tick(&mut self, _act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn tick(&mut self, _io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         if self.finished.is_some() {
             return Ok(Flow::Finished);
         }
         let waited = LAST_WORDS.as_secs();
-        let problem = format!("has not ended a turn within {waited} s");
+        let problem = format!("did not end a turn within {waited} s");
         Err(ProviderError::new(SLUG, ErrorKind::Timeout, problem))
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         let current = self.turn.as_ref().map(|turn| turn.id.as_str());
         let message = usp::read(message, current)?;
         if current != Some(message.request.as_str()) {
@@ -489,10 +509,10 @@ impl Protocol for Recognition {
         match message.path.as_str() {
             "speech.startdetected" => self.speech_has_begun(),
             "speech.enddetected" => self.all_was_heard(),
-            "speech.hypothesis" | "speech.fragment" => self.hypothesis(message.json()?, act),
-            "speech.phrase" => self.phrase(message.json()?, act)?,
+            "speech.hypothesis" | "speech.fragment" => self.hypothesis(message.json()?, io),
+            "speech.phrase" => self.phrase(message.json()?, io)?,
             "turn.end" => {
-                self.end_turn(act);
+                self.end_turn(io);
                 if self.finished.is_some() {
                     return Ok(Flow::Finished);
                 }

@@ -1,7 +1,7 @@
-//! Synthesis at Azure: turns over a socket that lasts. A voice that can is given the text as it comes (interface v2), the
-//! others are given sentences as SSML (v1), which alone knows a rate of speech.
+//! Azure's synthesiser: turns over a WebSocket that is reused. Voices that can are sent text as it arrives (interface v2),
+//! all others sentence by sentence as SSML (v1), the only way to set a speaking rate.
 
-use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,15 +10,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::usp::{self, Incoming, Origin, TICKS_PER_SECOND};
-use super::{Azure, SLUG, errors};
+use super::{Location, SLUG};
 use crate::transport::Transport;
-use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
+use crate::transport::tts_driver::{Flow, Idle, Protocol, TtsEndpoint, TtsIo, Utterance};
 use crate::transport::websocket::Received;
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_config as config;
 use vivavoce_core::sentences;
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
-    Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
+    CredentialField, ErrorKind, OutputFormat, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
 
@@ -26,16 +27,16 @@ use vivavoce_seams::{
 const DEFAULT_VOICE: &str = "en-US-AvaMultilingualNeural";
 /// The most text of one turn. A turn's sound must not be longer than ten minutes, and its SSML not than 64 KiB.
 const TURN_BYTES: usize = 6_000;
-/// What can be asked for, best first for each rate.
-const FORMATS: &[(Encoding, u32, &str)] = &[
-    (Encoding::Mulaw, 8_000, "raw-8khz-8bit-mono-mulaw"),
-    (Encoding::Alaw, 8_000, "raw-8khz-8bit-mono-alaw"),
-    (Encoding::Linear16, 8_000, "raw-8khz-16bit-mono-pcm"),
-    (Encoding::Linear16, 16_000, "raw-16khz-16bit-mono-pcm"),
-    (Encoding::Linear16, 22_050, "raw-22050hz-16bit-mono-pcm"),
-    (Encoding::Linear16, 24_000, "raw-24khz-16bit-mono-pcm"),
-    (Encoding::Linear16, 44_100, "raw-44100hz-16bit-mono-pcm"),
-    (Encoding::Linear16, 48_000, "raw-48khz-16bit-mono-pcm"),
+/// What can be asked for: each format has a name of its own.
+const FORMATS: &[OutputFormat] = &[
+    OutputFormat::new(Encoding::Mulaw, &[8_000], "raw-8khz-8bit-mono-mulaw"),
+    OutputFormat::new(Encoding::Alaw, &[8_000], "raw-8khz-8bit-mono-alaw"),
+    OutputFormat::new(Encoding::Linear16, &[8_000], "raw-8khz-16bit-mono-pcm"),
+    OutputFormat::new(Encoding::Linear16, &[16_000], "raw-16khz-16bit-mono-pcm"),
+    OutputFormat::new(Encoding::Linear16, &[22_050], "raw-22050hz-16bit-mono-pcm"),
+    OutputFormat::new(Encoding::Linear16, &[24_000], "raw-24khz-16bit-mono-pcm"),
+    OutputFormat::new(Encoding::Linear16, &[44_100], "raw-44100hz-16bit-mono-pcm"),
+    OutputFormat::new(Encoding::Linear16, &[48_000], "raw-48khz-16bit-mono-pcm"),
 ];
 
 /// What becomes of each field of `tts_config`.
@@ -63,26 +64,39 @@ const IDLE: Idle = Idle {
     oldest: Duration::from_mins(9),
 };
 
-/// What the utterances share.
-pub(super) fn line(transport: &Transport, streams: Option<NonZeroU32>) -> Line {
-    Line {
-        provider: SLUG,
-        transport: transport.clone(),
-        pool: Pool::default(),
-        idle: Some(IDLE),
-        permits: transport.permits(SLUG, streams),
-        refused: errors::refused,
+/// The synthesiser `azure`.
+pub(super) struct AzureTts {
+    endpoint: Arc<TtsEndpoint>,
+    location: Location,
+    /// Where it speaks, for people and caches.
+    place: String,
+}
+
+impl AzureTts {
+    pub(super) fn new(settings: &config::Providers, transport: &Transport) -> Option<Self> {
+        let url = settings.azure_tts_url.as_ref();
+        let (vendor, location) =
+            super::endpoint(settings, url, settings.azure_tts_streams, transport)?;
+        let place = match location {
+            Location::Endpoint => vendor.url.url().to_string(),
+            Location::Region => settings.azure_region.clone(),
+        };
+        Some(Self {
+            endpoint: Arc::new(TtsEndpoint::new(vendor, Some(IDLE))),
+            location,
+            place,
+        })
     }
 }
 
 #[async_trait]
-impl TextToSpeech for Azure {
+impl TextToSpeech for AzureTts {
     fn slug(&self) -> &'static str {
         SLUG
     }
 
     fn endpoint(&self) -> &str {
-        &self.endpoint
+        &self.place
     }
 
     fn speaks(&self) -> Speaks {
@@ -96,7 +110,7 @@ impl TextToSpeech for Azure {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        Credential::fingerprint_of(self.credential.as_ref())
+        self.endpoint.vendor.own_fingerprint()
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -108,7 +122,8 @@ impl TextToSpeech for Azure {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let credential = self.credential(request.credential.as_ref())?;
+        let vendor = &self.endpoint.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
         let style = Style::of(&request);
         let version = if style.streamed { "v2" } else { "v1" };
         let path = ["cognitiveservices", "websocket", version];
@@ -117,7 +132,7 @@ impl TextToSpeech for Azure {
         } else {
             "voice"
         };
-        let mut url = self.tts_url(&credential, service, path)?;
+        let mut url = self.location.address(vendor, &credential, service, path)?;
         if !request.model.is_empty() {
             url.query_pairs_mut()
                 .append_pair("deploymentId", &request.model);
@@ -130,14 +145,11 @@ impl TextToSpeech for Azure {
             format: style.format,
             protocol: move || Speech::new(style.clone(), Origin::new()),
         };
-        Ok(self.line.speak(utterance, &request, text))
+        Ok(self.endpoint.speak(utterance, &request, text))
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        match &self.credential {
-            Some(credential) => super::voices::list(self, credential).await,
-            None => Ok(Vec::new()),
-        }
+        super::voices::list(&self.endpoint.vendor, self.location).await
     }
 }
 
@@ -157,7 +169,7 @@ impl Style {
     fn of(request: &TtsRequest) -> Self {
         let voice = request.voice_id.clone();
         let voice = voice.unwrap_or_else(|| DEFAULT_VOICE.to_owned());
-        let (format, format_name) = nearest(request.preferred);
+        let (format, format_name) = OutputFormat::nearest(FORMATS, request.preferred);
         // Text streaming does not know a rate of speech.
         let usual = (request.speaking_rate - 1.0).abs() < 1e-3;
         Self {
@@ -215,25 +227,6 @@ impl Style {
 fn takes_pieces(voice: &str) -> bool {
     let lower = voice.to_ascii_lowercase();
     lower.contains("multilingualneural") || lower.contains(":dragonhd")
-}
-
-/// The same encoding where Azure has it at this rate, else linear16 at the next higher rate that it has.
-fn nearest(preferred: AudioFormat) -> (AudioFormat, &'static str) {
-    let hz = preferred.layout.rate.hz();
-    let same = FORMATS
-        .iter()
-        .find(|(encoding, rate, _)| *encoding == preferred.encoding && *rate == hz);
-    let linear = FORMATS
-        .iter()
-        .filter(|(encoding, _, _)| *encoding == Encoding::Linear16);
-    let higher = || linear.clone().find(|(_, rate, _)| *rate >= hz);
-    let (encoding, rate, name) = same
-        .or_else(higher)
-        .or_else(|| linear.clone().next_back())
-        .copied()
-        .unwrap_or(FORMATS[0]);
-    let rate = SampleRate::new(rate).unwrap_or(SampleRate::HZ_8000);
-    (AudioFormat::mono(encoding, rate), name)
 }
 
 /// Text within SSML. What XML 1.0 does not allow at all becomes a space.
@@ -296,18 +289,18 @@ impl Speech {
     }
 
     /// Gives Azure what it can take now.
-    fn advance(&mut self, act: &mut Act<'_>) {
+    fn advance(&mut self, io: &mut TtsIo<'_>) {
         if self.style.streamed {
-            self.stream(act);
+            self.stream(io);
         } else {
-            self.say_sentences(act);
+            self.say_sentences(io);
         }
     }
 
     /// Text as it comes; a turn that has had enough ends with a sentence.
-    fn stream(&mut self, act: &mut Act<'_>) {
+    fn stream(&mut self, io: &mut TtsIo<'_>) {
         if self.turn.is_none() && !self.pending.trim().is_empty() {
-            self.begin_turn(act);
+            self.begin_turn(io);
         }
         let Some(turn) = self.turn.as_mut().filter(|turn| !turn.text_ended) else {
             return;
@@ -323,17 +316,17 @@ impl Speech {
         turn.given += portion.len();
         let id = Some(turn.id.as_str());
         if !portion.is_empty() {
-            act.out
+            io.out
                 .text(self.origin.text("text.piece", id, "text/plain", &portion));
         }
         if turn.text_ended {
-            act.out
+            io.out
                 .text(self.origin.text("text.end", id, "text/plain", ""));
         }
     }
 
     /// All sentences that are complete, and when the text is, the rest.
-    fn say_sentences(&mut self, act: &mut Act<'_>) {
+    fn say_sentences(&mut self, io: &mut TtsIo<'_>) {
         if self.turn.is_some() {
             return;
         }
@@ -348,17 +341,17 @@ impl Speech {
         if portion.trim().is_empty() {
             return;
         }
-        self.begin_turn(act);
+        self.begin_turn(io);
         if let Some(turn) = &mut self.turn {
             let ssml = self.style.ssml(portion.trim());
             let kind = "application/ssml+xml";
-            act.out
+            io.out
                 .text(self.origin.text("ssml", Some(&turn.id), kind, &ssml));
             turn.text_ended = true;
         }
     }
 
-    fn begin_turn(&mut self, act: &mut Act<'_>) {
+    fn begin_turn(&mut self, io: &mut TtsIo<'_>) {
         self.turns += 1;
         let id = self.origin.request_id(self.turns);
         let context = self.style.context().to_string();
@@ -366,7 +359,7 @@ impl Speech {
         let context = self
             .origin
             .text("synthesis.context", Some(&id), json, &context);
-        act.out.text(context);
+        io.out.text(context);
         self.turn = Some(Turn {
             id,
             given: 0,
@@ -376,14 +369,14 @@ impl Speech {
         });
     }
 
-    fn end_turn(&mut self, act: &mut Act<'_>) -> Flow {
+    fn end_turn(&mut self, io: &mut TtsIo<'_>) -> Flow {
         if let Some(turn) = self.turn.take() {
             self.before += turn.sound;
         }
         if self.called_off {
             return Flow::Finished;
         }
-        self.advance(act);
+        self.advance(io);
         if self.complete && self.is_said() {
             Flow::Finished
         } else {
@@ -400,7 +393,7 @@ impl Speech {
     }
 
     /// Sound in whole samples: what is left of one at a turn's end must not shift the next turn's.
-    fn sound(&mut self, sound: Bytes, act: &mut Act<'_>) {
+    fn sound(&mut self, sound: Bytes, io: &mut TtsIo<'_>) {
         let whole = self.bytes_per_sample() == 1;
         let Some(turn) = &mut self.turn else { return };
         let mut samples = sound;
@@ -418,11 +411,11 @@ impl Speech {
         }
         if !samples.is_empty() {
             turn.sound += samples.len() as u64;
-            act.events.push(TtsEvent::Audio(samples));
+            io.events.push(TtsEvent::Audio(samples));
         }
     }
 
-    fn metadata(&self, message: &Incoming, act: &mut Act<'_>) -> Result<(), ProviderError> {
+    fn metadata(&self, message: &Incoming, io: &mut TtsIo<'_>) -> Result<(), ProviderError> {
         let metadata: Metadata = message.json()?;
         let before = self.style.format.layout.rate;
         let before = before.duration_of((self.before / self.bytes_per_sample()) as usize);
@@ -435,10 +428,10 @@ impl Speech {
             };
             let offset = Duration::try_from_secs_f64(entry.data.offset / TICKS_PER_SECOND);
             let offset = offset.map_err(|_| {
-                let problem = "sent a word that begins before its sound";
+                let problem = "sent a word boundary before its audio";
                 ProviderError::new(SLUG, ErrorKind::Protocol, problem)
             })?;
-            act.events.push(TtsEvent::Word {
+            io.events.push(TtsEvent::Word {
                 word: text.text,
                 start: before.saturating_add(offset),
             });
@@ -457,26 +450,26 @@ fn take_portion(pending: &mut String, most: usize) -> String {
 }
 
 impl Protocol for Speech {
-    fn begin(&mut self, act: &mut Act<'_>) {
-        act.out.text(self.origin.config(None));
+    fn begin(&mut self, io: &mut TtsIo<'_>) {
+        io.out.text(self.origin.config(None));
     }
 
-    fn text(&mut self, piece: &str, act: &mut Act<'_>) {
+    fn text(&mut self, piece: &str, io: &mut TtsIo<'_>) {
         self.pending.push_str(piece);
-        self.advance(act);
+        self.advance(io);
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut TtsIo<'_>) {
         self.complete = true;
-        self.advance(act);
+        self.advance(io);
     }
 
-    fn cancel(&mut self, act: &mut Act<'_>) -> bool {
+    fn cancel(&mut self, io: &mut TtsIo<'_>) -> bool {
         self.called_off = true;
         let Some(turn) = &self.turn else { return false };
         let stop = json!({"action": "stop"}).to_string();
         let id = Some(turn.id.as_str());
-        act.out.text(
+        io.out.text(
             self.origin
                 .text("synthesis.control", id, "application/json", &stop),
         );
@@ -487,7 +480,7 @@ impl Protocol for Speech {
         self.turn.is_none() && self.pending.trim().is_empty()
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut TtsIo<'_>) -> Result<Flow, ProviderError> {
         let current = self.turn.as_ref().map(|turn| turn.id.as_str());
         let message = usp::read(message, current)?;
         if current != Some(message.request.as_str()) {
@@ -495,9 +488,9 @@ impl Protocol for Speech {
             return Ok(Flow::Continue);
         }
         match message.path.as_str() {
-            "audio" => self.sound(message.body, act),
-            "audio.metadata" => self.metadata(&message, act)?,
-            "turn.end" => return Ok(self.end_turn(act)),
+            "audio" => self.sound(message.body, io),
+            "audio.metadata" => self.metadata(&message, io)?,
+            "turn.end" => return Ok(self.end_turn(io)),
             _ => {}
         }
         Ok(Flow::Continue)

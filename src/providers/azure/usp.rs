@@ -1,5 +1,5 @@
-//! Azure's framing, the same for both directions: every message has a header block with its path and the request that it
-//! belongs to. What the paths mean is the matter of [`super::stt`] and [`super::tts`].
+//! Azure's framing of both directions: each message has a header block with its path and its request id. The paths are
+//! handled in [`super::stt`] and [`super::tts`].
 
 use std::time::{Duration, SystemTime};
 

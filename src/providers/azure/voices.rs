@@ -1,10 +1,10 @@
-//! Azure's list of voices: one answer with all of them.
+//! Azure's list of voices, a single response.
 
 use serde::Deserialize;
 
-use super::{Azure, KEY, SLUG, SUBSCRIPTION_KEY, errors};
-use crate::transport::{answer, shortened};
-use vivavoce_seams::{Credential, ErrorKind, ProviderError, Voice};
+use super::{KEY, Location, SLUG, SUBSCRIPTION_KEY};
+use crate::transport::{VendorEndpoint, shortened};
+use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -76,19 +76,19 @@ fn region_of(locale_name: &str) -> String {
     region.unwrap_or_default().to_owned()
 }
 
-/// The voices that this credential may use.
+/// The voices that the server's credential may use; none without one.
 pub(super) async fn list(
-    azure: &Azure,
-    credential: &Credential,
+    vendor: &VendorEndpoint,
+    location: Location,
 ) -> Result<Vec<Voice>, ProviderError> {
+    let Ok(credential) = &vendor.own else {
+        return Ok(Vec::new());
+    };
     let path = ["cognitiveservices", "voices", "list"];
-    let url = azure.tts_url(credential, "tts", path)?;
-    let request = azure
-        .transport
-        .http()
-        .get(url)
-        .header(SUBSCRIPTION_KEY, credential.get(KEY));
-    let body = answer(SLUG, request, errors::refused).await?;
+    let url = location.address(vendor, credential, "tts", path)?;
+    let request = vendor.transport.http().get(url);
+    let request = request.header(SUBSCRIPTION_KEY, credential.get(KEY));
+    let body = vendor.answer(request).await?;
     let listed: Vec<Listed> =
         serde_json::from_slice(&body).map_err(|error| unreadable(&error.to_string()))?;
     Ok(listed.into_iter().map(Voice::from).collect())

@@ -1,5 +1,5 @@
-//! What Cartesia's refusals mean: answers of HTTP, `error` messages over sockets, and close codes. Its own words go on to
-//! people, without anything that looks like a key.
+//! Maps Cartesia's HTTP errors, `error` messages and close codes to kinds of errors. Its own messages are passed on without
+//! anything that looks like a key.
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
@@ -72,7 +72,7 @@ pub(super) fn reported(problem: &Problem) -> ProviderError {
 /// What it means that the vendor closes a socket before it was asked to.
 pub(super) fn closed(frame: Option<(u16, String)>) -> ProviderError {
     let Some((code, reason)) = frame else {
-        let problem = "has closed the connection without a word";
+        let problem = "closed the connection without a close frame";
         return ProviderError::new(SLUG, ErrorKind::Unavailable, problem);
     };
     let kind = match code {
@@ -81,13 +81,13 @@ pub(super) fn closed(frame: Option<(u16, String)>) -> ProviderError {
         1008 | 1009 => ErrorKind::InvalidRequest,
         _ => ErrorKind::Unavailable,
     };
-    let refusal = format!("has closed the connection: {code} {reason}");
+    let refusal = format!("closed the connection: {code} {reason}");
     ProviderError::new(SLUG, kind, shortened(&without_keys(&refusal)))
 }
 
 /// What is not the vendor's protocol.
 pub(super) fn unreadable(problem: impl std::fmt::Display) -> ProviderError {
-    let problem = format!("sent a message that cannot be read: {problem}");
+    let problem = format!("sent an invalid message: {problem}");
     ProviderError::new(SLUG, ErrorKind::Protocol, shortened(&problem))
 }
 

@@ -1,5 +1,5 @@
-//! Recognition with Ink: which of the vendor's two sockets a model needs, and what is asked of it. Ink-whisper hears many
-//! languages and knows words ([`manual`](super::manual)); Ink 2 hears English and finds the ends of turns itself
+//! Cartesia's recogniser: chooses the socket of a model and its parameters. Ink-whisper recognises many languages and
+//! reports words ([`ink_whisper`](super::ink_whisper)); Ink 2 recognises English and detects turns
 //! ([`turns`](super::turns)).
 
 use std::time::Duration;
@@ -7,16 +7,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::Url;
 
-use super::manual::Manual;
+use super::ink_whisper::InkWhisper;
 use super::turns::Turns;
-use super::{CREDENTIAL, Door, SLUG, encoding_name, errors, handshake};
-use crate::transport::websocket::Socket;
-use crate::transport::{Permits, hearing};
+use super::{CREDENTIAL, SLUG, encoding_name, handshake};
+use crate::transport::VendorEndpoint;
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
-    Accepts, Credential, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
-    SttRequest, SttStream,
+    Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
+    SttStream,
 };
 
 /// How long connecting may take.
@@ -46,22 +45,12 @@ const PARAMETERS: &[Parameter] = &[
 
 /// Cartesia's recogniser.
 pub(super) struct Ink {
-    door: Door,
-    permits: Permits,
+    vendor: VendorEndpoint,
 }
 
 impl Ink {
-    pub(super) const fn new(door: Door, permits: Permits) -> Self {
-        Self { door, permits }
-    }
-
-    async fn dial(&self, url: Url, credential: &Credential) -> Result<Socket, ProviderError> {
-        let dialled = self
-            .door
-            .transport
-            .dial(SLUG, handshake(url, credential), PATIENCE)
-            .await;
-        dialled.map_err(|error| error.read(errors::refused))
+    pub(super) const fn new(vendor: VendorEndpoint) -> Self {
+        Self { vendor }
     }
 }
 
@@ -94,18 +83,22 @@ impl SpeechToText for Ink {
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
         let asked = Asked::of(&request)?;
-        let credential = self.door.credential(request.credential.as_ref())?;
-        let permit = self
-            .permits
-            .acquire(credential.fingerprint(), &request.party, PATIENCE)
-            .await?;
-        let mut url = self.door.base.at(asked.path().iter().copied());
+        let vendor = &self.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
+        let mut url = vendor.url.at(asked.path().iter().copied());
         asked.put_into(&mut url);
-        let socket = self.dial(url, &credential).await?;
+        let handshake = handshake(url, &credential);
+        let party = &request.party;
         if asked.whisper {
-            hearing::open(socket, Manual::new(request.format), permit).await
+            let whisper = InkWhisper::new(request.format);
+            vendor
+                .recognise(handshake, &credential, party, PATIENCE, whisper)
+                .await
         } else {
-            hearing::open(socket, Turns::new(request.format), permit).await
+            let turns = Turns::new(request.format);
+            vendor
+                .recognise(handshake, &credential, party, PATIENCE, turns)
+                .await
         }
     }
 }
@@ -188,19 +181,16 @@ pub(super) fn bytes_in(format: AudioFormat, time: Duration) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::testing::stt_request;
     use vivavoce_audio::format::SampleRate;
 
     fn request(language: &str, model: &str) -> SttRequest {
         SttRequest {
-            party: vivavoce_quotas::Party::Operator,
             language: language.to_owned(),
             model: model.to_owned(),
-            punctuation: true,
             format: AudioFormat::mono(Encoding::Mulaw, SampleRate::HZ_8000),
             keyterms: vec!["a&b=c".to_owned(), "Müller".to_owned()],
-            languages: Vec::new(),
-            diarize: false,
-            credential: None,
+            ..stt_request()
         }
     }
 

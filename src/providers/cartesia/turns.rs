@@ -1,6 +1,6 @@
-//! The socket of Ink 2: it finds the ends of turns itself and tells the turn's text as it grows. It has no command to end
-//! a turn, but a time-out that can be set: a turn that shall end now gets the shortest. The model counts in sound, so
-//! while a turn is open and we have nothing to send, silence is sent.
+//! The protocol of Ink 2, which detects turns and sends the text of the turn so far. It has no command that ends a turn, but
+//! a configurable timeout, which is set to its minimum for a finalisation. The model's clock is the audio, so silence is
+//! sent while a turn is open and there is no other audio.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::errors::{self, Problem};
 use super::stt::{CHUNK, bytes_in};
-use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::stt_driver::{Flow, Protocol, SttIo};
 use crate::transport::websocket::Received;
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::{ProviderError, SttEvent, Transcript};
@@ -68,16 +68,16 @@ impl Turns {
         }
     }
 
-    fn set_timeout(ms: u32, act: &mut Act<'_>) {
-        act.out
+    fn set_timeout(ms: u32, io: &mut SttIo<'_>) {
+        io.out
             .json(&json!({"type": "config", "turn": {"end_timeout_ms": ms}}));
     }
 
-    fn turn_ends(&mut self, act: &mut Act<'_>) {
+    fn turn_ends(&mut self, io: &mut SttIo<'_>) {
         self.open = false;
         self.silence = Duration::ZERO;
         if std::mem::take(&mut self.hurried) && !self.ended {
-            Self::set_timeout(USUAL_TIMEOUT_MS, act);
+            Self::set_timeout(USUAL_TIMEOUT_MS, io);
         }
     }
 }
@@ -87,20 +87,20 @@ impl Protocol for Turns {
         bytes_in(self.format, CHUNK)
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
+    fn audio(&mut self, audio: Bytes, io: &mut SttIo<'_>) {
         self.silence = Duration::ZERO;
-        act.out.binary(audio);
+        io.out.binary(audio);
     }
 
-    fn finalize(&mut self, act: &mut Act<'_>) {
+    fn finalize(&mut self, io: &mut SttIo<'_>) {
         if self.open && !std::mem::replace(&mut self.hurried, true) {
-            Self::set_timeout(SHORTEST_TIMEOUT_MS, act);
+            Self::set_timeout(SHORTEST_TIMEOUT_MS, io);
         }
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut SttIo<'_>) {
         self.ended = true;
-        act.out.json(&json!({"type": "close"}));
+        io.out.json(&json!({"type": "close"}));
     }
 
     fn keep_alive(&self) -> Option<Duration> {
@@ -113,12 +113,12 @@ impl Protocol for Turns {
         })
     }
 
-    fn idle(&mut self, act: &mut Act<'_>) {
+    fn idle(&mut self, io: &mut SttIo<'_>) {
         self.silence += SILENCE;
-        act.out.binary(silence(self.format));
+        io.out.binary(silence(self.format));
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Text(text) => text,
             Received::Binary(_) => return Err(errors::unreadable("binary")),
@@ -131,12 +131,12 @@ impl Protocol for Turns {
             Message::Start => self.open = true,
             Message::Update { transcript } => {
                 self.open = true;
-                act.events.extend(heard(&transcript).map(SttEvent::Partial));
+                io.events.extend(heard(&transcript).map(SttEvent::Partial));
             }
             Message::End { transcript } => {
-                self.turn_ends(act);
-                act.events.extend(heard(&transcript).map(SttEvent::Final));
-                act.events.push(SttEvent::EndOfSpeech);
+                self.turn_ends(io);
+                io.events.extend(heard(&transcript).map(SttEvent::Final));
+                io.events.push(SttEvent::EndOfSpeech);
             }
             Message::Error(problem) => return Err(errors::reported(&problem)),
             Message::Unknown => {}
@@ -167,55 +167,18 @@ fn heard(text: &str) -> Option<Transcript> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Outgoing;
-    use tokio::time::Instant;
+    use crate::transport::testing::SttScene;
     use vivavoce_audio::format::SampleRate;
     use vivavoce_seams::ErrorKind;
 
-    struct Scene {
-        protocol: Turns,
-        out: Outgoing,
-        events: Vec<SttEvent>,
-    }
-
-    impl Scene {
-        fn new() -> Self {
-            let format = AudioFormat::mono(Encoding::Alaw, SampleRate::HZ_8000);
-            Self {
-                protocol: Turns::new(format),
-                out: Outgoing::default(),
-                events: Vec::new(),
-            }
-        }
-
-        fn act<T>(&mut self, step: impl FnOnce(&mut Turns, &mut Act<'_>) -> T) -> T {
-            let mut act = Act {
-                now: Instant::now(),
-                out: &mut self.out,
-                events: &mut self.events,
-            };
-            step(&mut self.protocol, &mut act)
-        }
-
-        fn receive(&mut self, text: &str) -> Flow {
-            let message = Received::Text(text.to_owned());
-            self.act(|protocol, act| protocol.receive(message, act))
-                .unwrap()
-        }
-
-        fn heard(&mut self) -> Vec<String> {
-            let text = |event| match event {
-                SttEvent::Partial(heard) => format!("partial {}", heard.text),
-                SttEvent::Final(heard) => format!("final {}", heard.text),
-                other => format!("{other:?}"),
-            };
-            self.events.drain(..).map(text).collect()
-        }
+    fn scene() -> SttScene<Turns> {
+        let format = AudioFormat::mono(Encoding::Alaw, SampleRate::HZ_8000);
+        SttScene::new(Turns::new(format))
     }
 
     #[test]
     fn a_turn_grows_becomes_final_and_ends_the_speech() {
-        let mut scene = Scene::new();
+        let mut scene = scene();
         for message in [
             r#"{"type":"connected","request_id":"r"}"#,
             r#"{"type":"turn.start","request_id":"r"}"#,
@@ -225,69 +188,69 @@ mod tests {
             r#"{"type":"turn.end","request_id":"r","transcript":" How are you? "}"#,
             r#"{"type":"turn.end","request_id":"r","transcript":""}"#,
         ] {
-            assert_eq!(scene.receive(message), Flow::Continue);
+            assert_eq!(scene.flow(message), Ok(Flow::Continue));
         }
         let heard = [
             "partial How",
             "partial How are",
             "final How are you?",
-            "EndOfSpeech",
-            "EndOfSpeech",
+            "end of speech",
+            "end of speech",
         ];
-        assert_eq!(scene.heard(), heard);
+        assert_eq!(scene.told(), heard);
         assert!(scene.out.texts().is_empty());
     }
 
     #[test]
     fn a_turn_that_shall_end_now_gets_the_shortest_time_out_and_the_next_the_usual_one() {
-        let mut scene = Scene::new();
-        scene.act(Protocol::finalize);
+        let mut scene = scene();
+        scene.step(Protocol::finalize);
         assert!(scene.out.texts().is_empty(), "nobody speaks");
-        scene.receive(r#"{"type":"turn.start"}"#);
-        scene.act(Protocol::finalize);
-        scene.act(Protocol::finalize);
+        scene.flow(r#"{"type":"turn.start"}"#).unwrap();
+        scene.step(Protocol::finalize);
+        scene.step(Protocol::finalize);
         let shortest = r#"{"turn":{"end_timeout_ms":640},"type":"config"}"#;
         assert_eq!(scene.out.texts(), [shortest]);
-        scene.receive(r#"{"type":"turn.end","transcript":"yes"}"#);
+        scene.flow(r#"{"type":"turn.end","transcript":"yes"}"#).unwrap();
         let usual = r#"{"turn":{"end_timeout_ms":5600},"type":"config"}"#;
         assert_eq!(scene.out.texts(), [usual]);
     }
 
     #[test]
     fn silence_is_sent_while_a_turn_is_open_but_not_for_ever() {
-        let mut scene = Scene::new();
+        let mut scene = scene();
         assert_eq!(scene.protocol.keep_alive(), Some(KEEP_ALIVE));
-        scene.receive(r#"{"type":"turn.start"}"#);
+        scene.flow(r#"{"type":"turn.start"}"#).unwrap();
         assert_eq!(scene.protocol.keep_alive(), Some(LATE));
-        scene.act(Protocol::idle);
+        scene.step(Protocol::idle);
         assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
         assert_eq!(scene.out.texts(), ["<1600 bytes>"]);
         assert_eq!(silence(scene.protocol.format), [0xD5; 1600]);
         for _ in 0..59 {
-            scene.act(Protocol::idle);
+            scene.step(Protocol::idle);
         }
         assert_eq!(scene.protocol.keep_alive(), Some(KEEP_ALIVE));
-        scene.act(|protocol, act| protocol.audio(Bytes::from_static(&[1]), act));
+        scene.step(|protocol, io| protocol.audio(Bytes::from_static(&[1]), io));
         assert_eq!(scene.protocol.keep_alive(), Some(LATE));
-        scene.act(Protocol::finalize);
+        scene.step(Protocol::finalize);
         assert_eq!(scene.protocol.keep_alive(), Some(SILENCE));
     }
 
     #[test]
     fn the_last_turn_comes_before_the_end() {
-        let mut scene = Scene::new();
-        scene.act(Protocol::end);
+        let mut scene = scene();
+        scene.step(Protocol::end);
         assert_eq!(scene.out.texts(), [r#"{"type":"close"}"#]);
-        scene.receive(r#"{"type":"turn.end","transcript":"bye"}"#);
-        assert_eq!(scene.heard(), ["final bye", "EndOfSpeech"]);
+        scene.flow(r#"{"type":"turn.end","transcript":"bye"}"#).unwrap();
+        assert_eq!(scene.told(), ["final bye", "end of speech"]);
         let closed = Received::Closed(Some((1000, String::new())));
-        let flow = scene.act(|protocol, act| protocol.receive(closed, act));
+        let flow = scene.step(|protocol, io| protocol.receive(closed, io));
         assert_eq!(flow.unwrap(), Flow::Finished);
     }
 
     #[test]
     fn errors_and_early_closes_end_the_stream() {
-        let mut scene = Scene::new();
+        let mut scene = scene();
         for (message, kind) in [
             (
                 Received::Text(
@@ -299,7 +262,7 @@ mod tests {
             (Received::Binary(Bytes::new()), ErrorKind::Protocol),
             (Received::Closed(None), ErrorKind::Unavailable),
         ] {
-            let error = scene.act(|protocol, act| protocol.receive(message, act));
+            let error = scene.step(|protocol, io| protocol.receive(message, io));
             assert_eq!(error.unwrap_err().kind, kind);
         }
     }

@@ -1,11 +1,11 @@
-//! The list of Cartesia's voices, page by page.
+//! Cartesia's list of voices, page by page.
 
 use serde::Deserialize;
 
-use super::tts::RATES;
-use super::{API_KEY, Door, SLUG, VERSION, errors};
-use crate::transport::answer;
-use vivavoce_seams::{Credential, ProviderError, Voice};
+use super::tts::FORMATS;
+use super::{API_KEY, VERSION, errors};
+use crate::transport::VendorEndpoint;
+use vivavoce_seams::{Credential, OutputFormat, ProviderError, Voice};
 
 /// Voices on a page: the vendor's most.
 const PAGE: &str = "100";
@@ -39,14 +39,14 @@ struct Locale {
 }
 
 /// All that the server's credential can see; none without one.
-pub(super) async fn all(door: &Door) -> Result<Vec<Voice>, ProviderError> {
-    let Some(credential) = &door.own else {
+pub(super) async fn all(vendor: &VendorEndpoint) -> Result<Vec<Voice>, ProviderError> {
+    let Ok(credential) = &vendor.own else {
         return Ok(Vec::new());
     };
     let mut voices: Vec<Voice> = Vec::new();
     for _ in 0..MOST_PAGES {
         let after = voices.last().map(|voice| voice.id.clone());
-        let page = page(door, credential, after.as_deref()).await?;
+        let page = page(vendor, credential, after.as_deref()).await?;
         let empty = page.data.is_empty();
         voices.extend(page.data.into_iter().map(Entry::voice));
         if empty || !page.has_more {
@@ -57,19 +57,19 @@ pub(super) async fn all(door: &Door) -> Result<Vec<Voice>, ProviderError> {
 }
 
 async fn page(
-    door: &Door,
+    vendor: &VendorEndpoint,
     credential: &Credential,
     after: Option<&str>,
 ) -> Result<Page, ProviderError> {
-    let mut url = door.base.at(["voices"]);
+    let mut url = vendor.url.at(["voices"]);
     url.query_pairs_mut().append_pair("limit", PAGE);
     if let Some(after) = after {
         url.query_pairs_mut().append_pair("starting_after", after);
     }
     let (name, value) = VERSION;
-    let request = door.transport.http().get(url).header(name, value);
+    let request = vendor.transport.http().get(url).header(name, value);
     let request = request.bearer_auth(credential.get(API_KEY));
-    let page = answer(SLUG, request, errors::refused).await?;
+    let page = vendor.answer(request).await?;
     serde_json::from_slice(&page).map_err(errors::unreadable)
 }
 
@@ -99,7 +99,7 @@ impl Entry {
             accent: self.accent.unwrap_or_default(),
             // The vendor's samples open with a key only.
             sample: String::new(),
-            sample_rates: RATES.to_vec(),
+            sample_rates: OutputFormat::linear_rates(FORMATS),
             tags: self
                 .tagline
                 .into_iter()

@@ -1,5 +1,5 @@
-//! The protocol of `/v1/speak`: Aura. Text gathers at the vendor until it is flushed; what was flushed has been said when
-//! the vendor says so. Sound has no mark of its own, so that what comes before `Cleared` belongs to what was called off.
+//! The protocol of `/v1/speak`: Aura. Deepgram buffers text until it is flushed, and confirms when all audio of a flush has
+//! been sent. Audio messages have no id, so everything before `Cleared` belongs to the cancelled utterance.
 
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{SLUG, errors};
 use crate::transport::shortened;
-use crate::transport::speaking::{Act, Flow, Protocol};
+use crate::transport::tts_driver::{Flow, Protocol, TtsIo};
 use crate::transport::websocket::Received;
 use vivavoce_seams::{ErrorKind, ProviderError, TtsEvent};
 
@@ -64,10 +64,10 @@ impl Aura {
         }
     }
 
-    fn flush(&mut self, act: &mut Act<'_>) {
+    fn flush(&mut self, io: &mut TtsIo<'_>) {
         self.waiting = 0;
         self.flushes += 1;
-        act.out.text(FLUSH);
+        io.out.text(FLUSH);
     }
 
     /// A backslash before a brace begins a pronunciation, which a text is not meant to hold.
@@ -95,13 +95,13 @@ impl Aura {
         self.cut.split_to(whole).freeze()
     }
 
-    fn sound(&mut self, sound: Bytes, act: &mut Act<'_>) {
+    fn sound(&mut self, sound: Bytes, io: &mut TtsIo<'_>) {
         if self.clearing {
             return;
         }
         let sound = self.samples(sound);
         if !sound.is_empty() {
-            act.events.push(TtsEvent::Audio(sound));
+            io.events.push(TtsEvent::Audio(sound));
         }
     }
 
@@ -115,9 +115,9 @@ impl Aura {
 }
 
 impl Protocol for Aura {
-    fn begin(&mut self, _act: &mut Act<'_>) {}
+    fn begin(&mut self, _io: &mut TtsIo<'_>) {}
 
-    fn text(&mut self, piece: &str, act: &mut Act<'_>) {
+    fn text(&mut self, piece: &str, io: &mut TtsIo<'_>) {
         let text = self.harmless(piece);
         for part in parts(&text, MAX_CHARS) {
             if self.waiting == 0 && part.trim().is_empty() {
@@ -125,31 +125,31 @@ impl Protocol for Aura {
             }
             let chars = part.chars().count();
             if self.waiting + chars > MAX_CHARS {
-                self.flush(act);
+                self.flush(io);
             }
             self.waiting += chars;
-            act.out.json(&json!({"type": "Speak", "text": part}));
+            io.out.json(&json!({"type": "Speak", "text": part}));
         }
         // The sound of the first sentence leaves while the others are written.
         if self.flushes == 0 && self.waiting > 0 && ends_a_sentence(&text) {
-            self.flush(act);
+            self.flush(io);
         }
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut TtsIo<'_>) {
         self.ended = true;
         if self.waiting > 0 {
-            self.flush(act);
+            self.flush(io);
         } else if self.flushes == 0 {
             // Nothing was said, and the vendor is asked something that it answers.
             self.clearing = true;
-            act.out.text(CLEAR);
+            io.out.text(CLEAR);
         }
     }
 
-    fn cancel(&mut self, act: &mut Act<'_>) -> bool {
+    fn cancel(&mut self, io: &mut TtsIo<'_>) -> bool {
         if !std::mem::replace(&mut self.clearing, true) {
-            act.out.text(CLEAR);
+            io.out.text(CLEAR);
         }
         true
     }
@@ -158,10 +158,10 @@ impl Protocol for Aura {
         self.flushes as f32 / FLUSHES_PER_SOCKET
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut TtsIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Binary(sound) => {
-                self.sound(sound, act);
+                self.sound(sound, io);
                 return Ok(Flow::Continue);
             }
             Received::Text(text) => text,
@@ -225,61 +225,25 @@ fn parts(text: &str, most: usize) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Outgoing;
+    use crate::transport::testing::TtsScene;
 
-    struct Stage {
-        aura: Aura,
-        out: Outgoing,
-        events: Vec<TtsEvent>,
-    }
-
-    impl Stage {
-        fn new() -> Self {
-            Self {
-                aura: Aura::new(2),
-                out: Outgoing::default(),
-                events: Vec::new(),
-            }
-        }
-
-        fn does(&mut self, step: impl FnOnce(&mut Aura, &mut Act<'_>)) -> Vec<String> {
-            let mut act = Act {
-                out: &mut self.out,
-                events: &mut self.events,
-            };
-            step(&mut self.aura, &mut act);
-            self.out.texts()
+    impl TtsScene<Aura> {
+        fn aura() -> Self {
+            Self::new(Aura::new(2))
         }
 
         fn says(&mut self, piece: &str) -> Vec<String> {
-            self.does(|aura, act| aura.text(piece, act))
+            self.does(|aura, io| aura.text(piece, io))
         }
 
         fn ends(&mut self) -> Vec<String> {
             self.does(Protocol::end)
         }
 
-        fn receives(&mut self, message: Received) -> Result<Flow, ProviderError> {
-            let mut act = Act {
-                out: &mut self.out,
-                events: &mut self.events,
-            };
-            self.aura.receive(message, &mut act)
-        }
-
-        fn hears(&mut self, text: &str) -> Result<Flow, ErrorKind> {
-            let received = Received::Text(text.to_owned());
-            self.receives(received).map_err(|error| error.kind)
-        }
-
-        fn sound(&mut self, sound: &'static [u8]) -> Vec<Bytes> {
+        fn hears(&mut self, sound: &'static [u8]) -> Vec<Vec<u8>> {
             let received = Received::Binary(Bytes::from_static(sound));
-            assert_eq!(self.receives(received).unwrap(), Flow::Continue);
-            let sound = self.events.drain(..).map(|event| match event {
-                TtsEvent::Audio(sound) => sound,
-                other => panic!("{other:?}"),
-            });
-            sound.collect()
+            assert_eq!(self.receive(received).unwrap(), Flow::Continue);
+            self.sound()
         }
     }
 
@@ -293,36 +257,36 @@ mod tests {
     #[test]
     fn a_text_in_one_piece_is_flushed_once() {
         for text in ["Good morning.", "Good morning"] {
-            let mut stage = Stage::new();
-            let mut sent = stage.says(text);
-            sent.extend(stage.ends());
+            let mut scene = TtsScene::aura();
+            let mut sent = scene.says(text);
+            sent.extend(scene.ends());
             assert_eq!(sent, [spoken(text), FLUSH.to_owned()]);
             assert_eq!(
-                stage.hears(r#"{"type":"Metadata","request_id":"r"}"#),
+                scene.flow(r#"{"type":"Metadata","request_id":"r"}"#),
                 Ok(Flow::Continue)
             );
-            assert_eq!(stage.hears(FLUSHED), Ok(Flow::Finished));
+            assert_eq!(scene.flow(FLUSHED), Ok(Flow::Finished));
         }
     }
 
     #[test]
     fn the_first_sentence_does_not_wait_for_the_others() {
-        let mut stage = Stage::new();
-        assert_eq!(stage.says("Well, "), [spoken("Well, ")]);
-        assert_eq!(stage.says("yes. "), [spoken("yes. "), FLUSH.to_owned()]);
-        assert_eq!(stage.hears(FLUSHED), Ok(Flow::Continue));
-        assert_eq!(stage.says("No. "), [spoken("No. ")]);
-        assert_eq!(stage.says("\n"), [spoken("\n")]);
-        assert_eq!(stage.ends(), [FLUSH]);
-        assert_eq!(stage.hears(FLUSHED), Ok(Flow::Finished));
-        assert!((stage.aura.wear() - 2.0 / 16.0).abs() < 1e-6);
+        let mut scene = TtsScene::aura();
+        assert_eq!(scene.says("Well, "), [spoken("Well, ")]);
+        assert_eq!(scene.says("yes. "), [spoken("yes. "), FLUSH.to_owned()]);
+        assert_eq!(scene.flow(FLUSHED), Ok(Flow::Continue));
+        assert_eq!(scene.says("No. "), [spoken("No. ")]);
+        assert_eq!(scene.says("\n"), [spoken("\n")]);
+        assert_eq!(scene.ends(), [FLUSH]);
+        assert_eq!(scene.flow(FLUSHED), Ok(Flow::Finished));
+        assert!((scene.protocol.wear() - 2.0 / 16.0).abs() < 1e-6);
     }
 
     #[test]
     fn a_long_text_is_flushed_before_it_is_too_long() {
-        let mut stage = Stage::new();
+        let mut scene = TtsScene::aura();
         let long = "four ".repeat(900);
-        let sent = stage.says(&long);
+        let sent = scene.says(&long);
         let texts: Vec<_> = sent.iter().filter(|message| *message != FLUSH).collect();
         assert_eq!((sent.len(), texts.len()), (5, 3));
         let chars = |message: &str| {
@@ -339,9 +303,9 @@ mod tests {
             texts.iter().map(|text| chars(text)).collect::<String>(),
             long
         );
-        assert_eq!(stage.ends(), [FLUSH]);
+        assert_eq!(scene.ends(), [FLUSH]);
         for last in [Flow::Continue, Flow::Continue, Flow::Finished] {
-            assert_eq!(stage.hears(FLUSHED), Ok(last));
+            assert_eq!(scene.flow(FLUSHED), Ok(last));
         }
         let endless: String = "ü".repeat(2 * MAX_CHARS + 1);
         assert_eq!(parts(&endless, MAX_CHARS).count(), 3);
@@ -349,10 +313,10 @@ mod tests {
 
     #[test]
     fn nothing_to_say_comes_to_an_end() {
-        let mut stage = Stage::new();
-        assert_eq!(stage.says(" \n"), [""; 0]);
-        assert_eq!(stage.ends(), [CLEAR]);
-        assert_eq!(stage.hears(CLEARED), Ok(Flow::Finished));
+        let mut scene = TtsScene::aura();
+        assert_eq!(scene.says(" \n"), [""; 0]);
+        assert_eq!(scene.ends(), [CLEAR]);
+        assert_eq!(scene.flow(CLEARED), Ok(Flow::Finished));
     }
 
     #[test]
@@ -376,52 +340,49 @@ mod tests {
 
     #[test]
     fn half_a_sample_shifts_nothing() {
-        let mut stage = Stage::new();
-        stage.says("One. ");
-        assert_eq!(stage.sound(&[1, 2, 3, 4]), [&[1, 2, 3, 4][..]]);
-        assert_eq!(stage.sound(&[5]), [""; 0]);
-        assert_eq!(stage.sound(&[6, 7]), [&[5, 6][..]]);
-        assert_eq!(stage.sound(&[]), [""; 0]);
-        stage.hears(FLUSHED).unwrap();
-        assert_eq!(stage.sound(&[8, 9]), [&[8, 9][..]]);
+        let mut scene = TtsScene::aura();
+        scene.says("One. ");
+        assert_eq!(scene.hears(&[1, 2, 3, 4]), [&[1, 2, 3, 4][..]]);
+        assert!(scene.hears(&[5]).is_empty());
+        assert_eq!(scene.hears(&[6, 7]), [&[5, 6][..]]);
+        assert!(scene.hears(&[]).is_empty());
+        scene.flow(FLUSHED).unwrap();
+        assert_eq!(scene.hears(&[8, 9]), [&[8, 9][..]]);
     }
 
     #[test]
     fn what_was_called_off_is_not_heard() {
-        let mut stage = Stage::new();
-        stage.says("Never mind.");
-        stage.ends();
+        let mut scene = TtsScene::aura();
+        scene.says("Never mind.");
+        scene.ends();
         let mut cancelled = false;
-        assert_eq!(
-            stage.does(|aura, act| cancelled = aura.cancel(act)),
-            [CLEAR]
-        );
+        assert_eq!(scene.does(|aura, io| cancelled = aura.cancel(io)), [CLEAR]);
         assert!(cancelled);
-        assert_eq!(stage.sound(&[1, 2]), [""; 0]);
-        assert_eq!(stage.hears(FLUSHED), Ok(Flow::Continue));
-        assert_eq!(stage.hears(CLEARED), Ok(Flow::Finished));
+        assert!(scene.hears(&[1, 2]).is_empty());
+        assert_eq!(scene.flow(FLUSHED), Ok(Flow::Continue));
+        assert_eq!(scene.flow(CLEARED), Ok(Flow::Finished));
     }
 
     #[test]
     fn warnings_of_flushes_are_errors_and_others_are_not() {
-        let mut stage = Stage::new();
-        stage.says("Hello.");
+        let mut scene = TtsScene::aura();
+        scene.says("Hello.");
         let warning = |words| format!(r#"{{"type":"Warning","code":"X","description":"{words}"}}"#);
         assert_eq!(
-            stage.hears(&warning("a new version is out")),
+            scene.flow(&warning("a new version is out")),
             Ok(Flow::Continue)
         );
         let limited = ErrorKind::RateLimited { retry_after: None };
         assert_eq!(
-            stage.hears(&warning("Too many Flush messages")),
+            scene.flow(&warning("Too many Flush messages")),
             Err(limited)
         );
         assert_eq!(
-            stage.hears(r#"{"type":"Error","code":"NET-0000"}"#),
+            scene.flow(r#"{"type":"Error","code":"NET-0000"}"#),
             Err(ErrorKind::Unavailable)
         );
-        assert_eq!(stage.hears("nonsense"), Err(ErrorKind::Protocol));
-        let closed = stage.receives(Received::Closed(Some((1008, "DATA-0000".into()))));
+        assert_eq!(scene.flow("nonsense"), Err(ErrorKind::Protocol));
+        let closed = scene.receive(Received::Closed(Some((1008, "DATA-0000".into()))));
         assert_eq!(closed.unwrap_err().kind, ErrorKind::InvalidRequest);
     }
 }

@@ -1,4 +1,4 @@
-//! What Deepgram's refusals, close codes and error messages mean, as tables.
+//! Tables that map Deepgram's HTTP errors, close codes and error messages to kinds of errors.
 
 use serde::Deserialize;
 
@@ -73,7 +73,7 @@ pub(super) fn refused(refusal: &Refusal) -> ProviderError {
 /// The vendor has closed a socket that was still needed.
 pub(super) fn closed(frame: Option<(u16, String)>) -> ProviderError {
     let Some((code, reason)) = frame else {
-        let problem = "the connection has ended without a goodbye";
+        let problem = "the connection ended without a close frame";
         return ProviderError::new(SLUG, ErrorKind::Unavailable, problem);
     };
     let by_code = || CLOSES.iter().find(|(close, _)| *close == code);
@@ -102,7 +102,7 @@ pub(super) fn failed(failure: &Failure) -> ProviderError {
 
 /// What is not the vendor's protocol.
 pub(super) fn unreadable(problem: impl std::fmt::Display) -> ProviderError {
-    let message = format!("sent what cannot be understood: {problem}");
+    let message = format!("sent an invalid message: {problem}");
     ProviderError::new(SLUG, ErrorKind::Protocol, message)
 }
 

@@ -1,5 +1,5 @@
-//! The protocol of `/v2/listen`: Flux, which hears turns. A turn's text grows with each of its messages; the last one is
-//! its final and the end of speech in one.
+//! The protocol of `/v2/listen`: Flux, which detects turns. Each message has the whole text of the turn so far; the last one
+//! is both its final and the end of speech.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use reqwest::Url;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::filler::Filler;
-use super::hearsay::{Hearsay, VendorWord, words};
 use super::nova::primary;
+use super::result_tracker::{ResultTracker, VendorWord, words};
+use super::silence_padding::SilencePadding;
 use super::{SLUG, bytes_per_second, encoding_name, errors};
-use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::stt_driver::{Flow, Protocol, SttIo};
 use crate::transport::websocket::Received;
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{ErrorKind, ProviderError, SttRequest, Transcript};
@@ -101,8 +101,8 @@ enum Event {
 /// One stream.
 pub(super) struct Flux {
     chunk_bytes: usize,
-    filler: Filler,
-    hearsay: Hearsay,
+    padding: SilencePadding,
+    result_tracker: ResultTracker,
     connected: bool,
     within_a_turn: bool,
     ended: bool,
@@ -112,31 +112,31 @@ impl Flux {
     pub(super) fn new(request: &SttRequest) -> Self {
         Self {
             chunk_bytes: bytes_per_second(request.format) * CHUNK_MS / 1000,
-            filler: Filler::new(request.format),
-            hearsay: Hearsay::default(),
+            padding: SilencePadding::new(request.format),
+            result_tracker: ResultTracker::default(),
             connected: false,
             within_a_turn: false,
             ended: false,
         }
     }
 
-    fn turn(&mut self, turn: TurnInfo, act: &mut Act<'_>) {
-        let words = words(turn.words, &self.filler);
+    fn turn(&mut self, turn: TurnInfo, io: &mut SttIo<'_>) {
+        let words = words(turn.words, &self.padding);
         let end = turn.audio_window_end;
         let heard = Transcript {
             text: turn.transcript,
             words,
             language: turn.languages.into_iter().next(),
-            end: end.map(|end| self.filler.place(end)),
+            end: end.map(|end| self.padding.place(end)),
             ..Transcript::default()
         };
         self.within_a_turn = turn.event != Event::EndOfTurn;
         if self.within_a_turn {
-            self.hearsay.partial(heard, act);
+            self.result_tracker.partial(heard, io);
         } else {
-            self.hearsay.last(heard, true, act);
-            self.hearsay.end_of_speech(act);
-            self.filler.settle(end.unwrap_or_default());
+            self.result_tracker.last(heard, true, io);
+            self.result_tracker.end_of_speech(io);
+            self.padding.settle(end.unwrap_or_default());
         }
     }
 }
@@ -150,19 +150,19 @@ impl Protocol for Flux {
         self.chunk_bytes
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
-        self.filler.sound(audio.len());
-        act.out.binary(audio);
+    fn audio(&mut self, audio: Bytes, io: &mut SttIo<'_>) {
+        self.padding.sound(audio.len());
+        io.out.binary(audio);
     }
 
-    fn finalize(&mut self, act: &mut Act<'_>) {
-        self.hearsay.finalizing(act.now);
-        act.out.text(r#"{"type":"ForceEndTurn"}"#);
+    fn finalize(&mut self, io: &mut SttIo<'_>) {
+        self.result_tracker.finalizing(io.now);
+        io.out.text(r#"{"type":"ForceEndTurn"}"#);
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut SttIo<'_>) {
         self.ended = true;
-        act.out.text(r#"{"type":"CloseStream"}"#);
+        io.out.text(r#"{"type":"CloseStream"}"#);
     }
 
     fn keep_alive(&self) -> Option<Duration> {
@@ -173,25 +173,25 @@ impl Protocol for Flux {
         })
     }
 
-    fn idle(&mut self, act: &mut Act<'_>) {
+    fn idle(&mut self, io: &mut SttIo<'_>) {
         let silence = if self.within_a_turn {
             WITHIN_A_TURN
         } else {
             SIGN_OF_LIFE
         };
-        act.out.binary(self.filler.silence(silence));
+        io.out.binary(self.padding.silence(silence));
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.hearsay.deadline()
+        self.result_tracker.deadline()
     }
 
-    fn tick(&mut self, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
-        self.hearsay.tick(act);
+    fn tick(&mut self, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
+        self.result_tracker.tick(io);
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Text(text) => text,
             Received::Binary(_) => return Err(errors::unreadable("a binary message")),
@@ -203,7 +203,7 @@ impl Protocol for Flux {
         };
         match serde_json::from_str(&text).map_err(errors::unreadable)? {
             Message::Connected => self.connected = true,
-            Message::TurnInfo(turn) => self.turn(turn, act),
+            Message::TurnInfo(turn) => self.turn(turn, io),
             Message::Error(failure) => return Err(errors::failed(&failure)),
             Message::Other => {}
         }
@@ -213,8 +213,8 @@ impl Protocol for Flux {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Stage, request};
     use super::*;
+    use crate::transport::testing::{SttScene, stt_request as request};
     use vivavoce_config::value::SettingValue;
 
     fn asks(model: &str, language: &str, languages: &[&str]) -> Result<String, ErrorKind> {
@@ -265,17 +265,17 @@ mod tests {
         )
     }
 
-    fn stage() -> Stage<Flux> {
-        let mut stage = Stage::new(Flux::new(&request()));
-        assert!(!stage.protocol.is_open());
-        stage.hears(r#"{"type":"Connected","request_id":"r","sequence_id":0}"#);
-        assert!(stage.protocol.is_open());
-        stage
+    fn scene() -> SttScene<Flux> {
+        let mut scene = SttScene::new(Flux::new(&request()));
+        assert!(!scene.protocol.is_open());
+        scene.hears(r#"{"type":"Connected","request_id":"r","sequence_id":0}"#);
+        assert!(scene.protocol.is_open());
+        scene
     }
 
     #[test]
     fn a_turn_grows_and_ends_with_its_final() {
-        let mut stage = stage();
+        let mut scene = scene();
         for (event, text, events) in [
             ("StartOfTurn", "", &[][..]),
             ("Update", "book", &["partial book"]),
@@ -296,63 +296,63 @@ mod tests {
             ("Nonsense", "next", &["partial next"]),
             ("EndOfTurn", "", &["final ", "end of speech"]),
         ] {
-            assert_eq!(stage.hears(&turn(event, text)), events, "{event} {text}");
+            assert_eq!(scene.hears(&turn(event, text)), events, "{event} {text}");
         }
     }
 
     #[test]
     fn words_without_times_are_no_words() {
-        let mut stage = stage();
+        let mut scene = scene();
         let with = |times: &str| {
             turn("EndOfTurn", "hi").replace(
                 r#""words":[]"#,
                 &format!(r#""words":[{{"word":"hi","confidence":0.9{times}}}]"#),
             )
         };
-        assert!(stage.transcript(&with("")).words.is_empty());
-        let heard = stage.transcript(&with(r#","start":0.5,"end":0.75"#));
+        assert!(scene.transcript(&with("")).words.is_empty());
+        let heard = scene.transcript(&with(r#","start":0.5,"end":0.75"#));
         assert_eq!((heard.words[0].start, heard.words[0].end), (0.5, 0.75));
     }
 
     #[test]
     fn sound_goes_on_within_a_turn_and_moves_no_word() {
-        let mut stage = stage();
-        assert_eq!(stage.does(Protocol::idle), ["<3200 bytes>"]);
-        stage.hears(&turn("StartOfTurn", ""));
-        assert_eq!(stage.protocol.keep_alive(), Some(WITHIN_A_TURN));
-        assert_eq!(stage.does(Protocol::idle), ["<16000 bytes>"]);
+        let mut scene = scene();
+        assert_eq!(scene.does(Protocol::idle), ["<3200 bytes>"]);
+        scene.hears(&turn("StartOfTurn", ""));
+        assert_eq!(scene.protocol.keep_alive(), Some(WITHIN_A_TURN));
+        assert_eq!(scene.does(Protocol::idle), ["<16000 bytes>"]);
         let end = turn("EndOfTurn", "hi").replace(
             r#""words":[]"#,
             r#""words":[{"word":"hi","start":1.0,"end":2.0}]"#,
         );
-        let heard = stage.transcript(&end);
+        let heard = scene.transcript(&end);
         assert!((heard.words[0].start - 0.4).abs() < 1e-9);
-        assert_eq!(stage.protocol.keep_alive(), Some(BETWEEN_TURNS));
+        assert_eq!(scene.protocol.keep_alive(), Some(BETWEEN_TURNS));
     }
 
     #[test]
     fn a_turn_can_be_forced_to_its_end() {
-        let mut stage = stage();
+        let mut scene = scene();
         assert_eq!(
-            stage.does(Protocol::finalize),
+            scene.does(Protocol::finalize),
             [r#"{"type":"ForceEndTurn"}"#]
         );
         assert_eq!(
-            stage.hears(&turn("EndOfTurn", "so far")),
+            scene.hears(&turn("EndOfTurn", "so far")),
             ["final so far", "end of speech"]
         );
-        stage.does(Protocol::finalize);
-        assert_eq!(stage.ticks(), ["final "]);
+        scene.does(Protocol::finalize);
+        assert_eq!(scene.ticks(), ["final "]);
     }
 
     #[test]
     fn a_stream_ends_with_its_close() {
-        let mut stage = stage();
-        assert_eq!(stage.closes(1000, ""), Err(ErrorKind::Unavailable));
-        assert_eq!(stage.does(Protocol::end), [r#"{"type":"CloseStream"}"#]);
-        assert_eq!(stage.closes(1000, ""), Ok(Flow::Finished));
-        assert_eq!(stage.closes(1011, "NET-0000"), Err(ErrorKind::Unavailable));
+        let mut scene = scene();
+        assert_eq!(scene.closes(1000, ""), Err(ErrorKind::Unavailable));
+        assert_eq!(scene.does(Protocol::end), [r#"{"type":"CloseStream"}"#]);
+        assert_eq!(scene.closes(1000, ""), Ok(Flow::Finished));
+        assert_eq!(scene.closes(1011, "NET-0000"), Err(ErrorKind::Unavailable));
         let error = r#"{"type":"Error","code":"NET-0001","description":"no sound"}"#;
-        assert_eq!(stage.flow(error), Err(ErrorKind::Timeout));
+        assert_eq!(scene.flow(error), Err(ErrorKind::Timeout));
     }
 }

@@ -1,5 +1,5 @@
-//! The protocol of `/v1/listen`: Nova and the models before it. Sound goes up as it is, results come back segment by
-//! segment, and `speech_final` or `UtteranceEnd` says that the speaker has paused.
+//! The protocol of `/v1/listen`: Nova and older models. Results arrive segment by segment, and `speech_final` or
+//! `UtteranceEnd` marks the end of speech.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use reqwest::Url;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::filler::Filler;
-use super::hearsay::{Hearsay, VendorWord, words};
+use super::result_tracker::{ResultTracker, VendorWord, words};
+use super::silence_padding::SilencePadding;
 use super::{bytes_per_second, encoding_name, errors};
-use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::stt_driver::{Flow, Protocol, SttIo};
 use crate::transport::websocket::Received;
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::{ProviderError, SttRequest, Transcript};
@@ -125,11 +125,11 @@ struct Alternative {
 }
 
 impl Alternative {
-    fn transcript(self, filler: &Filler) -> Transcript {
+    fn transcript(self, padding: &SilencePadding) -> Transcript {
         Transcript {
             text: self.transcript,
             confidence: self.confidence,
-            words: words(self.words, filler),
+            words: words(self.words, padding),
             language: self.languages.into_iter().next(),
             end: None,
         }
@@ -139,8 +139,8 @@ impl Alternative {
 /// One stream.
 pub(super) struct Nova {
     chunk_bytes: usize,
-    filler: Filler,
-    hearsay: Hearsay,
+    padding: SilencePadding,
+    result_tracker: ResultTracker,
     ended: bool,
 }
 
@@ -148,25 +148,25 @@ impl Nova {
     pub(super) fn new(request: &SttRequest) -> Self {
         Self {
             chunk_bytes: bytes_per_second(request.format) / CHUNKS_PER_SECOND,
-            filler: Filler::new(request.format),
-            hearsay: Hearsay::default(),
+            padding: SilencePadding::new(request.format),
+            result_tracker: ResultTracker::default(),
             ended: false,
         }
     }
 
-    fn results(&mut self, results: Results, act: &mut Act<'_>) {
+    fn results(&mut self, results: Results, io: &mut SttIo<'_>) {
         let best = results.channel.alternatives.into_iter().next();
-        let mut heard = best.unwrap_or_default().transcript(&self.filler);
+        let mut heard = best.unwrap_or_default().transcript(&self.padding);
         if results.is_final {
             let end = results.start + results.duration;
-            heard.end = Some(self.filler.place(end));
-            self.hearsay.last(heard, results.from_finalize, act);
-            self.filler.settle(end);
+            heard.end = Some(self.padding.place(end));
+            self.result_tracker.last(heard, results.from_finalize, io);
+            self.padding.settle(end);
         } else {
-            self.hearsay.partial(heard, act);
+            self.result_tracker.partial(heard, io);
         }
         if results.speech_final {
-            self.hearsay.end_of_speech(act);
+            self.result_tracker.end_of_speech(io);
         }
     }
 }
@@ -176,43 +176,43 @@ impl Protocol for Nova {
         self.chunk_bytes
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
-        self.filler.sound(audio.len());
-        act.out.binary(audio);
+    fn audio(&mut self, audio: Bytes, io: &mut SttIo<'_>) {
+        self.padding.sound(audio.len());
+        io.out.binary(audio);
     }
 
-    fn finalize(&mut self, act: &mut Act<'_>) {
-        self.hearsay.finalizing(act.now);
-        act.out.text(r#"{"type":"Finalize"}"#);
+    fn finalize(&mut self, io: &mut SttIo<'_>) {
+        self.result_tracker.finalizing(io.now);
+        io.out.text(r#"{"type":"Finalize"}"#);
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut SttIo<'_>) {
         self.ended = true;
-        act.out.text(r#"{"type":"CloseStream"}"#);
+        io.out.text(r#"{"type":"CloseStream"}"#);
     }
 
     fn keep_alive(&self) -> Option<Duration> {
         Some(KEEP_ALIVE)
     }
 
-    fn idle(&mut self, act: &mut Act<'_>) {
-        if self.filler.is_untouched() {
-            act.out.binary(self.filler.silence(FIRST_SILENCE));
+    fn idle(&mut self, io: &mut SttIo<'_>) {
+        if self.padding.is_untouched() {
+            io.out.binary(self.padding.silence(FIRST_SILENCE));
         } else {
-            act.out.text(r#"{"type":"KeepAlive"}"#);
+            io.out.text(r#"{"type":"KeepAlive"}"#);
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.hearsay.deadline()
+        self.result_tracker.deadline()
     }
 
-    fn tick(&mut self, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
-        self.hearsay.tick(act);
+    fn tick(&mut self, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
+        self.result_tracker.tick(io);
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Text(text) => text,
             Received::Binary(_) => return Err(errors::unreadable("a binary message")),
@@ -220,8 +220,8 @@ impl Protocol for Nova {
             Received::Closed(frame) => return Err(errors::closed(frame)),
         };
         match serde_json::from_str(&text).map_err(errors::unreadable)? {
-            Message::Results(results) => self.results(results, act),
-            Message::UtteranceEnd => self.hearsay.end_of_speech(act),
+            Message::Results(results) => self.results(results, io),
+            Message::UtteranceEnd => self.result_tracker.end_of_speech(io),
             // It sums up the stream and is the last.
             Message::Metadata if self.ended => return Ok(Flow::Finished),
             Message::Error(failure) => return Err(errors::failed(&failure)),
@@ -233,8 +233,8 @@ impl Protocol for Nova {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Stage, request};
     use super::*;
+    use crate::transport::testing::{SttScene, stt_request as request};
     use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
     use vivavoce_config::value::SettingValue;
     use vivavoce_seams::ErrorKind;
@@ -307,66 +307,66 @@ mod tests {
     const LAST: &str = r#""is_final":true,"speech_final":true"#;
     const ANSWER: &str = r#""is_final":true,"speech_final":false,"from_finalize":true"#;
 
-    fn stage() -> Stage<Nova> {
-        Stage::new(Nova::new(&request()))
+    fn scene() -> SttScene<Nova> {
+        SttScene::new(Nova::new(&request()))
     }
 
     #[test]
     fn results_become_partials_finals_and_one_end_of_speech() {
-        let mut stage = stage();
-        assert_eq!(stage.hears(&results("hello", INTERIM)), ["partial hello"]);
+        let mut scene = scene();
+        assert_eq!(scene.hears(&results("hello", INTERIM)), ["partial hello"]);
         assert_eq!(
-            stage.hears(&results("hello there", FINAL)),
+            scene.hears(&results("hello there", FINAL)),
             ["final hello there"]
         );
-        assert_eq!(stage.hears(&results("good", INTERIM)), ["partial good"]);
+        assert_eq!(scene.hears(&results("good", INTERIM)), ["partial good"]);
         assert_eq!(
-            stage.hears(&results("good bye", LAST)),
+            scene.hears(&results("good bye", LAST)),
             ["final good bye", "end of speech"]
         );
         assert_eq!(
-            stage.hears(r#"{"type":"UtteranceEnd","channel":[0,1],"last_word_end":2.3}"#),
+            scene.hears(r#"{"type":"UtteranceEnd","channel":[0,1],"last_word_end":2.3}"#),
             [""; 0]
         );
-        stage.hears(&results("again", FINAL));
+        scene.hears(&results("again", FINAL));
         let end = r#"{"type":"UtteranceEnd","channel":[0,1],"last_word_end":4.3}"#;
-        assert_eq!(stage.hears(end), ["end of speech"]);
+        assert_eq!(scene.hears(end), ["end of speech"]);
     }
 
     #[test]
     fn what_is_empty_is_not_told_unless_it_takes_something_back() {
-        let mut stage = stage();
+        let mut scene = scene();
         for flags in [INTERIM, FINAL, LAST, ANSWER] {
-            assert_eq!(stage.hears(&results("", flags)), [""; 0]);
+            assert_eq!(scene.hears(&results("", flags)), [""; 0]);
         }
-        stage.hears(&results("uh", INTERIM));
-        assert_eq!(stage.hears(&results("", FINAL)), ["final "]);
+        scene.hears(&results("uh", INTERIM));
+        assert_eq!(scene.hears(&results("", FINAL)), ["final "]);
         assert_eq!(
-            stage.hears(r#"{"type":"SpeechStarted","channel":[0,1],"timestamp":0.3}"#),
+            scene.hears(r#"{"type":"SpeechStarted","channel":[0,1],"timestamp":0.3}"#),
             [""; 0]
         );
         assert_eq!(
-            stage.hears(r#"{"type":"Whatever","of":["tomorrow"]}"#),
+            scene.hears(r#"{"type":"Whatever","of":["tomorrow"]}"#),
             [""; 0]
         );
     }
 
     #[test]
     fn a_final_ends_where_the_vendor_says_even_without_words() {
-        let mut stage = stage();
-        stage.hears(&results("uh", INTERIM));
-        let heard = stage.transcript(&results("", FINAL));
+        let mut scene = scene();
+        scene.hears(&results("uh", INTERIM));
+        let heard = scene.transcript(&results("", FINAL));
         assert_eq!((heard.text.as_str(), heard.end), ("", Some(1.0)));
     }
 
     #[test]
     fn words_have_their_times_speakers_and_marks() {
-        let mut stage = stage();
+        let mut scene = scene();
         let message = r#"{"type":"Results","start":0,"duration":1,"is_final":true,"channel":{"alternatives":[{
             "transcript":"Hello, you.","confidence":0.98,"languages":["en"],"words":[
             {"word":"hello","start":0.5,"end":0.75,"confidence":0.9,"punctuated_word":"Hello,","speaker":0,"language":"en"},
             {"word":"you","start":0.75,"end":1.0}]}]}}"#;
-        let heard = stage.transcript(message);
+        let heard = scene.transcript(message);
         assert_eq!(heard.language.as_deref(), Some("en"));
         assert_eq!(heard.confidence, Some(0.98));
         let words: Vec<_> = heard
@@ -393,34 +393,34 @@ mod tests {
 
     #[test]
     fn a_finalisation_is_answered_by_words_by_nothing_or_by_time() {
-        let mut stage = stage();
-        assert_eq!(stage.does(Protocol::finalize), [r#"{"type":"Finalize"}"#]);
-        assert_eq!(stage.hears(&results("half", ANSWER)), ["final half"]);
-        assert_eq!(stage.protocol.deadline(), None);
-        stage.does(Protocol::finalize);
-        assert_eq!(stage.hears(&results("", ANSWER)), ["final "]);
-        stage.does(Protocol::finalize);
-        assert!(stage.protocol.deadline().is_some());
-        assert_eq!(stage.ticks(), ["final "]);
-        assert_eq!(stage.protocol.deadline(), None);
+        let mut scene = scene();
+        assert_eq!(scene.does(Protocol::finalize), [r#"{"type":"Finalize"}"#]);
+        assert_eq!(scene.hears(&results("half", ANSWER)), ["final half"]);
+        assert_eq!(scene.protocol.deadline(), None);
+        scene.does(Protocol::finalize);
+        assert_eq!(scene.hears(&results("", ANSWER)), ["final "]);
+        scene.does(Protocol::finalize);
+        assert!(scene.protocol.deadline().is_some());
+        assert_eq!(scene.ticks(), ["final "]);
+        assert_eq!(scene.protocol.deadline(), None);
         // A final that is owed will come, however late.
-        stage.does(Protocol::finalize);
-        stage.hears(&results("so", INTERIM));
-        assert_eq!(stage.ticks(), [""; 0]);
-        assert_eq!(stage.hears(&results("so long", ANSWER)), ["final so long"]);
+        scene.does(Protocol::finalize);
+        scene.hears(&results("so", INTERIM));
+        assert_eq!(scene.ticks(), [""; 0]);
+        assert_eq!(scene.hears(&results("so long", ANSWER)), ["final so long"]);
     }
 
     #[test]
     fn a_stream_that_has_heard_nothing_is_kept_awake_by_silence_that_moves_no_word() {
-        let mut stage = stage();
-        assert_eq!(stage.does(Protocol::idle), ["<3200 bytes>"]);
-        assert_eq!(stage.does(Protocol::idle), [r#"{"type":"KeepAlive"}"#]);
+        let mut scene = scene();
+        assert_eq!(scene.does(Protocol::idle), ["<3200 bytes>"]);
+        assert_eq!(scene.does(Protocol::idle), [r#"{"type":"KeepAlive"}"#]);
         let sound = Bytes::from_static(&[0; 3200]);
         assert_eq!(
-            stage.does(|nova, act| nova.audio(sound, act)),
+            scene.does(|nova, io| nova.audio(sound, io)),
             ["<3200 bytes>"]
         );
-        let heard = stage.transcript(
+        let heard = scene.transcript(
             r#"{"type":"Results","start":0,"duration":0.2,"is_final":true,"channel":{"alternatives":[{
             "transcript":"hi","words":[{"word":"hi","start":0.1,"end":0.2}]}]}}"#,
         );
@@ -431,22 +431,22 @@ mod tests {
     #[test]
     fn a_stream_ends_with_its_summary_and_not_before() {
         let metadata = r#"{"type":"Metadata","request_id":"r","duration":1.0,"channels":1}"#;
-        let mut stage = stage();
-        assert_eq!(stage.flow(metadata), Ok(Flow::Continue));
-        assert_eq!(stage.closes(1000, ""), Err(ErrorKind::Unavailable));
-        assert_eq!(stage.does(Protocol::end), [r#"{"type":"CloseStream"}"#]);
+        let mut scene = scene();
+        assert_eq!(scene.flow(metadata), Ok(Flow::Continue));
+        assert_eq!(scene.closes(1000, ""), Err(ErrorKind::Unavailable));
+        assert_eq!(scene.does(Protocol::end), [r#"{"type":"CloseStream"}"#]);
         assert_eq!(
-            stage.hears(&results("last words", FINAL)),
+            scene.hears(&results("last words", FINAL)),
             ["final last words"]
         );
-        assert_eq!(stage.flow(metadata), Ok(Flow::Finished));
-        assert_eq!(stage.closes(1000, ""), Ok(Flow::Finished));
-        assert_eq!(stage.closes(1011, "NET-0000"), Err(ErrorKind::Unavailable));
+        assert_eq!(scene.flow(metadata), Ok(Flow::Finished));
+        assert_eq!(scene.closes(1000, ""), Ok(Flow::Finished));
+        assert_eq!(scene.closes(1011, "NET-0000"), Err(ErrorKind::Unavailable));
     }
 
     #[test]
     fn what_is_not_the_protocol_is_an_error_and_no_panic() {
-        let mut stage = stage();
+        let mut scene = scene();
         for text in [
             "",
             "null",
@@ -455,9 +455,9 @@ mod tests {
             r#"{"type":"Results"}"#,
             r#"{"type":"Results","channel":{"alternatives":7}}"#,
         ] {
-            assert_eq!(stage.flow(text), Err(ErrorKind::Protocol), "{text}");
+            assert_eq!(scene.flow(text), Err(ErrorKind::Protocol), "{text}");
         }
         let error = r#"{"type":"Error","variant":"SchemaError","description":"x","message":"y"}"#;
-        assert_eq!(stage.flow(error), Err(ErrorKind::Unavailable));
+        assert_eq!(scene.flow(error), Err(ErrorKind::Unavailable));
     }
 }

@@ -1,11 +1,11 @@
-//! Deepgram as a recogniser: which of its two interfaces a request wants, and what becomes of the request's fields.
+//! Deepgram's recogniser: chooses Nova or Flux by the model, and declares what becomes of each field of a request.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{CREDENTIAL, Entrance, SLUG, errors, flux, handshake, nova};
-use crate::transport::{Permits, hearing};
+use super::{CREDENTIAL, SLUG, flux, handshake, nova};
+use crate::transport::VendorEndpoint;
 use vivavoce_audio::format::Encoding;
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
@@ -32,13 +32,12 @@ const PARAMETERS: &[Parameter] = &[
 
 /// The recogniser `deepgram`.
 pub(super) struct DeepgramStt {
-    entrance: Entrance,
-    permits: Permits,
+    vendor: VendorEndpoint,
 }
 
 impl DeepgramStt {
-    pub(super) const fn new(entrance: Entrance, permits: Permits) -> Self {
-        Self { entrance, permits }
+    pub(super) const fn new(vendor: VendorEndpoint) -> Self {
+        Self { vendor }
     }
 }
 
@@ -70,25 +69,21 @@ impl SpeechToText for DeepgramStt {
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
-        let entrance = &self.entrance;
-        let credential = entrance.credential(request.credential.as_ref())?;
-        let flux = request.model.starts_with(flux::PREFIX);
-        let url = if flux {
-            flux::url(&entrance.address, &request)?
+        let vendor = &self.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
+        let party = &request.party;
+        if request.model.starts_with(flux::PREFIX) {
+            let handshake = handshake(flux::url(&vendor.url, &request)?, &credential);
+            let flux = flux::Flux::new(&request);
+            vendor
+                .recognise(handshake, &credential, party, CONNECTING, flux)
+                .await
         } else {
-            nova::url(&entrance.address, &request)
-        };
-        let permits = &self.permits;
-        let permit = permits
-            .acquire(credential.fingerprint(), &request.party, CONNECTING)
-            .await?;
-        let handshake = handshake(url, &credential);
-        let socket = entrance.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = socket.map_err(|error| error.read(errors::refused))?;
-        if flux {
-            hearing::open(socket, flux::Flux::new(&request), permit).await
-        } else {
-            hearing::open(socket, nova::Nova::new(&request), permit).await
+            let handshake = handshake(nova::url(&vendor.url, &request), &credential);
+            let nova = nova::Nova::new(&request);
+            vendor
+                .recognise(handshake, &credential, party, CONNECTING, nova)
+                .await
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Deepgram as a synthesiser: which sound a request gets, over which socket.
+//! Deepgram's synthesiser: the audio format and the parameters of a request.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -8,23 +8,29 @@ use async_trait::async_trait;
 use reqwest::Url;
 
 use super::aura::Aura;
-use super::{CREDENTIAL, Entrance, SLUG, encoding_name, errors, handshake, voices};
-use crate::transport::Permits;
-use crate::transport::speaking::{Idle, Line, Pool, Utterance};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use super::{CREDENTIAL, SLUG, handshake, voices};
+use crate::transport::VendorEndpoint;
+use crate::transport::tts_driver::{Idle, TtsEndpoint, Utterance};
+use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
-    Credential, CredentialField, ProviderError, Speaks, TextStream, TextToSpeech, TtsRequest,
+    CredentialField, OutputFormat, ProviderError, Speaks, TextStream, TextToSpeech, TtsRequest,
     TtsStream, Voice,
 };
 
 /// The voice of the vendor's own examples.
 const DEFAULT_VOICE: &str = "aura-2-thalia-en";
-/// Rates of linear16, ascending.
-pub(super) const RATES: &[u32] = &[8_000, 16_000, 24_000, 32_000, 48_000];
-/// Rates of µ-law and A-law.
-const COMPANDED_RATES: &[u32] = &[8_000, 16_000];
+/// What can be asked for, as `encoding` and `sample_rate`.
+pub(super) const FORMATS: &[OutputFormat] = &[
+    OutputFormat::new(
+        Encoding::Linear16,
+        &[8_000, 16_000, 24_000, 32_000, 48_000],
+        "linear16",
+    ),
+    OutputFormat::new(Encoding::Mulaw, &[8_000, 16_000], "mulaw"),
+    OutputFormat::new(Encoding::Alaw, &[8_000, 16_000], "alaw"),
+];
 /// What voices take that can be told how fast to speak.
 const SPEEDS: RangeInclusive<f64> = 0.7..=1.5;
 /// Which those are: what their names begin with, and end with.
@@ -56,23 +62,13 @@ const PARAMETERS: &[Parameter] = &[
 
 /// The synthesiser `deepgram`.
 pub(super) struct DeepgramTts {
-    entrance: Entrance,
-    line: Arc<Line>,
+    endpoint: Arc<TtsEndpoint>,
 }
 
 impl DeepgramTts {
-    pub(super) fn new(entrance: Entrance, permits: Permits) -> Self {
-        let line = Line {
-            provider: SLUG,
-            transport: entrance.transport.clone(),
-            pool: Pool::default(),
-            idle: Some(IDLE),
-            permits,
-            refused: errors::refused,
-        };
+    pub(super) fn new(vendor: VendorEndpoint) -> Self {
         Self {
-            entrance,
-            line: Arc::new(line),
+            endpoint: Arc::new(TtsEndpoint::new(vendor, Some(IDLE))),
         }
     }
 }
@@ -84,7 +80,7 @@ impl TextToSpeech for DeepgramTts {
     }
 
     fn endpoint(&self) -> &str {
-        self.entrance.address.url().as_str()
+        self.endpoint.vendor.url.url().as_str()
     }
 
     fn speaks(&self) -> Speaks {
@@ -107,7 +103,7 @@ impl TextToSpeech for DeepgramTts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        Credential::fingerprint_of(self.entrance.own.as_ref())
+        self.endpoint.vendor.own_fingerprint()
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -119,24 +115,25 @@ impl TextToSpeech for DeepgramTts {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let credential = self.entrance.credential(request.credential.as_ref())?;
-        let format = format(request.preferred);
+        let vendor = &self.endpoint.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
+        let (format, encoding) = OutputFormat::nearest(FORMATS, request.preferred);
         let sample = if format.encoding == Encoding::Linear16 {
             2
         } else {
             1
         };
         let utterance = Utterance {
-            handshake: handshake(url(&self.entrance.address, &request, format), &credential),
+            handshake: handshake(url(&vendor.url, &request, format, encoding), &credential),
             credential: credential.fingerprint(),
             format,
             protocol: move || Aura::new(sample),
         };
-        Ok(self.line.speak(utterance, &request, text))
+        Ok(self.endpoint.speak(utterance, &request, text))
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        voices::all(&self.entrance).await
+        voices::all(&self.endpoint.vendor).await
     }
 }
 
@@ -147,24 +144,12 @@ fn voice<'a>(voice_id: Option<&'a str>, model: &'a str) -> &'a str {
     named.next().unwrap_or(DEFAULT_VOICE)
 }
 
-/// The vendor's format that is nearest to the preferred one, and loses nothing of it where there is such.
-fn format(preferred: AudioFormat) -> AudioFormat {
-    let rate = preferred.layout.rate;
-    let companded = matches!(preferred.encoding, Encoding::Mulaw | Encoding::Alaw);
-    if companded && COMPANDED_RATES.contains(&rate.hz()) {
-        return AudioFormat::mono(preferred.encoding, rate);
-    }
-    let native = RATES.iter().find(|&&hz| hz >= rate.hz());
-    let native = native.and_then(|&hz| SampleRate::new(hz).ok());
-    AudioFormat::mono(Encoding::Linear16, native.unwrap_or(SampleRate::HZ_48000))
-}
-
-fn url(address: &VendorUrl, request: &TtsRequest, format: AudioFormat) -> Url {
+fn url(address: &VendorUrl, request: &TtsRequest, format: AudioFormat, encoding: &str) -> Url {
     let mut url = address.at(["v1", "speak"]);
     let mut query = url.query_pairs_mut();
     query
         .append_pair("model", voice(request.voice_id.as_deref(), &request.model))
-        .append_pair("encoding", encoding_name(format.encoding))
+        .append_pair("encoding", encoding)
         .append_pair("sample_rate", &format.layout.rate.hz().to_string());
     // Voices that know no other speed refuse to be told of it.
     if (request.speaking_rate - 1.0).abs() > f64::EPSILON {
@@ -177,21 +162,9 @@ fn url(address: &VendorUrl, request: &TtsRequest, format: AudioFormat) -> Url {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Transport;
+    use crate::transport::testing::{transport, tts_request as request};
+    use vivavoce_audio::format::SampleRate;
     use vivavoce_config::value::SettingValue;
-
-    fn request(preferred: AudioFormat) -> TtsRequest {
-        TtsRequest {
-            party: vivavoce_quotas::Party::Operator,
-            voice_id: None,
-            model: String::new(),
-            speaking_rate: 1.0,
-            preferred,
-            connection_timeout: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(1),
-            credential: None,
-        }
-    }
 
     fn mono(encoding: Encoding, hz: u32) -> AudioFormat {
         AudioFormat::mono(encoding, SampleRate::new(hz).unwrap())
@@ -210,7 +183,7 @@ mod tests {
             (mono(Alaw, 16_000), mono(Alaw, 16_000)),
             (mono(Alaw, 24_000), mono(Linear16, 24_000)),
         ] {
-            assert_eq!(format(preferred), native);
+            assert_eq!(OutputFormat::nearest(FORMATS, preferred).0, native);
         }
     }
 
@@ -220,7 +193,7 @@ mod tests {
         let format = mono(Encoding::Linear16, 24_000);
         let usual = request(format);
         let query = |request: &TtsRequest| {
-            let url = url(&address, request, format);
+            let url = url(&address, request, format, "linear16");
             assert_eq!(url.path(), "/v1/speak");
             url.query().unwrap().to_owned()
         };
@@ -244,12 +217,8 @@ mod tests {
 
     #[test]
     fn only_voices_that_can_are_told_how_fast_to_speak() {
-        let entrance = Entrance {
-            address: VendorUrl::parse("https://v.example").unwrap(),
-            own: None,
-            transport: Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
-        };
-        let tts = DeepgramTts::new(entrance, Permits::new(SLUG, None));
+        let vendor = super::super::VENDOR.endpoint(None, None, None, &transport());
+        let tts = DeepgramTts::new(vendor.unwrap());
         let fastest = |voice| *tts.speaks_as(voice, "").speaking_rates.end();
         for (voice, rate) in [
             (None, 1.5),

@@ -1,12 +1,12 @@
-//! The list of Deepgram's voices, which comes as a whole.
+//! Deepgram's list of voices, a single response.
 
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use serde::Deserialize;
 
-use super::tts::RATES;
-use super::{Entrance, SLUG, authorization, errors};
-use crate::transport::answer;
-use vivavoce_seams::{ErrorKind, ProviderError, Voice};
+use super::tts::FORMATS;
+use super::{SLUG, authorization, errors};
+use crate::transport::VendorEndpoint;
+use vivavoce_seams::{ErrorKind, OutputFormat, ProviderError, Voice};
 
 #[derive(Deserialize)]
 struct Models {
@@ -35,8 +35,8 @@ struct Metadata {
 }
 
 /// All that the server's key opens; none without one.
-pub(super) async fn all(entrance: &Entrance) -> Result<Vec<Voice>, ProviderError> {
-    let Some(credential) = &entrance.own else {
+pub(super) async fn all(vendor: &VendorEndpoint) -> Result<Vec<Voice>, ProviderError> {
+    let Ok(credential) = &vendor.own else {
         return Ok(Vec::new());
     };
     // A key that cannot stand in a header opens nothing.
@@ -46,10 +46,10 @@ pub(super) async fn all(entrance: &Entrance) -> Result<Vec<Voice>, ProviderError
         ProviderError::new(SLUG, ErrorKind::Auth, problem)
     })?;
     key.set_sensitive(true);
-    let url = entrance.address.at(["v1", "models"]);
-    let request = entrance.transport.http().get(url);
+    let url = vendor.url.at(["v1", "models"]);
+    let request = vendor.transport.http().get(url);
     let request = request.header(AUTHORIZATION, key);
-    voices(&answer(SLUG, request, errors::refused).await?)
+    voices(&vendor.answer(request).await?)
 }
 
 fn voices(body: &[u8]) -> Result<Vec<Voice>, ProviderError> {
@@ -81,7 +81,7 @@ fn voice(model: Model) -> Option<Voice> {
         gender: gender.to_owned(),
         accent: accent.unwrap_or_default(),
         sample: sample.unwrap_or_default(),
-        sample_rates: RATES.to_vec(),
+        sample_rates: OutputFormat::linear_rates(FORMATS),
         tags: tags
             .into_iter()
             .chain(use_cases.unwrap_or_default())
@@ -120,7 +120,7 @@ mod tests {
                 gender: "female".into(),
                 accent: "American".into(),
                 sample: "https://s.example/t.wav".into(),
-                sample_rates: RATES.to_vec(),
+                sample_rates: OutputFormat::linear_rates(FORMATS),
                 tags: vec!["feminine".into(), "clear".into(), "ivr".into()],
             }
         );

@@ -1,5 +1,5 @@
-//! When each word of a text begins in its sound. The vendor tells the times of characters, message by message, cut
-//! anywhere, even within words; here they are laid along the text that it was given, so that words stay whole.
+//! Word timestamps from character timestamps. ElevenLabs sends these message by message, cut anywhere, even within words;
+//! here they are aligned with the text that was sent.
 
 use std::collections::VecDeque;
 use std::time::Duration;

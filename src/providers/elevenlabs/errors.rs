@@ -1,5 +1,4 @@
-//! What ElevenLabs says when it refuses, in our kinds of errors: bodies of HTTP, error messages of both sockets, and the
-//! codes and reasons with which it closes them.
+//! Maps ElevenLabs' HTTP errors, error messages and close reasons to kinds of errors.
 
 use serde_json::Value;
 
@@ -87,7 +86,7 @@ pub(super) fn told(name: &str, words: &str) -> ProviderError {
 /// A socket that the vendor has closed before it had done its work.
 pub(super) fn closed(frame: Option<&(u16, String)>) -> ProviderError {
     let Some((code, reason)) = frame else {
-        let problem = "the connection has ended";
+        let problem = "the connection ended";
         return ProviderError::new(SLUG, ErrorKind::Unavailable, problem);
     };
     let reason = shortened(reason);

@@ -1,5 +1,5 @@
-//! ElevenLabs: recognition by the Scribe realtime socket, synthesis by the socket of many contexts, and the list of
-//! voices. What a refusal means is `errors`' knowledge; sockets, permits and pools are the transport's.
+//! ElevenLabs: recognition over the Scribe realtime WebSocket, synthesis over the multi-context WebSocket, and the list of
+//! voices.
 
 mod alignment;
 mod errors;
@@ -12,54 +12,44 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderName;
 
-use crate::transport::Transport;
+use crate::transport::{Transport, Vendor};
 use vivavoce_config as config;
-use vivavoce_config::value::{SettingValue, VendorUrl};
-use vivavoce_seams::{Credential, CredentialField, ProviderError, ProviderTable};
+use vivavoce_config::value::VendorUrl;
+use vivavoce_seams::{Credential, CredentialField, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "elevenlabs";
 
-/// Where the vendor is.
-const VENDOR: &str = "https://api.elevenlabs.io";
 /// The header that carries the key.
 const KEY_HEADER: HeaderName = HeaderName::from_static("xi-api-key");
 const KEY: &str = "api_key";
 const CREDENTIAL_FIELDS: &[CredentialField] = &[CredentialField::key(KEY)];
 
+const VENDOR: Vendor = Vendor {
+    slug: SLUG,
+    address: "https://api.elevenlabs.io",
+    setting: "ELEVENLABS_API_KEY",
+    refused: errors::refused,
+};
+
 /// Adds both directions.
 pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
-    let Some(vendor) = VendorUrl::parse(VENDOR) else {
-        return;
+    let key = settings.elevenlabs_api_key.clone();
+    let own = key.map(|key| Credential::new([(KEY, key)]));
+    table.add_own_credential(own.as_ref());
+    let endpoint = |url: &Option<VendorUrl>, streams| {
+        VENDOR.endpoint(url.as_ref(), own.clone(), streams, transport)
     };
-    let account = Account(
-        settings
-            .elevenlabs_api_key
-            .clone()
-            .map(|key| Credential::new([(KEY, key)])),
-    );
-    let url = |set: &Option<VendorUrl>| set.clone().unwrap_or_else(|| vendor.clone());
-    table.add_speech_to_text(Arc::new(stt::Stt::new(
-        account.clone(),
-        url(&settings.elevenlabs_stt_url),
+    if let Some(stt) = endpoint(
+        &settings.elevenlabs_stt_url,
         settings.elevenlabs_stt_streams,
-        transport.clone(),
-    )));
-    table.add_text_to_speech(Arc::new(tts::Tts::new(
-        account,
-        url(&settings.elevenlabs_tts_url),
+    ) {
+        table.add_speech_to_text(Arc::new(stt::Stt::new(stt)));
+    }
+    if let Some(tts) = endpoint(
+        &settings.elevenlabs_tts_url,
         settings.elevenlabs_tts_streams,
-        transport.clone(),
-    )));
-}
-
-/// The server's own credential, where it has one.
-#[derive(Debug, Clone)]
-struct Account(Option<Credential>);
-
-impl Account {
-    /// The credential of a request: the caller's own, else the server's.
-    fn credential(&self, callers: Option<&Credential>) -> Result<Credential, ProviderError> {
-        Credential::choose(SLUG, callers, self.0.as_ref(), "ELEVENLABS_API_KEY")
+    ) {
+        table.add_text_to_speech(Arc::new(tts::Tts::new(tts)));
     }
 }

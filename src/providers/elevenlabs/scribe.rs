@@ -1,5 +1,5 @@
-//! The Scribe realtime protocol, message by message. The vendor commits a segment when it hears that the speaker has
-//! finished, or when it is told to; each commit comes twice, without and with the times of its words, and is told once.
+//! The Scribe realtime protocol. Scribe commits a segment when it detects the end of speech or is asked to. Each commit
+//! arrives twice, without and with word timestamps, and is reported once.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{SLUG, errors};
-use crate::transport::hearing::{Act, Flow, Protocol};
+use crate::transport::stt_driver::{Flow, Protocol, SttIo};
 use crate::transport::websocket::Received;
 use crate::transport::{Outgoing, shortened};
 use vivavoce_audio::format::SampleRate;
@@ -150,22 +150,22 @@ impl Scribe {
         }
     }
 
-    fn untimed(&mut self, text: String, act: &mut Act<'_>) {
+    fn untimed(&mut self, text: String, io: &mut SttIo<'_>) {
         if self.held.as_ref().is_some_and(|held| held.text == text) {
             return;
         }
-        let end_of_speech = self.committed(act.now);
-        self.tell_held(act);
+        let end_of_speech = self.committed(io.now);
+        self.tell_held(io);
         if !text.is_empty() {
             self.held = Some(Held {
                 text,
-                due: act.now + TIMES_LATE,
+                due: io.now + TIMES_LATE,
                 end_of_speech,
             });
         }
     }
 
-    fn timed(&mut self, transcript: Transcript, act: &mut Act<'_>) {
+    fn timed(&mut self, transcript: Transcript, io: &mut SttIo<'_>) {
         if transcript.text.is_empty() {
             return;
         }
@@ -190,33 +190,33 @@ impl Scribe {
         let end_of_speech = match mine {
             Some(held) => held.end_of_speech,
             None => {
-                self.tell_held(act);
-                self.committed(act.now)
+                self.tell_held(io);
+                self.committed(io.now)
             }
         };
         self.told_early = None;
         self.told = said;
-        tell(transcript, end_of_speech, act);
+        tell(transcript, end_of_speech, io);
     }
 
     /// Tells a commit whose times have not come.
-    fn tell_held(&mut self, act: &mut Act<'_>) {
+    fn tell_held(&mut self, io: &mut SttIo<'_>) {
         if let Some(held) = self.held.take() {
             self.told_early = Some(held.text.clone());
             let transcript = Transcript {
                 text: held.text,
                 ..Transcript::default()
             };
-            tell(transcript, held.end_of_speech, act);
+            tell(transcript, held.end_of_speech, io);
         }
     }
 
     fn closed(
         &mut self,
         frame: Option<&(u16, String)>,
-        act: &mut Act<'_>,
+        io: &mut SttIo<'_>,
     ) -> Result<Flow, ProviderError> {
-        self.tell_held(act);
+        self.tell_held(io);
         if self.ending.is_some() && self.asked == 0 {
             return Ok(Flow::Finished);
         }
@@ -224,10 +224,10 @@ impl Scribe {
     }
 }
 
-fn tell(transcript: Transcript, end_of_speech: bool, act: &mut Act<'_>) {
-    act.events.push(SttEvent::Final(transcript));
+fn tell(transcript: Transcript, end_of_speech: bool, io: &mut SttIo<'_>) {
+    io.events.push(SttEvent::Final(transcript));
     if end_of_speech {
-        act.events.push(SttEvent::EndOfSpeech);
+        io.events.push(SttEvent::EndOfSpeech);
     }
 }
 
@@ -275,31 +275,31 @@ impl Protocol for Scribe {
         self.bytes_of(CHUNK)
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut Act<'_>) {
-        self.send(&audio, false, act.out);
+    fn audio(&mut self, audio: Bytes, io: &mut SttIo<'_>) {
+        self.send(&audio, false, io.out);
         self.unasked = true;
         self.uncommitted += audio.len();
         if self.hearing && self.asked == 0 && self.uncommitted >= self.bytes_of(LONGEST_SEGMENT) {
-            self.ask_for_commit(act.out);
+            self.ask_for_commit(io.out);
         }
     }
 
-    fn finalize(&mut self, act: &mut Act<'_>) {
+    fn finalize(&mut self, io: &mut SttIo<'_>) {
         if self.unasked {
-            self.ask_for_commit(act.out);
+            self.ask_for_commit(io.out);
         }
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
+    fn end(&mut self, io: &mut SttIo<'_>) {
         if self.unasked {
-            self.send(&vec![0; self.bytes_of(LEAST_COMMIT)], false, act.out);
-            self.ask_for_commit(act.out);
+            self.send(&vec![0; self.bytes_of(LEAST_COMMIT)], false, io.out);
+            self.ask_for_commit(io.out);
         }
         let nothing_is_due = self.asked == 0 && self.held.is_none();
         self.ending = Some(if nothing_is_due {
-            act.now
+            io.now
         } else {
-            act.now + LAST_COMMIT
+            io.now + LAST_COMMIT
         });
     }
 
@@ -307,8 +307,8 @@ impl Protocol for Scribe {
         Some(KEEP_ALIVE)
     }
 
-    fn idle(&mut self, act: &mut Act<'_>) {
-        self.send(&[], false, act.out);
+    fn idle(&mut self, io: &mut SttIo<'_>) {
+        self.send(&[], false, io.out);
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -316,29 +316,32 @@ impl Protocol for Scribe {
         self.ending.into_iter().chain(held).min()
     }
 
-    fn tick(&mut self, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
-        if self.held.as_ref().is_some_and(|held| act.now >= held.due) {
-            self.tell_held(act);
+    fn tick(&mut self, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
+        if self.held.as_ref().is_some_and(|held| io.now >= held.due) {
+            self.tell_held(io);
         }
-        if self.ending.is_none_or(|until| act.now < until) {
+        if self.ending.is_none_or(|until| io.now < until) {
             return Ok(Flow::Continue);
         }
-        self.tell_held(act);
+        self.tell_held(io);
         if self.hearing && self.asked > 0 {
-            let problem = format!("has not committed within {} s", LAST_COMMIT.as_secs());
+            let problem = format!(
+                "sent no committed transcript within {} s",
+                LAST_COMMIT.as_secs()
+            );
             return Err(ProviderError::new(SLUG, ErrorKind::Timeout, problem));
         }
         Ok(Flow::Finished)
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut SttIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Text(text) => text,
             Received::Binary(_) => return Ok(Flow::Continue),
-            Received::Closed(frame) => return self.closed(frame.as_ref(), act),
+            Received::Closed(frame) => return self.closed(frame.as_ref(), io),
         };
         let message: Message = serde_json::from_str(&text).map_err(|error| {
-            let problem = format!("sent what is no message: {error}");
+            let problem = format!("sent an invalid message: {error}");
             ProviderError::new(SLUG, ErrorKind::Protocol, shortened(&problem))
         })?;
         match message.name.as_str() {
@@ -348,22 +351,22 @@ impl Protocol for Scribe {
                 self.hearing = !text.is_empty();
                 // What belongs to the next segment does not come before this one has been told.
                 if self.hearing && self.held.is_none() {
-                    act.events.push(SttEvent::Partial(Transcript {
+                    io.events.push(SttEvent::Partial(Transcript {
                         text,
                         ..Transcript::default()
                     }));
                 }
             }
-            "committed_transcript" => self.untimed(message.text(), act),
-            "committed_transcript_with_timestamps" => self.timed(message.transcript(), act),
+            "committed_transcript" => self.untimed(message.text(), io),
+            "committed_transcript_with_timestamps" => self.timed(message.transcript(), io),
             // There was too little to commit; it goes with the next.
             "commit_throttled" => {
                 self.unasked = true;
-                self.answered(act.now);
+                self.answered(io.now);
             }
             name => {
                 if let Some(words) = message.error.as_deref().filter(|_| name != "warning") {
-                    self.tell_held(act);
+                    self.tell_held(io);
                     return Err(errors::told(name, words));
                 }
             }
@@ -377,58 +380,36 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::transport::testing::SttScene;
 
-    struct Stream {
-        scribe: Scribe,
-        out: Outgoing,
-        events: Vec<SttEvent>,
-        now: Instant,
-    }
+    type Stream = SttScene<Scribe>;
 
-    impl Stream {
+    impl SttScene<Scribe> {
         /// A stream that has begun.
-        fn new() -> Self {
-            let mut stream = Self {
-                scribe: Scribe::new(SampleRate::HZ_16000),
-                out: Outgoing::default(),
-                events: Vec::new(),
-                now: Instant::now(),
-            };
-            assert!(!stream.scribe.is_open());
-            stream
-                .told(&json!({"message_type": "session_started", "session_id": "s", "config": {}}));
-            assert!(stream.scribe.is_open());
+        fn begun() -> Self {
+            let mut stream = Self::new(Scribe::new(SampleRate::HZ_16000));
+            assert!(!stream.protocol.is_open());
+            stream.is_told(
+                &json!({"message_type": "session_started", "session_id": "s", "config": {}}),
+            );
+            assert!(stream.protocol.is_open());
             stream
         }
 
-        fn act<T>(&mut self, step: impl FnOnce(&mut Scribe, &mut Act<'_>) -> T) -> T {
-            let mut act = Act {
-                now: self.now,
-                out: &mut self.out,
-                events: &mut self.events,
-            };
-            step(&mut self.scribe, &mut act)
-        }
-
-        fn receive(&mut self, received: Received) -> Result<Flow, ProviderError> {
-            self.act(|scribe, act| scribe.receive(received, act))
-        }
-
-        fn told(&mut self, message: &Value) {
-            let flow = self.receive(Received::Text(message.to_string()));
-            assert_eq!(flow.unwrap(), Flow::Continue);
+        fn is_told(&mut self, message: &Value) {
+            assert_eq!(self.flow(&message.to_string()), Ok(Flow::Continue));
         }
 
         fn partial(&mut self, text: &str) {
-            self.told(&json!({"message_type": "partial_transcript", "text": text}));
+            self.is_told(&json!({"message_type": "partial_transcript", "text": text}));
         }
 
         fn untimed(&mut self, text: &str) {
-            self.told(&json!({"message_type": "committed_transcript", "text": text}));
+            self.is_told(&json!({"message_type": "committed_transcript", "text": text}));
         }
 
         fn timed(&mut self, text: &str, start: f64) {
-            self.told(&json!({
+            self.is_told(&json!({
                 "message_type": "committed_transcript_with_timestamps", "text": text, "language_code": "en",
                 "words": [
                     {"text": text, "start": start, "end": start + 0.5, "type": "word", "logprob": -0.5},
@@ -439,15 +420,15 @@ mod tests {
         }
 
         fn audio(&mut self) {
-            self.act(|scribe, act| scribe.audio(Bytes::from_static(&[1, 2, 3, 4]), act));
+            self.step(|scribe, io| scribe.audio(Bytes::from_static(&[1, 2, 3, 4]), io));
         }
 
         fn after(&mut self, time: Duration) -> Result<Flow, ProviderError> {
             self.now += time;
-            if self.scribe.deadline().is_none_or(|due| due > self.now) {
+            if self.protocol.deadline().is_none_or(|due| due > self.now) {
                 return Ok(Flow::Continue);
             }
-            self.act(Scribe::tick)
+            self.step(Scribe::tick)
         }
 
         /// What was heard, in short.
@@ -467,18 +448,13 @@ mod tests {
 
     #[test]
     fn sound_is_sent_as_the_vendors_own_client_sends_it() {
-        let mut stream = Stream::new();
-        assert_eq!(stream.scribe.chunk_bytes(), 3200);
+        let mut stream = Stream::begun();
+        assert_eq!(stream.protocol.chunk_bytes(), 3200);
         stream.audio();
-        stream.act(Scribe::finalize);
-        stream.act(Scribe::finalize);
-        stream.act(Scribe::idle);
-        let sent: Vec<Value> = stream
-            .out
-            .texts()
-            .iter()
-            .map(|text| serde_json::from_str(text).unwrap())
-            .collect();
+        stream.step(Scribe::finalize);
+        stream.step(Scribe::finalize);
+        stream.step(Scribe::idle);
+        let sent = stream.sent();
         let chunk = |audio: &str, commit: bool| {
             json!({
                 "message_type": "input_audio_chunk", "audio_base_64": audio, "commit": commit, "sample_rate": 16000,
@@ -492,11 +468,11 @@ mod tests {
 
     #[test]
     fn speech_without_a_pause_is_committed_before_too_much_hangs_on_the_stream() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         let second = Bytes::from(vec![0; 32_000]);
         let commits = |seconds: usize, stream: &mut Stream| {
             for _ in 0..seconds {
-                stream.act(|scribe, act| scribe.audio(second.clone(), act));
+                stream.step(|scribe, io| scribe.audio(second.clone(), io));
             }
             let sent = stream.out.texts();
             let asked = |text: &&String| text.contains(r#""commit":true"#);
@@ -514,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_told_once_with_its_words() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
         stream.partial("");
         stream.partial("hello");
@@ -528,7 +504,7 @@ mod tests {
 
     #[test]
     fn words_have_their_confidence_and_no_other_is_made_up() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.untimed("Hello");
         stream.timed("Hello", 0.25);
         let [SttEvent::Final(heard), SttEvent::EndOfSpeech] = &stream.events[..] else {
@@ -545,7 +521,7 @@ mod tests {
             speaker: None,
         };
         assert_eq!(heard.words, [word]);
-        let mut untimed = Stream::new();
+        let mut untimed = Stream::begun();
         untimed.untimed("Hello");
         untimed.after(TIMES_LATE).unwrap();
         let [SttEvent::Final(heard), SttEvent::EndOfSpeech] = &untimed.events[..] else {
@@ -556,9 +532,9 @@ mod tests {
 
     #[test]
     fn a_commit_that_was_asked_for_is_no_end_of_speech() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
-        stream.act(Scribe::finalize);
+        stream.step(Scribe::finalize);
         stream.untimed("One");
         stream.timed("One", 0.0);
         stream.untimed("Two");
@@ -568,7 +544,7 @@ mod tests {
 
     #[test]
     fn times_that_are_late_or_early_make_no_second_final() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.untimed("One");
         stream.after(TIMES_LATE).unwrap();
         assert_eq!(stream.heard(), ["One", "end"]);
@@ -584,7 +560,7 @@ mod tests {
 
     #[test]
     fn a_commit_that_the_vendor_repeats_is_told_once() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         for _ in 0..2 {
             stream.untimed("Yes");
             stream.timed("Yes", 1.0);
@@ -601,9 +577,9 @@ mod tests {
 
     #[test]
     fn the_last_words_are_waited_for() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
-        stream.act(Scribe::end);
+        stream.step(Scribe::end);
         let sent = stream.out.texts();
         assert_eq!(sent.len(), 3);
         assert!(sent[1].len() > 9600 * 4 / 3 && sent[1].contains(r#""commit":false"#));
@@ -620,41 +596,41 @@ mod tests {
 
     #[test]
     fn a_stream_that_owes_nothing_ends_at_once() {
-        let mut silent = Stream::new();
-        silent.act(Scribe::end);
+        let mut silent = Stream::begun();
+        silent.step(Scribe::end);
         assert!(silent.out.texts().is_empty());
         assert_eq!(silent.after(Duration::ZERO).unwrap(), Flow::Finished);
-        let mut throttled = Stream::new();
+        let mut throttled = Stream::begun();
         throttled.audio();
-        throttled.act(Scribe::end);
-        throttled.told(&json!({"message_type": "commit_throttled", "error": "too little"}));
+        throttled.step(Scribe::end);
+        throttled.is_told(&json!({"message_type": "commit_throttled", "error": "too little"}));
         assert_eq!(throttled.after(LAST_WORDS).unwrap(), Flow::Finished);
     }
 
     #[test]
     fn sound_that_was_too_little_to_commit_is_committed_at_the_end() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
-        stream.act(Scribe::finalize);
-        stream.told(&json!({"message_type": "commit_throttled", "error": "too little"}));
+        stream.step(Scribe::finalize);
+        stream.is_told(&json!({"message_type": "commit_throttled", "error": "too little"}));
         stream.out.texts();
-        stream.act(Scribe::end);
+        stream.step(Scribe::end);
         assert!(stream.out.texts()[1].contains(r#""commit":true"#));
     }
 
     #[test]
     fn words_that_are_never_committed_are_an_error() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
         stream.partial("hello");
-        stream.act(Scribe::end);
+        stream.step(Scribe::end);
         let error = stream.after(LAST_COMMIT).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Timeout);
     }
 
     #[test]
     fn what_is_committed_is_told_before_an_error_or_a_close() {
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
         stream.untimed("One");
         let told = json!({"message_type": "quota_exceeded", "error": "none is left"}).to_string();
@@ -663,15 +639,15 @@ mod tests {
         assert_eq!(error.message, "quota_exceeded: none is left");
         assert_eq!(stream.heard(), ["One", "end"]);
 
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
-        stream.act(Scribe::end);
+        stream.step(Scribe::end);
         stream.untimed("One");
         let closed = stream.receive(Received::Closed(Some((1000, String::new()))));
         assert_eq!(closed.unwrap(), Flow::Finished);
         assert_eq!(stream.heard(), ["One"]);
 
-        let mut stream = Stream::new();
+        let mut stream = Stream::begun();
         stream.audio();
         let closed = stream.receive(Received::Closed(Some((1011, String::new()))));
         assert_eq!(closed.unwrap_err().kind, ErrorKind::Unavailable);
@@ -679,10 +655,10 @@ mod tests {
 
     #[test]
     fn messages_that_nobody_knows_are_borne_and_garbage_is_not() {
-        let mut stream = Stream::new();
-        stream.told(&json!({"message_type": "speakers_merged", "x": 1}));
-        stream.told(&json!({"message_type": "warning", "error": "soon"}));
-        stream.told(&json!({"message_type": "committed_transcript_with_timestamps", "text": "", "words": null}));
+        let mut stream = Stream::begun();
+        stream.is_told(&json!({"message_type": "speakers_merged", "x": 1}));
+        stream.is_told(&json!({"message_type": "warning", "error": "soon"}));
+        stream.is_told(&json!({"message_type": "committed_transcript_with_timestamps", "text": "", "words": null}));
         assert!(stream.heard().is_empty());
         for garbage in ["", "[]", "{\"message_type\":7}"] {
             let error = stream.receive(Received::Text(garbage.to_owned()));

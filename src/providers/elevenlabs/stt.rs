@@ -1,16 +1,14 @@
-//! Recognition: which stream is asked for. What is said on it is the business of `scribe`.
+//! ElevenLabs' recogniser: the parameters of a stream. Its protocol is in `scribe`.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::scribe::Scribe;
-use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors};
+use super::{CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG};
+use crate::transport::VendorEndpoint;
 use crate::transport::websocket::Handshake;
-use crate::transport::{Permits, Transport, hearing};
 use vivavoce_audio::format::{Channels, Encoding};
-use vivavoce_config::value::VendorUrl;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
     Accepts, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest,
@@ -44,30 +42,17 @@ const PARAMETERS: &[Parameter] = &[
 
 /// The recogniser.
 pub(super) struct Stt {
-    account: Account,
-    url: VendorUrl,
-    permits: Permits,
-    transport: Transport,
+    vendor: VendorEndpoint,
 }
 
 impl Stt {
-    pub(super) fn new(
-        account: Account,
-        url: VendorUrl,
-        streams: Option<NonZeroU32>,
-        transport: Transport,
-    ) -> Self {
-        Self {
-            account,
-            url,
-            permits: transport.permits(SLUG, streams),
-            transport,
-        }
+    pub(super) const fn new(vendor: VendorEndpoint) -> Self {
+        Self { vendor }
     }
 
     /// Where to knock for a stream like this.
     fn handshake(&self, request: &SttRequest, key: &str) -> Handshake {
-        let mut url = self.url.at(["v1", "speech-to-text", "realtime"]);
+        let mut url = self.vendor.url.at(["v1", "speech-to-text", "realtime"]);
         let model = Some(request.model.as_str()).filter(|model| !model.is_empty());
         let audio_format = format!("pcm_{}", request.format.layout.rate.hz());
         let mut query = url.query_pairs_mut();
@@ -131,49 +116,40 @@ impl SpeechToText for Stt {
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
         let format = request.format;
         if format.encoding != Encoding::Linear16 || format.layout.channels != Channels::Mono {
-            let problem = "hears linear16 of one channel only";
+            let problem = "accepts only mono linear16 audio";
             return Err(ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem));
         }
-        let credential = self.account.credential(request.credential.as_ref())?;
-        let permit = self
-            .permits
-            .acquire(credential.fingerprint(), &request.party, CONNECTING)
-            .await?;
+        let vendor = &self.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
         let handshake = self.handshake(&request, credential.get(KEY));
-        let dialled = self.transport.dial(SLUG, handshake, CONNECTING).await;
-        let socket = dialled.map_err(|error| error.read(errors::refused))?;
-        hearing::open(socket, Scribe::new(format.layout.rate), permit).await
+        let scribe = Scribe::new(format.layout.rate);
+        vendor
+            .recognise(handshake, &credential, &request.party, CONNECTING, scribe)
+            .await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::VENDOR;
     use super::*;
-    use vivavoce_audio::format::{AudioFormat, SampleRate};
-    use vivavoce_config::value::SettingValue;
+    use crate::transport::testing::{stt_request as request, transport};
+    use vivavoce_config::value::{SettingValue, VendorUrl};
     use vivavoce_seams::parameters::STT_FIELDS;
 
-    fn asked(request: &SttRequest) -> String {
-        let url = VendorUrl::parse("https://vendor.example").unwrap();
-        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
-        let stt = Stt::new(Account(None), url, None, transport);
-        let handshake = stt.handshake(request, "marker");
-        assert!(handshake.headers["xi-api-key"].is_sensitive());
-        handshake.url.to_string()
+    fn stt(url: &str) -> Stt {
+        let url = VendorUrl::parse(url);
+        Stt::new(
+            VENDOR
+                .endpoint(url.as_ref(), None, None, &transport())
+                .unwrap(),
+        )
     }
 
-    fn request() -> SttRequest {
-        SttRequest {
-            party: vivavoce_quotas::Party::Operator,
-            language: "en-US".to_owned(),
-            model: String::new(),
-            punctuation: true,
-            format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
-            keyterms: Vec::new(),
-            languages: Vec::new(),
-            diarize: false,
-            credential: None,
-        }
+    fn asked(request: &SttRequest) -> String {
+        let handshake = stt("https://vendor.example").handshake(request, "marker");
+        assert!(handshake.headers["xi-api-key"].is_sensitive());
+        handshake.url.to_string()
     }
 
     #[test]
@@ -211,14 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_credential_nothing_is_opened() {
-        let url = VendorUrl::parse("http://127.0.0.1:1").unwrap();
-        let stt = Stt::new(
-            Account(None),
-            url,
-            None,
-            Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
-        );
-        let refused = stt.open(request()).await.unwrap_err();
+        let refused = stt("http://127.0.0.1:1").open(request()).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Auth);
         assert!(refused.message.contains("ELEVENLABS_API_KEY"));
         assert!(refused.message.contains("auth"));

@@ -1,7 +1,6 @@
-//! Synthesis over the socket of many contexts: an utterance is a context, so that the socket outlives it, whether it is
-//! said or called off.
+//! The protocol of the multi-context WebSocket: each utterance is a context, so that the socket can be reused after the
+//! utterance has ended or was cancelled.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,16 +14,15 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::alignment::{Alignment, Words};
-use super::{Account, CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors, voices};
-use crate::transport::speaking::{Act, Flow, Idle, Line, Pool, Protocol, Utterance};
+use super::{CREDENTIAL_FIELDS, KEY, KEY_HEADER, SLUG, errors, voices};
+use crate::transport::tts_driver::{Flow, Idle, Protocol, TtsEndpoint, TtsIo, Utterance};
 use crate::transport::websocket::{Handshake, Received};
-use crate::transport::{Transport, shortened};
-use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
-use vivavoce_config::value::VendorUrl;
+use crate::transport::{VendorEndpoint, shortened};
+use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_core::sentences::spoken_lines;
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
-    Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
+    CredentialField, ErrorKind, OutputFormat, ProviderError, Speaks, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
 
@@ -34,8 +32,16 @@ const DEFAULT_MODEL: &str = "eleven_flash_v2_5";
 const DEFAULT_VOICE: &str = "JBFqnCBsd6RMkjVDRZzb";
 /// Models that the vendor does not let speak on this socket.
 const SPEAK_ELSEWHERE: [&str; 2] = ["eleven_v3", "eleven_v4"];
-/// Rates of its linear16. 44100 Hz is left out: only dearer plans have it.
-pub(super) const RATES: [u32; 6] = [8_000, 16_000, 22_050, 24_000, 32_000, 48_000];
+/// What can be asked for, as `output_format`: the name and the rate. 44100 Hz is left out: only dearer plans have it.
+pub(super) const FORMATS: &[OutputFormat] = &[
+    OutputFormat::new(
+        Encoding::Linear16,
+        &[8_000, 16_000, 22_050, 24_000, 32_000, 48_000],
+        "pcm",
+    ),
+    OutputFormat::new(Encoding::Mulaw, &[8_000], "ulaw"),
+    OutputFormat::new(Encoding::Alaw, &[8_000], "alaw"),
+];
 /// How long the vendor waits for text: as long as it can be asked to.
 const PATIENCE_SECONDS: u64 = 180;
 /// A socket is closed by us before the vendor loses its patience.
@@ -69,32 +75,15 @@ const PARAMETERS: &[Parameter] = &[
 
 /// The synthesiser.
 pub(super) struct Tts {
-    account: Account,
-    url: VendorUrl,
-    line: Arc<Line>,
+    endpoint: Arc<TtsEndpoint>,
     /// Numbers the contexts.
     utterances: Arc<AtomicU64>,
 }
 
 impl Tts {
-    pub(super) fn new(
-        account: Account,
-        url: VendorUrl,
-        streams: Option<NonZeroU32>,
-        transport: Transport,
-    ) -> Self {
-        let line = Line {
-            provider: SLUG,
-            permits: transport.permits(SLUG, streams),
-            transport,
-            pool: Pool::default(),
-            idle: Some(IDLE),
-            refused: errors::refused,
-        };
+    pub(super) fn new(vendor: VendorEndpoint) -> Self {
         Self {
-            account,
-            url,
-            line: Arc::new(line),
+            endpoint: Arc::new(TtsEndpoint::new(vendor, Some(IDLE))),
             utterances: Arc::default(),
         }
     }
@@ -118,9 +107,8 @@ impl Tts {
             let problem = format!("model: {elsewhere} does not speak over the streaming socket");
             return refuse(problem);
         }
-        let mut url = self
-            .url
-            .at(["v1", "text-to-speech", voice, "multi-stream-input"]);
+        let url = &self.endpoint.vendor.url;
+        let mut url = url.at(["v1", "text-to-speech", voice, "multi-stream-input"]);
         url.query_pairs_mut()
             .append_pair("model_id", model)
             .append_pair("output_format", output_format)
@@ -131,28 +119,10 @@ impl Tts {
     }
 }
 
-/// What is asked for so that least is lost: the vendor's name of it, and what it is.
+/// The nearest format that can be asked for, and its name.
 fn output_format(preferred: AudioFormat) -> (String, AudioFormat) {
-    let telephone = |name: &str, encoding| {
-        (
-            name.to_owned(),
-            AudioFormat::mono(encoding, SampleRate::HZ_8000),
-        )
-    };
-    let rate = preferred.layout.rate;
-    match preferred.encoding {
-        Encoding::Mulaw if rate == SampleRate::HZ_8000 => telephone("ulaw_8000", Encoding::Mulaw),
-        Encoding::Alaw if rate == SampleRate::HZ_8000 => telephone("alaw_8000", Encoding::Alaw),
-        _ => {
-            let hz = RATES.into_iter().find(|&hz| hz >= rate.hz());
-            let rate = hz.and_then(|hz| SampleRate::new(hz).ok());
-            let rate = rate.unwrap_or(SampleRate::HZ_48000);
-            (
-                format!("pcm_{}", rate.hz()),
-                AudioFormat::mono(Encoding::Linear16, rate),
-            )
-        }
-    }
+    let (format, name) = OutputFormat::nearest(FORMATS, preferred);
+    (format!("{name}_{}", format.layout.rate.hz()), format)
 }
 
 #[async_trait]
@@ -162,7 +132,7 @@ impl TextToSpeech for Tts {
     }
 
     fn endpoint(&self) -> &str {
-        self.url.url().as_str()
+        self.endpoint.vendor.url.url().as_str()
     }
 
     fn speaks(&self) -> Speaks {
@@ -176,7 +146,7 @@ impl TextToSpeech for Tts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        Credential::fingerprint_of(self.account.0.as_ref())
+        self.endpoint.vendor.own_fingerprint()
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -188,7 +158,8 @@ impl TextToSpeech for Tts {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let credential = self.account.credential(request.credential.as_ref())?;
+        let vendor = &self.endpoint.vendor;
+        let credential = vendor.credential(request.credential.as_ref())?;
         let (output_format, format) = output_format(request.preferred);
         let handshake = self.handshake(&request, &output_format, credential.get(KEY))?;
         let speed = request.speaking_rate;
@@ -203,16 +174,11 @@ impl TextToSpeech for Tts {
             },
         };
         // Said as it comes (`auto_mode`), text must come in sentences.
-        Ok(self.line.speak(utterance, &request, spoken_lines(text)))
+        Ok(self.endpoint.speak(utterance, &request, spoken_lines(text)))
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        match &self.account.0 {
-            Some(credential) => {
-                voices::list(&self.line.transport, &self.url, credential.get(KEY)).await
-            }
-            None => Ok(Vec::new()),
-        }
+        voices::list(&self.endpoint.vendor).await
     }
 }
 
@@ -266,9 +232,9 @@ impl Context {
         self.odd.split_to(whole).freeze()
     }
 
-    fn hear(&mut self, message: &Message, act: &mut Act<'_>) -> Result<(), ProviderError> {
+    fn hear(&mut self, message: &Message, io: &mut TtsIo<'_>) -> Result<(), ProviderError> {
         if let Some(alignment) = &message.alignment {
-            self.words.place(alignment, act.events);
+            self.words.place(alignment, io.events);
         }
         let Some(audio) = message.audio.as_deref() else {
             return Ok(());
@@ -278,51 +244,51 @@ impl Context {
             .map_err(|error| garbage(&error.to_string()))?;
         let samples = self.samples(audio);
         if !samples.is_empty() {
-            act.events.push(TtsEvent::Audio(samples));
+            io.events.push(TtsEvent::Audio(samples));
         }
         Ok(())
     }
 }
 
 fn garbage(why: &str) -> ProviderError {
-    let problem = format!("sent what is no message: {why}");
+    let problem = format!("sent an invalid message: {why}");
     ProviderError::new(SLUG, ErrorKind::Protocol, shortened(&problem))
 }
 
 impl Protocol for Context {
-    fn begin(&mut self, act: &mut Act<'_>) {
+    fn begin(&mut self, io: &mut TtsIo<'_>) {
         let mut first = json!({"text": " ", "context_id": self.id});
         if (self.speed - 1.0).abs() > f64::EPSILON {
             first["voice_settings"] = json!({"speed": self.speed});
         }
-        act.out.json(&first);
+        io.out.json(&first);
     }
 
-    fn text(&mut self, sentence: &str, act: &mut Act<'_>) {
+    fn text(&mut self, sentence: &str, io: &mut TtsIo<'_>) {
         self.words.expect(sentence);
         // A text that ends with a space is one whose last word has ended.
-        act.out
+        io.out
             .json(&json!({"text": format!("{sentence} "), "context_id": self.id}));
     }
 
-    fn end(&mut self, act: &mut Act<'_>) {
-        act.out.json(&json!({"context_id": self.id, "flush": true}));
+    fn end(&mut self, io: &mut TtsIo<'_>) {
+        io.out.json(&json!({"context_id": self.id, "flush": true}));
         // The vendor says what was flushed before it closes the context, and tells then that this was all.
-        act.out
+        io.out
             .json(&json!({"context_id": self.id, "close_context": true}));
         self.ended = true;
     }
 
-    fn cancel(&mut self, act: &mut Act<'_>) -> bool {
+    fn cancel(&mut self, io: &mut TtsIo<'_>) -> bool {
         // A context that is closing already ends by itself; its name would be that of a new one.
         if !self.ended {
-            act.out
+            io.out
                 .json(&json!({"context_id": self.id, "close_context": true}));
         }
         true
     }
 
-    fn receive(&mut self, message: Received, act: &mut Act<'_>) -> Result<Flow, ProviderError> {
+    fn receive(&mut self, message: Received, io: &mut TtsIo<'_>) -> Result<Flow, ProviderError> {
         let text = match message {
             Received::Text(text) => text,
             Received::Binary(_) => return Ok(Flow::Continue),
@@ -340,7 +306,7 @@ impl Protocol for Context {
         if message.context_id.as_ref().is_some_and(|id| *id != self.id) {
             return Ok(Flow::Continue);
         }
-        self.hear(&message, act)?;
+        self.hear(&message, io)?;
         Ok(if message.is_final == Some(true) {
             Flow::Finished
         } else {
@@ -353,32 +319,25 @@ impl Protocol for Context {
 mod tests {
     use serde_json::Value;
 
+    use super::super::VENDOR;
     use super::*;
-    use crate::transport::Outgoing;
-    use vivavoce_audio::format::Layout;
-    use vivavoce_config::value::SettingValue;
+    use crate::transport::testing::{TtsScene, transport, tts_request};
+    use vivavoce_audio::format::{Layout, SampleRate};
+    use vivavoce_config::value::{SettingValue, VendorUrl};
     use vivavoce_seams::parameters::TTS_FIELDS;
 
     fn tts() -> Tts {
-        let url = VendorUrl::parse("wss://vendor.example").unwrap();
-        Tts::new(
-            Account(None),
-            url,
-            None,
-            Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap(),
-        )
+        let url = VendorUrl::parse("wss://vendor.example");
+        let vendor = VENDOR.endpoint(url.as_ref(), None, None, &transport());
+        Tts::new(vendor.unwrap())
     }
 
     fn request(voice: Option<&str>, model: &str) -> TtsRequest {
+        let preferred = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000);
         TtsRequest {
-            party: vivavoce_quotas::Party::Operator,
             voice_id: voice.map(str::to_owned),
             model: model.to_owned(),
-            speaking_rate: 1.0,
-            preferred: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_24000),
-            connection_timeout: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(1),
-            credential: None,
+            ..tts_request(preferred)
         }
     }
 
@@ -388,48 +347,14 @@ mod tests {
         Ok(handshake.url.to_string())
     }
 
-    /// A context and what it did.
-    struct Spoken {
-        context: Context,
-        out: Outgoing,
-        events: Vec<TtsEvent>,
-    }
-
-    impl Spoken {
-        fn new(speed: f64, encoding: Encoding) -> Self {
+    impl TtsScene<Context> {
+        fn context(speed: f64, encoding: Encoding) -> Self {
             let format = AudioFormat::mono(encoding, SampleRate::HZ_8000);
-            Self {
-                context: Context::new(7, speed, format),
-                out: Outgoing::default(),
-                events: Vec::new(),
-            }
-        }
-
-        fn act<T>(&mut self, step: impl FnOnce(&mut Context, &mut Act<'_>) -> T) -> T {
-            let mut act = Act {
-                out: &mut self.out,
-                events: &mut self.events,
-            };
-            step(&mut self.context, &mut act)
+            Self::new(Context::new(7, speed, format))
         }
 
         fn told(&mut self, message: &Value) -> Result<Flow, ProviderError> {
-            let received = Received::Text(message.to_string());
-            self.act(|context, act| context.receive(received, act))
-        }
-
-        fn sent(&mut self) -> Vec<Value> {
-            let texts = self.out.texts();
-            let read = |text: &String| serde_json::from_str(text).unwrap();
-            texts.iter().map(read).collect()
-        }
-
-        fn audio(&mut self) -> Vec<Vec<u8>> {
-            let audio = |event| match event {
-                TtsEvent::Audio(audio) => Some(audio.to_vec()),
-                _ => None,
-            };
-            self.events.drain(..).filter_map(audio).collect()
+            self.receive(Received::Text(message.to_string()))
         }
     }
 
@@ -487,12 +412,12 @@ mod tests {
 
     #[test]
     fn an_utterance_is_a_context_of_sentences() {
-        let mut spoken = Spoken::new(1.0, Encoding::Linear16);
-        spoken.act(Context::begin);
+        let mut spoken = TtsScene::context(1.0, Encoding::Linear16);
+        spoken.step(Context::begin);
         for sentence in ["Hello, \"dear\".", "World."] {
-            spoken.act(|context, act| context.text(sentence, act));
+            spoken.step(|context, io| context.text(sentence, io));
         }
-        spoken.act(Context::end);
+        spoken.step(Context::end);
         let id = "u7";
         assert_eq!(
             spoken.sent(),
@@ -504,28 +429,28 @@ mod tests {
                 json!({"context_id": id, "close_context": true}),
             ]
         );
-        let mut fast = Spoken::new(1.2, Encoding::Linear16);
-        fast.act(Context::begin);
+        let mut fast = TtsScene::context(1.2, Encoding::Linear16);
+        fast.step(Context::begin);
         assert_eq!(fast.sent()[0]["voice_settings"], json!({"speed": 1.2}));
     }
 
     #[test]
     fn a_context_is_closed_once() {
-        let mut spoken = Spoken::new(1.0, Encoding::Linear16);
+        let mut spoken = TtsScene::context(1.0, Encoding::Linear16);
         let close = json!({"context_id": "u7", "close_context": true});
-        assert!(spoken.act(Context::cancel));
+        assert!(spoken.step(Context::cancel));
         assert_eq!(spoken.sent(), [close]);
-        let mut ended = Spoken::new(1.0, Encoding::Linear16);
-        ended.act(Context::end);
+        let mut ended = TtsScene::context(1.0, Encoding::Linear16);
+        ended.step(Context::end);
         ended.sent();
-        assert!(ended.act(Context::cancel));
+        assert!(ended.step(Context::cancel));
         assert!(ended.sent().is_empty());
     }
 
     #[test]
     fn sound_of_this_context_is_heard_and_no_other() {
-        let mut spoken = Spoken::new(1.0, Encoding::Linear16);
-        spoken.act(|context, act| context.text("one ", act));
+        let mut spoken = TtsScene::context(1.0, Encoding::Linear16);
+        spoken.step(|context, io| context.text("one ", io));
         let stale = json!({"audio": "AAAA", "contextId": "u6", "isFinal": true});
         assert_eq!(spoken.told(&stale).unwrap(), Flow::Continue);
         let flow = spoken.told(&json!({
@@ -552,30 +477,28 @@ mod tests {
 
     #[test]
     fn a_sample_that_is_cut_is_put_together() {
-        let mut spoken = Spoken::new(1.0, Encoding::Linear16);
+        let mut spoken = TtsScene::context(1.0, Encoding::Linear16);
         for audio in ["AQID", "", "BA", "BQ=="] {
             spoken.told(&json!({"audio": audio})).unwrap();
         }
-        assert_eq!(spoken.audio(), [vec![1, 2], vec![3, 4]]);
-        let mut telephone = Spoken::new(1.0, Encoding::Mulaw);
+        assert_eq!(spoken.sound(), [vec![1, 2], vec![3, 4]]);
+        let mut telephone = TtsScene::context(1.0, Encoding::Mulaw);
         telephone.told(&json!({"audio": "AQID"})).unwrap();
-        assert_eq!(telephone.audio(), [vec![1, 2, 3]]);
+        assert_eq!(telephone.sound(), [vec![1, 2, 3]]);
     }
 
     #[test]
     fn errors_closes_and_garbage_end_an_utterance() {
-        let mut spoken = Spoken::new(1.0, Encoding::Linear16);
+        let mut spoken = TtsScene::context(1.0, Encoding::Linear16);
         let full = json!({"message": "Maximum simultaneous contexts", "error": "max_active_conversations", "code": 1008});
         let error = spoken.told(&full).unwrap_err();
         assert_eq!(error.kind, ErrorKind::RateLimited { retry_after: None });
         let timeout = "Have not received a new text input within the timeout of 20 seconds";
         let closed = Received::Closed(Some((1008, timeout.to_owned())));
-        let error = spoken.act(|context, act| context.receive(closed, act));
+        let error = spoken.step(|context, io| context.receive(closed, io));
         assert_eq!(error.unwrap_err().kind, ErrorKind::Timeout);
         for garbage in ["", "7", r#"{"audio":"?"}"#, r#"{"audio":7}"#] {
-            let received = Received::Text(garbage.to_owned());
-            let error = spoken.act(|context, act| context.receive(received, act));
-            assert_eq!(error.unwrap_err().kind, ErrorKind::Protocol, "{garbage}");
+            assert_eq!(spoken.flow(garbage), Err(ErrorKind::Protocol), "{garbage}");
         }
     }
 }

@@ -1,13 +1,12 @@
-//! The voices of an account: every page of the vendor's list.
+//! The voices of an ElevenLabs account, page by page.
 
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
-use super::tts::RATES;
-use super::{KEY_HEADER, SLUG, errors};
-use crate::transport::{Transport, answer};
-use vivavoce_config::value::VendorUrl;
-use vivavoce_seams::{ErrorKind, ProviderError, Voice};
+use super::tts::FORMATS;
+use super::{KEY, KEY_HEADER, SLUG};
+use crate::transport::VendorEndpoint;
+use vivavoce_seams::{ErrorKind, OutputFormat, ProviderError, Voice};
 
 /// Voices of a page: as many as the vendor gives.
 const PAGE: &str = "100";
@@ -63,16 +62,15 @@ struct Verified {
     locale: Option<String>,
 }
 
-/// Every voice that this key may use.
-pub(super) async fn list(
-    transport: &Transport,
-    url: &VendorUrl,
-    key: &str,
-) -> Result<Vec<Voice>, ProviderError> {
+/// Every voice that the server's key may use; none without one.
+pub(super) async fn list(vendor: &VendorEndpoint) -> Result<Vec<Voice>, ProviderError> {
+    let Ok(credential) = &vendor.own else {
+        return Ok(Vec::new());
+    };
     let mut voices = Vec::new();
     let mut token: Option<String> = None;
     for _ in 0..MOST_PAGES {
-        let page = page(transport, url, key, token.as_deref()).await?;
+        let page = page(vendor, credential.get(KEY), token.as_deref()).await?;
         voices.extend(page.voices.into_iter().map(Voice::from));
         let next = page.next_page_token.filter(|_| page.has_more);
         if next.is_none() || next == token {
@@ -84,12 +82,11 @@ pub(super) async fn list(
 }
 
 async fn page(
-    transport: &Transport,
-    url: &VendorUrl,
+    vendor: &VendorEndpoint,
     key: &str,
     token: Option<&str>,
 ) -> Result<Page, ProviderError> {
-    let mut url = url.at(["v2", "voices"]);
+    let mut url = vendor.url.at(["v2", "voices"]);
     url.query_pairs_mut().append_pair("page_size", PAGE);
     if let Some(token) = token {
         url.query_pairs_mut().append_pair("next_page_token", token);
@@ -98,8 +95,8 @@ async fn page(
         |kind, problem: &dyn std::fmt::Display| ProviderError::new(SLUG, kind, problem.to_string());
     let mut key = HeaderValue::from_str(key).map_err(|error| fail(ErrorKind::Auth, &error))?;
     key.set_sensitive(true);
-    let request = transport.http().get(url).header(KEY_HEADER, key);
-    let body = answer(SLUG, request, errors::refused).await?;
+    let request = vendor.transport.http().get(url).header(KEY_HEADER, key);
+    let body = vendor.answer(request).await?;
     serde_json::from_slice(&body)
         .map_err(|error| fail(ErrorKind::Protocol, &format!("list of voices: {error}")))
 }
@@ -143,7 +140,7 @@ impl From<Listed> for Voice {
             gender: gender.to_owned(),
             accent: labels.accent.unwrap_or_default(),
             sample: listed.preview_url.unwrap_or_default(),
-            sample_rates: RATES.to_vec(),
+            sample_rates: OutputFormat::linear_rates(FORMATS),
             tags: tags.into_iter().flatten().chain(models).collect(),
         }
     }

@@ -1,11 +1,10 @@
-//! What happens in embedded rooms, in the form in which LiveKit tells it.
+//! Events of embedded rooms as LiveKit's webhooks report them.
 
 use livekit_protocol::{ParticipantInfo, Room, WebhookEvent};
 
 use vivavoce_rooms::{Event, RoomEvent};
 
-/// The event as a webhook carries it, with an id of its own. Those of tracks name room and participant only, as LiveKit's
-/// do.
+/// The webhook event, with a unique id. Track events have only the names of room and participant, as LiveKit's have.
 pub fn told(event: RoomEvent) -> WebhookEvent {
     let RoomEvent {
         event,

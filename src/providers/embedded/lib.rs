@@ -1,10 +1,11 @@
-//! Rooms of the server in this process.
+//! The room provider of the rooms and the SIP bridge in this process.
 
 mod events;
 pub mod link;
 #[cfg(test)]
 mod link_conformance;
-pub mod telephone;
+mod messages;
+pub mod sip;
 
 use std::io;
 use std::path::Path;
@@ -12,12 +13,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
-use tokio::sync::mpsc;
 
 use vivavoce_auth::Access;
 use vivavoce_config::{Rtc, VendorUrl};
 use vivavoce_quotas::Party;
-use vivavoce_rooms::{self as rooms, Bounds, Keys, OperationError, RoomEvent, RoomServer, Sockets};
+use vivavoce_rooms::{
+    self as rooms, Bounds, EventReceiver, Keys, OperationError, RoomServer, Sockets,
+};
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::Telephone;
 use vivavoce_seams::rooms::{
@@ -29,18 +31,18 @@ pub use events::told;
 
 const SLUG: &str = "embedded";
 
-/// Why there are no rooms.
+/// Why embedded rooms cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// Tokens cannot be signed.
-    #[error("data_dir: the key of rooms cannot be kept there: {0}")]
+    /// The signing key cannot be stored.
+    #[error("data_dir: cannot store the signing key of rooms there: {0}")]
     Key(#[source] io::Error),
-    /// Media cannot come in.
+    /// The media port cannot be opened.
     #[error("rtc.udp_port, rtc.advertised_addresses: {0}")]
     Media(#[source] io::Error),
 }
 
-/// Opens the rooms that the settings ask for; `claim_unowned` says whether a tenant who joins a room of nobody owns it.
+/// Starts embedded rooms. `claim_unowned` says whether an unowned room is claimed by the first tenant who joins.
 pub fn start(
     settings: &Rtc,
     data_dir: &Path,
@@ -74,7 +76,7 @@ pub fn start(
     })
 }
 
-/// What to do about a port that somebody else has.
+/// Says what to do about a port in use.
 fn taken(error: io::Error, port: u16) -> io::Error {
     if error.kind() != io::ErrorKind::AddrInUse {
         return error;
@@ -86,19 +88,19 @@ fn taken(error: io::Error, port: u16) -> io::Error {
     )
 }
 
-/// Rooms that are open.
+/// Running rooms.
 pub struct Started {
-    /// Their seam.
+    /// The provider.
     pub provider: Embedded,
-    /// Themselves.
+    /// The server.
     pub server: RoomServer,
-    /// What their tokens and events are signed with.
+    /// Tokens and events are signed with this key.
     pub key: ApiKey,
-    /// What happens in them.
-    pub events: mpsc::Receiver<RoomEvent>,
+    /// Events of all rooms.
+    pub events: EventReceiver,
 }
 
-/// The rooms.
+/// The provider of embedded rooms.
 pub struct Embedded {
     server: RoomServer,
     key: ApiKey,
@@ -107,7 +109,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// `url` is where clients are told to connect, where that is not this server's own address.
+    /// `url` is the address that clients are told to connect to, if it is not this server's own.
     pub const fn new(server: RoomServer, key: ApiKey, url: Option<String>) -> Self {
         Self {
             server,
@@ -117,7 +119,7 @@ impl Embedded {
         }
     }
 
-    /// The same, with somebody who carries calls into them.
+    /// The same with telephone calls.
     #[must_use]
     pub fn with_telephone(self, telephone: Arc<dyn Telephone>) -> Self {
         Self {

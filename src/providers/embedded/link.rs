@@ -1,5 +1,5 @@
-//! A place in a room of the server in this process: no sockets, no encryption. Frames and packets pass on the rooms' own
-//! thread; signalling, which is what tells of everything else, is followed by a task.
+//! The link of a participant in this process: without sockets or encryption. Frames and packets are delivered on the media
+//! thread; a task handles signalling.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,9 @@ use prost::Message as _;
 use proto::leave_request::Action;
 use proto::signal_request::Message as Ask;
 use proto::signal_response::Message as Told;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
+use crate::messages::Messages;
 use vivavoce_auth::Principal;
 use vivavoce_rooms::admission::NOT_ADMITTED;
 use vivavoce_rooms::token::Claims;
@@ -21,15 +22,13 @@ use vivavoce_rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalMedia, RoomServer, Route,
 };
 use vivavoce_seams::rooms::link::{
-    Ending, Frame, Join, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+    Ending, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter,
+    Woken, pair,
 };
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
 use vivavoce_seams::rooms::view::{self, RoomView};
 
-/// Messages that wait to be told of; whoever is further behind starts anew.
-const WAITING_MESSAGES: usize = 1_024;
-
-/// Joins a room. To be called on a runtime.
+/// Joins a room. Must be called on a tokio runtime.
 pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<RoomLink, Ending> {
     let admission = admission(api_key, &join);
     let refused = |refusal: vivavoce_rooms::Refusal| {
@@ -37,7 +36,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
             .quota
             .map_or(Ending::Refused(refusal.text), Ending::Quota)
     };
-    // Whoever makes way for a call is counted only when they have gone.
+    // A participant replaced by a call is counted until it has left.
     if admission.owner.is_none() {
         server.check(&admission).await.map_err(refused)?;
     }
@@ -100,13 +99,12 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         resume: None,
         sync_state: None,
         owner: join.owner.clone(),
+        puts_nobody_out: join.kind == JoinKind::Caller,
         party: join.principal.party(None),
     }
 }
 
-type Messages = mpsc::Receiver<(Bytes, bool)>;
-
-/// What the task knows.
+/// The state of the task.
 struct Agent {
     server: RoomServer,
     admission: Admission,
@@ -130,15 +128,15 @@ struct Track {
 
 /// Why a session ended.
 enum Over {
-    /// For good.
+    /// Finally.
     Ended(Ending),
-    /// The server asked to start anew.
+    /// The server has asked for a reconnect.
     Again,
 }
 
 impl Agent {
-    async fn enter(&self) -> Option<(Connection, Messages)> {
-        let (told, messages) = mpsc::channel(WAITING_MESSAGES);
+    async fn enter(&self) -> Option<(Connection, Arc<Messages>)> {
+        let messages = Arc::<Messages>::default();
         let media = |connection: ConnectionId| -> Arc<dyn LocalMedia> {
             self.number.store(connection.0, Ordering::Release);
             Arc::new(Media {
@@ -146,7 +144,7 @@ impl Agent {
                 identity: self.admission.identity().to_owned(),
                 outbox: Mutex::default(),
                 sound: Arc::clone(&self.sound),
-                told,
+                messages: Arc::clone(&messages),
             })
         };
         let connection = self
@@ -156,7 +154,7 @@ impl Agent {
         Some((connection, messages))
     }
 
-    /// Whoever was removed and would not be let in again is told why.
+    /// If the participant was removed and may not return, says why.
     async fn explained(&self, ending: Ending) -> Ending {
         if ending != Ending::Removed || self.admission.owner.is_some() {
             return ending;
@@ -167,9 +165,9 @@ impl Agent {
         }
     }
 
-    async fn run(mut self, mut connection: Connection, mut messages: Messages) {
+    async fn run(mut self, mut connection: Connection, mut messages: Arc<Messages>) {
         loop {
-            match self.follow(connection, messages).await {
+            match self.follow(connection, &messages).await {
                 Over::Ended(ending) => {
                     let ending = self.explained(ending).await;
                     return self.end.end(ending);
@@ -187,8 +185,8 @@ impl Agent {
         }
     }
 
-    /// One session.
-    async fn follow(&mut self, mut connection: Connection, mut messages: Messages) -> Over {
+    /// Runs one session.
+    async fn follow(&mut self, mut connection: Connection, messages: &Messages) -> Over {
         loop {
             let mut asks = Vec::new();
             let over = tokio::select! {
@@ -197,7 +195,7 @@ impl Agent {
                     Some(bytes) => self.told(&bytes, &mut asks),
                     None => Some(Over::Ended(stopped())),
                 },
-                Some((message, reliable)) = messages.recv() => {
+                (message, reliable) = next(messages, &self.end) => {
                     let event = self.inbox.read(&message, reliable);
                     self.tell(event.into_iter().collect()).map(Over::Ended)
                 }
@@ -206,7 +204,7 @@ impl Agent {
             if let Some(over) = over {
                 return over;
             }
-            // Read before the other wishes: those that came before the leaving, such as why somebody leaves, are then seen.
+            // Read before the other requests, so that those made before leaving are seen.
             let left = self.end.wishes().left;
             let over = self.follow_wishes(&mut asks);
             for message in asks {
@@ -278,7 +276,7 @@ impl Agent {
         self.tell(events).map(Over::Ended)
     }
 
-    /// What the link wishes and the room has not been asked for.
+    /// Passes on requests of the link.
     fn follow_wishes(&mut self, asks: &mut Vec<Ask>) -> Option<Ending> {
         let wishes = self.end.wishes();
         if let Some(track) = &mut self.track
@@ -323,6 +321,13 @@ impl Agent {
     }
 }
 
+/// The next data message. It waits until the events before it are read: they are bounded by number, and whoever has too many
+/// of them waiting loses its place in the room. Cancel safe.
+async fn next(messages: &Messages, end: &LinkEnd) -> (Bytes, bool) {
+    end.takes_messages().await;
+    messages.next().await
+}
+
 async fn ask(connection: &Connection, message: Ask) {
     let request = proto::SignalRequest {
         message: Some(message),
@@ -333,7 +338,7 @@ async fn ask(connection: &Connection, message: Ask) {
         .await;
 }
 
-/// The tracks that are heard.
+/// Subscribed tracks.
 #[derive(Debug, Default)]
 struct Sound(Mutex<HashMap<String, TrackWriter>>);
 
@@ -347,14 +352,14 @@ impl Sound {
     }
 }
 
-/// What the rooms' thread sees of the link.
+/// The media thread's side of the link.
 #[derive(Debug)]
 struct Media {
     end: LinkEnd,
     identity: String,
     outbox: Mutex<Outbox>,
     sound: Arc<Sound>,
-    told: mpsc::Sender<(Bytes, bool)>,
+    messages: Arc<Messages>,
 }
 
 impl LocalMedia for Media {
@@ -388,6 +393,6 @@ impl LocalMedia for Media {
 
     fn receive(&self, delivery: Delivery, message: &Bytes) -> bool {
         let reliable = delivery == Delivery::Reliable;
-        self.told.try_send((message.clone(), reliable)).is_ok() || !reliable
+        self.messages.push(message.clone(), reliable)
     }
 }

@@ -1,6 +1,5 @@
-//! A service account and the access tokens that it gets: a claim signed with its key is exchanged for a token (RFC 7523),
-//! which opens everything for about an hour and is kept as long. Who the account belongs to, and what the token is used
-//! for, is nothing to this file.
+//! Service accounts and their access tokens: a claim signed with the account's key is exchanged for a token (RFC 7523),
+//! which is cached until shortly before it expires.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -308,7 +307,7 @@ pub(super) mod tests {
     #[test]
     fn a_callers_account_sends_us_nowhere_but_to_google_and_the_hosts_that_are_set() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let transport = Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap();
+        let transport = Transport::new(&vivavoce_core::tls_roots::Authorities::default()).unwrap();
         let tokens = Tokens::new(transport, vec!["google.example".to_owned()]);
         for (uri, own, callers) in [
             (TOKEN_URI, true, true),

@@ -1,5 +1,5 @@
-//! One call of gRPC in both directions at once. What is sent goes through a bounded queue whose end is the half-close;
-//! what comes is read by whoever wants it. Dropping the answers cancels the call.
+//! A bidirectional gRPC call. Messages are sent through a bounded queue, whose end is the half-close. Dropping the answers
+//! cancels the call.
 
 use std::time::Duration;
 
@@ -13,10 +13,9 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
-use url::Url;
 
 use super::channels::Lease;
-use super::{Access, Cloud};
+use super::{Access, GoogleEndpoint, Shared};
 use vivavoce_config::value::Secret;
 use vivavoce_seams::ProviderError;
 
@@ -26,30 +25,29 @@ const REQUESTS_HELD: usize = 8;
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// What a call needs: a place on a connection, and a token.
-pub(super) struct Door {
+pub(super) struct AuthorizedChannel {
     lease: Lease,
     token: Secret,
 }
 
-impl Cloud {
-    /// A place on a connection to `url` and a token of the credential, within `patience` each.
-    pub(super) async fn door(
+impl GoogleEndpoint {
+    /// A place on a connection and a token of the credential, within `patience` each.
+    pub(super) async fn channel(
         &self,
-        url: &Url,
         access: &Access,
         patience: Duration,
-    ) -> Result<Door, ProviderError> {
+    ) -> Result<AuthorizedChannel, ProviderError> {
+        let Shared { channels, tokens } = &*self.shared;
         let fingerprint = access.credential.fingerprint();
         let (lease, token) = tokio::try_join!(
-            self.channels.lease(url, fingerprint, patience),
-            self.tokens
-                .get(&access.credential, access.of_server, patience),
+            channels.lease(self.vendor.url.url(), fingerprint, patience),
+            tokens.get(&access.credential, access.of_server, patience),
         )?;
-        Ok(Door { lease, token })
+        Ok(AuthorizedChannel { lease, token })
     }
 }
 
-impl Door {
+impl AuthorizedChannel {
     /// Whether the connection was there before, and may have died since.
     pub(super) const fn used_before(&self) -> bool {
         self.lease.used_before

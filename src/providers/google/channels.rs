@@ -1,5 +1,5 @@
-//! HTTP/2 connections to Google: dialled with the transport's TLS or without any (h2c), shared by the calls of the same
-//! credential, and kept for the next ones. A connection that is dead is found by pings while a call uses it.
+//! HTTP/2 connections to Google, with TLS or without (h2c), shared by calls with the same credential and kept for reuse.
+//! Dead connections are detected by pings while a call uses them.
 
 use std::collections::VecDeque;
 use std::fmt;

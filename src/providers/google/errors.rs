@@ -1,5 +1,4 @@
-//! What Google's failures mean: codes of gRPC with their details, and the refusals of the token exchange, as kinds of
-//! errors.
+//! Maps gRPC statuses with their details, and errors of the token exchange, to kinds of errors.
 
 use std::error::Error;
 use std::time::Duration;

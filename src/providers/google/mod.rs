@@ -1,5 +1,5 @@
-//! Google Cloud: recognition by Speech-to-Text v2 and synthesis by Text-to-Speech v1, both over gRPC. Here is what the two
-//! share: the credential and its tokens, the addresses, the connections. What their messages mean is in `stt` and `tts`.
+//! Google Cloud: recognition with Speech-to-Text v2 and synthesis with Text-to-Speech v1, both over gRPC. This file has what
+//! they share: endpoints, credentials, access tokens and connections.
 
 mod account;
 mod call;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::transport::Transport;
+use crate::transport::{Transport, Vendor, VendorEndpoint};
 use vivavoce_config as config;
 use vivavoce_config::value::{SettingValue, VendorUrl};
-use vivavoce_seams::{Credential, ErrorKind, ProviderError, ProviderTable};
+use vivavoce_seams::{Credential, ProviderError, ProviderTable};
 
 /// The slug on the wire.
 pub const SLUG: &str = "google";
@@ -31,12 +31,24 @@ const GLOBAL: &str = "global";
 /// Where the server's credential is set.
 const SETTING: &str = "GOOGLE_APPLICATION_CREDENTIALS";
 
+const VENDOR: Vendor = Vendor {
+    slug: SLUG,
+    // Each interface has a host of its own, see `host`.
+    address: "https://googleapis.com",
+    setting: SETTING,
+    refused: errors::token_refused,
+};
+
 /// What both directions share.
-struct Cloud {
+struct Shared {
     channels: channels::Channels,
     tokens: account::Tokens,
-    /// The server's own credential, or why there is none.
-    own: Result<Credential, String>,
+}
+
+/// One direction: its address and credential, and the connections and tokens of both.
+struct GoogleEndpoint {
+    vendor: VendorEndpoint,
+    shared: Arc<Shared>,
 }
 
 /// Whose credential is used.
@@ -52,27 +64,30 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
     let set = [&settings.google_stt_url, &settings.google_tts_url];
     let hosts = set.into_iter().flatten();
     let hosts = hosts.filter_map(|url| url.url().host_str().map(str::to_owned));
-    let cloud = Arc::new(Cloud {
+    let shared = Arc::new(Shared {
         channels: channels::Channels::new(transport),
         tokens: account::Tokens::new(transport.clone(), hosts.collect()),
-        own: own_credential(settings.google_credentials.as_deref()),
     });
+    let own = own_credential(settings.google_credentials.as_deref());
     let location = &settings.google_location;
-    let url = |set: &Option<VendorUrl>, name: &str| set.clone().or_else(|| host(location, name));
-    if let Some(url) = url(&settings.google_stt_url, "speech") {
-        table.add_speech_to_text(Arc::new(stt::GoogleStt::new(
-            Arc::clone(&cloud),
-            url.url().clone(),
-            location.clone(),
-            transport.permits(SLUG, settings.google_stt_streams),
-        )));
+    let endpoint = |url: &Option<VendorUrl>, name: &str, streams| {
+        let url = url.clone().or_else(|| host(location, name))?;
+        let vendor = VENDOR.endpoint(Some(&url), None, streams, transport)?;
+        Some(Arc::new(GoogleEndpoint {
+            vendor: VendorEndpoint {
+                own: own.clone(),
+                ..vendor
+            },
+            shared: Arc::clone(&shared),
+        }))
+    };
+    let (url, streams) = (&settings.google_stt_url, settings.google_stt_streams);
+    if let Some(stt) = endpoint(url, "speech", streams) {
+        table.add_speech_to_text(Arc::new(stt::GoogleStt::new(stt, location.clone())));
     }
-    if let Some(url) = url(&settings.google_tts_url, "texttospeech") {
-        table.add_text_to_speech(Arc::new(tts::GoogleTts::new(
-            cloud,
-            url.url().clone(),
-            transport.permits(SLUG, settings.google_tts_streams),
-        )));
+    let (url, streams) = (&settings.google_tts_url, settings.google_tts_streams);
+    if let Some(tts) = endpoint(url, "texttospeech", streams) {
+        table.add_text_to_speech(Arc::new(tts::GoogleTts::new(tts)));
     }
 }
 
@@ -86,8 +101,7 @@ fn host(location: &str, name: &str) -> Option<VendorUrl> {
 }
 
 fn own_credential(file: Option<&Path>) -> Result<Credential, String> {
-    let file =
-        file.ok_or_else(|| format!("there is no credential: set {SETTING}, or give one in auth"))?;
+    let file = file.ok_or_else(|| VENDOR.no_credential())?;
     let unusable = |problem: String| {
         let problem = format!("{SETTING}: {}: {problem}", file.display());
         tracing::error!("{problem}");
@@ -97,28 +111,19 @@ fn own_credential(file: Option<&Path>) -> Result<Credential, String> {
     account::of_server(&text).ok_or_else(|| unusable("is no service account".to_owned()))
 }
 
-impl Cloud {
+impl GoogleEndpoint {
     /// The caller's credential, or else the server's.
     fn access(&self, callers: Option<&Credential>) -> Result<Access, ProviderError> {
-        if let Some(credential) = callers {
-            return Ok(Access {
-                credential: credential.clone(),
-                of_server: false,
-            });
-        }
-        match &self.own {
-            Ok(credential) => Ok(Access {
-                credential: credential.clone(),
-                of_server: true,
-            }),
-            Err(problem) => Err(ProviderError::new(SLUG, ErrorKind::Auth, problem)),
-        }
+        Ok(Access {
+            credential: self.vendor.credential(callers)?,
+            of_server: callers.is_none(),
+        })
     }
 
     /// What a failed call means.
     fn failed(&self, access: &Access, status: &Status) -> ProviderError {
         if status.code() == Code::Unauthenticated {
-            self.tokens.forget(&access.credential);
+            self.shared.tokens.forget(&access.credential);
         }
         errors::of_status(status)
     }

@@ -1,7 +1,6 @@
-//! Recognition: what is heard by Speech-to-Text v2. Google knows no finalisation on request, and gives a call up that is
-//! sent no sound for some seconds; in both cases the call is ended as Google wants it (half-close, after which the last
-//! finals come), and the sound that follows goes into the next one. One stream of ours is so a chain of calls, whose answers
-//! are told in order.
+//! Google's recogniser. Google has no finalisation on request, and aborts calls that receive no audio for some seconds. In
+//! both cases the call is half-closed, whereupon its last finals arrive, and further audio goes to a new call. A stream is
+//! thus a chain of calls whose results are reported in order.
 
 use std::collections::VecDeque;
 use std::future;
@@ -15,7 +14,6 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use url::Url;
 
 use super::call::Answers;
 use super::wire::STREAMING_RECOGNIZE;
@@ -25,8 +23,8 @@ use super::wire::speech::{
     SpeechEventType, StreamingRecognitionConfig, StreamingRecognitionFeatures,
     StreamingRecognitionResult, StreamingRecognizeRequest, StreamingRecognizeResponse, WordInfo,
 };
-use super::{Access, CONNECTING, Cloud, SLUG, account};
-use crate::transport::{Permit, Permits};
+use super::{Access, CONNECTING, GoogleEndpoint, SLUG, account};
+use crate::transport::Permit;
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
@@ -102,25 +100,13 @@ const LANGUAGES: &[(&str, &str)] = &[
 
 /// The recogniser `google`.
 pub(super) struct GoogleStt {
-    cloud: Arc<Cloud>,
-    url: Url,
+    endpoint: Arc<GoogleEndpoint>,
     location: String,
-    permits: Permits,
 }
 
 impl GoogleStt {
-    pub(super) const fn new(
-        cloud: Arc<Cloud>,
-        url: Url,
-        location: String,
-        permits: Permits,
-    ) -> Self {
-        Self {
-            cloud,
-            url,
-            location,
-            permits,
-        }
+    pub(super) const fn new(endpoint: Arc<GoogleEndpoint>, location: String) -> Self {
+        Self { endpoint, location }
     }
 }
 
@@ -152,20 +138,19 @@ impl SpeechToText for GoogleStt {
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
-        let access = self.cloud.access(request.credential.as_ref())?;
+        let access = self.endpoint.access(request.credential.as_ref())?;
         let config = config(&request, &access, &self.location)?;
         let fingerprint = access.credential.fingerprint();
-        let permit = self
-            .permits
-            .acquire(fingerprint, &request.party, CONNECTING)
+        let vendor = &self.endpoint.vendor;
+        let permit = vendor
+            .permit(fingerprint, &request.party, CONNECTING)
             .await?;
         // The first call is begun with the first sound; that there can be one is known now.
-        self.cloud.door(&self.url, &access, CONNECTING).await?;
+        self.endpoint.channel(&access, CONNECTING).await?;
         let (sink, input) = AudioSink::channel(CHUNKS_HELD);
         let (events, heard) = mpsc::channel(EVENTS_HELD);
         let driver = Driver {
-            cloud: Arc::clone(&self.cloud),
-            url: self.url.clone(),
+            endpoint: Arc::clone(&self.endpoint),
             access,
             config,
             bytes_per_second: bytes_per_second(request.format),
@@ -200,7 +185,7 @@ fn config(
         Encoding::Linear16 => 1,
         Encoding::Mulaw => 2,
         Encoding::Alaw => 3,
-        _ => return Err(invalid("hears linear16, mulaw and alaw")),
+        _ => return Err(invalid("accepts linear16, mulaw and alaw")),
     };
     let model = if request.model.is_empty() {
         let of_location = MODELS.iter().find(|(known, _)| *known == location);
@@ -285,7 +270,7 @@ fn bytes_per_second(format: AudioFormat) -> usize {
 
 /// What the answers of one call mean.
 #[derive(Debug, Default)]
-struct Ear {
+struct ResultTracker {
     /// Where the call's sound begins, in seconds of the stream.
     begins: f64,
     /// What was heard since the last final.
@@ -296,7 +281,7 @@ struct Ear {
     has_paused: bool,
 }
 
-impl Ear {
+impl ResultTracker {
     fn at(begins: f64) -> Self {
         Self {
             begins,
@@ -412,9 +397,9 @@ fn given(confidence: f32) -> Option<f32> {
 }
 
 /// A call whose answers are awaited.
-struct Hearing {
+struct RecognitionCall {
     answers: Answers<StreamingRecognizeResponse>,
-    ear: Ear,
+    tracker: ResultTracker,
     /// Since when it is sent no more.
     half_closed: Option<Instant>,
 }
@@ -431,8 +416,7 @@ enum Due {
 }
 
 struct Driver {
-    cloud: Arc<Cloud>,
-    url: Url,
+    endpoint: Arc<GoogleEndpoint>,
     access: Access,
     config: StreamingRecognizeRequest,
     bytes_per_second: usize,
@@ -448,7 +432,7 @@ struct Driver {
     /// The way up of the last call, while it is not half-closed.
     requests: Option<mpsc::Sender<StreamingRecognizeRequest>>,
     /// Oldest first. Only the first is listened to: what the next ones say comes after it.
-    calls: VecDeque<Hearing>,
+    calls: VecDeque<RecognitionCall>,
     _permit: Permit,
 }
 
@@ -493,13 +477,13 @@ impl Driver {
 
     /// Begins the call for the sound that follows.
     async fn begin(&mut self) -> Result<(), ProviderError> {
-        let door = self.cloud.door(&self.url, &self.access, CONNECTING).await?;
-        let (requests, answers) = door.call(STREAMING_RECOGNIZE, self.config.clone());
+        let channel = self.endpoint.channel(&self.access, CONNECTING).await?;
+        let (requests, answers) = channel.call(STREAMING_RECOGNIZE, self.config.clone());
         self.requests = Some(requests);
         self.last_sent = Instant::now();
-        self.calls.push_back(Hearing {
+        self.calls.push_back(RecognitionCall {
             answers,
-            ear: Ear::at(self.sent_bytes as f64 / self.bytes_per_second as f64),
+            tracker: ResultTracker::at(self.sent_bytes as f64 / self.bytes_per_second as f64),
             half_closed: None,
         });
         Ok(())
@@ -550,7 +534,7 @@ impl Driver {
         let now = Instant::now();
         let closed = self.calls.front().and_then(|first| first.half_closed);
         if closed.is_some_and(|since| now >= since + LAST_FINALS) {
-            return Err(error(ErrorKind::Timeout, "does not come to an end"));
+            return Err(error(ErrorKind::Timeout, "did not end the stream in time"));
         }
         if self.requests.is_some() && now >= self.last_sent + IDLE {
             self.end_call();
@@ -621,16 +605,16 @@ impl Driver {
         &mut self,
         answer: Result<Option<StreamingRecognizeResponse>, Status>,
     ) -> Result<bool, ProviderError> {
-        let answer = answer.map_err(|status| self.cloud.failed(&self.access, &status))?;
+        let answer = answer.map_err(|status| self.endpoint.failed(&self.access, &status))?;
         let mut events = Vec::new();
         match (answer, self.calls.front_mut()) {
-            (Some(answer), Some(first)) => first.ear.hear(&answer, &mut events),
+            (Some(answer), Some(first)) => first.tracker.hear(&answer, &mut events),
             (None, Some(first)) if first.half_closed.is_none() => {
-                return Err(error(ErrorKind::Unavailable, "has ended the stream"));
+                return Err(error(ErrorKind::Unavailable, "ended the stream"));
             }
             (None, _) => {
                 if let Some(first) = self.calls.pop_front() {
-                    first.ear.finish(&mut events);
+                    first.tracker.finish(&mut events);
                 }
             }
             (Some(_), None) => {}
@@ -645,7 +629,7 @@ impl Driver {
 }
 
 async fn answer(
-    calls: &mut VecDeque<Hearing>,
+    calls: &mut VecDeque<RecognitionCall>,
 ) -> Result<Option<StreamingRecognizeResponse>, Status> {
     match calls.front_mut() {
         Some(first) => first.answers.next().await,
@@ -700,14 +684,14 @@ mod tests {
         }
     }
 
-    /// What an ear makes of the answers of a call that ends well.
+    /// What a tracker makes of the answers of a call that ends well.
     fn told(answers: &[StreamingRecognizeResponse]) -> Vec<String> {
-        let mut ear = Ear::at(10.0);
+        let mut tracker = ResultTracker::at(10.0);
         let mut events = Vec::new();
         for answer in answers {
-            ear.hear(answer, &mut events);
+            tracker.hear(answer, &mut events);
         }
-        ear.finish(&mut events);
+        tracker.finish(&mut events);
         let told = |event: SttEvent| match event {
             SttEvent::Partial(heard) => format!("~{}", heard.text),
             SttEvent::Final(heard) => heard.text,
@@ -777,8 +761,8 @@ mod tests {
             word("one", None, offset(500)),
             word("two", offset(500), offset(750)),
         ];
-        let (mut ear, mut events) = (Ear::at(10.0), Vec::new());
-        ear.hear(&answer, &mut events);
+        let (mut tracker, mut events) = (ResultTracker::at(10.0), Vec::new());
+        tracker.hear(&answer, &mut events);
         let [SttEvent::Final(heard)] = &events[..] else {
             panic!("{events:?}");
         };

@@ -1,5 +1,5 @@
-//! Synthesis: what is said by Text-to-Speech v1. Voices that stream are sent the text as it comes, in a call that is ended
-//! before Google gives it up for want of text; the others are given one sentence after the other.
+//! Google's synthesiser. Streaming voices are sent text as it arrives, in a call that is ended before Google aborts it for
+//! lack of text; all others are sent sentence by sentence.
 
 use std::collections::VecDeque;
 use std::future;
@@ -13,7 +13,6 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use url::Url;
 
 use super::voices::{Chosen, listed};
 use super::wire::texttospeech::{
@@ -23,14 +22,13 @@ use super::wire::texttospeech::{
     SynthesizeSpeechRequest, SynthesizeSpeechResponse, VoiceSelectionParams,
 };
 use super::wire::{LIST_VOICES, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH};
-use super::{Access, CONNECTING, Cloud, SLUG, account};
-use crate::transport::Permits;
+use super::{Access, CONNECTING, GoogleEndpoint, SLUG, account};
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_core::sentences::{is_speakable, portions, spoken_lines};
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
-    Credential, CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech,
-    TtsEvent, TtsRequest, TtsStream, Voice,
+    CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent,
+    TtsRequest, TtsStream, Voice,
 };
 
 /// Events that may wait for the listener: sound beyond them waits at Google.
@@ -59,18 +57,12 @@ const PARAMETERS: &[Parameter] = &[
 
 /// The synthesiser `google`.
 pub(super) struct GoogleTts {
-    cloud: Arc<Cloud>,
-    url: Url,
-    permits: Arc<Permits>,
+    endpoint: Arc<GoogleEndpoint>,
 }
 
 impl GoogleTts {
-    pub(super) fn new(cloud: Arc<Cloud>, url: Url, permits: Permits) -> Self {
-        Self {
-            cloud,
-            url,
-            permits: Arc::new(permits),
-        }
+    pub(super) const fn new(endpoint: Arc<GoogleEndpoint>) -> Self {
+        Self { endpoint }
     }
 }
 
@@ -81,7 +73,7 @@ impl TextToSpeech for GoogleTts {
     }
 
     fn endpoint(&self) -> &str {
-        self.url.as_str()
+        self.endpoint.vendor.url.url().as_str()
     }
 
     fn speaks(&self) -> Speaks {
@@ -95,7 +87,7 @@ impl TextToSpeech for GoogleTts {
     }
 
     fn credential_fingerprint(&self) -> [u8; 32] {
-        Credential::fingerprint_of(self.cloud.own.as_ref().ok())
+        self.endpoint.vendor.own_fingerprint()
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -107,13 +99,11 @@ impl TextToSpeech for GoogleTts {
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let access = self.cloud.access(request.credential.as_ref())?;
+        let access = self.endpoint.access(request.credential.as_ref())?;
         let rate = request.preferred.layout.rate.min(SampleRate::MAX_WIRE);
         let (events, said) = mpsc::channel(EVENTS_HELD);
         let utterance = Utterance {
-            cloud: Arc::clone(&self.cloud),
-            url: self.url.clone(),
-            permits: Arc::clone(&self.permits),
+            endpoint: Arc::clone(&self.endpoint),
             access,
             voice: Chosen::new(request.voice_id.as_deref(), &request.model),
             rate,
@@ -128,25 +118,23 @@ impl TextToSpeech for GoogleTts {
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        if self.cloud.own.is_err() {
+        if self.endpoint.vendor.own.is_err() {
             return Ok(Vec::new());
         }
-        let access = self.cloud.access(None)?;
-        let door = self.cloud.door(&self.url, &access, CONNECTING).await?;
-        let asking = door.ask(LIST_VOICES, ListVoicesRequest::default());
+        let access = self.endpoint.access(None)?;
+        let channel = self.endpoint.channel(&access, CONNECTING).await?;
+        let asking = channel.ask(LIST_VOICES, ListVoicesRequest::default());
         let list: ListVoicesResponse = timeout(CONNECTING, asking)
             .await
-            .map_err(|_| error(ErrorKind::Timeout, "does not tell its voices"))?
-            .map_err(|status| self.cloud.failed(&access, &status))?;
+            .map_err(|_| error(ErrorKind::Timeout, "did not list its voices in time"))?
+            .map_err(|status| self.endpoint.failed(&access, &status))?;
         Ok(list.voices.into_iter().map(listed).collect())
     }
 }
 
 /// One utterance.
 struct Utterance {
-    cloud: Arc<Cloud>,
-    url: Url,
-    permits: Arc<Permits>,
+    endpoint: Arc<GoogleEndpoint>,
     access: Access,
     voice: Chosen,
     rate: SampleRate,
@@ -189,9 +177,9 @@ impl Utterance {
     async fn say(&self, text: TextStream) -> Result<(), Ended> {
         let fingerprint = self.access.credential.fingerprint();
         let patience = self.request.connection_timeout;
-        let _permit = self
-            .permits
-            .acquire(fingerprint, &self.request.party, patience)
+        let vendor = &self.endpoint.vendor;
+        let _permit = vendor
+            .permit(fingerprint, &self.request.party, patience)
             .await?;
         if self.voice.streams {
             self.say_as_it_comes(text).await
@@ -228,14 +216,14 @@ impl Utterance {
                 said = timeout(self.request.request_timeout, self.sentence(line)) => said,
                 () = self.events.closed() => return Err(Ended::Unwanted),
             };
-            let late = |_| error(ErrorKind::Timeout, "does not say a sentence in time");
+            let late = |_| error(ErrorKind::Timeout, "did not synthesise a sentence in time");
             self.sound(whole_samples(said.map_err(late)??)).await?;
         }
     }
 
     async fn sentence(&self, line: String) -> Result<Bytes, ProviderError> {
         let patience = self.request.connection_timeout;
-        let door = self.cloud.door(&self.url, &self.access, patience).await?;
+        let channel = self.endpoint.channel(&self.access, patience).await?;
         let question = SynthesizeSpeechRequest {
             input: Some(SynthesisInput {
                 input_source: Some(InputSource::Text(line)),
@@ -249,8 +237,8 @@ impl Utterance {
             }),
         };
         let answer: Result<SynthesizeSpeechResponse, _> =
-            door.ask(SYNTHESIZE_SPEECH, question).await;
-        let answer = answer.map_err(|status| self.cloud.failed(&self.access, &status))?;
+            channel.ask(SYNTHESIZE_SPEECH, question).await;
+        let answer = answer.map_err(|status| self.endpoint.failed(&self.access, &status))?;
         Ok(answer.audio_content)
     }
 
@@ -296,10 +284,10 @@ impl Utterance {
     /// Says a stretch of the text in one call. True with an error when a new connection may do better.
     async fn stretch(&self, stretch: &mut Stretch) -> Result<(), (Ended, bool)> {
         let patience = self.request.connection_timeout;
-        let door = self.cloud.door(&self.url, &self.access, patience).await;
-        let door = door.map_err(|error| (Ended::Failed(error), false))?;
-        let used_before = door.used_before();
-        let (requests, answers) = door.call(STREAMING_SYNTHESIZE, self.first_message());
+        let channel = self.endpoint.channel(&self.access, patience).await;
+        let channel = channel.map_err(|error| (Ended::Failed(error), false))?;
+        let used_before = channel.used_before();
+        let (requests, answers) = channel.call(STREAMING_SYNTHESIZE, self.first_message());
         let mut call = Call {
             requests: Some(requests),
             answers,
@@ -338,10 +326,10 @@ impl Utterance {
             match self.next(call, stretch).await {
                 Next::Unwanted => return Err(Ended::Unwanted),
                 Next::Answer(Err(status)) => {
-                    return Err(self.cloud.failed(&self.access, &status).into());
+                    return Err(self.endpoint.failed(&self.access, &status).into());
                 }
                 Next::Answer(Ok(None)) if call.requests.is_some() || !stretch.sounded => {
-                    let problem = "has ended before everything was said";
+                    let problem = "ended before all audio was sent";
                     return Err(error(ErrorKind::Unavailable, problem).into());
                 }
                 Next::Answer(Ok(None)) => return Ok(()),
@@ -373,7 +361,7 @@ impl Utterance {
                     call.half_close();
                 }
                 Next::Deadline => {
-                    let problem = "owes sound and says nothing any more";
+                    let problem = "sent nothing while audio was outstanding";
                     return Err(error(ErrorKind::Timeout, problem).into());
                 }
             }

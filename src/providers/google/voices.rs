@@ -1,4 +1,4 @@
-//! Google's list of voices as ours, and what the name of a voice says: its language and its family.
+//! Google's list of voices, and what is known from the name of a voice: its language and its family.
 
 use super::wire::texttospeech::{SsmlVoiceGender, Voice as Listed};
 use vivavoce_seams::Voice;

@@ -1,5 +1,5 @@
-//! The messages of Google's speech interfaces, as far as we use them: Speech-to-Text v2, Text-to-Speech v1 and the error
-//! details of `google.rpc`. Field numbers are Google's; what is not listed is skipped when it is received.
+//! The messages of Google's speech interfaces that are used here: Speech-to-Text v2, Text-to-Speech v1 and the error details
+//! of `google.rpc`. Field numbers are Google's; unlisted fields are ignored.
 
 use std::time::Duration as Time;
 

@@ -1,20 +1,21 @@
-//! Recording by a LiveKit deployment: its egress service mixes the sound of a room and puts it into the bucket of our
-//! settings. The deployment is given the keys of that bucket with each recording; without keys it uses its own.
+//! Recording with a LiveKit deployment: its egress service mixes the audio of a room and uploads it to the bucket of the
+//! settings. The deployment is given the bucket's keys with each request; without keys it uses its own.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use livekit_api::services::egress::encoding::EncodingOptions;
-use livekit_api::services::egress::{
-    EgressClient, EgressListFilter, EgressListOptions, EgressOutput, RoomCompositeOptions,
-};
+use livekit_protocol as proto;
 use livekit_protocol::encoded_file_output::Output;
+use livekit_protocol::room_composite_egress_request::Options;
 use livekit_protocol::{
-    AudioCodec, EgressInfo, EgressStatus, EncodedFileOutput, EncodedFileType, S3Upload,
+    AudioCodec, EgressInfo, EgressStatus, EncodedFileOutput, EncodedFileType, S3Upload, VideoCodec,
 };
+use prost::Message;
 
-use super::{PATIENCE, SLUG, failure, mode};
+use super::server_api::{Grant, ServerApi};
+use super::{SLUG, mode};
 use vivavoce_config::{HttpUrl, Recording, RecordingBackend, Rtc, RtcMode};
+use vivavoce_providers::transport::Transport;
 use vivavoce_seams::rooms::egress::{EgressState, RoomEgress};
 use vivavoce_seams::rooms::{ApiKey, RoomError};
 
@@ -24,20 +25,18 @@ const FREQUENCY: i32 = 48_000;
 
 /// The egress of a deployment. It holds secrets, and is not shown.
 pub struct Egress {
-    client: EgressClient,
+    api: ServerApi,
     upload: S3Upload,
 }
 
 impl Egress {
     /// That of the deployment and of the bucket that the settings name; `None` where they do not name both.
-    pub fn from_settings(rtc: &Rtc, recording: &Recording) -> Option<Self> {
+    pub fn from_settings(rtc: &Rtc, recording: &Recording, transport: &Transport) -> Option<Self> {
         if mode(rtc) != RtcMode::Livekit || recording.backend != RecordingBackend::S3 {
             return None;
         }
         let key = ApiKey::from_settings(rtc)?;
-        let host = rtc.url.as_ref()?.url().as_str().trim_end_matches('/');
-        let client =
-            EgressClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE);
+        let api = ServerApi::new(rtc.url.as_ref()?.url(), key, transport);
         let exposed = |secret: &Option<vivavoce_config::Secret>| {
             let secret = secret.as_ref().map(|secret| secret.expose().to_owned());
             secret.unwrap_or_default()
@@ -52,7 +51,19 @@ impl Egress {
             force_path_style: recording.s3_force_path_style,
             ..S3Upload::default()
         };
-        Some(Self { client, upload })
+        Some(Self { api, upload })
+    }
+}
+
+impl Egress {
+    async fn call<A: Message + Default>(
+        &self,
+        method: &str,
+        request: &impl Message,
+    ) -> Result<A, RoomError> {
+        let method = format!("Egress/{method}");
+        let answer = self.api.call(&method, Grant::RoomRecord, request).await;
+        answer.map_err(RoomError::from)
     }
 }
 
@@ -70,35 +81,44 @@ impl RoomEgress for Egress {
             disable_manifest: true,
             output: Some(Output::S3(self.upload.clone())),
         };
-        let options = RoomCompositeOptions {
-            audio_only: true,
-            encoding: EncodingOptions {
-                audio_codec: AudioCodec::Opus,
-                audio_bitrate: BITRATE,
-                audio_frequency: FREQUENCY,
-                ..EncodingOptions::default()
-            },
-            ..RoomCompositeOptions::default()
+        // What concerns video is not used, and is what LiveKit's SDKs send unless they are told otherwise.
+        let encoding = proto::EncodingOptions {
+            width: 1920,
+            height: 1080,
+            depth: 24,
+            framerate: 30,
+            video_codec: VideoCodec::H264Main.into(),
+            video_bitrate: 4500,
+            audio_codec: AudioCodec::Opus.into(),
+            audio_bitrate: BITRATE,
+            audio_frequency: FREQUENCY,
+            ..Default::default()
         };
-        let outputs = vec![EgressOutput::File(file)];
-        let started = self
-            .client
-            .start_room_composite_egress(room, outputs, options);
-        Ok(started.await.map_err(failure)?.egress_id)
+        let request = proto::RoomCompositeEgressRequest {
+            room_name: room.to_owned(),
+            audio_only: true,
+            options: Some(Options::Advanced(encoding)),
+            file_outputs: vec![file],
+            ..Default::default()
+        };
+        let started: EgressInfo = self.call("StartRoomCompositeEgress", &request).await?;
+        Ok(started.egress_id)
     }
 
     async fn stop(&self, id: &str) -> Result<(), RoomError> {
-        let stopped = self.client.stop_egress(id).await;
-        stopped.map(drop).map_err(failure)
+        let request = proto::StopEgressRequest {
+            egress_id: id.to_owned(),
+        };
+        self.call("StopEgress", &request).await
     }
 
     async fn look(&self, id: &str) -> Result<EgressState, RoomError> {
-        let options = EgressListOptions {
-            filter: EgressListFilter::Egress(id.to_owned()),
-            ..EgressListOptions::default()
+        let request = proto::ListEgressRequest {
+            egress_id: id.to_owned(),
+            ..Default::default()
         };
-        let known = self.client.list_egress(options).await.map_err(failure)?;
-        let known = known.iter().find(|egress| egress.egress_id == id);
+        let known: proto::ListEgressResponse = self.call("ListEgress", &request).await?;
+        let known = known.items.iter().find(|egress| egress.egress_id == id);
         // LiveKit forgets what ended a day ago.
         let forgotten = || EgressState::Failed("the deployment does not know it any more".into());
         Ok(known.map_or_else(forgotten, state))

@@ -6,6 +6,7 @@
 
 pub mod egress;
 pub mod link;
+mod server_api;
 pub mod telephone;
 
 use std::sync::{Arc, OnceLock};
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
-use livekit_api::services::room::{CreateRoomOptions, RoomClient};
-use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
+use livekit_protocol as proto;
 use livekit_protocol::{ParticipantInfo, Room, TrackInfo, WebhookEvent};
+use prost::Message;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use vivavoce_auth::{Access, Owner};
@@ -30,16 +31,15 @@ use vivavoce_seams::rooms::{
 };
 
 use link::{Links, Options, Server};
+use server_api::{ApiError, Grant, ServerApi, code};
 use telephone::LiveKitTelephone;
 use vivavoce_providers::transport::Transport;
 
 const SLUG: &str = "livekit";
-/// How long a call may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A deployment.
 pub struct LiveKit {
-    client: RoomClient,
+    api: Arc<ServerApi>,
     telephone: Arc<LiveKitTelephone>,
     key: ApiKey,
     url: String,
@@ -62,13 +62,10 @@ impl LiveKit {
         patience: Duration,
         news: NewsSender,
     ) -> Self {
-        let host = url.url().as_str().trim_end_matches('/');
-        let telephone = Arc::new(LiveKitTelephone::new(host, &key, news));
-        let client =
-            RoomClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE);
+        let api = Arc::new(ServerApi::new(url.url(), key.clone(), &transport));
         Self {
-            client,
-            telephone,
+            telephone: Arc::new(LiveKitTelephone::new(Arc::clone(&api), &key, news)),
+            api,
             key,
             url: public_url.socket(),
             deployment: Server {
@@ -102,13 +99,26 @@ impl LiveKit {
     /// Sees to it, for as long as it takes, that those may call in whom the settings name.
     pub fn provision(&self, settings: &Sip) -> Option<impl Future<Output = ()> + use<>> {
         let inbound = telephone::Inbound::from_settings(settings)?;
-        let host = self
-            .deployment
-            .url
-            .as_str()
-            .trim_end_matches('/')
-            .to_owned();
-        Some(telephone::provision(host, self.key.clone(), inbound))
+        Some(telephone::provision(Arc::clone(&self.api), inbound))
+    }
+
+    /// Calls a method of the room service.
+    async fn call<A: Message + Default>(
+        &self,
+        method: &str,
+        grant: Grant<'_>,
+        request: &impl Message,
+    ) -> Result<A, RoomError> {
+        let method = format!("RoomService/{method}");
+        let answer = self.api.call(&method, grant, request).await;
+        answer.map_err(RoomError::from)
+    }
+
+    async fn list(&self, names: Vec<String>) -> Result<Vec<Room>, RoomError> {
+        let request = proto::ListRoomsRequest { names };
+        let answer: proto::ListRoomsResponse =
+            self.call("ListRooms", Grant::RoomList, &request).await?;
+        Ok(answer.rooms)
     }
 
     fn links(&self) -> Result<&Links, RoomError> {
@@ -192,19 +202,24 @@ impl RoomProvider for LiveKit {
     }
 
     async fn rooms(&self) -> Result<Vec<Room>, RoomError> {
-        self.client.list_rooms(Vec::new()).await.map_err(failure)
+        self.list(Vec::new()).await
     }
 
     async fn room(&self, name: &str) -> Result<Option<Room>, RoomError> {
-        let rooms = self.client.list_rooms(vec![name.to_owned()]).await;
-        let rooms = rooms.map_err(failure)?;
+        let rooms = self.list(vec![name.to_owned()]).await?;
         Ok(rooms.into_iter().find(|room| room.name == name))
     }
 
     async fn participants(&self, room: &str) -> Result<Vec<ParticipantInfo>, RoomError> {
-        match self.client.list_participants(room).await.map_err(failure) {
+        let request = proto::ListParticipantsRequest {
+            room: room.to_owned(),
+        };
+        let answer: Result<proto::ListParticipantsResponse, _> = self
+            .call("ListParticipants", Grant::RoomAdmin(room), &request)
+            .await;
+        match answer {
             Err(error) if error.kind == RoomErrorKind::NotFound => Ok(Vec::new()),
-            answer => answer,
+            answer => Ok(answer?.participants),
         }
     }
 
@@ -213,12 +228,13 @@ impl RoomProvider for LiveKit {
         if let Some(room) = self.room(name).await? {
             return Ok(Creation::Exists(Box::new(room)));
         }
-        let options = CreateRoomOptions {
+        let request = proto::CreateRoomRequest {
+            name: name.to_owned(),
             metadata: metadata.to_owned(),
-            ..CreateRoomOptions::default()
+            ..Default::default()
         };
-        let created = self.client.create_room(name, options).await;
-        created.map_err(failure)?;
+        self.call::<()>("CreateRoom", Grant::RoomCreate, &request)
+            .await?;
         match self.room(name).await? {
             Some(room) if room.metadata != metadata => Ok(Creation::Exists(Box::new(room))),
             Some(_) => Ok(Creation::Created),
@@ -237,15 +253,22 @@ impl RoomProvider for LiveKit {
         if before.is_none_or(|before| before.metadata != expected) {
             return Ok(false);
         }
-        let changed = self.client.update_room_metadata(room, metadata).await;
-        changed.map_err(failure)?;
+        let request = proto::UpdateRoomMetadataRequest {
+            room: room.to_owned(),
+            metadata: metadata.to_owned(),
+        };
+        self.call::<()>("UpdateRoomMetadata", Grant::RoomAdmin(room), &request)
+            .await?;
         let after = self.room(room).await?.ok_or_else(|| unsettled(room))?;
         Ok(after.metadata == metadata)
     }
 
     async fn delete(&self, room: &str, by: &Access) -> Result<(), RoomError> {
+        let request = proto::DeleteRoomRequest {
+            room: room.to_owned(),
+        };
         let deleted = match self.check(room, by).await {
-            Ok(()) => self.client.delete_room(room).await.map_err(failure),
+            Ok(()) => self.call("DeleteRoom", Grant::RoomCreate, &request).await,
             refused => refused,
         };
         match deleted {
@@ -264,8 +287,8 @@ impl RoomProvider for LiveKit {
 
     async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError> {
         self.check(room, by).await?;
-        let removed = self.client.remove_participant(room, identity).await;
-        removed.map_err(failure)
+        let removed = self.api.remove_participant(room, identity).await;
+        removed.map_err(RoomError::from)
     }
 
     async fn mute(
@@ -280,17 +303,26 @@ impl RoomProvider for LiveKit {
             sid,
         } = track;
         self.check(room, by).await?;
-        let answer = self
-            .client
-            .mute_published_track(room, identity, sid, muted)
+        let request = proto::MuteRoomTrackRequest {
+            room: (*room).to_owned(),
+            identity: (*identity).to_owned(),
+            track_sid: (*sid).to_owned(),
+            muted,
+        };
+        let answer: Result<proto::MuteRoomTrackResponse, _> = self
+            .call("MutePublishedTrack", Grant::RoomAdmin(room), &request)
             .await;
-        answer.map_err(|error| {
-            let mut error = failure(error);
+        let answer = answer.map_err(|mut error| {
             if !muted && error.kind == RoomErrorKind::Refused {
                 error.message +=
                     "; LiveKit unmutes remotely where its setting room.enable_remote_unmute is on";
             }
             error
+        })?;
+        answer.track.ok_or_else(|| RoomError {
+            provider: SLUG,
+            kind: RoomErrorKind::Protocol,
+            message: format!("track {sid:?} was muted or unmuted, and is not in the answer"),
         })
     }
 
@@ -335,42 +367,24 @@ fn unsettled(room: &str) -> RoomError {
     }
 }
 
-fn failure(error: ServiceError) -> RoomError {
-    let (kind, message) = match error {
-        ServiceError::Twirp(ServerError::Twirp(answer)) => {
-            let kind = match answer.code.as_str() {
-                ServerErrorCode::NOT_FOUND => RoomErrorKind::NotFound,
-                ServerErrorCode::UNAVAILABLE
-                | ServerErrorCode::DEADLINE_EXCEEDED
-                | ServerErrorCode::RESOURCE_EXHAUSTED => RoomErrorKind::Unavailable,
+impl From<ApiError> for RoomError {
+    fn from(error: ApiError) -> Self {
+        let kind = match &error {
+            ApiError::Twirp(answer) => match answer.code.as_str() {
+                code::NOT_FOUND => RoomErrorKind::NotFound,
+                code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::RESOURCE_EXHAUSTED => {
+                    RoomErrorKind::Unavailable
+                }
                 _ => RoomErrorKind::Refused,
-            };
-            (kind, answer.to_string())
+            },
+            ApiError::Connection(_) | ApiError::Foreign(_) => RoomErrorKind::Unavailable,
+            ApiError::Answer(_) => RoomErrorKind::Protocol,
+            ApiError::Token(_) => RoomErrorKind::Refused,
+        };
+        Self {
+            provider: SLUG,
+            kind,
+            message: error.to_string(),
         }
-        // Without the URL, which may hold credentials.
-        ServiceError::Twirp(ServerError::Request(error)) => {
-            let error = error.without_url();
-            (RoomErrorKind::Unavailable, causes(&error))
-        }
-        error @ ServiceError::Twirp(_) => (RoomErrorKind::Protocol, error.to_string()),
-        error @ (ServiceError::Env(_) | ServiceError::AccessToken(_)) => {
-            (RoomErrorKind::Refused, error.to_string())
-        }
-    };
-    RoomError {
-        provider: SLUG,
-        kind,
-        message,
     }
-}
-
-/// An error with what caused it: "error sending request" alone helps nobody.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text += &format!(": {cause}");
-        next = cause.source();
-    }
-    text
 }

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use vivavoce_audio::format::{AudioFormat, Encoding, Layout};
 use vivavoce_core::process::{Limits, Program, ProgramError, RunningProgram};
 use vivavoce_core::sentences::spoken_lines;
-use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_quotas::{FairQueue, Party, Share, Slot};
 use vivavoce_seams::{
     ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent, TtsRequest, TtsStream,
     Voice,
@@ -385,7 +385,7 @@ impl Speaker {
         Ok(())
     }
 
-    async fn permit(&self) -> Result<Place, Unsaid> {
+    async fn permit(&self) -> Result<Slot, Unsaid> {
         match timeout(self.patience, self.permits.acquire(&self.party)).await {
             Ok(permit) => Ok(permit),
             Err(_) => Err(Unsaid::Failed(failure(

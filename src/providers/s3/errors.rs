@@ -7,7 +7,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
-use super::StoreError;
+use crate::StoreError;
 
 /// The kind of an error, with what the store said.
 pub(super) fn store_error<E>(error: &SdkError<E, HttpResponse>) -> StoreError

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::errors::store_error;
-use super::{S3Store, SHA256, StoreError, StoredFile};
+use crate::errors::store_error;
+use crate::{S3Store, SHA256, StoreError, StoredFile};
 use vivavoce_core::hash::hex;
 
 /// The least that a part may have is 5 MiB, and 10,000 parts are the most (Amazon's "multipart upload limits").

@@ -1,5 +1,5 @@
-//! What opens a vendor's door: the server's own credential from the settings, or the caller's from `auth`. A vendor states
-//! the fields that it needs as data; what a caller sends is checked against them here, and shown by no `Debug`.
+//! Credentials for vendors: the server's own from the settings, or the caller's from `auth`. A vendor declares the fields
+//! that it needs as data; a caller's credential is validated against them here. `Debug` never shows a value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::{ErrorKind, ProviderError};
 use vivavoce_config::value::Secret;
 
 /// A caller's own credential, in the shape of its provider; empty means the server's. `Debug` does not show it.
@@ -105,19 +104,6 @@ impl Credential {
                 .push(checked.map_err(|problem: &str| format!("{} must {problem}", wanted.name))?);
         }
         Ok(Some(Self::new(fields)))
-    }
-
-    /// The caller's, else the server's, which `setting` names to whoever has neither.
-    pub fn choose(
-        provider: &'static str,
-        callers: Option<&Self>,
-        servers: Option<&Self>,
-        setting: &str,
-    ) -> Result<Self, ProviderError> {
-        callers.or(servers).cloned().ok_or_else(|| {
-            let problem = format!("no credential: set {setting}, or give one in auth");
-            ProviderError::new(provider, ErrorKind::Auth, problem)
-        })
     }
 
     /// A field's value; empty where there is none by that name.

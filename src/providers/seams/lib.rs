@@ -1,10 +1,12 @@
-//! The seams between the server and whoever does the work: [`SpeechToText`], [`TextToSpeech`], [`RecordingStore`] and, in
-//! [`rooms`], rooms and telephones; the events that come back through them, and what a provider states about itself as data
-//! ([`Accepts`], [`Speaks`]). Providers and the rest of the server both know this crate, and not each other.
+//! The traits between the server and its providers: [`SpeechToText`], [`TextToSpeech`], [`RecordingStore`] and, in
+//! [`rooms`], rooms and telephone calls; their requests and events, and what a provider declares about itself as data
+//! ([`Accepts`], [`Speaks`], [`OutputFormat`]). Providers and the rest of the server both depend on this crate, not on each
+//! other.
 
 #![warn(missing_docs)]
 
 mod credential;
+mod output_format;
 pub mod parameters;
 pub mod rooms;
 mod store;
@@ -24,6 +26,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 pub use credential::{Credential, CredentialField, OwnCredential};
+pub use output_format::OutputFormat;
 use parameters::Parameter;
 pub use rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,

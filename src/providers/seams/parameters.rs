@@ -1,5 +1,5 @@
-//! What becomes of each field of `stt_config` and `tts_config` at a vendor, as data: the table in `docs/providers.md` is
-//! made from it, and so is what a session says about wishes that its vendor does not know.
+//! What becomes of each field of `stt_config` and `tts_config` at a vendor, as data. The table in `docs/providers.md` is
+//! generated from it, and sessions report ignored fields by it.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! The seam to whatever keeps recordings: objects under keys, written once, read in ranges. What a recording consists
-//! of is a matter of `src/recordings`, and so is when to try again; a store tries a thing once and says what happened.
+//! The trait of recording stores: objects under keys, written once, read in ranges. A store tries an operation once;
+//! retries, and the contents of recordings, belong to `src/recordings`.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What clients are told of recognised speech, and what a transcript is made of.
+//! The transcription result of the wire protocol, which transcripts consist of.
 
 use schemars::JsonSchema;
 use serde::Serialize;

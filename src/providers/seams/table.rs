@@ -1,15 +1,18 @@
-//! The one line per vendor: which providers this server has, made from the settings.
+//! The providers of this server, by slug.
 
 use std::sync::Arc;
 
 use super::veil::{Veil, Veiled};
-use super::{SpeechToText, TextToSpeech};
+use super::{Credential, SpeechToText, TextToSpeech};
+use vivavoce_config::Secret;
 
 /// Every provider that there is, by slug.
 #[derive(Default)]
 pub struct ProviderTable {
     text_to_speech: Vec<Arc<dyn TextToSpeech>>,
     speech_to_text: Vec<Arc<dyn SpeechToText>>,
+    /// The server's own credentials.
+    secrets: Vec<Secret>,
 }
 
 impl ProviderTable {
@@ -23,8 +26,15 @@ impl ProviderTable {
         self.speech_to_text.push(provider);
     }
 
-    /// Takes the server's credentials, and those of callers, out of what each of them says of failures.
-    pub fn veil(&mut self, servers: &Veil) {
+    /// Adds the server's own credential for a provider, which [`ProviderTable::veil`] hides.
+    pub fn add_own_credential(&mut self, own: Option<&Credential>) {
+        let secrets = own.into_iter().flat_map(Credential::secrets);
+        self.secrets.extend(secrets.cloned());
+    }
+
+    /// Takes the server's credentials, and those of callers, out of the errors of every provider.
+    pub fn veil(&mut self) {
+        let servers = Veil::over(&self.secrets);
         for provider in &mut self.text_to_speech {
             *provider = Arc::new(Veiled::new(Arc::clone(provider), servers.clone()));
         }

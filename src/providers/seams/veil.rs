@@ -1,6 +1,6 @@
-//! What a vendor says of a failure, without the credentials in it. Some vendors repeat the key that they refuse, and their
-//! words reach callers and logs; so every provider of the table is one behind this veil, which takes the server's
-//! credentials and the caller's own out of the texts, however they are written.
+//! Removes credentials from the errors of providers. Some vendors repeat the key that they refuse, and their messages reach
+//! callers and logs. Every provider of the table is therefore wrapped here; the server's credentials and the caller's own
+//! are masked in every encoding.
 
 use std::sync::Arc;
 
@@ -337,8 +337,9 @@ mod tests {
         let mut table = super::super::ProviderTable::default();
         table.add_speech_to_text(Arc::new(Parrot));
         table.add_text_to_speech(Arc::new(Parrot));
-        let servers = Secret::new(SERVERS);
-        table.veil(&Veil::over([&servers]));
+        let servers = Credential::new([("api_key", Secret::new(SERVERS))]);
+        table.add_own_credential(Some(&servers));
+        table.veil();
         let credential = Some(Credential::new([("api_key", Secret::new(CALLERS))]));
         let format = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
         let hearing = |model: &str| SttRequest {

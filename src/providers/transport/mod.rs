@@ -1,16 +1,19 @@
-//! How vendors are reached: TLS with the system's roots, one pool of HTTP connections, WebSockets with deadlines, and the
-//! two drivers that run a vendor's protocol over a socket. What a vendor's messages mean is its own folder's knowledge: it
-//! implements [`hearing::Protocol`] or [`speaking::Protocol`] without any I/O.
+//! Connections to vendors: TLS with the system's roots, one HTTP client, WebSockets with timeouts, and the two drivers that
+//! run a vendor's protocol over a socket. The messages of a vendor are defined in its own folder, which implements
+//! [`stt_driver::Protocol`] or [`tts_driver::Protocol`] without any I/O.
 
 mod answer;
-pub mod hearing;
-mod outgoing;
+mod endpoint;
 mod permits;
 mod pool;
+mod protocol_io;
 mod refusal;
-pub mod speaking;
+pub mod stt_driver;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tts_driver;
 pub mod websocket;
 
 use std::num::NonZeroU32;
@@ -20,42 +23,43 @@ use std::time::Duration;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_platform_verifier::Verifier;
 
-pub use answer::answer;
-pub use outgoing::Outgoing;
+pub use answer::{AnswerError, answer, body};
+pub use endpoint::{Vendor, VendorEndpoint};
 pub use permits::{Permit, Permits};
+pub use protocol_io::{Outgoing, ProtocolIo};
 pub use refusal::{Refusal, retry_after, shortened};
-use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::Share;
 
-/// How long a TCP connection with its TLS handshake may take where the caller does not say.
+/// The default timeout of a TCP connection including its TLS handshake.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// The whole of a request for a list.
+/// The timeout of a whole HTTP request.
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// Everything that connections to vendors share. Cheap to clone.
+/// TLS configuration and HTTP client of all vendors. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Transport {
     tls: Arc<rustls::ClientConfig>,
     http: reqwest::Client,
-    /// No socket is kept for another utterance when it is older.
+    /// The maximum age at which a socket is reused.
     oldest: Duration,
-    /// What one party may have of the connections that a credential has.
+    /// One party's share of the connections of a credential.
     share: Share,
 }
 
-/// Why vendors cannot be reached at all.
+/// Why the transport cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// TLS itself.
+    /// The TLS configuration is invalid.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
-    /// The HTTP client.
+    /// The HTTP client cannot be built.
     #[error(transparent)]
     Http(#[from] reqwest::Error),
 }
 
 impl Transport {
-    /// A transport that believes the system's authorities and these.
+    /// A transport that trusts the system's certificate authorities and these.
     pub fn new(authorities: &Authorities) -> Result<Self, TransportError> {
         let roots = authorities.certificates().to_vec();
         let crypto = Arc::new(rustls::crypto::ring::default_provider());
@@ -81,29 +85,29 @@ impl Transport {
         })
     }
 
-    /// The same, with sockets that are kept for no further utterance once they are so old.
+    /// Sets the maximum age at which a socket is reused.
     #[must_use]
     pub fn with_oldest(self, oldest: Duration) -> Self {
         Self { oldest, ..self }
     }
 
-    /// The same, where nobody has more than this share of a credential's connections.
+    /// Limits each party to this share of a credential's connections.
     #[must_use]
     pub fn with_share(self, share: Share) -> Self {
         Self { share, ..self }
     }
 
-    /// So many connections for each credential; any number where `each` is absent.
+    /// Permits for `each` connections per credential; unlimited where it is absent.
     pub fn permits(&self, provider: &'static str, each: Option<NonZeroU32>) -> Permits {
         Permits::new(provider, each).shared(self.share)
     }
 
-    /// For requests over HTTP; redirects are not followed.
+    /// The HTTP client. It does not follow redirects.
     pub const fn http(&self) -> &reqwest::Client {
         &self.http
     }
 
-    /// For connections that are neither HTTP nor WebSocket.
+    /// The TLS configuration, for connections that are neither HTTP nor WebSocket.
     pub fn tls(&self) -> Arc<rustls::ClientConfig> {
         Arc::clone(&self.tls)
     }

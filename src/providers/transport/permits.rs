@@ -1,5 +1,5 @@
-//! How many connections one credential may have at a vendor at once: plans have such caps, and a vendor that is asked
-//! for more refuses everybody of that credential.
+//! Limits the concurrent connections of one credential at a vendor. Vendors' plans have such caps, and exceeding one makes
+//! the vendor refuse every user of that credential.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use dashmap::DashMap;
 use tokio::time::timeout;
 
-use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_quotas::{FairQueue, Party, Share, Slot};
 use vivavoce_seams::{ErrorKind, ProviderError};
 
-/// Credentials that are counted before those that nobody uses are forgotten.
+/// Above this number of credentials, those without connections are forgotten.
 const MANY: usize = 256;
 
-/// The permits of one vendor and direction.
+/// The permits of one vendor in one direction.
 #[derive(Debug)]
 pub struct Permits {
     provider: &'static str,
@@ -22,14 +22,14 @@ pub struct Permits {
     of: DashMap<[u8; 32], FairQueue>,
 }
 
-/// A permit; dropping it gives it back.
+/// A permit for one connection, returned on drop.
 #[derive(Debug)]
 pub struct Permit {
-    _held: Option<Place>,
+    _held: Option<Slot>,
 }
 
 impl Permits {
-    /// So many for each credential; any number where `each` is absent.
+    /// `each` permits per credential; unlimited where it is absent.
     pub fn new(provider: &'static str, each: Option<NonZeroU32>) -> Self {
         Self {
             provider,
@@ -39,13 +39,13 @@ impl Permits {
         }
     }
 
-    /// The same, of which nobody has more than this share.
+    /// Limits each party to this share.
     #[must_use]
     pub fn shared(self, share: Share) -> Self {
         Self { share, ..self }
     }
 
-    /// A permit of this credential, as soon as it is this party's turn to have one within `patience`.
+    /// Waits up to `patience` until it is this party's turn to get a permit of this credential.
     pub async fn acquire(
         &self,
         credential: [u8; 32],

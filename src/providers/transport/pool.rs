@@ -1,5 +1,5 @@
-//! Sockets that have said what they had to and may say more: kept for a while, so that the next utterance need not
-//! dial. Each is kept by a task that answers pings, notices when the vendor closes it, and gives it to whoever asks.
+//! Idle sockets, kept for reuse so that the next utterance need not connect first. A task per socket answers pings, notices
+//! when the vendor closes it, and hands it over on request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,30 +12,30 @@ use tokio::time::{Instant, sleep_until};
 use super::Outgoing;
 use super::websocket::{Received, Socket, receive};
 
-/// Sockets that one vendor's pool keeps; the one that was used longest ago goes first.
+/// The capacity of a vendor's pool; the least recently used socket is evicted first.
 pub(super) const MOST: usize = 64;
 
-/// What two utterances must have in common to use the same socket: the URL with its parameters, and the credential.
+/// Utterances with the same key may use the same socket: same URL with its parameters, same credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// Where it leads, with everything that the handshake decides.
+    /// The URL of the handshake with its parameters.
     pub url: String,
-    /// Whose it is.
+    /// The fingerprint of the credential.
     pub credential: [u8; 32],
 }
 
-/// How long a vendor bears a socket on which nothing is said.
+/// How long a vendor keeps an idle socket open.
 #[derive(Debug, Clone, Copy)]
 pub struct Idle {
-    /// It is closed after so long.
+    /// An idle socket is closed after this time.
     pub longest: Duration,
-    /// What is sent so that the vendor bears it, and how often.
+    /// The keep-alive message and its interval.
     pub keep_alive: Option<(Duration, &'static str)>,
-    /// A socket is not used again when it is older than this.
+    /// The maximum age at which a socket is reused.
     pub oldest: Duration,
 }
 
-/// The sockets of one vendor that nobody uses.
+/// The idle sockets of one vendor.
 #[derive(Default)]
 pub struct Pool {
     kept: Mutex<VecDeque<Kept>>,
@@ -49,12 +49,12 @@ impl fmt::Debug for Pool {
 
 struct Kept {
     key: Key,
-    /// Asks the keeper for the socket; a keeper that has none any more is gone.
+    /// Requests the socket from its task; closed when the task has ended.
     ask: oneshot::Sender<oneshot::Sender<Socket>>,
 }
 
 impl Pool {
-    /// The socket of this key that was used last.
+    /// Takes the most recently used socket of this key.
     pub async fn take(&self, key: &Key) -> Option<Socket> {
         loop {
             let kept = {
@@ -71,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// Keeps a socket.
+    /// Keeps a socket for reuse.
     pub fn put(&self, key: Key, socket: Socket, idle: Idle) {
         let now = Instant::now();
         let until = (now + idle.longest).min(socket.opened + idle.oldest);
@@ -104,14 +104,14 @@ async fn keep(
             biased;
             asked = &mut asked => {
                 if let Ok(give) = asked {
-                    // Whoever asked may have gone; then the socket goes too.
+                    // Where the requester is gone, the socket is dropped.
                     let _ = give.send(socket);
                     return;
                 }
                 break;
             }
             received = receive(socket.provider, &mut socket.stream) => {
-                // What an utterance that was called off still had to say is nobody's.
+                // Late messages of a cancelled utterance are dropped.
                 if !matches!(received, Ok(None | Some(Received::Text(_) | Received::Binary(_)))) {
                     return;
                 }
@@ -131,6 +131,6 @@ async fn keep(
         }
     }
     out.close();
-    // It is over either way.
+    // The socket is dropped either way.
     let _ = socket.send(&mut out).await;
 }

@@ -1,5 +1,4 @@
-//! How a vendor's HTTP answers become kinds of errors, where its own folder does not know better: status first, and how
-//! long the vendor wants to be left alone.
+//! The default mapping of HTTP errors to kinds of errors, by status and `Retry-After`. Vendors' folders refine it.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,24 +7,22 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 use vivavoce_seams::{ErrorKind, ProviderError};
 
-/// The most of a vendor's words that is repeated to people.
+/// The longest message of a vendor that is repeated, in characters.
 const MAX_WORDS: usize = 300;
-/// The longest wait that is believed.
+/// The longest `Retry-After` that is honoured.
 const LONGEST_RETRY: Duration = Duration::from_hours(1);
 
-/// A vendor's refusal: of a handshake or of a request.
+/// An HTTP error of a handshake or a request.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// Its status.
     pub status: StatusCode,
-    /// Its headers.
     pub headers: HeaderMap,
     /// The beginning of its body.
     pub body: String,
 }
 
 impl Refusal {
-    /// What kind of failure this status is.
+    /// The kind of error by the status.
     pub fn kind(&self) -> ErrorKind {
         match self.status.as_u16() {
             401 | 403 => ErrorKind::Auth,
@@ -40,7 +37,7 @@ impl Refusal {
         }
     }
 
-    /// As an error, with the vendor's words shortened. `words` are those that its folder found in the body.
+    /// Converts it to an error. `words` is the vendor's message, found in the body by its folder; it is shortened.
     pub fn error(&self, provider: &'static str, kind: ErrorKind, words: &str) -> ProviderError {
         let words = shortened(words);
         let status = self.status.as_u16();
@@ -52,13 +49,13 @@ impl Refusal {
         ProviderError::new(provider, kind, message)
     }
 
-    /// A header's text.
+    /// The text of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 }
 
-/// A vendor's words as people are shown them: one line, not too long.
+/// A vendor's message as one line of limited length.
 pub fn shortened(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_WORDS) {
@@ -67,7 +64,7 @@ pub fn shortened(words: &str) -> String {
     }
 }
 
-/// The wait that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds or as a date (RFC 9110, 10.2.3).
+/// The delay that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds or as a date (RFC 9110, 10.2.3).
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let wait = match text("retry-after-ms").and_then(|ms| ms.parse().ok()) {

@@ -13,9 +13,9 @@ use tokio_tungstenite::tungstenite::Message;
 use url::Url;
 
 use super::pool::MOST;
-use super::speaking::{Idle, Key, Line, Pool, Utterance};
+use super::tts_driver::{Idle, Key, Pool, TtsEndpoint, Utterance};
 use super::websocket::{Handshake, Received, Socket};
-use super::{Permit, Permits, Transport, hearing, speaking};
+use super::{Permit, Permits, Transport, stt_driver, tts_driver};
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_seams::{
     ErrorKind, ProviderError, SttEvent, SttStream, TextStream, Transcript, TtsEvent, TtsRequest,
@@ -66,7 +66,7 @@ impl Vendor {
 }
 
 fn transport() -> Transport {
-    Transport::new(&vivavoce_core::outgoing::Authorities::default()).unwrap()
+    Transport::new(&vivavoce_core::tls_roots::Authorities::default()).unwrap()
 }
 
 /// The last thing before the clock stood still was a moment ago.
@@ -83,65 +83,65 @@ async fn next(peer: &mut Peer) -> Option<Message> {
 /// Sound is sent as it is, and what comes is final.
 struct Plain;
 
-impl hearing::Protocol for Plain {
+impl stt_driver::Protocol for Plain {
     fn chunk_bytes(&self) -> usize {
         1
     }
 
-    fn audio(&mut self, audio: Bytes, act: &mut hearing::Act<'_>) {
-        act.out.binary(audio);
+    fn audio(&mut self, audio: Bytes, io: &mut stt_driver::SttIo<'_>) {
+        io.out.binary(audio);
     }
 
-    fn finalize(&mut self, _act: &mut hearing::Act<'_>) {}
+    fn finalize(&mut self, _io: &mut stt_driver::SttIo<'_>) {}
 
-    fn end(&mut self, act: &mut hearing::Act<'_>) {
-        act.out.text("end");
+    fn end(&mut self, io: &mut stt_driver::SttIo<'_>) {
+        io.out.text("end");
     }
 
     fn receive(
         &mut self,
         message: Received,
-        act: &mut hearing::Act<'_>,
-    ) -> Result<hearing::Flow, ProviderError> {
+        io: &mut stt_driver::SttIo<'_>,
+    ) -> Result<stt_driver::Flow, ProviderError> {
         match message {
-            Received::Text(text) if text == "done" => return Ok(hearing::Flow::Finished),
-            Received::Text(text) => act.events.push(SttEvent::Final(Transcript {
+            Received::Text(text) if text == "done" => return Ok(stt_driver::Flow::Finished),
+            Received::Text(text) => io.events.push(SttEvent::Final(Transcript {
                 text,
                 ..Transcript::default()
             })),
             Received::Binary(_) | Received::Closed(_) => {}
         }
-        Ok(hearing::Flow::Continue)
+        Ok(stt_driver::Flow::Continue)
     }
 }
 
 /// Text is sent as it is, what comes as bytes is sound.
-impl speaking::Protocol for Plain {
-    fn begin(&mut self, _act: &mut speaking::Act<'_>) {}
+impl tts_driver::Protocol for Plain {
+    fn begin(&mut self, _io: &mut tts_driver::TtsIo<'_>) {}
 
-    fn text(&mut self, piece: &str, act: &mut speaking::Act<'_>) {
-        act.out.text(piece);
+    fn text(&mut self, piece: &str, io: &mut tts_driver::TtsIo<'_>) {
+        io.out.text(piece);
     }
 
-    fn end(&mut self, act: &mut speaking::Act<'_>) {
-        act.out.text("end");
+    fn end(&mut self, io: &mut tts_driver::TtsIo<'_>) {
+        io.out.text("end");
     }
 
     fn receive(
         &mut self,
         message: Received,
-        act: &mut speaking::Act<'_>,
-    ) -> Result<speaking::Flow, ProviderError> {
+        io: &mut tts_driver::TtsIo<'_>,
+    ) -> Result<tts_driver::Flow, ProviderError> {
         match message {
-            Received::Text(_) => return Ok(speaking::Flow::Finished),
-            Received::Binary(sound) => act.events.push(TtsEvent::Audio(sound)),
+            Received::Text(_) => return Ok(tts_driver::Flow::Finished),
+            Received::Binary(sound) => io.events.push(TtsEvent::Audio(sound)),
             Received::Closed(_) => {}
         }
-        Ok(speaking::Flow::Continue)
+        Ok(tts_driver::Flow::Continue)
     }
 }
 
-// --- hearing ---
+// --- recognition ---
 
 async fn free() -> Permit {
     let permits = Permits::new(SLUG, None);
@@ -160,7 +160,7 @@ async fn heard(stream: &mut SttStream) -> Option<Result<SttEvent, ProviderError>
 async fn a_vendor_that_is_silent_is_asked_for_a_sign_of_life_and_then_given_up() {
     let vendor = Vendor::new().await;
     let (socket, mut peer) = vendor.dialled().await;
-    let mut stream = hearing::open(socket, Plain, free().await).await.unwrap();
+    let mut stream = stt_driver::open(socket, Plain, free().await).await.unwrap();
     tokio::time::pause();
     let begun = Instant::now();
     let error = heard(&mut stream).await.unwrap().unwrap_err();
@@ -176,7 +176,8 @@ async fn a_vendor_that_is_silent_is_asked_for_a_sign_of_life_and_then_given_up()
 async fn a_vendor_that_takes_no_more_sound_is_given_up() {
     let vendor = Vendor::new().await;
     let (socket, peer) = vendor.dialled().await;
-    let SttStream { sink, mut events } = hearing::open(socket, Plain, free().await).await.unwrap();
+    let SttStream { sink, mut events } =
+        stt_driver::open(socket, Plain, free().await).await.unwrap();
     tokio::time::pause();
     // More than the system takes for somebody who does not read.
     let sound = Bytes::from(vec![0; 1 << 20]);
@@ -184,7 +185,7 @@ async fn a_vendor_that_takes_no_more_sound_is_given_up() {
     let (error, ()) = tokio::join!(events.next(), sending);
     let error = error.unwrap().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
-    assert!(error.message.contains("stopped taking"), "{error}");
+    assert!(error.message.contains("stopped accepting"), "{error}");
     drop(peer);
 }
 
@@ -197,7 +198,7 @@ async fn the_last_words_come_before_the_end_and_the_permit_goes_back_behind_them
         .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
-    let mut stream = hearing::open(socket, Plain, permit).await.unwrap();
+    let mut stream = stt_driver::open(socket, Plain, permit).await.unwrap();
     stream.sink.send(Bytes::from_static(b"ab")).await.unwrap();
     assert_eq!(
         next(&mut peer).await,
@@ -234,7 +235,7 @@ async fn a_stream_that_nobody_listens_to_is_closed_and_its_permit_goes_back() {
         .acquire(CREDENTIAL, &vivavoce_quotas::Party::Operator, PATIENCE)
         .await
         .unwrap();
-    let stream = hearing::open(socket, Plain, permit).await.unwrap();
+    let stream = stt_driver::open(socket, Plain, permit).await.unwrap();
     drop(stream.events);
     // The sink alone keeps nothing open.
     assert!(matches!(next(&mut peer).await, Some(Message::Close(_))));
@@ -245,24 +246,24 @@ async fn a_stream_that_nobody_listens_to_is_closed_and_its_permit_goes_back() {
     drop(stream.sink);
 }
 
-// --- speaking ---
+// --- synthesis ---
 
-fn line(idle: Option<Idle>, permits: Option<NonZeroU32>) -> std::sync::Arc<Line> {
-    std::sync::Arc::new(Line {
-        provider: SLUG,
-        transport: transport(),
-        pool: Pool::default(),
-        idle,
-        permits: Permits::new(SLUG, permits),
+fn endpoint(idle: Option<Idle>, streams: Option<NonZeroU32>) -> std::sync::Arc<TtsEndpoint> {
+    let vendor = super::Vendor {
+        slug: SLUG,
+        address: "ws://127.0.0.1",
+        setting: "VENDOR_API_KEY",
         refused: |refusal| refusal.error(SLUG, refusal.kind(), &refusal.body),
-    })
+    };
+    let vendor = vendor.endpoint(None, None, streams, &transport()).unwrap();
+    std::sync::Arc::new(TtsEndpoint::new(vendor, idle))
 }
 
 fn text(text: &'static str) -> TextStream {
     futures_util::stream::iter([text.to_owned()]).boxed()
 }
 
-fn speak(line: &std::sync::Arc<Line>, vendor: &Vendor, text: TextStream) -> TtsStream {
+fn speak(endpoint: &std::sync::Arc<TtsEndpoint>, vendor: &Vendor, text: TextStream) -> TtsStream {
     let format = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000);
     let request = TtsRequest {
         party: vivavoce_quotas::Party::Operator,
@@ -280,7 +281,7 @@ fn speak(line: &std::sync::Arc<Line>, vendor: &Vendor, text: TextStream) -> TtsS
         format,
         protocol: || Plain,
     };
-    line.speak(utterance, &request, text)
+    endpoint.speak(utterance, &request, text)
 }
 
 /// All sound of an utterance, or why there is none.
@@ -322,7 +323,7 @@ async fn answer(peer: &mut Peer, sound: &'static [u8]) {
 #[tokio::test]
 async fn a_warm_socket_that_turns_out_to_be_dead_costs_one_more_dial_and_no_text() {
     let vendor = Vendor::new().await;
-    let line = line(Some(IDLE), None);
+    let endpoint = endpoint(Some(IDLE), None);
     let serve = async {
         let mut first = vendor.accept().await;
         assert_eq!(text_of(&mut first).await, "one");
@@ -336,10 +337,10 @@ async fn a_warm_socket_that_turns_out_to_be_dead_costs_one_more_dial_and_no_text
     };
     let listen = async {
         assert_eq!(
-            said(speak(&line, &vendor, text("one"))).await.unwrap(),
+            said(speak(&endpoint, &vendor, text("one"))).await.unwrap(),
             b"1"
         );
-        said(speak(&line, &vendor, text("two"))).await
+        said(speak(&endpoint, &vendor, text("two"))).await
     };
     let (mut second, sound) = tokio::join!(serve, listen);
     assert_eq!(sound.unwrap(), b"2");
@@ -352,7 +353,7 @@ async fn a_warm_socket_that_turns_out_to_be_dead_costs_one_more_dial_and_no_text
         assert_eq!(text_of(&mut third).await, "three");
         drop(third);
     };
-    let ((), outcome) = tokio::join!(serve, said(speak(&line, &vendor, text("three"))));
+    let ((), outcome) = tokio::join!(serve, said(speak(&endpoint, &vendor, text("three"))));
     assert_eq!(outcome.unwrap_err().kind, ErrorKind::Unavailable);
     let again = timeout(Duration::ZERO, vendor.0.accept()).await;
     assert!(again.is_err(), "it was dialled once too often");
@@ -361,7 +362,7 @@ async fn a_warm_socket_that_turns_out_to_be_dead_costs_one_more_dial_and_no_text
 #[tokio::test]
 async fn sound_that_was_heard_is_not_said_again_when_its_socket_dies() {
     let vendor = Vendor::new().await;
-    let line = line(Some(IDLE), None);
+    let endpoint = endpoint(Some(IDLE), None);
     let serve = async {
         let mut peer = vendor.accept().await;
         text_of(&mut peer).await;
@@ -371,8 +372,8 @@ async fn sound_that_was_heard_is_not_said_again_when_its_socket_dies() {
         peer
     };
     let listen = async {
-        said(speak(&line, &vendor, text("one"))).await.unwrap();
-        let mut stream = speak(&line, &vendor, text("two"));
+        said(speak(&endpoint, &vendor, text("one"))).await.unwrap();
+        let mut stream = speak(&endpoint, &vendor, text("two"));
         let first = stream.events.next().await.unwrap().unwrap();
         assert!(matches!(first, TtsEvent::Audio(sound) if sound == "half"));
         stream
@@ -386,10 +387,10 @@ async fn sound_that_was_heard_is_not_said_again_when_its_socket_dies() {
 #[tokio::test]
 async fn a_vendor_that_owes_sound_is_given_up_but_not_while_the_text_goes_on() {
     let vendor = Vendor::new().await;
-    let line = line(None, None);
+    let endpoint = endpoint(None, None);
     let (more, pieces) = tokio::sync::mpsc::channel::<String>(1);
     let pieces = tokio_stream::wrappers::ReceiverStream::new(pieces).boxed();
-    let mut stream = speak(&line, &vendor, pieces);
+    let mut stream = speak(&endpoint, &vendor, pieces);
     let mut peer = vendor.accept().await;
     more.send("so far".to_owned()).await.unwrap();
     assert_eq!(next(&mut peer).await, Some(Message::text("so far")));
@@ -406,8 +407,8 @@ async fn a_vendor_that_owes_sound_is_given_up_but_not_while_the_text_goes_on() {
 #[tokio::test]
 async fn an_utterance_that_is_dropped_gives_back_its_permit() {
     let vendor = Vendor::new().await;
-    let line = line(None, NonZeroU32::new(1));
-    let dropped = speak(&line, &vendor, text("one"));
+    let endpoint = endpoint(None, NonZeroU32::new(1));
+    let dropped = speak(&endpoint, &vendor, text("one"));
     let mut peer = vendor.accept().await;
     text_of(&mut peer).await;
     drop(dropped);
@@ -417,7 +418,7 @@ async fn an_utterance_that_is_dropped_gives_back_its_permit() {
         assert_eq!(text_of(&mut peer).await, "two");
         answer(&mut peer, b"2").await;
     };
-    let ((), sound) = tokio::join!(serve, said(speak(&line, &vendor, text("two"))));
+    let ((), sound) = tokio::join!(serve, said(speak(&endpoint, &vendor, text("two"))));
     assert_eq!(sound.unwrap(), b"2");
 }
 

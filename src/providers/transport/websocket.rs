@@ -1,5 +1,4 @@
-//! A WebSocket to a vendor: dialled within a deadline, read and written message by message, found out when the other side
-//! has gone without a word. Extensions are not offered.
+//! A WebSocket to a vendor, with timeouts for connecting and writing. Extensions are not offered.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,14 +21,14 @@ use url::Url;
 use super::{Refusal, Transport};
 use vivavoce_seams::{ErrorKind, ProviderError};
 
-/// The largest message that is taken: more than any vendor sends at once.
+/// The largest message that is accepted, more than any vendor sends at once.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// What is read at once. The WebSocket fills as much with noughts whenever it looks whether something has come, which is
-/// twice for every piece of sound that goes up: with its own 128 KiB that cost 95 % of all that a recogniser's client does.
+/// The read buffer. tungstenite zeroes it on every read attempt, twice per chunk of audio sent: with its default of 128 KiB
+/// this took 95 % of a recogniser client's CPU time.
 const READ_BYTES: usize = 4 << 10;
-/// The most of a refusal's body that is kept.
+/// The part of a refusal's body that is kept.
 const MAX_REFUSAL_BYTES: usize = 4096;
-/// How long a vendor may refuse to take a message.
+/// The timeout of a write.
 const WRITING: Duration = Duration::from_secs(10);
 
 pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -40,9 +39,8 @@ pub struct Socket {
     pub(super) provider: &'static str,
     pub(super) sink: Sink,
     pub(super) stream: Stream,
-    /// When it was opened.
     pub(super) opened: Instant,
-    /// The share of what it may be asked for that was.
+    /// How much of the vendor's limit per socket has been used, 0–1.
     pub(super) worn: f32,
 }
 
@@ -53,26 +51,26 @@ pub(super) struct Sink {
     sink: SplitSink<WebSocketStream<Box<dyn Pipe>>, Message>,
 }
 
-/// Where and how to knock.
+/// The URL and headers of a WebSocket handshake.
 #[derive(Debug, Clone)]
 pub struct Handshake {
     /// `ws`, `wss`, `http` or `https`.
     pub url: Url,
-    /// Beside those of every handshake. Mark values that are secret as sensitive.
+    /// Additional headers. Secret values must be marked as sensitive.
     pub headers: HeaderMap,
 }
 
-/// Why there is no socket.
+/// Why a handshake has failed.
 #[derive(Debug)]
 pub enum DialError {
-    /// The vendor answered with something else than an upgrade.
+    /// The vendor did not upgrade the connection.
     Refused(Box<Refusal>),
-    /// It could not be reached, or did not answer in time.
+    /// The vendor cannot be reached, or did not answer in time.
     Unreachable(ProviderError),
 }
 
 impl Handshake {
-    /// A handshake without further headers.
+    /// A handshake without additional headers.
     pub fn new(url: Url) -> Self {
         Self {
             url,
@@ -80,9 +78,9 @@ impl Handshake {
         }
     }
 
-    /// Adds a header whose value is a secret.
+    /// Adds a header with a secret value.
     pub fn secret(mut self, name: HeaderName, value: &str) -> Self {
-        // Credentials are checked to be printable before they come here; one that is not opens nothing.
+        // Credentials have been checked to be printable.
         if let Ok(mut value) = HeaderValue::from_str(value) {
             value.set_sensitive(true);
             self.headers.insert(name, value);
@@ -91,14 +89,14 @@ impl Handshake {
     }
 }
 
-/// What came.
+/// A message from the vendor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
     /// A text message.
     Text(String),
     /// A binary message.
     Binary(Bytes),
-    /// The other side has closed: its code and reason. Nothing comes after it.
+    /// The vendor closed the connection, with this code and reason. It is the last message.
     Closed(Option<(u16, String)>),
 }
 
@@ -175,14 +173,14 @@ impl Transport {
     }
 }
 
-/// A TCP connection that sends small pieces at once; an IPv6 address may be in brackets.
+/// A TCP connection without Nagle's algorithm. An IPv6 address may be in brackets.
 pub async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = match host.trim_matches(['[', ']']).parse() {
         Ok(address) => vec![SocketAddr::new(address, port)],
         Err(_) => tokio::net::lookup_host((host, port)).await?.collect(),
     };
     let tcp = TcpStream::connect(&*addresses).await?;
-    // Sound is small and urgent.
+    // Audio chunks are small and must not be delayed.
     tcp.set_nodelay(true)?;
     Ok(tcp)
 }
@@ -199,7 +197,7 @@ fn refusal(answer: tungstenite::http::Response<Option<Vec<u8>>>) -> Refusal {
 }
 
 impl Sink {
-    /// Sends messages, one after the other.
+    /// Sends messages in order.
     pub(super) async fn send(&mut self, messages: Vec<Message>) -> Result<(), ProviderError> {
         let provider = self.provider;
         let sending = async {
@@ -214,7 +212,7 @@ impl Sink {
             Err(_) => Err(ProviderError::new(
                 provider,
                 ErrorKind::Timeout,
-                "has stopped taking what is sent",
+                "stopped accepting data",
             )),
         }
     }
@@ -228,7 +226,7 @@ fn broken(provider: &'static str, error: &tungstenite::Error) -> ProviderError {
     )
 }
 
-/// The next message; pings are answered by the way. `None` stands for a frame that shows life and says nothing.
+/// The next message; pings are answered. `None` is a control frame, which only shows that the vendor is alive.
 pub(super) async fn receive(
     provider: &'static str,
     stream: &mut Stream,
@@ -252,7 +250,7 @@ pub(super) async fn receive(
             return Err(broken(provider, &error));
         }
         Some(Err(error)) => {
-            let problem = format!("sent what is no WebSocket message: {error}");
+            let problem = format!("sent an invalid WebSocket frame: {error}");
             return Err(ProviderError::new(provider, ErrorKind::Protocol, problem));
         }
     };
@@ -260,7 +258,7 @@ pub(super) async fn receive(
 }
 
 impl DialError {
-    /// As an error. `refused` reads the vendor's words in a refusal.
+    /// Converts it to an error; `refused` interprets a refusal.
     pub fn read(self, refused: impl FnOnce(&Refusal) -> ProviderError) -> ProviderError {
         match self {
             Self::Unreachable(error) => error,
@@ -268,19 +266,19 @@ impl DialError {
         }
     }
 
-    /// As an error, where a vendor's bodies need no reading: by status alone.
+    /// Converts it to an error by the status alone.
     pub fn plain(self, provider: &'static str) -> ProviderError {
         self.read(|refusal| refusal.error(provider, refusal.kind(), &refusal.body))
     }
 }
 
 impl Socket {
-    /// Sends messages outside of a driver.
+    /// Sends messages, for use without a driver.
     pub async fn send(&mut self, out: &mut super::Outgoing) -> Result<(), ProviderError> {
         self.sink.send(out.take()).await
     }
 
-    /// The next message outside of a driver.
+    /// The next message, for use without a driver.
     pub async fn receive(&mut self) -> Result<Received, ProviderError> {
         loop {
             if let Some(received) = receive(self.provider, &mut self.stream).await? {

@@ -1,5 +1,5 @@
-//! Many who come, speak, fall silent, choose and go in an order that chance decides: in the end everybody hears
-//! everybody who speaks, and what those who went had is given back.
+//! Many participants join, publish, unpublish, subscribe and leave in random order: in the end everyone hears everyone who
+//! publishes, and all resources are released.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use str0m_netem::NetemConfig;
 use super::held::Held;
 use super::stage::{STEP, Stage};
 
-/// So many places, each with somebody or nobody.
+/// So many places, each taken or free.
 const PLACES: usize = 20;
 
 struct Crowd {
     stage: Stage,
     rng: Rng,
-    /// Who sits where, and what it publishes.
+    /// Who is there, and what they publish.
     places: Vec<Option<usize>>,
     voices: BTreeMap<usize, Mid>,
     joined: usize,
@@ -36,7 +36,7 @@ impl Crowd {
         }
     }
 
-    /// One thing that somebody does.
+    /// One action.
     fn act(&mut self) {
         let place = self.rng.usize(..PLACES);
         let Some(who) = self.places[place] else {
@@ -59,7 +59,7 @@ impl Crowd {
                 self.stage.resume(who, vec![]);
             }
             (4..8, _) => self.go(place, true),
-            // Without a word; or the same one again, while its first session is there.
+            // Vanishing; or the same identity again, while its first session is there.
             (8, _) => self.go(place, false),
             _ => {
                 self.go(place, false);
@@ -81,7 +81,7 @@ impl Crowd {
         }
     }
 
-    /// Somebody does not want some of what it could hear, and then does.
+    /// Unsubscribes from some tracks, and subscribes again.
     fn choose(&mut self, who: usize) {
         let sids: Vec<String> = self.stage.clients[who].tracks.values().cloned().collect();
         for subscribe in [false, true] {
@@ -111,7 +111,7 @@ impl Crowd {
         }
     }
 
-    /// Everybody present hears everybody who publishes, now.
+    /// Everyone present hears everyone who publishes now.
     fn everybody_hears_everybody(&mut self) {
         for client in &mut self.stage.clients {
             client.heard.clear();
@@ -134,7 +134,7 @@ impl Crowd {
     }
 }
 
-/// Lets this many join, one after the other, and all of them go in the end.
+/// Joins so many, one after the other; all of them leave in the end.
 fn come_and_go(seed: u64, most: usize, network: NetemConfig) {
     let mut crowd = Crowd::new(seed, network);
     let mut slots = 0;
@@ -146,9 +146,9 @@ fn come_and_go(seed: u64, most: usize, network: NetemConfig) {
         }
         crowd.pass(Duration::from_secs(3));
         crowd.everybody_hears_everybody();
-        let held = crowd.stage.bench.world.held();
+        let held = crowd.stage.bench.sfu.held();
         slots = slots.max(held.slots);
-        // Each has three from the start, and one for each of the others who ever spoke at once.
+        // Each has three slots from the start, and one for each other participant who ever published at the same time.
         assert!(
             held.slots <= held.participants * (PLACES + 3),
             "seed {seed}: {held:?}"
@@ -158,20 +158,16 @@ fn come_and_go(seed: u64, most: usize, network: NetemConfig) {
     for place in 0..PLACES {
         crowd.go(place, place % 2 == 0);
     }
-    // Longer than media is missed, and than the empty room stays.
+    // Longer than the timeouts of lost media and of the empty room.
     crowd.pass(Duration::from_mins(1));
-    assert_eq!(
-        crowd.stage.bench.world.held(),
-        Held::default(),
-        "seed {seed}"
-    );
+    assert_eq!(crowd.stage.bench.sfu.held(), Held::default(), "seed {seed}");
     println!(
         "seed {seed}: {} joined, at most {slots} slots",
         crowd.joined
     );
 }
 
-/// Forty joins; with `VIVAVOCE_LONG` two hundred of each of five seeds.
+/// Forty joins; with `VIVAVOCE_LONG` two hundred for each of five seeds.
 #[test]
 fn whoever_comes_is_heard_and_whoever_goes_leaves_nothing() {
     let long = std::env::var_os("VIVAVOCE_LONG").is_some();

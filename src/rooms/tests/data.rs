@@ -9,7 +9,7 @@ use super::super::RoomMessage;
 use super::super::peer::MOST_QUEUED_BYTES;
 use super::stage::{STEP, Stage, bad_network, reliable};
 
-/// What a client makes of what arrives: it knows how far each sender has come and passes over what it has had.
+/// A client's view: it tracks the sequence number of each sender and drops duplicates.
 fn understood(stage: &Stage, who: usize) -> Vec<u32> {
     let mut last = 0;
     let mut taken = Vec::new();
@@ -23,11 +23,7 @@ fn understood(stage: &Stage, who: usize) -> Vec<u32> {
 }
 
 fn received_of(stage: &Stage, who: usize, sender: &str) -> Vec<proto::DataChannelReceiveState> {
-    let sender = stage
-        .bench
-        .world
-        .get_participant("kitchen", sender)
-        .unwrap();
+    let sender = stage.bench.sfu.get_participant("kitchen", sender).unwrap();
     vec![proto::DataChannelReceiveState {
         publisher_sid: sender.sid,
         last_seq: understood(stage, who).last().copied().unwrap_or(0),
@@ -60,7 +56,7 @@ fn what_was_sent_while_one_was_away_is_had_once_and_in_order() {
         stage.clients[b].down = Netem::new(network);
         stage.clients[b].up = Netem::new(network);
         write(&mut stage, a, &mut sequence, 100);
-        // Another network, as when a telephone leaves the house.
+        // Another network, as when a phone leaves the house.
         stage.clients[b].down = Netem::new(bad_network().seed(seed + 100));
         stage.clients[b].up = Netem::new(bad_network().seed(seed + 200));
         let received = received_of(&stage, b, "a");
@@ -154,23 +150,19 @@ fn a_slow_receiver_harms_only_itself() {
             ..RoomMessage::default()
         };
         let now = stage.bench.now;
-        stage
-            .bench
-            .world
-            .send_data("kitchen", message, now)
-            .unwrap();
+        stage.bench.sfu.send_data("kitchen", message, now).unwrap();
         write(&mut stage, a, &mut sequence, 1);
         stage.run(STEP * 3, &[(a, voice)]);
-        most_queued = most_queued.max(stage.bench.world.held().queued_bytes);
+        most_queued = most_queued.max(stage.bench.sfu.held().queued_bytes);
     }
     assert!((MOST_QUEUED_BYTES / 2..=MOST_QUEUED_BYTES).contains(&most_queued));
     assert_eq!(
-        stage.bench.world.held().queued_bytes,
+        stage.bench.sfu.held().queued_bytes,
         0,
         "what waited is let go"
     );
     assert_eq!(
-        stage.bench.world.counters().slow_receivers,
+        stage.bench.sfu.counters().slow_receivers,
         1,
         "it is told once"
     );
@@ -201,14 +193,14 @@ fn what_is_kept_of_a_sender_is_bounded() {
         }
         stage.send(a, "_reliable", &packet);
         stage.run(STEP * 2, &[]);
-        most_kept = most_kept.max(stage.bench.world.held().kept_bytes);
+        most_kept = most_kept.max(stage.bench.sfu.held().kept_bytes);
     }
     assert!((1 << 20..=2 << 20).contains(&most_kept), "{most_kept}");
     stage.run(Duration::from_secs(21), &[]);
     stage.send(a, "_reliable", &reliable(121));
     stage.run(Duration::from_secs(1), &[]);
     assert!(
-        stage.bench.world.held().kept_bytes < 1_000,
+        stage.bench.sfu.held().kept_bytes < 1_000,
         "what is old is let go"
     );
 }

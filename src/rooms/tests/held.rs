@@ -1,32 +1,32 @@
-//! How much a world holds, so that a test can tell whether something grew.
+//! The resources an SFU holds, so that a test can tell whether something grew.
 
-use super::super::world::World;
+use super::super::sfu::Sfu;
 
-/// Everything that clients can make grow, counted.
+/// Everything that clients can make grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     pub rooms: usize,
     pub participants: usize,
     pub connections: usize,
-    /// Addresses that packets come from.
+    /// Source addresses.
     pub routes: usize,
-    /// Peer connections that want to be woken.
+    /// Timers of peer connections.
     pub deadlines: usize,
-    /// Connections that were told to leave and still are open.
+    /// Connections that were told to leave and are still open.
     pub leaving: usize,
     pub publications: usize,
     pub slots: usize,
     /// Slots that carry a track.
     pub carrying: usize,
-    /// What subscribers said about tracks by name.
+    /// Explicit subscriptions.
     pub choices: usize,
-    /// Bytes that wait for receivers, and that are kept for those who resume.
+    /// Queued bytes, and bytes kept for resuming participants.
     pub queued_bytes: usize,
     pub kept_bytes: usize,
 }
 
-impl World {
-    /// How much is held now.
+impl Sfu {
+    /// What is held now.
     pub fn held(&self) -> Held {
         let mut held = Held {
             rooms: self.rooms.len(),
@@ -41,7 +41,7 @@ impl World {
             held.publications += participant.publications.len();
             held.choices += participant.choices.len() + participant.disabled.len();
             held.kept_bytes += participant.outbox.kept_bytes();
-            // Somebody inside the process has neither slots nor queues here.
+            // Participants in this process have neither slots nor queues here.
             let Some(down) = participant.link.down() else {
                 continue;
             };

@@ -1,5 +1,5 @@
-//! What is meant to cost the others: descriptions and messages that grow when they are read, payload types that collide, and
-//! changes that a whole room is told of. Everybody but the one who sends it goes on as before.
+//! Attacks on other participants: descriptions and messages that grow when they are parsed, colliding payload types, and
+//! updates that a whole room is told. Everyone but the attacker is served as before.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ const RECORDED: [&str; 6] = [
     include_str!("../testdata/offers/python-publish.sdp"),
 ];
 
-/// A description of sections that are all alike but for their names.
+/// A description of sections that differ in their mid only.
 fn of_sections(count: usize, section: &str) -> String {
     let mids: Vec<String> = (0..count).map(|mid| mid.to_string()).collect();
     let mut text = format!(
@@ -46,7 +46,7 @@ fn of_sections(count: usize, section: &str) -> String {
 const AUDIO: &str = "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\nc=IN IP4 0.0.0.0\r\na=mid:MID\r\na=recvonly\r\n\
                      a=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1\r\n";
 
-/// What str0m answers: the sections with their payload types and directions.
+/// str0m's answer: the sections with payload types and directions.
 fn answered(sdp: &str) -> Vec<String> {
     let mut rtc = RtcConfig::new()
         .set_rtp_mode(true)
@@ -171,7 +171,7 @@ fn what_a_description_may_hold_is_bounded() {
     }
 }
 
-/// Sections that str0m would panic at, or that mean nothing, and why they are refused.
+/// Sections that would make str0m panic, or are invalid, and why they are refused.
 fn collisions() -> Vec<(String, DescriptionError)> {
     let video = |formats: &str, lines: &str| {
         let lines = lines
@@ -239,13 +239,10 @@ fn payload_types_and_names_that_collide_are_refused_and_cost_nobody_anything() {
         bench.ask(mallory, Request::Offer(offer(&text, 2)));
         let leave = bench.leave_of(mallory);
         assert_eq!(leave.map(|(action, _)| action), Some(Action::Reconnect));
-        assert_eq!(
-            bench.world.counters().refused_descriptions,
-            number as u64 + 1
-        );
-        bench.world.disconnected(mallory, bench.now);
+        assert_eq!(bench.sfu.counters().refused_descriptions, number as u64 + 1);
+        bench.sfu.disconnected(mallory, bench.now);
     }
-    assert_eq!(bench.world.counters().broken_connections, 0);
+    assert_eq!(bench.sfu.counters().broken_connections, 0);
     bench.ask(bob, Request::Ping(1));
     assert!(matches!(bench.told(bob).last(), Some(Message::Pong(_))));
 }
@@ -279,7 +276,7 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn a_short_url_does_not_become_a_crowd_of_tracks() {
     for tracks in [524_000, 100_000, limits::TRACKS_PER_PARTICIPANT + 1] {
-        // An empty track each: two bytes, which packed are next to none.
+        // An empty track each: two bytes that compress to almost nothing.
         let request = [0x2A, 0].repeat(tracks);
         let wrapped = proto::WrappedJoinRequest {
             compression: 1,
@@ -302,7 +299,7 @@ fn a_short_url_does_not_become_a_crowd_of_tracks() {
     }
 }
 
-/// Messages of two bytes for each thing in them.
+/// Messages with two bytes per element.
 fn swollen() -> Vec<Vec<u8>> {
     let field = |number: u8, inner: Vec<u8>| {
         let mut bytes = vec![number << 3 | 2];
@@ -322,7 +319,7 @@ fn swollen() -> Vec<Vec<u8>> {
         field(12, field(2, many(1))),
         field(15, many(3)),
         field(1, many(4)),
-        // Fields that nobody knows.
+        // Unknown fields.
         field(14, many(1)),
     ]
 }
@@ -334,9 +331,9 @@ fn messages_that_swell_when_they_are_decoded_are_refused_unread() {
     for (number, bytes) in swollen().into_iter().enumerate() {
         let mallory = bench.join("mallory");
         bench.closed.clear();
-        bench.world.signal(mallory, &bytes.into(), bench.now);
+        bench.sfu.signal(mallory, &bytes.into(), bench.now);
         bench.collect();
-        assert_eq!(bench.world.counters().refused_signals, number as u64 + 1);
+        assert_eq!(bench.sfu.counters().refused_signals, number as u64 + 1);
         assert_eq!(
             bench.leave_of(mallory).map(|(action, _)| action),
             Some(Action::Reconnect)
@@ -403,7 +400,7 @@ fn whoever_changes_much_and_often_is_told_of_in_time_and_the_newest_is() {
     bench.pass(Duration::from_secs(2));
     let newest = bench.updates(receivers[0]).pop().unwrap().metadata;
     assert!(newest.starts_with("1999 "));
-    // Everybody else is told of as always.
+    // Everyone else is told of as always.
     bench.forget();
     let alice = may_update(&mut bench, "alice");
     bench.ask(alice, update("a".to_owned()));
@@ -444,7 +441,7 @@ fn what_a_room_tells_those_who_join_is_bounded() {
         }
     }
     assert_eq!(inside, limits::ROOM_STATE_BYTES / SAID);
-    // Who says nothing has a place, and who is in cannot say more.
+    // A participant without metadata can join, and one who is in cannot add any.
     let bob = bench.join("bob");
     assert!(bench.leave_of(bob).is_none());
     let alice = may_update(&mut bench, "alice");
@@ -456,7 +453,67 @@ fn what_a_room_tells_those_who_join_is_bounded() {
     assert!(refused);
 }
 
-/// Somebody says whom it lets subscribe in tens of thousands of words; that is asked for each subscriber and track.
+/// Announces a track whose description is about so long.
+fn announce(bench: &mut Bench, who: ConnectionId, cid: &str, bytes: usize) {
+    let layer = |_| proto::VideoLayer {
+        rid: "r".repeat(1_000),
+        ..Default::default()
+    };
+    let request = proto::AddTrackRequest {
+        cid: cid.to_owned(),
+        layers: (0..bytes / 1_000).map(layer).collect(),
+        ..Default::default()
+    };
+    bench.ask(who, Request::AddTrack(request));
+}
+
+/// Tracks that were refused, and those that were not.
+fn announced(bench: &Bench, who: ConnectionId) -> (usize, usize) {
+    let told = bench.told(who);
+    let refused = |message: &&Message| {
+        matches!(message, Message::RequestResponse(response)
+            if response.reason() == proto::request_response::Reason::LimitExceeded)
+    };
+    let published = |message: &&Message| matches!(message, Message::TrackPublished(_));
+    let refused = told.iter().filter(refused).count();
+    (refused, told.iter().filter(published).count())
+}
+
+#[test]
+fn what_is_said_of_tracks_counts_towards_what_a_room_may_say() {
+    let mut bench = Bench::new(|_| ());
+    let mut taken = 0;
+    for n in 0..40 {
+        let mallory = bench.join(&format!("mallory{n}"));
+        for track in 0..10 {
+            announce(&mut bench, mallory, &track.to_string(), 10_000);
+        }
+        let (refused, published) = announced(&bench, mallory);
+        assert_eq!(refused + published, 10);
+        // One participant alone does not fill the room.
+        assert!(published <= limits::TRACKS_BYTES / 10_000);
+        taken += published;
+    }
+    let most = limits::ROOM_STATE_BYTES / 10_000;
+    assert!((most - 6..=most).contains(&taken), "{taken}");
+    // What is left by those who go is free.
+    let bob = may_update(&mut bench, "bob");
+    bench.ask(bob, update("x".repeat(60_000)));
+    announce(&mut bench, bob, "before", 10_000);
+    assert_eq!(announced(&bench, bob), (2, 0));
+    for n in 0..8 {
+        let name = format!("mallory{n}");
+        bench
+            .sfu
+            .remove_participant("kitchen", &name, bench.now)
+            .unwrap();
+    }
+    bench.ask(bob, update("x".repeat(60_000)));
+    announce(&mut bench, bob, "after", 10_000);
+    assert_eq!(announced(&bench, bob), (2, 1));
+}
+
+/// Subscription permissions with tens of thousands of entries, looked up for each subscriber and track.
 #[test]
 fn a_long_list_of_who_may_subscribe_costs_no_more_than_a_short_one() {
     let sids = |from: usize| (from..from + 100).map(|n| format!("TR_{n}")).collect();
@@ -472,11 +529,11 @@ fn a_long_list_of_who_may_subscribe_costs_no_more_than_a_short_one() {
     let permission = super::super::participant::Permission::new(said);
     assert!(permission.allows("TR_4242", "PA_x", "user-42"));
     assert!(!permission.allows("TR_4242", "PA_x", "user-43"));
-    // As many questions as a room of a thousand with a thousand tracks asks.
+    // As many lookups as in a room of a thousand with a thousand tracks.
     let began = Instant::now();
     let allowed = (0..1_000_000).filter(|_| permission.allows("TR_1", "PA_x", "user-0"));
     assert_eq!(allowed.count(), 1_000_000);
-    // Through the list it would be a minute.
+    // Scanning the list would take a minute.
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -488,7 +545,7 @@ fn in_a_large_room_everybody_gets_a_new_track_in_the_end() {
     for n in 0..40 {
         let key = bench.key_of(&format!("bob{n}"));
         bench
-            .world
+            .sfu
             .media_connected(key, super::super::participant::Side::Publisher, now);
     }
     let alice = bench.join("alice");

@@ -1,4 +1,4 @@
-//! Sound and messages through the world, over good networks and bad ones.
+//! Media and messages through the SFU, over good and bad networks.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use proto::signal_response::Message;
 use str0m::media::Mid;
 use str0m_netem::{Netem, NetemConfig, Probability, RandomLoss};
 
+use super::Bench;
 use super::stage::{Stage, bad_network, reliable};
 
 #[test]
@@ -21,7 +22,7 @@ fn everybody_hears_everybody_and_nobody_itself() {
     let mut speakers = vec![];
     for who in &all {
         speakers.push((*who, stage.publish(*who, &format!("cid{who}"))));
-        // A client has one offer out at a time.
+        // A client has one pending offer at a time.
         stage.run(Duration::from_secs(1), &[]);
     }
     stage.run(Duration::from_secs(2), &speakers);
@@ -48,6 +49,39 @@ fn everybody_hears_everybody_and_nobody_itself() {
 }
 
 #[test]
+fn who_joins_is_told_the_quality_of_the_others_once_and_when_it_is_connected() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let a = stage.join("a");
+    stage.run(Duration::from_secs(3), &[]);
+    let b = stage.join("b");
+    // The first quality of `a` is known now, and `b` has only just joined.
+    stage.run(Duration::from_secs(4), &[]);
+    let sid = |stage: &mut Stage, who: usize| {
+        let told = stage.bench.told(stage.clients[who].connection);
+        told.iter().find_map(|message| match message {
+            Message::Join(join) => join.participant.clone().map(|info| info.sid),
+            _ => None,
+        })
+    };
+    let of_a = sid(&mut stage, a).unwrap();
+    let told_of = |stage: &mut Stage, who: usize, sid: &str| {
+        let told = stage.bench.told(stage.clients[who].connection);
+        told.iter()
+            .filter_map(|message| match message {
+                Message::ConnectionQuality(told) => Some(told.updates.clone()),
+                _ => None,
+            })
+            .flatten()
+            .filter(|update| update.participant_sid == sid)
+            .count()
+    };
+    assert_eq!(told_of(&mut stage, a, &of_a), 1);
+    assert_eq!(told_of(&mut stage, b, &of_a), 0);
+    stage.run(Duration::from_secs(4), &[]);
+    assert_eq!(told_of(&mut stage, b, &of_a), 1);
+}
+
+#[test]
 fn a_bad_network_costs_packets_and_not_the_stream() {
     let mut stage = Stage::new(bad_network());
     let (a, b) = (stage.join("a"), stage.join("b"));
@@ -61,7 +95,7 @@ fn a_bad_network_costs_packets_and_not_the_stream() {
         "{} of 1000 through two links of 5 % loss",
         heard.len()
     );
-    // What the listener gets is numbered as what the speaker sent: losses stay gaps of the same size.
+    // The subscriber's sequence numbers have the same gaps as the publisher's.
     let numbers: Vec<(u64, u64)> = stage.clients[b]
         .heard
         .iter()
@@ -116,7 +150,7 @@ fn a_resume_repeats_no_message_that_is_on_its_way() {
     let mut again = super::Bench::admission("b", |_| ());
     again.resume = join.participant.as_ref().map(|b| b.sid.clone());
     let resumed = stage.bench.connect(again);
-    // What the client says of itself is old when it arrives.
+    // What the client reports is old when it arrives.
     let behind = proto::DataChannelReceiveState {
         publisher_sid: of_a,
         last_seq: 1,
@@ -210,8 +244,8 @@ fn lost_media_asks_for_a_resume_and_ends_after_the_grace() {
         Some(resume)
     );
     stage.run(Duration::from_secs(6), &[]);
-    assert!(stage.bench.world.get_participant("kitchen", "b").is_err());
-    assert!(stage.bench.world.get_participant("kitchen", "a").is_ok());
+    assert!(stage.bench.sfu.get_participant("kitchen", "b").is_err());
+    assert!(stage.bench.sfu.get_participant("kitchen", "a").is_ok());
 }
 
 #[test]
@@ -241,7 +275,47 @@ fn coming_and_going_leaves_nothing_behind() {
         stage.run(Duration::from_millis(500), &[(a, mid)]);
     }
     assert!(stage.clients[a].slots.len() <= 4, "slots are used again");
-    let held = stage.bench.world.held();
+    let held = stage.bench.sfu.held();
     let counts = (held.rooms, held.participants, held.connections, held.routes);
     assert_eq!(counts, (1, 1, 1, 1), "{held:?}");
+}
+
+/// A media packet from somebody without the keys that claims to belong to a section; the extension's number is str0m's.
+fn forged(ssrc: u32, mid: Mid) -> Vec<u8> {
+    let mut packet = vec![0x90, 111, 0, 1, 0, 0, 0, 0];
+    packet.extend(ssrc.to_be_bytes());
+    let id = str0m::rtp::ExtensionMap::standard().id_of(str0m::rtp::Extension::RtpMid);
+    let mut extension = vec![id.unwrap() << 4 | (mid.len() as u8 - 1)];
+    extension.extend(mid.as_bytes());
+    extension.resize(extension.len().next_multiple_of(4), 0);
+    packet.extend([0xBE, 0xDE, 0, (extension.len() / 4) as u8]);
+    packet.extend(extension);
+    packet.extend([7; 60]);
+    packet
+}
+
+#[test]
+fn forged_media_costs_no_client_its_own() {
+    let mut stage = Stage::new(NetemConfig::new());
+    stage.unannounced = true;
+    let [a, b] = ["a", "b"].map(|name| stage.join(name));
+    stage.run(Duration::from_secs(1), &[]);
+    let voice = stage.publish(a, "voice");
+    stage.run(Duration::from_secs(3), &[(a, voice)]);
+    let before = stage.clients[b].heard_of(a).len();
+    assert!(before > 100);
+    let source = stage.clients[a].address;
+    for ssrc in 1..=5_000 {
+        let now = stage.bench.now;
+        let packet = forged(ssrc, voice);
+        let sfu = &mut stage.bench.sfu;
+        sfu.datagram(source, Bench::world_address(), &packet, now);
+    }
+    stage.run(Duration::from_secs(2), &[(a, voice)]);
+    let after = stage.clients[b].heard_of(a).len();
+    assert!(after >= before + 98, "the stream goes on: {before} {after}");
+    let second = stage.publish(a, "second");
+    stage.run(Duration::from_secs(2), &[(a, second)]);
+    let later = stage.clients[b].heard_of(a).len();
+    assert!(later >= after + 80, "a new one is heard: {after} {later}");
 }

@@ -1,7 +1,6 @@
-//! Rooms in virtual time, without sockets. Here is the bench on which a world is tried; `sessions` and `operations` try it
-//! with signalling alone, `offers` with what real clients sent, `hostile` with what
-//! is meant to cost the others, `media`, `data` and `crowd` with peer connections over lossy
-//! networks (`stage`), and `fuzz` with what no client should send.
+//! Rooms in virtual time, without sockets. [`Bench`] drives an SFU; `sessions` and `operations` test it by signalling
+//! alone, `offers` with recorded offers of real clients, `hostile` with attacks, `media`, `data` and `crowd` with peer
+//! connections over lossy networks (`stage`), and `fuzz` with invalid input.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,8 +13,8 @@ use proto::signal_request::Message as Request;
 use proto::signal_response::Message;
 
 use super::events::Event;
+use super::sfu::Sfu;
 use super::token::{self, Claims};
-use super::world::World;
 use super::{Admission, ConnectionId, Keys, Now, ParticipantKey, Route, Settings, admission};
 
 pub const BROWSER_JOIN: &str = include_str!("../testdata/offers/browser-join.sdp");
@@ -36,9 +35,9 @@ mod sessions;
 mod stage;
 mod trial;
 
-/// A world with a clock of its own and the messages that each connection got.
+/// An SFU with its own clock, and the messages that each connection received.
 pub struct Bench {
-    pub world: World,
+    pub sfu: Sfu,
     pub now: Now,
     inboxes: HashMap<ConnectionId, Vec<Message>>,
     pub closed: Vec<ConnectionId>,
@@ -61,9 +60,9 @@ impl Bench {
             ..Settings::default()
         };
         change(&mut settings);
-        let world = World::new(settings, now);
+        let sfu = Sfu::new(settings, now);
         Self {
-            world,
+            sfu,
             now,
             inboxes: HashMap::new(),
             closed: vec![],
@@ -98,7 +97,7 @@ impl Bench {
     pub fn connect(&mut self, admission: Admission) -> ConnectionId {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
-        self.world.connect(connection, admission, self.now);
+        self.sfu.connect(connection, admission, self.now);
         self.collect();
         connection
     }
@@ -119,7 +118,7 @@ impl Bench {
             message: Some(request),
         }
         .encode_to_vec();
-        self.world.signal(connection, &bytes.into(), self.now);
+        self.sfu.signal(connection, &bytes.into(), self.now);
         self.collect();
     }
 
@@ -154,18 +153,18 @@ impl Bench {
         let end = self.now.instant + time;
         while self.now.instant < end {
             let next = self
-                .world
+                .sfu
                 .deadline()
                 .clamp(self.now.instant + Duration::from_millis(1), end);
             self.now.unix_ms += (next - self.now.instant).as_millis() as i64;
             self.now.instant = next;
-            self.world.tick(self.now);
+            self.sfu.tick(self.now);
             self.collect();
         }
     }
 
     pub fn collect(&mut self) {
-        let outputs = self.world.take_outputs();
+        let outputs = self.sfu.take_outputs();
         for (connection, told) in outputs.signals {
             let response = proto::SignalResponse::decode(told.bytes.clone()).unwrap();
             self.inboxes
@@ -186,14 +185,14 @@ impl Bench {
             .unwrap_or_default()
     }
 
-    /// Where clients send their media.
+    /// The address that clients send media to.
     pub fn world_address() -> std::net::SocketAddr {
         "192.0.2.1:5000".parse().unwrap()
     }
 
     pub fn key_of(&self, identity: &str) -> ParticipantKey {
-        let room = self.world.room_names["kitchen"];
-        self.world.participant_in(room, identity).unwrap()
+        let room = self.sfu.room_names["kitchen"];
+        self.sfu.participant_in(room, identity).unwrap()
     }
 
     pub fn forget(&mut self) {

@@ -1,4 +1,4 @@
-//! Descriptions: the recorded offers of the three clients, what they publish, and what is none.
+//! Session descriptions: recorded offers of the three client SDKs, what they publish, and invalid ones.
 
 use std::collections::HashMap;
 
@@ -100,7 +100,7 @@ fn a_track_that_is_there_is_in_the_first_answer() {
     assert!(answer.mid_to_track_id.is_empty());
 }
 
-/// An offer of one video section in the one codec that `codec` switches on.
+/// An offer with one video section in the one codec that `codec` enables.
 fn video_offer(codec: impl FnOnce(RtcConfig) -> RtcConfig, direction: media::Direction) -> String {
     let mut rtc = codec(RtcConfig::new().clear_codecs()).build(std::time::Instant::now());
     let mut api = rtc.sdp_api();
@@ -159,9 +159,7 @@ fn garbage_on_a_connection_closes_it_and_harms_nobody() {
     let bob = bench.join("bob");
     for garbage in [&b"\xff\xff\xff\xff"[..], b"\x0a\x80"] {
         let alice = bench.join("alice");
-        bench
-            .world
-            .signal(alice, &garbage.to_vec().into(), bench.now);
+        bench.sfu.signal(alice, &garbage.to_vec().into(), bench.now);
         bench.collect();
         assert!(bench.closed.contains(&alice));
     }
@@ -258,7 +256,7 @@ fn every_recorded_offer_is_answered() {
             );
         }
         let tracks = bench
-            .world
+            .sfu
             .get_participant("kitchen", "alice")
             .unwrap()
             .tracks;

@@ -1,4 +1,4 @@
-//! What a server's API asks of the rooms.
+//! Operations of the server API.
 
 use livekit_protocol as proto;
 use proto::signal_response::Message;
@@ -22,7 +22,7 @@ fn a_revoked_permission_takes_the_track_away() {
         ..Default::default()
     };
     let info = bench
-        .world
+        .sfu
         .update_participant("kitchen", "alice", change, bench.now)
         .unwrap();
     bench.collect();
@@ -45,23 +45,23 @@ fn one_of_several_makes_a_room_and_one_of_several_changes_it() {
         ..Default::default()
     };
     let first = bench
-        .world
+        .sfu
         .create_new_room(&wish("mine"), &Party::Operator, now)
         .unwrap();
     let second = bench
-        .world
+        .sfu
         .create_new_room(&wish("yours"), &Party::Operator, now)
         .unwrap();
     assert_eq!(first.unwrap().metadata, "mine");
     assert_eq!(second.unwrap_err().metadata, "mine");
     let mut replace = |expected: &str, metadata: &str| {
-        let world = &mut bench.world;
-        world.replace_room_metadata("new", expected, metadata.to_owned(), now)
+        let sfu = &mut bench.sfu;
+        sfu.replace_room_metadata("new", expected, metadata.to_owned(), now)
     };
     assert_eq!(replace("mine", "changed"), Ok(true));
     assert_eq!(replace("mine", "late"), Ok(false));
     assert_eq!(replace("changed", "again"), Ok(true));
-    assert_eq!(bench.world.list_rooms(&[])[0].metadata, "again");
+    assert_eq!(bench.sfu.list_rooms(&[])[0].metadata, "again");
 }
 
 #[test]
@@ -69,17 +69,17 @@ fn operations_name_what_is_missing() {
     let mut bench = Bench::new(|_| ());
     let now = bench.now;
     assert_eq!(
-        bench.world.delete_room("none", now),
+        bench.sfu.delete_room("none", now),
         Err(OperationError::NoRoom)
     );
     bench.join("alice");
     assert_eq!(
-        bench.world.remove_participant("kitchen", "bob", now),
+        bench.sfu.remove_participant("kitchen", "bob", now),
         Err(OperationError::NoParticipant)
     );
     assert_eq!(
         bench
-            .world
+            .sfu
             .mute_track("kitchen", "alice", "TR_x", true)
             .unwrap_err(),
         OperationError::NoTrack
@@ -89,12 +89,12 @@ fn operations_name_what_is_missing() {
         ..RoomMessage::default()
     };
     assert!(matches!(
-        bench.world.send_data("kitchen", nonce, now),
+        bench.sfu.send_data("kitchen", nonce, now),
         Err(OperationError::InvalidArgument(_))
     ));
     let nameless = proto::CreateRoomRequest::default();
     assert!(matches!(
-        bench.world.create_room(&nameless, now),
+        bench.sfu.create_room(&nameless, now),
         Err(OperationError::InvalidArgument(_))
     ));
 }
@@ -106,7 +106,7 @@ fn a_server_mutes_and_does_not_unmute() {
     let track = bench.publish(alice);
     assert!(
         bench
-            .world
+            .sfu
             .mute_track("kitchen", "alice", &track.sid, true)
             .unwrap()
             .muted
@@ -118,16 +118,14 @@ fn a_server_mutes_and_does_not_unmute() {
             .iter()
             .any(|m| matches!(m, Message::Mute(mute) if mute.muted && mute.sid == track.sid))
     );
-    let refused = bench
-        .world
-        .mute_track("kitchen", "alice", &track.sid, false);
+    let refused = bench.sfu.mute_track("kitchen", "alice", &track.sid, false);
     assert!(matches!(
         refused,
         Err(OperationError::FailedPrecondition(_))
     ));
 }
 
-/// A room that somebody wants.
+/// A room to be created.
 fn wanted(name: String) -> proto::CreateRoomRequest {
     proto::CreateRoomRequest {
         name,
@@ -144,7 +142,7 @@ fn a_tenant_that_makes_rooms_without_end_leaves_a_quarter_to_others_and_gets_bac
     let mut bench = Bench::new(|settings| settings.bounds.rooms = 100);
     let now = bench.now;
     let mut make = |name: String, party: &Party| {
-        let made = bench.world.create_new_room(&wanted(name), party, now);
+        let made = bench.sfu.create_new_room(&wanted(name), party, now);
         made.map(|made| assert!(made.is_ok()))
     };
     let greedy = tenant("greedy");
@@ -157,10 +155,10 @@ fn a_tenant_that_makes_rooms_without_end_leaves_a_quarter_to_others_and_gets_bac
     for n in 0..10 {
         make(format!("i{n}"), &tenant("innocent")).unwrap();
     }
-    bench.world.end_all_rooms(now);
-    assert!(bench.world.places.rooms.is_empty());
+    bench.sfu.end_all_rooms(now);
+    assert!(bench.sfu.places.rooms.is_empty());
     let again = bench
-        .world
+        .sfu
         .create_new_room(&wanted("again".into()), &greedy, now);
     assert!(again.is_ok());
 }
@@ -172,30 +170,30 @@ fn participants_count_for_whoever_made_the_room_and_are_given_back_when_they_lea
     let greedy = tenant("greedy");
     // The room of `Bench::admission`.
     let kitchen = wanted("kitchen".into());
-    let made = bench.world.create_new_room(&kitchen, &greedy, now);
+    let made = bench.sfu.create_new_room(&kitchen, &greedy, now);
     assert!(made.unwrap().is_ok());
     for n in 0..6 {
         bench.join(&format!("guest {n}"));
     }
     let next = Bench::admission("guest 6", |_| ());
-    let refused = bench.world.check(&next).unwrap_err();
+    let refused = bench.sfu.check(&next).unwrap_err();
     assert_eq!(refused.status, 429);
     assert!(
         refused.text.contains("quota participants"),
         "{}",
         refused.text
     );
-    // Whoever is there may come anew, and others have rooms of their own.
+    // Existing participants may reconnect, and others have rooms of their own.
     assert!(
         bench
-            .world
+            .sfu
             .check(&Bench::admission("guest 5", |_| ()))
             .is_ok()
     );
     let elsewhere = Bench::admission("ann", |claims| claims.video.room = "cellar".into());
-    assert!(bench.world.check(&elsewhere).is_ok());
-    bench.world.end_all_rooms(now);
-    assert!(bench.world.places.participants.is_empty());
+    assert!(bench.sfu.check(&elsewhere).is_ok());
+    bench.sfu.end_all_rooms(now);
+    assert!(bench.sfu.places.participants.is_empty());
 }
 
 #[test]
@@ -203,12 +201,12 @@ fn all_rooms_are_listed_piece_by_piece_in_their_order() {
     let mut bench = Bench::new(|_| ());
     let now = bench.now;
     for n in 0..25 {
-        let made = bench.world.create_room(&wanted(n.to_string()), now);
+        let made = bench.sfu.create_room(&wanted(n.to_string()), now);
         made.unwrap();
     }
     let (mut names, mut after) = (Vec::new(), None);
     loop {
-        let (some, last) = bench.world.some_rooms(after, 10);
+        let (some, last) = bench.sfu.some_rooms(after, 10);
         assert!(some.len() <= 10);
         names.extend(some.into_iter().map(|room| room.name));
         after = last;
@@ -218,7 +216,7 @@ fn all_rooms_are_listed_piece_by_piece_in_their_order() {
     }
     let all: Vec<_> = (0..25).map(|n| n.to_string()).collect();
     assert_eq!(names, all);
-    let named = bench.world.list_rooms(&[
+    let named = bench.sfu.list_rooms(&[
         "7".to_owned(),
         "3".to_owned(),
         "7".to_owned(),

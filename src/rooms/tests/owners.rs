@@ -1,4 +1,4 @@
-//! Whose a room is decides who is in it: at a join, at a resume, and when it becomes somebody else's.
+//! The owner of a room decides who is in it: at a join, at a resume, and when the owner changes.
 
 use livekit_protocol as proto;
 use proto::DisconnectReason;
@@ -9,7 +9,7 @@ use super::super::admission::{IDENTITY_TAKEN, NOT_ADMITTED};
 use super::super::events::Event;
 use super::super::{Admission, ConnectionId, Keys, Route, token};
 use super::Bench;
-use vivavoce_auth::{Owner, Principal, TenantId};
+use vivavoce_auth::{Owner, Principal, Takeover, TenantId};
 
 const REMOVED: Option<(Action, DisconnectReason)> =
     Some((Action::Disconnect, DisconnectReason::ParticipantRemoved));
@@ -35,10 +35,15 @@ fn join(bench: &mut Bench, identity: &str, principal: Principal) -> ConnectionId
     bench.connect(admission(identity, principal))
 }
 
-/// A caller of this owner's calls.
+/// A caller to a number of this owner.
 fn call(bench: &mut Bench, identity: &str, owner: Owner) -> ConnectionId {
+    let by_number = true;
+    takes(bench, identity, Takeover { owner, by_number })
+}
+
+fn takes(bench: &mut Bench, identity: &str, call: Takeover) -> ConnectionId {
     let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
-    admission.owner = Some(owner);
+    admission.owner = Some(call);
     bench.connect(admission)
 }
 
@@ -48,15 +53,15 @@ fn room(bench: &mut Bench, metadata: &str) {
         metadata: metadata.into(),
         ..Default::default()
     };
-    bench.world.create_room(&request, bench.now).unwrap();
+    bench.sfu.create_room(&request, bench.now).unwrap();
 }
 
 fn metadata(bench: &Bench) -> String {
-    bench.world.list_rooms(&[])[0].metadata.clone()
+    bench.sfu.list_rooms(&[])[0].metadata.clone()
 }
 
 fn present(bench: &Bench) -> Vec<String> {
-    let present = bench.world.list_participants("kitchen").unwrap();
+    let present = bench.sfu.list_participants("kitchen").unwrap();
     present.into_iter().map(|one| one.identity).collect()
 }
 
@@ -65,20 +70,20 @@ fn a_token_opens_no_room_that_another_tenant_has_made_anew() {
     let mut bench = Bench::new(|_| ());
     let earlier = join(&mut bench, "bob", tenant("b"));
     assert_eq!(Owner::of(&metadata(&bench)), owned_by("b"));
-    bench.world.delete_room("kitchen", bench.now).unwrap();
+    bench.sfu.delete_room("kitchen", bench.now).unwrap();
     bench.collect();
     assert!(bench.leave_of(earlier).is_some());
     join(&mut bench, "ann", tenant("a"));
-    let refusal = bench.world.check(&admission("bob", tenant("b")));
+    let refusal = bench.sfu.check(&admission("bob", tenant("b")));
     let refusal = refusal.unwrap_err();
     assert_eq!((refusal.status, refusal.text.as_str()), (403, NOT_ADMITTED));
     let late = join(&mut bench, "bob", tenant("b"));
     assert_eq!(bench.leave_of(late), REFUSED);
-    // Nor does whoever takes the identity of somebody inside put them out.
+    // Nor can anyone with the identity of a participant replace them.
     let thief = join(&mut bench, "ann", tenant("b"));
     assert_eq!(bench.leave_of(thief), REFUSED);
     assert_eq!(present(&bench), ["ann"]);
-    // The tenant's own, and those that others have signed with the key pair.
+    // The tenant's own tokens, and those that others have signed with the key pair.
     join(&mut bench, "amy", tenant("a"));
     bench.join("operator");
     assert_eq!(present(&bench), ["ann", "amy", "operator"]);
@@ -155,7 +160,7 @@ fn whoever_waits_without_the_right_of_a_calls_owner_is_gone_before_the_caller_co
         bench.events.last(),
         Some(&Event::ParticipantConnectionAborted)
     );
-    // The owner's may come, and nobody else.
+    // The owner's participants may join, and nobody else.
     let late = join(&mut bench, "stranger", Principal::Public);
     assert_eq!(bench.leave_of(late), REFUSED);
     join(&mut bench, "agent", tenant("a"));
@@ -180,6 +185,24 @@ fn a_room_that_another_tenant_has_claimed_is_the_callers_owners_with_nothing_of_
     assert_eq!(told.metadata, r#"{"auth_id":"a"}"#);
     let again = join(&mut bench, "spy", tenant("b"));
     assert_eq!(bench.leave_of(again), REFUSED);
+}
+
+#[test]
+fn a_call_to_a_number_of_nobodys_puts_no_one_out_of_a_tenants_room() {
+    let mut bench = Bench::new(|_| ());
+    room(&mut bench, r#"{"auth_id":"b","topic":"tea"}"#);
+    let member = join(&mut bench, "member", tenant("b"));
+    for owner in [Owner::Operator, owned_by("a")] {
+        let by_number = false;
+        let stranger = Takeover { owner, by_number };
+        assert!(!bench.sfu.may_take("kitchen", &stranger));
+        assert!(bench.sfu.may_take("cellar", &stranger));
+        let caller = takes(&mut bench, "caller", stranger);
+        assert_eq!(bench.leave_of(caller), REFUSED);
+    }
+    assert_eq!(bench.leave_of(member), None);
+    assert_eq!(present(&bench), ["member"]);
+    assert_eq!(metadata(&bench), r#"{"auth_id":"b","topic":"tea"}"#);
 }
 
 #[test]
@@ -210,7 +233,7 @@ fn a_call_of_the_operators_is_not_for_tenants_and_not_for_the_public() {
         let expected = if empty {
             Owner::Operator
         } else {
-            // What the operator has written there stays.
+            // Metadata of the operator stays.
             assert_eq!(metadata(&bench), "free text");
             Owner::Unknown
         };
@@ -257,14 +280,14 @@ fn whoever_may_not_stay_goes_however_the_owner_changes() {
         let mut bench = Bench::new(|_| ());
         let stranger = join(&mut bench, "stranger", Principal::Public);
         let operator = bench.join("operator");
-        let (world, now) = (&mut bench.world, bench.now);
+        let (sfu, now) = (&mut bench.sfu, bench.now);
         match change {
             "update" => {
-                let updated = world.update_room_metadata("kitchen", mine.clone(), now);
+                let updated = sfu.update_room_metadata("kitchen", mine.clone(), now);
                 updated.unwrap();
             }
             "replace" => {
-                let replaced = world.replace_room_metadata("kitchen", "", mine.clone(), now);
+                let replaced = sfu.replace_room_metadata("kitchen", "", mine.clone(), now);
                 assert_eq!(replaced, Ok(true));
             }
             _ => room(&mut bench, &mine),
@@ -286,7 +309,7 @@ fn without_tenants_nobody_is_removed_and_everybody_may_come() {
         "",
     ] {
         let changed = bench
-            .world
+            .sfu
             .update_room_metadata("kitchen", metadata.to_owned(), bench.now);
         changed.unwrap();
         bench.collect();
@@ -297,11 +320,46 @@ fn without_tenants_nobody_is_removed_and_everybody_may_come() {
 }
 
 #[test]
+fn whoever_calls_in_puts_nobody_out() {
+    let calling = |id: &str| {
+        let mut admission = Bench::admission("sip_1", |claims| {
+            claims.kind = "sip".into();
+            let id = ("sip.callID".to_owned(), id.to_owned());
+            claims.attributes = [id].into();
+        });
+        admission.puts_nobody_out = true;
+        admission
+    };
+    for owner in [None, Some(Owner::Operator)] {
+        let mut bench = Bench::new(|_| ());
+        let session = bench.join("sip_1");
+        let mut admission = calling("SCL_1");
+        admission.owner = owner.clone().map(|owner| Takeover {
+            owner,
+            by_number: true,
+        });
+        let caller = bench.connect(admission);
+        assert_eq!(bench.leave_of(caller), REFUSED, "{owner:?}");
+        assert_eq!(bench.leave_of(session), None, "{owner:?}");
+        assert_eq!(present(&bench), ["sip_1"]);
+    }
+    // A call that was told to reconnect may be back before its first session has ended, but no other one.
+    let mut bench = Bench::new(|_| ());
+    bench.connect(calling("SCL_1"));
+    bench.sfu.renew_participant("kitchen", "sip_1").unwrap();
+    let other = bench.connect(calling("SCL_2"));
+    assert_eq!(bench.leave_of(other), REFUSED);
+    let again = bench.connect(calling("SCL_1"));
+    assert_eq!(bench.leave_of(again), None);
+    assert_eq!(present(&bench), ["sip_1"]);
+}
+
+#[test]
 fn whoever_nobody_knows_takes_nobodys_identity() {
     for principal in [Principal::Operator, Principal::Public] {
         let mut bench = Bench::new(|_| ());
         let ann = join(&mut bench, "ann", principal);
-        let refusal = bench.world.check(&admission("ann", Principal::Public));
+        let refusal = bench.sfu.check(&admission("ann", Principal::Public));
         let refusal = refusal.unwrap_err();
         assert_eq!(
             (refusal.status, refusal.text.as_str()),
@@ -310,7 +368,7 @@ fn whoever_nobody_knows_takes_nobodys_identity() {
         let thief = join(&mut bench, "ann", Principal::Public);
         assert_eq!(bench.leave_of(thief), REFUSED);
         assert_eq!(bench.leave_of(ann), None);
-        // Others take it as ever.
+        // Other rooms accept it as before.
         let again = bench.join("ann");
         assert_eq!(bench.leave_of(again), None);
         assert_eq!(
@@ -318,10 +376,10 @@ fn whoever_nobody_knows_takes_nobodys_identity() {
             Some((Action::Disconnect, DisconnectReason::DuplicateIdentity))
         );
     }
-    // One that was told to begin anew may be back before it has gone.
+    // One that was told to reconnect may be back before its first session has ended.
     let mut bench = Bench::new(|_| ());
     join(&mut bench, "ann", Principal::Public);
-    bench.world.renew_participant("kitchen", "ann").unwrap();
+    bench.sfu.renew_participant("kitchen", "ann").unwrap();
     let again = join(&mut bench, "ann", Principal::Public);
     assert_eq!(bench.leave_of(again), None);
     assert_eq!(present(&bench), ["ann"]);
@@ -331,27 +389,21 @@ fn whoever_nobody_knows_takes_nobodys_identity() {
 fn a_deserted_room_is_one_in_which_nobody_else_is_seen() {
     let mut bench = Bench::new(|_| ());
     let delete = |bench: &mut Bench| {
-        let (world, now) = (&mut bench.world, bench.now);
-        let deleted = world.delete_deserted_room("kitchen", "ann", &Principal::Public, now);
+        let (sfu, now) = (&mut bench.sfu, bench.now);
+        let deleted = sfu.delete_deserted_room("kitchen", "ann", &Principal::Public, now);
         deleted.unwrap();
         bench.collect();
-        bench.world.list_rooms(&[]).is_empty()
+        bench.sfu.list_rooms(&[]).is_empty()
     };
     join(&mut bench, "ann", Principal::Public);
     bench.join("bob");
     assert!(!delete(&mut bench));
     let now = bench.now;
-    bench
-        .world
-        .remove_participant("kitchen", "bob", now)
-        .unwrap();
-    // Somebody else of this name is somebody else.
+    bench.sfu.remove_participant("kitchen", "bob", now).unwrap();
+    // Another principal with the same identity is not the same participant.
     bench.join("ann");
     assert!(!delete(&mut bench));
-    bench
-        .world
-        .remove_participant("kitchen", "ann", now)
-        .unwrap();
+    bench.sfu.remove_participant("kitchen", "ann", now).unwrap();
     join(&mut bench, "ann", Principal::Public);
     bench.join_with("listener", |claims| claims.video.hidden = true);
     assert!(delete(&mut bench));

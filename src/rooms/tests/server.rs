@@ -1,8 +1,8 @@
-//! The handle and its thread, with real sockets and a real clock: what belongs to the edges and not to the world.
+//! The handle and its thread, with real sockets and a real clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use livekit_protocol as proto;
@@ -11,7 +11,8 @@ use proto::signal_response::Message;
 use tokio::sync::mpsc;
 
 use super::super::{
-    Connection, Event, Keys, OperationError, RoomEvent, RoomServer, Route, Settings, Sockets,
+    Connection, Event, EventReceiver, Keys, OperationError, RoomServer, Route, Settings, Sockets,
+    limits,
 };
 use super::Bench;
 use vivavoce_seams::rooms::link::LinkEvent;
@@ -21,7 +22,7 @@ fn start() -> RoomServer {
     started().0
 }
 
-fn started() -> (RoomServer, mpsc::Receiver<RoomEvent>) {
+fn started() -> (RoomServer, EventReceiver) {
     let loopback = std::net::Ipv4Addr::LOCALHOST.into();
     let sockets = Sockets::bind(&[(loopback, loopback)], 0).unwrap();
     let settings = Settings {
@@ -31,7 +32,7 @@ fn started() -> (RoomServer, mpsc::Receiver<RoomEvent>) {
     RoomServer::start(settings, sockets).unwrap()
 }
 
-/// Whether nobody is there, perhaps because there never was a room.
+/// Whether the room is empty or does not exist.
 async fn is_empty(server: &RoomServer) -> bool {
     let there = server.list_participants("kitchen".to_owned()).await;
     there.map_or(true, |there| there.is_empty())
@@ -48,7 +49,7 @@ async fn a_connection_that_loses_either_half_is_gone() {
         let first = connection.responses.next().await.unwrap();
         assert!(proto::SignalResponse::decode(first).is_ok());
         assert!(!is_empty(&server).await);
-        // Nobody is told when the other half goes; the end of the responses says that one was.
+        // The other half is not notified; the end of the responses shows it.
         let gone = async {
             if loses_requests {
                 drop(connection.requests);
@@ -90,7 +91,7 @@ async fn the_end_of_the_server_is_the_last_that_is_told_of_its_rooms() {
         ..Default::default()
     };
     server.create_room(room.clone()).await.unwrap();
-    // Somebody still holds it, as doors and registries do.
+    // Another handle still exists, as in registries.
     let held = server.clone();
     server.stop().await;
     let mut events = Vec::new();
@@ -102,8 +103,8 @@ async fn the_end_of_the_server_is_the_last_that_is_told_of_its_rooms() {
     assert_eq!(refused, OperationError::Stopped);
 }
 
-/// Whoever reads slowly is told of every visit, from its beginning to its end: one of which only the end was told would be
-/// none for a client that follows the room.
+/// A slow reader is told of every participant from its joining to its leaving: a client that tracks the room could not use
+/// the end alone.
 #[tokio::test]
 async fn a_visit_is_told_whole_to_whoever_reads_after_it() {
     let server = start();
@@ -139,7 +140,7 @@ async fn a_visit_is_told_whole_to_whoever_reads_after_it() {
     );
 }
 
-/// What was said on a connection before it went is heard, though the two come to the thread by different ways.
+/// Requests made before the connection was lost are handled, although the two arrive on different queues.
 #[tokio::test]
 async fn last_words_are_heard() {
     use proto::signal_request::Message;
@@ -180,10 +181,13 @@ async fn last_words_are_heard() {
     }
 }
 
-/// An offer that takes some work to answer.
+/// The media sections of an offer that takes some work to answer.
+const SECTIONS: u32 = 40;
+
+/// Such an offer.
 fn offer_of_many_sections(id: u32) -> Bytes {
     let section = "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\na=mid:MID\r\na=recvonly\r\na=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\n";
-    let mids: Vec<String> = (0..40).map(|mid| mid.to_string()).collect();
+    let mids: Vec<String> = (0..SECTIONS).map(|mid| mid.to_string()).collect();
     let mut sdp = format!(
         "v=0\r\no=- 1 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE {}\r\na=ice-ufrag:abcd\r\n\
          a=ice-pwd:abcdefghijklmnopqrstuvwx\r\na=fingerprint:sha-256 {}\r\na=setup:actpass\r\n",
@@ -202,7 +206,7 @@ fn encoded(message: proto::signal_request::Message) -> Bytes {
     proto::SignalRequest { message }.encode_to_vec().into()
 }
 
-/// Somebody who sends as many offers as it can, and how many were answered.
+/// A client that sends as many offers as it can, and how many were answered.
 async fn flood(server: &RoomServer) -> (tokio::task::JoinHandle<Connection>, Arc<AtomicUsize>) {
     let mut admission = Bench::admission("mallory", |_| ());
     admission.route = Route::OneConnection;
@@ -271,6 +275,23 @@ async fn whoever_has_hundreds_of_offers_waiting_delays_nobody_else() {
     flooding.abort();
 }
 
+/// However fast the thread is: what exceeds the rate of a connection waits, and is not refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_gets_its_share_of_the_thread_and_no_more() {
+    const ABOVE: u32 = 1_000;
+    let (server, began) = (start(), Instant::now());
+    let (flooding, answered) = flood(&server).await;
+    let offers = (limits::CONNECTION_WORK_AT_ONCE + ABOVE) / SECTIONS;
+    while answered.load(Ordering::Relaxed) < offers as usize {
+        tokio::task::yield_now().await;
+    }
+    flooding.abort();
+    // A few offers less: the one that exceeds the rate is answered, too.
+    let above = (ABOVE - 3 * SECTIONS) / limits::CONNECTION_WORK_PER_SECOND.div_ceil(1_000);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(above.into()), "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_does_not_wait_for_what_is_queued() {
     let server = start();
@@ -281,7 +302,7 @@ async fn stopping_does_not_wait_for_what_is_queued() {
     assert!(answered < OFFERS as usize / 2, "{answered}");
 }
 
-/// A client that does not read holds the newest of what it was not told, not everything.
+/// The queue of a client that does not read has the newest states, not all.
 #[tokio::test]
 async fn whoever_reads_late_is_told_the_newest_of_each_participant_once() {
     let server = start();

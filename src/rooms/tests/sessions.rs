@@ -1,4 +1,4 @@
-//! Joins, resumes, permissions and timers, seen by signalling alone.
+//! Joins, resumes, permissions and timers, by signalling alone.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn a_socket_lost_before_there_was_media_ends_the_session() {
     let mut bench = Bench::new(|_| ());
     let alice = bench.join("alice");
     let bob = bench.join("bob");
-    bench.world.disconnected(alice, bench.now);
+    bench.sfu.disconnected(alice, bench.now);
     bench.collect();
     let gone = bench.updates(bob).pop().unwrap();
     assert_eq!(
@@ -135,7 +135,7 @@ fn a_silent_signalling_connection_is_closed() {
 fn rooms_end_when_nobody_came_and_when_the_last_left() {
     let mut bench = Bench::new(|settings| settings.room.empty_timeout_s = 10);
     bench
-        .world
+        .sfu
         .create_room(
             &proto::CreateRoomRequest {
                 name: "empty".into(),
@@ -145,16 +145,16 @@ fn rooms_end_when_nobody_came_and_when_the_last_left() {
         )
         .unwrap();
     bench.pass(Duration::from_secs(9));
-    assert_eq!(bench.world.list_rooms(&[]).len(), 1);
+    assert_eq!(bench.sfu.list_rooms(&[]).len(), 1);
     bench.pass(Duration::from_secs(2));
-    assert_eq!(bench.world.list_rooms(&[]).len(), 0);
+    assert_eq!(bench.sfu.list_rooms(&[]).len(), 0);
     let alice = bench.join("alice");
     bench.ask(alice, Request::Leave(proto::LeaveRequest::default()));
     assert_eq!(bench.leave_of(alice), None, "who leaves is not told to");
     bench.pass(Duration::from_secs(19));
-    assert_eq!(bench.world.list_rooms(&[]).len(), 1);
+    assert_eq!(bench.sfu.list_rooms(&[]).len(), 1);
     bench.pass(Duration::from_secs(2));
-    assert_eq!(bench.world.list_rooms(&[]).len(), 0);
+    assert_eq!(bench.sfu.list_rooms(&[]).len(), 0);
     use Event::{ParticipantConnectionAborted, RoomFinished, RoomStarted};
     let [empty, left] = [
         &[RoomStarted, RoomFinished][..],
@@ -173,18 +173,13 @@ fn a_full_room_takes_nobody_and_those_inside_may_come_back() {
     bench.join("alice");
     assert_eq!(
         bench
-            .world
+            .sfu
             .check(&Bench::admission("bob", |_| ()))
             .unwrap_err()
             .status,
         503
     );
-    assert!(
-        bench
-            .world
-            .check(&Bench::admission("alice", |_| ()))
-            .is_ok()
-    );
+    assert!(bench.sfu.check(&Bench::admission("alice", |_| ())).is_ok());
     let bob = bench.join("bob");
     assert_eq!(
         bench.leave_of(bob),
@@ -201,7 +196,7 @@ fn a_full_room_takes_nobody_and_those_inside_may_come_back() {
 fn without_auto_create_an_absent_room_is_a_404_with_the_text_that_clients_know() {
     let bench = Bench::new(|settings| settings.auto_create = false);
     let refusal = bench
-        .world
+        .sfu
         .check(&Bench::admission("alice", |_| ()))
         .unwrap_err();
     assert_eq!(
@@ -227,7 +222,7 @@ fn who_was_to_start_anew_and_has_not_heard_it_does_not_resume() {
     let mut bench = Bench::new(|_| ());
     let alice = bench.join("alice");
     let sid = bench.join_response(alice).participant.clone().unwrap().sid;
-    bench.world.renew_participant("kitchen", "alice").unwrap();
+    bench.sfu.renew_participant("kitchen", "alice").unwrap();
     let mut again = Bench::admission("alice", |_| ());
     again.resume = Some(sid);
     let resumed = bench.connect(again);
@@ -353,7 +348,7 @@ fn own_metadata_needs_the_right_and_is_answered_by_its_number() {
         ..Default::default()
     };
     bench.ask(free, Request::UpdateMetadata(removed));
-    let info = bench.world.get_participant("kitchen", "free").unwrap();
+    let info = bench.sfu.get_participant("kitchen", "free").unwrap();
     assert_eq!((info.metadata.as_str(), info.attributes.len()), ("m", 0));
     let large = proto::UpdateParticipantMetadata {
         attributes: [("a".into(), "x".repeat(65 << 10))].into(),
@@ -382,7 +377,7 @@ fn a_hidden_participant_is_not_seen() {
     let watcher = bench.join_with("watcher", |claims| claims.video.hidden = true);
     assert!(bench.updates(alice).is_empty());
     assert_eq!(bench.join_response(watcher).other_participants.len(), 1);
-    assert_eq!(bench.world.list_participants("kitchen").unwrap().len(), 1);
+    assert_eq!(bench.sfu.list_participants("kitchen").unwrap().len(), 1);
     bench.ask(watcher, Request::Leave(proto::LeaveRequest::default()));
     assert!(bench.updates(alice).is_empty());
 }

@@ -1,5 +1,5 @@
-//! A room with clients that speak, listen and write: peer connections of str0m, each behind a network of its own that may
-//! lose, delay and reorder. All in virtual time; what is tried on it is in `media`, `data`, `crowd` and `fuzz`.
+//! A room with clients that publish and subscribe: str0m peer connections, each behind a simulated network that may lose,
+//! delay and reorder. Everything is in virtual time; used by `media`, `data`, `crowd` and `fuzz`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -27,17 +27,17 @@ pub struct Client {
     pub rtc: Rtc,
     pub address: SocketAddr,
     pub identity: String,
-    /// Whether it left, and is not moved any more.
+    /// Whether it has left.
     pub gone: bool,
     pending: Option<SdpPendingOffer>,
     offers: u32,
-    /// Sections that were asked for while an offer was out; an offer is due even for none.
+    /// Sections requested while an offer was pending; an offer is due even for none.
     due: Option<u32>,
-    /// A section without a track that is switched when an offer shall change nothing: str0m makes none without a change.
+    /// An unused section that is toggled when an offer should change nothing: str0m makes none without a change.
     spare: Option<(Mid, Direction)>,
     read: usize,
     pub slots: Vec<Mid>,
-    /// Which section carries which track, as the newest answer says.
+    /// The map from mid to track in the newest answer.
     pub tracks: HashMap<String, String>,
     pub channels: HashMap<String, ChannelId>,
     pub heard: Vec<(Mid, RtpPacket)>,
@@ -47,13 +47,15 @@ pub struct Client {
     pub down: Netem<Vec<u8>>,
 }
 
-/// A room with clients that speak and listen.
+/// A room with clients that publish and subscribe.
 pub struct Stage {
     pub bench: Bench,
     pub clients: Vec<Client>,
     pub network: NetemConfig,
     by_address: HashMap<SocketAddr, usize>,
-    /// The datagrams of clients, while they are recorded.
+    /// Whether clients keep their SSRCs to themselves, as browsers do those of simulcast.
+    pub unannounced: bool,
+    /// Datagrams of clients, while they are recorded.
     pub recorded: Option<Vec<Vec<u8>>>,
 }
 
@@ -64,6 +66,7 @@ impl Stage {
             clients: vec![],
             network,
             by_address: HashMap::new(),
+            unannounced: false,
             recorded: None,
         }
     }
@@ -121,7 +124,7 @@ impl Stage {
         self.clients.len() - 1
     }
 
-    /// Publishes a track; returns the section that it is sent in.
+    /// Publishes a track; returns its mid.
     pub fn publish(&mut self, who: usize, cid: &str) -> Mid {
         self.until_answered(who);
         let connection = self.clients[who].connection;
@@ -136,13 +139,13 @@ impl Stage {
         self.offer(who, |api| api.add_media(kind, direction, stream, cid, None))
     }
 
-    /// Ends a publication.
+    /// Unpublishes a track.
     pub fn unpublish(&mut self, who: usize, mid: Mid) {
         self.until_answered(who);
         self.offer(who, |api| api.set_direction(mid, Direction::Inactive));
     }
 
-    /// A client has one offer out at a time.
+    /// A client has one pending offer at a time.
     fn until_answered(&mut self, who: usize) {
         for _ in 0..1_000 {
             if self.clients[who].pending.is_none() {
@@ -181,23 +184,28 @@ impl Stage {
         if let Some((offer, pending)) = api.apply() {
             client.pending = Some(pending);
             client.offers += 1;
-            let offer = super::offer(&offer.to_sdp_string(), client.offers);
+            let mut text = offer.to_sdp_string();
+            if self.unannounced {
+                let lines = text.lines().filter(|line| !line.starts_with("a=ssrc"));
+                text = lines.flat_map(|line| [line, "\n"]).collect();
+            }
+            let offer = super::offer(&text, client.offers);
             let connection = client.connection;
             self.bench.ask(connection, Request::Offer(offer));
         }
         changed
     }
 
-    /// The signalling connection breaks; not while an answer is on its way, of which str0m could not do without.
+    /// Cuts the signalling connection; not while an answer is on its way, which str0m needs.
     pub fn cut(&mut self, who: usize) {
         self.until_answered(who);
         let connection = self.clients[who].connection;
         let now = self.bench.now;
-        self.bench.world.disconnected(connection, now);
+        self.bench.sfu.disconnected(connection, now);
         self.bench.collect();
     }
 
-    /// The client comes back with a new signalling connection: what it has received so far, then a new path for its media.
+    /// The client resumes with a new signalling connection: first what it has received, then an ICE restart.
     pub fn resume(&mut self, who: usize, received: Vec<proto::DataChannelReceiveState>) {
         let client = &self.clients[who];
         let mut admission = Bench::admission(&client.identity, |_| ());
@@ -216,7 +224,7 @@ impl Stage {
         self.offer(who, |api| api.ice_restart(true));
     }
 
-    /// A participant says goodbye and is gone.
+    /// A participant leaves.
     pub fn leave(&mut self, who: usize) {
         let connection = self.clients[who].connection;
         let goodbye = proto::LeaveRequest::default();
@@ -224,7 +232,7 @@ impl Stage {
         self.vanish(who);
     }
 
-    /// A participant is not there any more, without a word.
+    /// A participant vanishes without a message.
     pub fn vanish(&mut self, who: usize) {
         let client = &mut self.clients[who];
         client.gone = true;
@@ -232,7 +240,7 @@ impl Stage {
         self.by_address.remove(&client.address);
     }
 
-    /// Forgets what everybody was told, after it was done.
+    /// Handles and drops all messages to clients.
     pub fn forget(&mut self) {
         for who in self.present() {
             self.follow(who);
@@ -245,13 +253,13 @@ impl Stage {
         }
     }
 
-    /// Those that are there.
+    /// The clients that are present.
     pub fn present(&self) -> Vec<usize> {
         let all = 0..self.clients.len();
         all.filter(|who| !self.clients[*who].gone).collect()
     }
 
-    /// Lets time pass; every 20 ms the speakers say something.
+    /// Advances the time; publishers send every 20 ms.
     pub fn run(&mut self, time: Duration, speakers: &[(usize, Mid)]) {
         let end = self.bench.now.instant + time;
         let mut step = 0;
@@ -332,7 +340,7 @@ impl Stage {
         }
     }
 
-    /// Moves datagrams both ways through the network.
+    /// Moves datagrams in both directions through the network.
     pub fn exchange(&mut self, who: usize) {
         let now = self.bench.now.instant;
         let server = Bench::world_address();
@@ -360,7 +368,7 @@ impl Stage {
                 recorded.push(bytes.clone());
             }
             self.bench
-                .world
+                .sfu
                 .datagram(client.address, server, &bytes, self.bench.now);
         }
         self.bench.collect();
@@ -404,7 +412,7 @@ impl Client {
         }
     }
 
-    /// What was heard of somebody, by number, in the order of arrival.
+    /// Packets heard of a publisher, by sequence number, in order of arrival.
     pub fn heard_of(&self, who: usize) -> Vec<u64> {
         let said = self
             .heard

@@ -1,4 +1,4 @@
-//! Rooms that calls have made of which nobody knows yet whether they are from where they say.
+//! Rooms created by inbound calls on trial.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::super::local::{Delivery, LocalMedia};
 use super::super::{ConnectionId, Route};
 use super::Bench;
 
-/// Neither says nor hears anything.
+/// Neither sends nor receives.
 #[derive(Debug)]
 struct Silent;
 
@@ -34,14 +34,14 @@ impl LocalMedia for Silent {
     }
 }
 
-/// Somebody calls into the room.
+/// An inbound call joins the room.
 fn call(bench: &mut Bench, identity: &str) -> ConnectionId {
     let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
     admission.route = Route::OneConnection;
     bench.connections += 1;
     let connection = ConnectionId(bench.connections);
-    let (world, now) = (&mut bench.world, bench.now);
-    world.connect_local(connection, admission, Arc::new(Silent), now);
+    let (sfu, now) = (&mut bench.sfu, bench.now);
+    sfu.connect_local(connection, admission, Arc::new(Silent), now);
     bench.collect();
     connection
 }
@@ -51,7 +51,7 @@ fn hang_up(bench: &mut Bench, call: ConnectionId) {
 }
 
 fn rooms(bench: &Bench) -> usize {
-    bench.world.list_rooms(&[]).len()
+    bench.sfu.list_rooms(&[]).len()
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn a_call_that_nobody_has_acknowledged_leaves_no_room_behind() {
         hang_up(&mut bench, caller);
         assert_eq!(rooms(&bench), 0);
         let caller = call(&mut bench, "caller");
-        bench.world.disconnected(caller, bench.now);
+        bench.sfu.disconnected(caller, bench.now);
         assert_eq!(rooms(&bench), 0);
     }
-    // The room goes with the last of several.
+    // The room ends with the last of several.
     let first = call(&mut bench, "first");
     let second = call(&mut bench, "second");
     hang_up(&mut bench, first);
@@ -83,16 +83,16 @@ fn a_room_stays_for_a_while_that_is_more_than_such_a_calls() {
             ..Default::default()
         };
         if case == "there before" {
-            bench.world.create_room(&request, bench.now).unwrap();
+            bench.sfu.create_room(&request, bench.now).unwrap();
         }
         let caller = call(&mut bench, "caller");
         match case {
-            "kept" => bench.world.keep_room("kitchen").unwrap(),
+            "kept" => bench.sfu.keep_room("kitchen").unwrap(),
             "somebody else" => {
                 let other = bench.join("other");
                 hang_up(&mut bench, other);
             }
-            "made meanwhile" => drop(bench.world.create_room(&request, bench.now).unwrap()),
+            "made meanwhile" => drop(bench.sfu.create_room(&request, bench.now).unwrap()),
             _ => {}
         }
         hang_up(&mut bench, caller);

@@ -1,4 +1,4 @@
-//! What is counted of telephone calls.
+//! Metrics of telephone calls.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -23,20 +23,20 @@ struct Ending {
     cause: &'static str,
 }
 
-/// Which bound of the telephone's signalling refused something.
+/// The limit because of which SIP signalling was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SipRefusal {
-    /// It came from an address that may not call.
+    /// The source address is not allowed.
     NotAllowed,
-    /// More was asked than is answered.
+    /// Too many requests.
     Rate,
-    /// It was larger than a message may be.
+    /// The message was too large.
     Size,
-    /// As many calls wait for their acknowledgement as may.
+    /// Too many calls wait for their acknowledgement.
     Unacknowledged,
-    /// As many calls are in its room as may.
+    /// The call's room has too many calls.
     Room,
-    /// As many connections are open as may.
+    /// Too many connections are open.
     Connection,
 }
 
@@ -58,7 +58,7 @@ struct Refused {
     cause: SipRefusal,
 }
 
-/// Something was refused in signalling.
+/// Signalling was refused.
 pub fn sip_refused(cause: SipRefusal) {
     let refused = &METRICS.calls.refused;
     refused.get_or_create(&Refused { cause }).inc();
@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// All of them, with their names.
+/// All metrics of calls.
 pub(super) struct Calls {
     live: Family<Way, Gauge>,
     begun: Family<Way, Counter>,
@@ -147,20 +147,20 @@ impl Calls {
     }
 }
 
-/// A call has begun.
+/// A call has started.
 pub fn call_began(direction: Direction) {
     let way = Way::of(direction);
     METRICS.calls.live.get_or_create(&way).inc();
     METRICS.calls.begun.get_or_create(&way).inc();
 }
 
-/// It was answered, so long after it had begun.
+/// A call was answered, this long after it started.
 pub fn call_answered(direction: Direction, after: Duration) {
     let setup = METRICS.calls.setup.get_or_create(&Way::of(direction));
     setup.observe(after.as_secs_f64());
 }
 
-/// It is over.
+/// A call has ended.
 pub fn call_ended(direction: Direction, cause: HangupCause) {
     METRICS.calls.live.get_or_create(&Way::of(direction)).dec();
     let ending = Ending {
@@ -170,7 +170,7 @@ pub fn call_ended(direction: Direction, cause: HangupCause) {
     METRICS.calls.ended.get_or_create(&ending).inc();
 }
 
-/// How the sound of a call that is over was.
+/// The media statistics of a call that has ended.
 pub fn call_sounded(report: &MediaReport) {
     let calls = &METRICS.calls;
     calls.received.inc_by(report.received);

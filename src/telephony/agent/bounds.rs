@@ -1,18 +1,18 @@
-//! How large a SIP message may be, looked at before anything is read of it. Those of telephones and gateways have one to four
-//! kilobytes; what is far larger is work that somebody wants to be done.
+//! Size limits of SIP messages, checked before a message is parsed. Those of phones and gateways have one to four
+//! kilobytes; a far larger one is meant to cost time.
 
 /// The largest message, in bytes.
 pub const LARGEST: usize = 48 << 10;
-/// The largest head, with its empty line.
+/// The largest head, including its empty line.
 pub const LARGEST_HEAD: usize = 16 << 10;
-/// The largest message of somebody who may not call, and may be in a call.
+/// The largest message from an address that may not call, but may be in a call.
 const LARGEST_OF_STRANGERS: usize = 8 << 10;
-/// The most lines of a head.
+/// The most header lines.
 const MOST_LINES: usize = 128;
-/// The longest of them: a signature of who calls (RFC 8224) has two kilobytes.
+/// The longest line: an identity token (RFC 8224) has two kilobytes.
 const LONGEST_LINE: usize = 8 << 10;
 
-/// Where the head of a message ends, its empty line included. What is before `searched` was looked at already.
+/// The end of the head, including its empty line. Bytes before `searched` were searched already.
 pub fn head_end(message: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(3);
     let rest = message.get(from..)?;
@@ -20,7 +20,7 @@ pub fn head_end(message: &[u8], searched: usize) -> Option<usize> {
     Some(from + place + 4)
 }
 
-/// Whether a message is one that is read.
+/// Whether a message is within the limits.
 pub fn fits(message: &[u8], stranger: bool) -> bool {
     let largest = if stranger {
         LARGEST_OF_STRANGERS
@@ -81,7 +81,7 @@ mod tests {
         let text = message("X: y\r\n", 10);
         let end = head_end(&text, 0).unwrap();
         for searched in 0..end {
-            // Until there nothing was found.
+            // Nothing was found before that.
             assert_eq!(head_end(&text, searched), Some(end));
             assert_eq!(head_end(&text[..searched], 0), None);
         }

@@ -1,5 +1,5 @@
-//! Requests from here: sent again with credentials where somebody asks for them, and a call's first request, which may be
-//! taken back. What an answer means for the call is the call's business.
+//! The client side of SIP: sends requests of a call, again with credentials when challenged, and INVITEs that can be
+//! cancelled. What a response means for the call is decided in `call`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,17 @@ use tokio::time::{sleep, timeout};
 
 use super::dialog::{Body, Dialog, ack, cancel, sdp};
 use super::digest::{Asker, Authenticator};
+use super::flow::{Flow, Protocol, canonical};
 use super::header::Address;
 use super::leg::{Failure, LegEvent};
-use super::path::{Path, Protocol, canonical};
 use super::transports::Transports;
-use vivavoce_core::outgoing::reach::is_public;
+use vivavoce_core::egress_policy::is_public;
 
-/// Answers that wait to be read.
+/// Responses that wait to be read.
 const WAITING: usize = 32;
-/// For how long the end of a call that was taken back is waited for (RFC 3261 section 9.1).
+/// How long the final response to a cancelled INVITE is waited for (RFC 3261 section 9.1).
 const CANCEL_PATIENCE: Duration = Duration::from_secs(32);
-/// For how long a call that was taken is acknowledged again, and ended where others take it too (64·T1, RFC 6026 section 7.2).
+/// How long 2xx responses are acknowledged again, and forked calls hung up (64·T1, RFC 6026 section 7.2).
 const ANSWERS: Duration = Duration::from_secs(32);
 
 /// What the requests of one call share.
@@ -32,11 +32,11 @@ pub(super) struct Caller {
     pub transports: Arc<Transports>,
     pub dialog: Mutex<Dialog>,
     pub authenticator: Mutex<Authenticator>,
-    pub path: Mutex<Path>,
-    /// Whether the other side may have us send to addresses that are not public.
+    pub flow: Mutex<Flow>,
+    /// Whether the other side may direct our requests to private addresses.
     pub private: bool,
-    /// Whether the other side has shown that it receives what it is sent. Until then nothing goes to where its headers
-    /// want it: an INVITE is easily forged, and would have us connect to anybody.
+    /// Whether the other side has proved to receive what it is sent. Until then nothing is sent to the addresses in its
+    /// headers: an INVITE is easily forged, and could make us connect to anyone.
     pub proven: AtomicBool,
 }
 
@@ -45,8 +45,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Caller {
-    /// A request with answers to everything that was asked until now.
-    fn request(&self, method: Method, path: &Path, more: &[Header], body: Option<Body>) -> Request {
+    /// A request with credentials for all challenges so far.
+    fn request(&self, method: Method, flow: &Flow, more: &[Header], body: Option<Body>) -> Request {
         let mut dialog = lock(&self.dialog);
         let uri = dialog.target();
         let answers = lock(&self.authenticator).answers(&method.to_string(), &uri);
@@ -55,10 +55,10 @@ impl Caller {
             Asker::Server => Header::Authorization(answer.into()),
             Asker::Proxy => Header::ProxyAuthorization(answer.into()),
         }));
-        dialog.request(method, path, headers, body)
+        dialog.request(method, flow, headers, body)
     }
 
-    /// Takes what an answer asks; whether the request is to be sent again.
+    /// Takes a challenge; whether the request should be sent again.
     fn challenged(&self, response: &Response) -> bool {
         let Some(by) = Asker::of_status(response.status_code.code()) else {
             return false;
@@ -71,58 +71,58 @@ impl Caller {
         lock(&self.authenticator).challenged(by, values)
     }
 
-    /// The way of a request within the call: over the stream that the call came over, or to the next hop.
-    async fn way(&self) -> Path {
+    /// The flow for a request within the call: the connection of the call, or a flow to the next hop.
+    async fn way(&self) -> Flow {
         if !self.proven.load(Ordering::Acquire) {
-            return lock(&self.path).clone();
+            return lock(&self.flow).clone();
         }
         let hop = lock(&self.dialog).next_hop();
-        let path = self.towards(&hop).await;
-        *lock(&self.path) = path.clone();
-        path
+        let flow = self.towards(&hop).await;
+        *lock(&self.flow) = flow.clone();
+        flow
     }
 
-    /// The way to a hop that the other side has named. Where it may not go there, or nobody knows where that is, the way
-    /// that the call began with is taken.
-    async fn towards(&self, hop: &Uri) -> Path {
-        let path = lock(&self.path).clone();
-        if path.protocol != Protocol::Udp && path.open() {
-            return path;
+    /// The flow to a hop that the other side has named. If that is not allowed or cannot be resolved, the flow that the
+    /// call began with.
+    async fn towards(&self, hop: &Uri) -> Flow {
+        let flow = lock(&self.flow).clone();
+        if flow.protocol != Protocol::Udp && flow.open() {
+            return flow;
         }
-        let known = (path.protocol, canonical(path.remote));
-        let targets = super::resolve::targets(hop, path.protocol).await;
+        let known = (flow.protocol, canonical(flow.remote));
+        let targets = super::resolve::targets(hop, flow.protocol).await;
         let mut targets = targets.unwrap_or_default();
         targets.retain(|(_, remote)| self.private || is_public(remote.ip()));
-        // A name may stand for several: who took part in the call until now is the one.
+        // A name may have several addresses: the one used so far is kept.
         let stays = targets.is_empty() || targets.contains(&known);
         let next = targets.first().copied().filter(|_| !stays);
         let (protocol, remote) = next.unwrap_or(known);
-        if path.protocol == Protocol::Udp && (protocol, remote) == known {
-            return path;
+        if flow.protocol == Protocol::Udp && (protocol, remote) == known {
+            return flow;
         }
-        // Behind an address is whom we know already; a name stands for itself (RFC 5922 section 7.2).
+        // An address stands for the host we know already; a name must match the certificate (RFC 5922 section 7.2).
         let name = match &hop.host_with_port.host {
             Host::Domain(name) if (protocol, remote) != known => Some(name.to_string()),
-            _ => path.name.clone(),
+            _ => flow.name.clone(),
         };
-        let found = self.transports.path(protocol, remote, name.as_deref());
-        found.await.unwrap_or(path)
+        let found = self.transports.flow(protocol, remote, name.as_deref());
+        found.await.unwrap_or(flow)
     }
 
-    /// Acknowledges an answer that took the call. Each time that it comes, as nobody answers to that.
+    /// Acknowledges a 2xx response, each time it arrives.
     async fn acknowledge(&self, dialog: &Dialog, invite: &Request) {
-        let path = self.towards(&dialog.next_hop()).await;
-        let ack = ack(dialog, invite, &path);
-        let sent = path
+        let flow = self.towards(&dialog.next_hop()).await;
+        let ack = ack(dialog, invite, &flow);
+        let sent = flow
             .connection
-            .send(ack.into(), Some(&path.destination()))
+            .send(ack.into(), Some(&flow.destination()))
             .await;
         if let Err(error) = sent {
-            tracing::debug!(%error, "an answer could not be acknowledged");
+            tracing::debug!(%error, "cannot send ACK");
         }
     }
 
-    /// Sends a request within the call and returns the final answer; `None` if there is none.
+    /// Sends a request within the call and returns the final response, if there is one.
     pub async fn transact(
         &self,
         method: Method,
@@ -130,28 +130,28 @@ impl Caller {
         body: Option<Body>,
     ) -> Option<Response> {
         lock(&self.authenticator).begin();
-        let path = self.way().await;
+        let flow = self.way().await;
         loop {
-            let request = self.request(method, &path, &more, body.clone());
-            let response = exchange(&path, request).await?;
+            let request = self.request(method, &flow, &more, body.clone());
+            let response = exchange(&flow, request).await?;
             if !self.challenged(&response) {
                 return Some(response);
             }
         }
     }
 
-    /// Sends the first request until it is answered for good.
+    /// Sends the INVITE until it has a final response that is no challenge.
     pub async fn invite(self: Arc<Self>, inviting: Inviting) {
         lock(&self.authenticator).begin();
-        let path = lock(&self.path).clone();
+        let flow = lock(&self.flow).clone();
         let mut state = State::default();
         loop {
             let body = Body::sdp(inviting.offer.clone());
-            let request = self.request(Method::Invite, &path, &inviting.headers, Some(body));
-            let Some(attempt) = Attempt::begin(&self.transports, &path, request).await else {
+            let request = self.request(Method::Invite, &flow, &inviting.headers, Some(body));
+            let Some(attempt) = Attempt::begin(&self.transports, &flow, request).await else {
                 return inviting.tell(LegEvent::Failed(Failure::Unreachable)).await;
             };
-            match self.attempt(attempt, &path, &inviting, &mut state).await {
+            match self.attempt(attempt, &flow, &inviting, &mut state).await {
                 Next::Again => {}
                 Next::Done => return,
             }
@@ -161,7 +161,7 @@ impl Caller {
     async fn attempt(
         self: &Arc<Self>,
         mut attempt: Attempt,
-        path: &Path,
+        flow: &Flow,
         inviting: &Inviting,
         state: &mut State,
     ) -> Next {
@@ -171,12 +171,12 @@ impl Caller {
                 response = attempt.responses.recv() => response,
                 _ = &mut attempt.ended => None,
                 () = sleep(CANCEL_PATIENCE), if state.cancelled => return Next::Done,
-                // Afterwards the answer may come over another connection.
-                () = path.closed(), if !state.provisional => None,
+                // After a provisional response, the final one may arrive over another connection.
+                () = flow.closed(), if !state.provisional => None,
                 () = inviting.cancelled.notified(), if !state.cancelled => {
                     state.cancelled = true;
                     if state.provisional {
-                        attempt.cancel(path);
+                        attempt.cancel(flow);
                     }
                     continue;
                 }
@@ -190,7 +190,7 @@ impl Caller {
                     let first = !std::mem::replace(&mut state.provisional, true);
                     if state.cancelled {
                         if first {
-                            attempt.cancel(path);
+                            attempt.cancel(flow);
                         }
                         continue;
                     }
@@ -215,7 +215,7 @@ impl Caller {
         }
     }
 
-    /// Somebody took the call. Whoever else takes it too is told that it is over (RFC 3261 section 13.2.2.4).
+    /// Accepts the first 2xx response; a call answered by another fork is hung up (RFC 3261 section 13.2.2.4).
     async fn accepted(
         self: &Arc<Self>,
         mut attempt: Attempt,
@@ -231,7 +231,7 @@ impl Caller {
         let acknowledged = self.acknowledge(&dialog, &attempt.invite);
         if cancelled {
             acknowledged.await;
-            // The answer and the CANCEL crossed (RFC 3261 section 9.1).
+            // CANCEL and 2xx crossed (RFC 3261 section 9.1).
             let _ended = self.transact(Method::Bye, Vec::new(), None).await;
             let failure = Failure::Refused {
                 code: 487,
@@ -265,16 +265,16 @@ impl Caller {
                 let mut dialog = lock(&self.dialog).clone();
                 dialog.answered(&other);
                 self.acknowledge(&dialog, &attempt.invite).await;
-                let path = self.towards(&dialog.next_hop()).await;
-                let bye = dialog.request(Method::Bye, &path, Vec::new(), None);
-                tokio::spawn(async move { exchange(&path, bye).await });
+                let flow = self.towards(&dialog.next_hop()).await;
+                let bye = dialog.request(Method::Bye, &flow, Vec::new(), None);
+                tokio::spawn(async move { exchange(&flow, bye).await });
                 dialogs.push(dialog);
             }
         }
     }
 }
 
-/// Where a call's first request tells what becomes of it, and learns that it is not wanted any more.
+/// An INVITE: where its progress is reported, and how it is cancelled.
 pub(super) struct Inviting {
     pub offer: String,
     pub headers: Vec<Header>,
@@ -284,7 +284,7 @@ pub(super) struct Inviting {
 
 impl Inviting {
     async fn tell(&self, event: LegEvent) {
-        // Nobody listens when the call was given up.
+        // Nobody receives it once the call was given up.
         let _told = self.events.send(event).await;
     }
 }
@@ -300,21 +300,20 @@ enum Next {
     Done,
 }
 
-/// One INVITE on its way, until it is dropped. Its transaction ends with the first final answer; those that take the call
-/// after that come from the transports.
+/// One INVITE transaction. It ends with the first final response; later 2xx responses come from the transports.
 struct Attempt {
     transports: Arc<Transports>,
     invite: Request,
     responses: mpsc::Receiver<Response>,
-    /// When the transaction is over, whatever ended it.
+    /// Resolves when the transaction is over, for whatever reason.
     ended: oneshot::Receiver<()>,
     transaction: TransactionEventSender,
     key: TransactionKey,
 }
 
 impl Attempt {
-    async fn begin(transports: &Arc<Transports>, path: &Path, invite: Request) -> Option<Self> {
-        let mut transaction = begin(path, invite)?;
+    async fn begin(transports: &Arc<Transports>, flow: &Flow, invite: Request) -> Option<Self> {
+        let mut transaction = begin(flow, invite)?;
         transaction.send().await.ok()?;
         let (invite, key) = (transaction.original.clone(), transaction.key.clone());
         let sender = transaction.tu_sender.clone();
@@ -327,7 +326,7 @@ impl Attempt {
                 if let SipMessage::Response(response) = message
                     && answers.send(response).await.is_err()
                 {
-                    // Whoever asked is gone; what is left is retransmissions.
+                    // The receiver is gone; what follows are retransmissions.
                     break;
                 }
             }
@@ -342,9 +341,9 @@ impl Attempt {
         })
     }
 
-    fn cancel(&self, path: &Path) {
-        let (path, request) = (path.clone(), cancel(&self.invite));
-        tokio::spawn(async move { exchange(&path, request).await });
+    fn cancel(&self, flow: &Flow) {
+        let (flow, request) = (flow.clone(), cancel(&self.invite));
+        tokio::spawn(async move { exchange(&flow, request).await });
     }
 }
 
@@ -356,17 +355,17 @@ impl Drop for Attempt {
     }
 }
 
-fn begin(path: &Path, request: Request) -> Option<Transaction> {
+fn begin(flow: &Flow, request: Request) -> Option<Transaction> {
     let key = TransactionKey::from_request(&request, TransactionRole::Client).ok()?;
-    let (endpoint, connection) = (path.endpoint.clone(), path.connection.clone());
+    let (endpoint, connection) = (flow.endpoint.clone(), flow.connection.clone());
     let mut transaction = Transaction::new_client(key, request, endpoint, Some(connection));
-    transaction.destination = Some(path.destination());
+    transaction.destination = Some(flow.destination());
     Some(transaction)
 }
 
-/// Sends a request that is no INVITE; its final answer.
-async fn exchange(path: &Path, request: Request) -> Option<Response> {
-    let mut transaction = begin(path, request)?;
+/// Sends a request other than INVITE; its final response.
+async fn exchange(flow: &Flow, request: Request) -> Option<Response> {
+    let mut transaction = begin(flow, request)?;
     transaction.send().await.ok()?;
     let answered = async {
         while let Some(message) = transaction.receive().await {
@@ -380,11 +379,12 @@ async fn exchange(path: &Path, request: Request) -> Option<Response> {
     };
     tokio::select! {
         response = answered => response,
-        () = path.closed() => None,
+        () = flow.closed() => None,
     }
 }
 
-/// What a refusal means. The stack says 408 and 503 itself where nobody answers; such an answer has no tag.
+/// The failure for a response. The stack itself responds with 408 and 503 when there is no response; such a response has no
+/// tag.
 fn failure(code: u16, response: &Response, provisional: bool) -> Failure {
     let to = response.to_header().ok();
     let tagged = to.is_some_and(|to| Address::parse(to.value()).tag().is_some());
@@ -397,7 +397,7 @@ fn failure(code: u16, response: &Response, provisional: bool) -> Failure {
     }
 }
 
-/// The headers of a message by name, as they are told to others.
+/// The headers of a message as pairs of name and value.
 pub(super) fn told(headers: &rsipstack::sip::Headers) -> Vec<(String, String)> {
     let headers = headers.iter();
     headers

@@ -1,41 +1,42 @@
-//! A dialog (RFC 3261 section 12): what requests within a call carry, learned from the request that began it and the answer.
+//! A dialog (RFC 3261 section 12): the identifiers, route set and sequence numbers of the requests within a call, learned
+//! from the INVITE and its response.
 
 use std::collections::VecDeque;
 
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, Response, Uri, Version};
 
+use super::flow::Flow;
 use super::header::{Address, decode, encode_user};
-use super::path::Path;
 
-/// What is said about the software, in requests and answers.
+/// Value of `User-Agent` and `Server`.
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
-/// What may be asked of us.
+/// Value of `Allow`.
 pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.
 const MOST_REFERS: usize = 32;
 
-/// One side's view of a call.
+/// One side's view of a dialog.
 #[derive(Debug, Clone)]
 pub(super) struct Dialog {
     pub call_id: String,
-    /// `From` of what is sent from here, with its tag.
+    /// `From` of our requests, with our tag.
     local: String,
     pub local_tag: String,
-    /// `To` of what is sent from here, with its tag once that is known.
+    /// `To` of our requests, with the remote tag once it is known.
     remote: String,
     pub remote_tag: Option<String>,
-    /// Where requests go in the end.
+    /// The remote target.
     target: Uri,
-    /// By whom, the nearest first.
+    /// The route set, nearest first.
     routes: Vec<String>,
     cseq: u32,
     remote_cseq: Option<u32>,
-    /// Whether we have made an offer that is not answered (RFC 3264 section 4).
+    /// Whether an offer of ours is pending (RFC 3264 section 4).
     pub offering: bool,
-    /// The CSeqs of the last REFER, of which there are several where it was asked for a password, and of those before.
+    /// The CSeqs of the last REFER (several if it was challenged), and of earlier ones.
     refers: Vec<u32>,
     refers_before: VecDeque<u32>,
     /// The user of our `Contact`.
@@ -43,7 +44,7 @@ pub(super) struct Dialog {
 }
 
 impl Dialog {
-    /// Of a call from here. `from` and `to` are header values without tags.
+    /// For an outbound call. `from` and `to` are header values without tags.
     pub fn outbound(call_id: String, from: &str, to: &str, target: Uri, user: &str) -> Self {
         let local_tag = tag();
         Self {
@@ -53,8 +54,8 @@ impl Dialog {
             remote_tag: None,
             target,
             routes: Vec::new(),
-            // Not 1: a call that is tried again after a restart must not look like the one before.
-            cseq: fastrand::u32(1..10_000),
+            // Not 1: a call that is repeated after a restart must not look like the one before.
+            cseq: 1 + crate::random::u32() % 9_999,
             remote_cseq: None,
             offering: true,
             refers: Vec::new(),
@@ -64,7 +65,7 @@ impl Dialog {
         }
     }
 
-    /// Of a call from there. `None` if the request lacks what a dialog needs.
+    /// For an inbound call. `None` if the INVITE lacks what a dialog needs.
     pub fn inbound(invite: &Request) -> Option<Self> {
         let from = invite.from_header().ok()?.value();
         let to = invite.to_header().ok()?.value();
@@ -79,7 +80,7 @@ impl Dialog {
             remote_tag: Address::parse(from).tag().map(str::to_owned),
             target: target(contact)?,
             routes: record_route(invite.record_route_headers().iter().map(|one| one.value())),
-            cseq: fastrand::u32(1..10_000),
+            cseq: 1 + crate::random::u32() % 9_999,
             remote_cseq: invite.cseq_header().ok()?.seq().ok(),
             offering: false,
             refers: Vec::new(),
@@ -88,14 +89,14 @@ impl Dialog {
         })
     }
 
-    /// Learns what the other side says of itself in an answer that makes the dialog.
+    /// Updates the dialog from a response that establishes it.
     pub fn answered(&mut self, response: &Response) {
         self.offering = false;
         if let Ok(to) = response.to_header() {
             to.value().clone_into(&mut self.remote);
             let tag = Address::parse(to.value()).tag().map(str::to_owned);
             if std::mem::replace(&mut self.remote_tag, tag.clone()) != tag {
-                // What another telephone that rang has asked says nothing of this one's numbers.
+                // The sequence numbers of another fork say nothing about this one's.
                 self.remote_cseq = None;
             }
         }
@@ -110,7 +111,7 @@ impl Dialog {
         self.routes = routes;
     }
 
-    /// A `Contact` may change with each answer and each re-INVITE (RFC 3261 section 12.2).
+    /// A target refresh: `Contact` may change with each response and each re-INVITE (RFC 3261 section 12.2).
     pub fn retarget(&mut self, message: &impl HeadersExt) {
         let contact = message.contact_header().ok();
         if let Some(target) = contact.and_then(|contact| target(contact.value())) {
@@ -118,15 +119,15 @@ impl Dialog {
         }
     }
 
-    /// Whether a request comes from the other side, and not from another telephone that our call rang at as well. Until
-    /// one of them has taken it, nobody can tell.
+    /// Whether a request comes from the other side of this dialog, and not from another fork of our INVITE. Before a 2xx
+    /// response that is unknown.
     pub fn is_theirs(&self, request: &Request) -> bool {
         let from = request.from_header().ok();
         let from = from.map(|from| Address::parse(from.value()).tag().map(str::to_owned));
         self.remote_tag.is_none() || from == Some(self.remote_tag.clone())
     }
 
-    /// Whether a request of the other side comes in order. It is the newest then.
+    /// Whether a request is in order (RFC 3261 section 12.2.2); if so, it is the newest.
     pub fn in_order(&mut self, request: &Request) -> bool {
         let Some(number) = request.cseq_header().ok().and_then(|cseq| cseq.seq().ok()) else {
             return false;
@@ -138,7 +139,7 @@ impl Dialog {
         true
     }
 
-    /// The next hop: the nearest route, or the target.
+    /// The next hop: the first route, or the remote target.
     pub fn next_hop(&self) -> Uri {
         let route = self.routes.first();
         let route = route.and_then(|route| Uri::try_from(Address::parse(route).uri).ok());
@@ -150,14 +151,14 @@ impl Dialog {
         self.target.to_string()
     }
 
-    /// The next REFER is for another transfer than those before.
+    /// Begins a new transfer: the next REFER is not a repetition.
     pub fn begin_transfer(&mut self) {
         self.refers_before.extend(self.refers.drain(..));
         let old = self.refers_before.len().saturating_sub(MOST_REFERS);
         self.refers_before.drain(..old);
     }
 
-    /// Whether a REFER with this CSeq was for a transfer before the last.
+    /// Whether a REFER with this CSeq belongs to a transfer before the last.
     pub fn is_old_refer(&self, cseq: u32) -> bool {
         self.refers_before.contains(&cseq)
     }
@@ -166,7 +167,7 @@ impl Dialog {
     pub fn request(
         &mut self,
         method: Method,
-        path: &Path,
+        flow: &Flow,
         more: Vec<Header>,
         body: Option<Body>,
     ) -> Request {
@@ -174,20 +175,19 @@ impl Dialog {
         if matches!(method, Method::Refer) {
             self.refers.push(self.cseq);
         }
-        self.write(method, self.cseq, path, more, body)
+        self.write(method, self.cseq, flow, more, body)
     }
 
     fn write(
         &self,
         method: Method,
         number: u32,
-        path: &Path,
+        flow: &Flow,
         more: Vec<Header>,
         body: Option<Body>,
     ) -> Request {
-        let branch = format!("z9hG4bK{:016x}", fastrand::u64(..));
         let mut headers = vec![
-            Header::Via(path.via(&branch).into()),
+            Header::Via(flow.via(&flow.branch()).into()),
             Header::MaxForwards(u32::from(MAX_FORWARDS).into()),
             Header::From(self.local.clone().into()),
             Header::To(self.remote.clone().into()),
@@ -200,7 +200,7 @@ impl Dialog {
                 .map(|route| Header::Route(route.clone().into())),
         );
         if !matches!(method, Method::Bye | Method::Ack) {
-            headers.push(Header::Contact(path.contact(&self.user).into()));
+            headers.push(Header::Contact(flow.contact(&self.user).into()));
         }
         headers.push(Header::UserAgent(PRODUCT.into()));
         if matches!(method, Method::Invite) {
@@ -222,16 +222,16 @@ impl Dialog {
         }
     }
 
-    /// Headers of an answer that makes or keeps the dialog.
-    pub fn answer_headers(&self, path: &Path) -> Vec<Header> {
+    /// Headers of a response that establishes or keeps the dialog.
+    pub fn answer_headers(&self, flow: &Flow) -> Vec<Header> {
         vec![
-            Header::Contact(path.contact(&self.user).into()),
+            Header::Contact(flow.contact(&self.user).into()),
             Header::Allow(ALLOW.into()),
         ]
     }
 }
 
-/// A body and what it is.
+/// A body with its content type.
 #[derive(Debug, Clone)]
 pub(super) struct Body {
     pub kind: &'static str,
@@ -247,9 +247,9 @@ impl Body {
     }
 }
 
-/// ACK of an answer that took a call: a request of the dialog with the number and the credentials of the INVITE (RFC 3261
+/// The ACK of a 2xx response: a request of the dialog with the CSeq number and the credentials of the INVITE (RFC 3261
 /// section 13.2.2.4).
-pub(super) fn ack(dialog: &Dialog, invite: &Request, path: &Path) -> Request {
+pub(super) fn ack(dialog: &Dialog, invite: &Request, flow: &Flow) -> Request {
     let kept = |header: &&Header| {
         matches!(
             header,
@@ -258,10 +258,10 @@ pub(super) fn ack(dialog: &Dialog, invite: &Request, path: &Path) -> Request {
     };
     let kept = invite.headers.iter().filter(kept).cloned().collect();
     let number = invite.cseq_header().ok().and_then(|cseq| cseq.seq().ok());
-    dialog.write(Method::Ack, number.unwrap_or(1), path, kept, None)
+    dialog.write(Method::Ack, number.unwrap_or(1), flow, kept, None)
 }
 
-/// CANCEL of a request: the same transaction (RFC 3261 section 9.1).
+/// The CANCEL of a request, in the same transaction (RFC 3261 section 9.1).
 pub(super) fn cancel(invite: &Request) -> Request {
     let kept = |header: &&Header| {
         matches!(
@@ -294,7 +294,7 @@ pub(super) fn cancel(invite: &Request) -> Request {
     }
 }
 
-/// The description in a message, if that is what its body is. Of a body of several parts (RFC 5621), the part.
+/// The session description in a message; in a multipart body (RFC 5621), the part that is one.
 pub(super) fn sdp(message: &impl HeadersExt, body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     if text.trim().is_empty() {
@@ -318,10 +318,10 @@ pub(super) fn sdp(message: &impl HeadersExt, body: &[u8]) -> Option<String> {
 }
 
 fn tag() -> String {
-    format!("{:012x}", fastrand::u64(..) & 0xffff_ffff_ffff)
+    format!("{:016x}", crate::random::u64())
 }
 
-/// The URI of a `Contact`. Its user is written encoded again by the stack, and so decoded here.
+/// The URI of a `Contact`. The stack encodes its user when writing it, so it is decoded here.
 fn target(contact: &str) -> Option<Uri> {
     let mut uri = Uri::try_from(Address::parse(contact).uri).ok()?;
     if let Some(auth) = &mut uri.auth {
@@ -334,7 +334,7 @@ fn record_route<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
     values.flat_map(split_list).collect()
 }
 
-/// The members of a list of addresses; a comma within brackets or quotes separates nothing.
+/// Splits a list of addresses at commas outside brackets and quotes.
 fn split_list(value: &str) -> Vec<String> {
     let mut members = Vec::new();
     let (mut quoted, mut bracketed, mut from) = (false, false, 0);

@@ -1,5 +1,5 @@
-//! Digest authentication of a client (RFC 3261 section 22, RFC 7616, RFC 8760): remembers what it was challenged with and
-//! answers all of it in each request, so that a proxy and the server behind it may both ask.
+//! Digest authentication of a client (RFC 3261 section 22, RFC 7616, RFC 8760). It remembers challenges and answers all of
+//! them in each request, because a proxy and the server behind it may both challenge.
 
 use std::fmt::{self, Write as _};
 
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::header::quote;
 
-/// How often one request is sent again because of challenges: a proxy and a server, each with a nonce that was stale.
+/// How often one request is repeated because of challenges: a proxy and a server, each with a stale nonce.
 const MOST_ROUNDS: u8 = 6;
 
 /// A user name and a password.
@@ -16,7 +16,7 @@ const MOST_ROUNDS: u8 = 6;
 pub struct Credentials {
     /// As the gateway knows it.
     pub username: String,
-    /// Never shown.
+    /// Masked in `Debug`.
     pub password: String,
 }
 
@@ -26,17 +26,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Who asks.
+/// Who challenges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
-    /// The server, by 401 and `WWW-Authenticate`.
+    /// The server: 401 and `WWW-Authenticate`.
     Server,
-    /// A proxy, by 407 and `Proxy-Authenticate`.
+    /// A proxy: 407 and `Proxy-Authenticate`.
     Proxy,
 }
 
 impl Asker {
-    /// Whose question is in an answer of this status.
+    /// The challenger for a status code.
     pub const fn of_status(code: u16) -> Option<Self> {
         match code {
             401 => Some(Self::Server),
@@ -66,13 +66,13 @@ impl Hash {
     }
 }
 
-/// What somebody asks.
+/// A challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
     realm: String,
     nonce: String,
     opaque: Option<String>,
-    /// As it was written, to be said back.
+    /// As it was written, to be repeated in the response.
     algorithm: Option<String>,
     hash: Hash,
     session: bool,
@@ -81,7 +81,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Reads the value of a header. `None` if it is broken, or asks for what is not known here.
+    /// Parses the value of a challenge header. `None` if it is malformed, or needs what is not supported.
     pub fn parse(value: &str) -> Option<Self> {
         let (scheme, rest) = value.trim().split_once(char::is_whitespace)?;
         if !scheme.eq_ignore_ascii_case("digest") {
@@ -109,7 +109,7 @@ impl Challenge {
                 let auth = list
                     .split(',')
                     .any(|one| one.trim().eq_ignore_ascii_case("auth"));
-                // Only the body is protected: nobody asks for that, and nobody here knows how.
+                // `auth-int` alone is not supported, and nobody asks for it.
                 if !auth {
                     return None;
                 }
@@ -128,7 +128,7 @@ impl Challenge {
         })
     }
 
-    /// The value of the header that answers. `count` is how often this nonce was used, with this time.
+    /// The value of the response header; `count` is the nonce count.
     fn answer(
         &self,
         credentials: &Credentials,
@@ -175,7 +175,7 @@ impl Challenge {
     }
 }
 
-/// Who asked what, and how often that was answered.
+/// A challenge, and how often its nonce was used.
 #[derive(Debug)]
 struct Asked {
     by: Asker,
@@ -183,7 +183,7 @@ struct Asked {
     uses: u32,
 }
 
-/// Answers the challenges of one call: what was asked once is answered in every later request.
+/// Answers the challenges of one call, in every later request, too.
 #[derive(Debug)]
 pub struct Authenticator {
     credentials: Option<Credentials>,
@@ -192,7 +192,7 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Without credentials nothing is answered.
+    /// Without credentials, no challenge is answered.
     pub const fn new(credentials: Option<Credentials>) -> Self {
         Self {
             credentials,
@@ -206,7 +206,7 @@ impl Authenticator {
         self.rounds = 0;
     }
 
-    /// Takes what an answer asks. Whether it makes sense to send the request again.
+    /// Takes the challenges of a response; whether it is worth sending the request again.
     pub fn challenged<'a>(&mut self, by: Asker, values: impl Iterator<Item = &'a str>) -> bool {
         self.rounds += 1;
         if self.credentials.is_none() || self.rounds > MOST_ROUNDS {
@@ -215,7 +215,7 @@ impl Authenticator {
         let mut realms: Vec<String> = Vec::new();
         let mut again = false;
         for challenge in values.filter_map(Challenge::parse) {
-            // Of several kinds of one realm the first that is known counts (RFC 8760 section 2.4).
+            // Of several challenges for one realm, the first that is supported counts (RFC 8760 section 2.4).
             if realms.contains(&challenge.realm) {
                 continue;
             }
@@ -225,7 +225,7 @@ impl Authenticator {
                 .iter_mut()
                 .find(|asked| asked.by == by && asked.challenge.realm == challenge.realm);
             match known {
-                // A fresh nonce was answered and that was refused: the password is wrong.
+                // A fresh nonce was used and refused: the password is wrong.
                 Some(asked) if asked.uses == 1 && !challenge.stale => return false,
                 Some(asked) => {
                     asked.challenge = challenge;
@@ -242,7 +242,7 @@ impl Authenticator {
         again
     }
 
-    /// The headers that answer everything that was asked, for one request.
+    /// The headers that answer all challenges, for one request.
     pub fn answers(&mut self, method: &str, uri: &str) -> Vec<(Asker, String)> {
         let Some(credentials) = &self.credentials else {
             return Vec::new();
@@ -251,7 +251,7 @@ impl Authenticator {
         asked
             .map(|asked| {
                 asked.uses += 1;
-                let cnonce = format!("{:016x}", fastrand::u64(..));
+                let cnonce = format!("{:016x}", crate::random::u64());
                 let answer = asked
                     .challenge
                     .answer(credentials, method, uri, asked.uses, &cnonce);
@@ -261,7 +261,7 @@ impl Authenticator {
     }
 }
 
-/// The `name=value` pairs of a list with commas, quotes taken off.
+/// The `name=value` pairs of a list with commas, unquoted.
 fn parameters(mut text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
@@ -391,7 +391,7 @@ mod tests {
         let answers = authenticator.answers("INVITE", "sip:a@b");
         assert_eq!(answers.len(), 2);
         assert!(answers[0].1.contains("nc=00000002"), "{answers:?}");
-        // The proxy takes each nonce once only.
+        // The proxy accepts each nonce once.
         assert!(ask(
             &mut authenticator,
             Asker::Proxy,

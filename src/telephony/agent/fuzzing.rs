@@ -9,12 +9,12 @@ use rsipstack::sip::{Header, SipMessage, Transport};
 use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transport::SipConnection;
 
+use super::acl::to_tag;
 use super::dialog::{Dialog, sdp};
 use super::digest::{Asker, Authenticator, Challenge, Credentials};
-use super::gate::to_tag;
 use super::header::Address;
+use super::in_dialog::{session_timer, unsupported};
 use super::refer::{self, Notification};
-use super::requests::{session_timer, unsupported};
 use super::stream::{Cutter, Piece};
 use super::{bounds, client};
 use vivavoce_core::fuzzing::{Target, text};

@@ -1,12 +1,12 @@
-//! Reading what SIP headers say without trusting it: addresses, users, hosts, tags and parameters (RFC 3261 sections 19.1
-//! and 20). The stack's own types are for messages; these are for what is told about them.
+//! Parses untrusted SIP header values: addresses, users, hosts, tags and parameters (RFC 3261 sections 19.1 and 20). The
+//! stack's own types are for whole messages.
 
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// What a user is not written with: all but `unreserved` and `user-unreserved` (RFC 3261 section 25.1), and without `;`,
-/// which some gateways take for the begin of parameters.
+/// Characters that are escaped in a user: all but `unreserved` and `user-unreserved` (RFC 3261 section 25.1), and `;`,
+/// which some gateways take for the start of parameters.
 const OUTSIDE_USER: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -28,16 +28,16 @@ const OUTSIDE_USER: &AsciiSet = &NON_ALPHANUMERIC
 /// The parts of a `name-addr` or `addr-spec`: `"Name" <sip:user@host;p>;tag=t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address<'a> {
-    /// What people read, with its quotes.
+    /// The display name, with its quotes.
     pub display: Option<&'a str>,
-    /// The URI, without brackets.
+    /// The URI, without angle brackets.
     pub uri: &'a str,
-    /// What follows it, without the first semicolon.
+    /// The header parameters, without the first semicolon.
     pub parameters: &'a str,
 }
 
 impl<'a> Address<'a> {
-    /// Reads one. Never fails: of what makes no sense little is found.
+    /// Parses an address. It never fails: a malformed value yields few parts.
     pub fn parse(value: &'a str) -> Self {
         let value = value.trim();
         let name_end = end_of_display(value);
@@ -52,7 +52,7 @@ impl<'a> Address<'a> {
                 parameters,
             };
         }
-        // Without brackets parameters are the header's (RFC 3261 section 20.10).
+        // Without angle brackets, parameters belong to the header (RFC 3261 section 20.10).
         let (uri, parameters) = value.split_once(';').unwrap_or((value, ""));
         Self {
             display: None,
@@ -61,7 +61,7 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// A parameter of the header.
+    /// A header parameter.
     pub fn parameter(&self, name: &str) -> Option<&'a str> {
         parameter(self.parameters, name)
     }
@@ -71,19 +71,19 @@ impl<'a> Address<'a> {
         self.parameter("tag").filter(|tag| !tag.is_empty())
     }
 
-    /// The user of the URI, percent-decoded; the number of a `tel:`.
+    /// The user of the URI, percent-decoded; the number of a `tel:` URI.
     pub fn user(&self) -> Option<Cow<'a, str>> {
         let (scheme, rest) = split_scheme(self.uri);
         if scheme.eq_ignore_ascii_case("tel") {
             return Some(Cow::Borrowed(until(rest, ";?")));
         }
         let (user, _) = until(rest, "?").rsplit_once('@')?;
-        // Parameters of a telephone number within the user (RFC 3966), and a password.
+        // Without the parameters of a telephone number (RFC 3966), and without a password.
         let user = until(user, ";:");
         Some(decode(user)).filter(|user| !user.is_empty())
     }
 
-    /// The host of the URI, without its port; an IPv6 address without brackets.
+    /// The host of the URI, without port; an IPv6 address without brackets.
     pub fn host(&self) -> Option<&'a str> {
         let (_, rest) = split_scheme(self.uri);
         let rest = match until(rest, "?").rsplit_once('@') {
@@ -142,19 +142,19 @@ fn until<'a>(text: &'a str, ends: &str) -> &'a str {
     text.split(|c| ends.contains(c)).next().unwrap_or_default()
 }
 
-/// Takes percent-encoding off; what is no UTF-8 afterwards stays as it is.
+/// Percent-decodes a text; if the result is not UTF-8, the text stays as it is.
 pub fn decode(text: &str) -> Cow<'_, str> {
     percent_decode_str(text)
         .decode_utf8()
         .unwrap_or(Cow::Borrowed(text))
 }
 
-/// A user as it is written in a URI.
+/// Percent-encodes a user for a URI.
 pub fn encode_user(user: &str) -> String {
     utf8_percent_encode(user, OUTSIDE_USER).to_string()
 }
 
-/// A display name as it is written before a URI. Control characters are left out.
+/// A quoted display name, without control characters.
 pub fn quote(name: &str) -> String {
     let plain: String = name.chars().filter(|c| !c.is_control()).collect();
     format!("\"{}\"", plain.replace('\\', "\\\\").replace('"', "\\\""))

@@ -1,4 +1,5 @@
-//! One side of a call as the call sees it: what happens on the wire as [`LegEvent`]s, and what may be done about it.
+//! A call leg: one side of a call as `call` sees it. SIP messages become [`LegEvent`]s, actions become requests and
+//! responses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,80 +13,80 @@ use rsipstack::transaction::transaction::{Transaction, TransactionEvent, Transac
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
+use super::acl::to_tag;
 use super::client::{Caller, lock, told};
 use super::dialog::sdp;
-use super::gate::to_tag;
+use super::flow::Flow;
 use super::header::Address;
-use super::path::Path;
+use super::in_dialog::{Offered, answer_requests, response, session_timer, unsupported};
 use super::refer::Notification;
-use super::requests::{Offered, answer_requests, response, session_timer, unsupported};
 use super::unacknowledged::{Trial, Watch};
 
-/// Events and requests that wait to be taken.
+/// Events and requests that wait to be handled.
 const WAITING: usize = 64;
-/// For so long the last answer to a call is sent after the call has ended (64·T1).
+/// How long the final response is retransmitted after the call has ended (64·T1).
 const LAST_ANSWER: Duration = Duration::from_secs(32);
 
-/// What happens.
+/// What happened on the leg.
 #[derive(Debug)]
 pub enum LegEvent {
-    /// A provisional answer.
+    /// A provisional response.
     Progress {
-        /// 100 to 199.
+        /// Status code, 100 to 199.
         code: u16,
-        /// Early media.
+        /// The answer, with early media.
         sdp: Option<String>,
     },
-    /// The call was taken; that is acknowledged meanwhile.
+    /// A 2xx response; it is acknowledged.
     Answered {
-        /// What answers our offer.
+        /// The answer to our offer.
         sdp: Option<String>,
-        /// The headers of the answer.
+        /// The headers of the response.
         headers: Vec<(String, String)>,
     },
-    /// The call was not taken.
+    /// The INVITE failed.
     Failed(Failure),
-    /// Whoever calls has given up before we answered.
+    /// The caller cancelled before we answered.
     Cancelled,
-    /// Our answer has arrived.
+    /// Our 2xx response was acknowledged.
     Acknowledged {
-        /// What answers our offer, if we made one.
+        /// The answer to our offer, if we made one.
         sdp: Option<String>,
     },
-    /// Our answer has not arrived.
+    /// Our 2xx response was not acknowledged.
     Unacknowledged,
-    /// The other side wants other media, or only to know that we are there.
+    /// A re-INVITE or UPDATE.
     Offered(Box<Offered>),
-    /// What has become of a transfer.
+    /// The progress of a transfer.
     Notified(Notification),
-    /// What was said to our REFER.
+    /// The response to our REFER.
     Referred {
-        /// The wish, as [`Leg::refer`] was told.
-        wish: u32,
-        /// A status, or nothing.
+        /// The number of the attempt, as in [`Leg::refer`].
+        attempt: u32,
+        /// The status code, if there was a response.
         code: Option<u16>,
     },
-    /// A key, pressed in signalling (`application/dtmf-relay`).
+    /// A DTMF digit in INFO (`application/dtmf-relay`).
     Digit(char),
-    /// The other side has hung up.
+    /// The other side hung up.
     Ended,
 }
 
-/// Why a call was not taken.
+/// Why an INVITE failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// Somebody said so.
+    /// It was refused.
     Refused {
-        /// 300 to 699.
+        /// Status code, 300 to 699.
         code: u16,
-        /// What is said with it.
+        /// The reason phrase.
         reason: String,
     },
-    /// Nobody said anything.
+    /// There was no response.
     Unreachable,
 }
 
-/// See the module. Dropped, the call's requests are answered by 481; it is to be ended before.
+/// A call leg. See the module. After it is dropped, requests within the call get a 481, so hang up first.
 pub struct Leg {
     caller: Arc<Caller>,
     key: (String, String),
@@ -95,9 +96,9 @@ pub struct Leg {
 }
 
 enum Role {
-    /// We call.
+    /// Outbound.
     Client { cancelled: Arc<Notify> },
-    /// We are called.
+    /// Inbound.
     Server {
         invite: Box<Request>,
         transaction: TransactionEventSender,
@@ -106,7 +107,7 @@ enum Role {
 }
 
 impl Leg {
-    /// A call from here; its first request is on its way when this returns.
+    /// Places a call; its INVITE is being sent when this returns.
     pub(super) fn call(caller: Caller, offer: String, headers: Vec<Header>) -> Self {
         let caller = Arc::new(caller);
         let (sender, events) = mpsc::channel(WAITING);
@@ -133,7 +134,7 @@ impl Leg {
             (dialog.call_id.clone(), dialog.local_tag.clone())
         };
         let (requests, arriving) = mpsc::channel(WAITING);
-        let remote = lock(&caller.path).remote;
+        let remote = lock(&caller.flow).remote;
         caller
             .transports
             .dialogs
@@ -157,12 +158,12 @@ impl Leg {
         &self.caller
     }
 
-    /// What happens next. Nothing is lost when the future is dropped.
+    /// The next event. Cancel safe.
     pub async fn next(&mut self) -> Option<LegEvent> {
         self.events.recv().await
     }
 
-    /// The Call-ID of SIP.
+    /// The Call-ID.
     pub fn call_id(&self) -> &str {
         &self.key.0
     }
@@ -172,40 +173,40 @@ impl Leg {
         &self.key.1
     }
 
-    /// The tag of the other side, once it has one.
+    /// The remote tag, once there is one.
     pub fn remote_tag(&self) -> Option<String> {
         lock(&self.caller.dialog).remote_tag.clone()
     }
 
-    /// Our address on the way to the other side.
+    /// Our local address of the flow.
     pub fn local_address(&self) -> SocketAddr {
-        lock(&self.caller.path).local
+        lock(&self.caller.flow).local
     }
 
-    /// Where the other side is reached.
+    /// The peer's address.
     pub fn remote_address(&self) -> SocketAddr {
-        super::path::canonical(lock(&self.caller.path).remote)
+        super::flow::canonical(lock(&self.caller.flow).remote)
     }
 
-    /// Whether what is said here is secret on its way.
+    /// Whether signalling is encrypted.
     pub fn encrypted(&self) -> bool {
-        lock(&self.caller.path).protocol == super::path::Protocol::Tls
+        lock(&self.caller.flow).protocol == super::flow::Protocol::Tls
     }
 
-    /// Takes an unanswered call from here back.
+    /// Cancels our INVITE.
     pub fn cancel(&self) {
         if let Role::Client { cancelled } = &self.role {
             cancelled.notify_one();
         }
     }
 
-    /// Tells whoever calls that it rings; with a description, what is heard meanwhile.
+    /// Sends 180, or 183 with a session description for early media.
     pub fn ring(&self, sdp: Option<String>) {
         let code = if sdp.is_some() { 183 } else { 180 };
         self.respond(code, sdp, Vec::new());
     }
 
-    /// Takes a call. `sdp` answers the offer, or is the offer where there was none.
+    /// Answers the call. `sdp` is the answer, or the offer if the INVITE had none.
     pub fn answer(&self, sdp: String) {
         let more = match &self.role {
             Role::Server { invite, .. } => {
@@ -218,7 +219,7 @@ impl Leg {
         self.respond(200, Some(sdp), more);
     }
 
-    /// Refuses a call.
+    /// Refuses the call.
     pub fn refuse(&self, code: u16) {
         self.wait_for_acknowledgement();
         self.respond(code, None, Vec::new());
@@ -248,32 +249,36 @@ impl Leg {
         let _ended = transaction.send(TransactionEvent::Respond(response));
     }
 
-    /// Hangs up. Nobody waits for what is said to that.
+    /// Sends BYE, without waiting for the response.
     pub fn bye(&self) {
         let caller = Arc::clone(&self.caller);
         tokio::spawn(async move { caller.transact(Method::Bye, Vec::new(), None).await });
     }
 
-    /// Hangs up; returns when that was heard, or will not be.
-    /// It goes on where nobody waits for that: BYE is sent again until it is heard, or cannot be any more.
+    /// Sends BYE; returns when there is a response, or there will be none. BYE is retransmitted in the background even if
+    /// this is dropped.
     pub async fn hang_up(&self) {
         let caller = Arc::clone(&self.caller);
         let heard = async move { caller.transact(Method::Bye, Vec::new(), None).await };
         let _heard = tokio::spawn(heard).await;
     }
 
-    /// Hangs up on somebody who has never said anything, and perhaps never called: it is repeated for this time only.
-    pub async fn hang_up_within(&self, patience: Duration) {
-        let heard = self.caller.transact(Method::Bye, Vec::new(), None);
-        let _heard = timeout(patience, heard).await;
+    /// Hangs up on a caller that has never responded, and perhaps never called: retransmits BYE only this long, in the
+    /// background.
+    pub fn hang_up_within(&self, patience: Duration) {
+        let caller = Arc::clone(&self.caller);
+        tokio::spawn(async move {
+            let heard = caller.transact(Method::Bye, Vec::new(), None);
+            let _heard = timeout(patience, heard).await;
+        });
     }
 
-    /// Asks the other side to call somebody else: what it says to that comes as [`LegEvent::Referred`] with the number of
-    /// the wish, and what it tells of earlier ones does not come any more where it says so.
-    pub fn refer(&self, wish: u32, to: &str, headers: &[(String, String)]) {
+    /// Sends REFER. The response arrives as [`LegEvent::Referred`] with the number of the attempt; NOTIFYs that name an
+    /// earlier attempt are ignored from now on.
+    pub fn refer(&self, attempt: u32, to: &str, headers: &[(String, String)]) {
         lock(&self.caller.dialog).begin_transfer();
         let mut more = vec![Header::ReferTo(to.to_owned().into())];
-        let by = lock(&self.caller.path).contact("vivavoce");
+        let by = lock(&self.caller.flow).contact("vivavoce");
         more.push(Header::ReferredBy(by.into()));
         let headers = headers.iter();
         more.extend(headers.map(|(name, value)| Header::Other(name.clone(), value.clone())));
@@ -281,7 +286,7 @@ impl Leg {
         tokio::spawn(async move {
             let response = caller.transact(Method::Refer, more, None).await;
             let code = response.map(|response| response.status_code.code());
-            let _told = events.send(LegEvent::Referred { wish, code }).await;
+            let _told = events.send(LegEvent::Referred { attempt, code }).await;
         });
     }
 }
@@ -292,7 +297,7 @@ impl Drop for Leg {
     }
 }
 
-/// A call that came and is neither taken nor refused yet.
+/// An inbound call that is neither answered nor refused yet.
 pub struct Invitation {
     pub(super) transaction: Transaction,
     pub(super) trial: Option<Trial>,
@@ -300,22 +305,22 @@ pub struct Invitation {
 }
 
 impl Invitation {
-    /// Who sent it.
+    /// Source address of the INVITE.
     pub fn source(&self) -> IpAddr {
-        lock(&self.caller.path).remote.ip().to_canonical()
+        lock(&self.caller.flow).remote.ip().to_canonical()
     }
 
-    /// Our address on the way there.
+    /// Our local address of the flow.
     pub fn local_address(&self) -> SocketAddr {
-        lock(&self.caller.path).local
+        lock(&self.caller.flow).local
     }
 
-    /// Whether what is said here is secret on its way.
+    /// Whether signalling is encrypted.
     pub fn encrypted(&self) -> bool {
-        lock(&self.caller.path).protocol == super::path::Protocol::Tls
+        lock(&self.caller.flow).protocol == super::flow::Protocol::Tls
     }
 
-    /// The user that is called, by the Request-URI.
+    /// The called user, from the Request-URI.
     pub fn called(&self) -> Option<String> {
         let uri = self.transaction.original.uri.to_string();
         Address::parse(&uri)
@@ -323,7 +328,7 @@ impl Invitation {
             .map(std::borrow::Cow::into_owned)
     }
 
-    /// The headers, by name.
+    /// The headers as pairs of name and value.
     pub fn headers(&self) -> Vec<(String, String)> {
         told(&self.transaction.original.headers)
     }
@@ -334,12 +339,12 @@ impl Invitation {
         sdp(request, &request.body)
     }
 
-    /// What the request requires and is not known here (RFC 3261 section 8.2.2.3).
+    /// An option in `Require` that is not supported (RFC 3261 section 8.2.2.3).
     pub fn unsupported(&self) -> Option<String> {
         unsupported(&self.transaction.original)
     }
 
-    /// Refuses it.
+    /// Refuses the call.
     pub fn refuse(self, code: u16) {
         let unsupported = unsupported(&self.transaction.original).filter(|_| code == 420);
         let headers = unsupported.map(|options| Header::Unsupported(options.into()));
@@ -348,7 +353,7 @@ impl Invitation {
         tokio::spawn(refuse(self.transaction, self.trial, status, headers));
     }
 
-    /// Takes it up: whoever calls learns that it has arrived.
+    /// Takes the call, to be answered or refused later.
     pub fn take(self) -> Leg {
         let Self {
             transaction,
@@ -364,7 +369,7 @@ impl Invitation {
         };
         let leg = Leg::registered(&caller, events, sender.clone(), role);
         let watched = Watched {
-            connection: lock(&caller.path).clone(),
+            connection: lock(&caller.flow).clone(),
             leg: sender.clone(),
             transaction: transaction.tu_sender.clone(),
             key: transaction.key.clone(),
@@ -376,9 +381,9 @@ impl Invitation {
     }
 }
 
-/// A call that came, in whose transaction no time runs out while it rings.
+/// An inbound INVITE whose transaction has no timeout while it rings.
 struct Watched {
-    connection: Path,
+    connection: Flow,
     leg: mpsc::Sender<LegEvent>,
     transaction: TransactionEventSender,
     key: TransactionKey,
@@ -386,8 +391,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Ends the transaction where nobody can be answered any more, where nobody is left to answer, and where nobody has
-    /// acknowledged the answer in time.
+    /// Ends the transaction when its connection is closed, its call is gone, or its answer was not acknowledged in time.
     async fn watch(self) {
         let abandoned = async {
             self.leg.closed().await;
@@ -401,7 +405,7 @@ impl Watched {
         }
         let end = TransactionEvent::Terminate(self.key.clone());
         let _ended = self.transaction.send(end);
-        // What was answered may still be acknowledged over another connection, for as long as others wait for that.
+        // A 2xx response may still be acknowledged over another connection within the usual time.
         tokio::select! {
             () = self.transaction.closed() => {}
             () = given_up(self.trial.as_ref()) => {
@@ -412,7 +416,7 @@ impl Watched {
     }
 }
 
-/// Returns when an answer is given up that nobody has acknowledged.
+/// Resolves when an unacknowledged answer is given up.
 async fn given_up(trial: Option<&Watch>) {
     match trial {
         Some(trial) => trial.given_up().await,
@@ -420,12 +424,12 @@ async fn given_up(trial: Option<&Watch>) {
     }
 }
 
-/// An answer is sent now that is to be acknowledged.
+/// A 2xx response is being sent.
 async fn wait_for_acknowledgement(trial: Watch, transaction: TransactionEventSender) {
     trial.answered(transaction.closed()).await;
 }
 
-/// Refuses a request, and waits until that was acknowledged where it is to be.
+/// Refuses a request, and waits for the ACK if there will be one.
 pub(super) async fn refuse(
     mut transaction: Transaction,
     trial: Option<Trial>,
@@ -450,7 +454,7 @@ pub(super) async fn refuse(
     while transaction.receive().await.is_some() {}
 }
 
-/// Drives the transaction of a call that came.
+/// Drives the server transaction of an INVITE.
 async fn follow_invite(
     mut transaction: Transaction,
     trial: Option<Trial>,
@@ -466,7 +470,7 @@ async fn follow_invite(
         let request = match transaction.receive().await {
             Some(SipMessage::Request(request)) => request,
             Some(SipMessage::Response(_)) => continue,
-            // The connection has closed behind the answer: it may be acknowledged over another.
+            // The connection closed after the response: the ACK may arrive over another one.
             None if transaction.state == TransactionState::Accepted
                 && !is_given_up(trial.as_ref()) =>
             {
@@ -477,19 +481,22 @@ async fn follow_invite(
         match request.method {
             Method::Ack => {
                 let accepted = answered(&transaction);
-                // Whoever has read the answer knows our tag. An ACK of somebody who has only sent the INVITE does not.
+                // Whoever has read the response knows our tag. A forged INVITE is followed by an ACK without it.
                 let known = to_tag(&request) == Some(lock(&caller.dialog).local_tag.clone());
                 if accepted && !known {
                     continue;
                 }
                 caller.proven.store(true, Ordering::Release);
+                if let Some(trial) = trial.as_ref().filter(|_| accepted) {
+                    trial.acknowledged();
+                }
                 event = accepted.then(|| LegEvent::Acknowledged {
                     sdp: sdp(&request, &request.body),
                 });
                 break;
             }
             Method::Cancel => {
-                // All answers are of one dialog (RFC 3261 section 8.2.6.2).
+                // All responses belong to one dialog (RFC 3261 section 8.2.6.2).
                 let terminated = response(&caller, &transaction.original, 487, None, Vec::new());
                 let _refused = transaction.respond(terminated).await;
                 if let Some(trial) = &trial {
@@ -508,7 +515,7 @@ async fn follow_invite(
         _ => None,
     });
     if let Some(event) = event {
-        // Before it is told: the other side may want other media right behind.
+        // Before the event: the other side may send a re-INVITE right after its ACK.
         lock(&caller.dialog).offering = false;
         let _told = events.send(event).await;
     }

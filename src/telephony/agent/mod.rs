@@ -1,18 +1,20 @@
-//! The SIP user agent: listens, calls, is called, and keeps dialogs, over UDP, TCP and TLS. Parsing and transactions are the
-//! stack's (`rsipstack`), which is known in this module only; what a call is for, and its media, are others' business.
+//! The SIP user agent (RFC 3261): listens, places and accepts calls, and keeps dialogs, over UDP, TCP and TLS. Parsing and
+//! transactions are done by the `rsipstack` crate, which only this module knows; what a call is for, and its media, are in
+//! `call` and `media`.
 
+mod acl;
 pub mod bounds;
 pub mod client;
 pub mod dialog;
 pub mod digest;
+mod flow;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-mod gate;
 pub mod header;
+mod in_dialog;
 mod leg;
-mod path;
 mod refer;
-mod requests;
+mod repetitions;
 pub mod resolve;
 mod stream;
 #[cfg(test)]
@@ -35,74 +37,75 @@ use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
 use super::allowance::Allowance;
+use super::random;
+use acl::{Acl, to_tag};
 use client::Caller;
 use dialog::Dialog;
 use digest::{Authenticator, Credentials};
-use gate::{Gate, to_tag};
+pub use flow::Protocol;
+pub use in_dialog::Offered;
 pub use leg::{Failure, Invitation, Leg, LegEvent};
-pub use path::Protocol;
 pub use refer::Notification;
-pub use requests::Offered;
 use transports::Transports;
 pub use unacknowledged::Unacknowledged;
 use unacknowledged::{Trial, Trials};
 
-/// Calls that wait to be looked at.
+/// Inbound calls that wait to be handled.
 const WAITING_CALLS: usize = 64;
-/// New requests within a call each second, and at once. A key in signalling is one.
+/// New requests within a call each second, and in a burst. A DTMF digit by INFO is one.
 const REQUESTS_PER_SECOND: u32 = 10;
 const MOST_REQUESTS_AT_ONCE: u32 = 60;
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// Over what.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// At which address.
+    /// The address.
     pub address: SocketAddr,
 }
 
-/// What TLS is spoken with.
+/// TLS configuration.
 #[derive(Clone, Default)]
 pub struct TlsSettings {
-    /// To those who connect.
+    /// For inbound connections.
     pub server: Option<Arc<rustls::ServerConfig>>,
-    /// To those who are connected to.
+    /// For outbound connections.
     pub client: Option<Arc<rustls::ClientConfig>>,
 }
 
-/// The user agent. It ends when it is stopped.
+/// The user agent. It runs until [`Self::stop`].
 #[derive(Clone)]
 pub struct Agent {
     transports: Arc<Transports>,
 }
 
-/// A call to be made.
+/// An outbound call.
 #[derive(Debug)]
 pub struct Outbound {
-    /// Over what.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// Where the request goes.
+    /// The address that the INVITE is sent to.
     pub remote: SocketAddr,
     /// `host` or `host:port` in the URIs of the other side.
     pub host: String,
-    /// Whom to call: a number or a user.
+    /// The called number or user.
     pub to: String,
-    /// Who calls.
+    /// The calling number or user.
     pub from: String,
-    /// What people read of who calls.
+    /// The caller's display name.
     pub display_name: Option<String>,
-    /// For whoever asks.
+    /// Credentials for challenges.
     pub credentials: Option<Credentials>,
-    /// More headers of the request.
+    /// Additional headers of the INVITE.
     pub headers: Vec<(String, String)>,
-    /// Whether requests within the call may go to addresses that are not public, where the other side says so.
+    /// Whether the other side may direct requests within the call to private addresses.
     pub private: bool,
 }
 
 impl Agent {
-    /// Starts without listening anywhere. Calls come from `allowed` networks only; they are told to the receiver. Others are
-    /// told to send to the `advertised` address where that is of their family.
+    /// Starts the user agent without listening. Calls are accepted from `allowed` networks and sent to the receiver. Peers
+    /// are told the `advertised` address if it is of their address family.
     pub fn start(
         allowed: Vec<IpNet>,
         unacknowledged: Unacknowledged,
@@ -111,20 +114,20 @@ impl Agent {
     ) -> (Self, mpsc::Receiver<Invitation>) {
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
-        let gate = Gate::new(allowed);
+        let acl = Acl::new(allowed);
         let trials = Trials::new(unacknowledged);
-        let transports = Transports::new(gate, trials, tls, advertised, arrivals);
+        let transports = Transports::new(acl, trials, tls, advertised, arrivals);
         let transports = Arc::new(transports);
         tokio::spawn(follow_arrivals(Arc::clone(&transports), arriving, calls));
         (Self { transports }, invitations)
     }
 
-    /// Listens at one more address; returns which, with its port.
+    /// Listens on one more address; returns it with its port.
     pub async fn listen(&self, listen: &Listen) -> io::Result<SocketAddr> {
         self.transports.listen(listen).await
     }
 
-    /// Opens the way to where a call goes; a connection may still be on its way when this returns.
+    /// Opens a flow for an outbound call; its connection may not be established yet.
     pub async fn reach(
         &self,
         protocol: Protocol,
@@ -132,22 +135,22 @@ impl Agent {
         host: &str,
     ) -> io::Result<Reached> {
         let name = header::Address::parse(host).host().map(str::to_owned);
-        let path = self
+        let flow = self
             .transports
-            .path(protocol, remote, name.as_deref())
+            .flow(protocol, remote, name.as_deref())
             .await?;
-        Ok(Reached { path })
+        Ok(Reached { flow })
     }
 
-    /// Calls.
+    /// Places a call.
     pub fn call(
         &self,
         reached: Reached,
         outbound: Outbound,
         offer: String,
     ) -> Result<Leg, InvalidUri> {
-        let path = reached.path;
-        let parameter = path.uri_parameter();
+        let flow = reached.flow;
+        let parameter = flow.uri_parameter();
         let to = header::encode_user(&outbound.to);
         let from = header::encode_user(&outbound.from);
         let host = &outbound.host;
@@ -158,13 +161,13 @@ impl Agent {
         let from_header = format!(
             "{}<sip:{from}@{}>",
             display.unwrap_or_default(),
-            path.told.ip().to_canonical_host(),
+            flow.told.ip().to_canonical_host(),
         );
         let to_header = format!("<sip:{to}@{host}>");
-        let call_id = format!("{:032x}@vivavoce", fastrand::u128(..));
+        let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
         let dialog = Dialog::outbound(call_id, &from_header, &to_header, target, &outbound.from);
         let headers = outbound.headers.into_iter();
-        // Nothing that is written in a header may begin another.
+        // Control characters could begin another header.
         let headers = headers
             .filter(|(name, value)| {
                 !name.contains(char::is_control) && !value.contains(char::is_control)
@@ -175,33 +178,33 @@ impl Agent {
             transports: Arc::clone(&self.transports),
             dialog: Mutex::new(dialog),
             authenticator: Mutex::new(Authenticator::new(outbound.credentials)),
-            path: Mutex::new(path),
+            flow: Mutex::new(flow),
             private: outbound.private,
-            // It is we who called.
+            // It was us who called.
             proven: AtomicBool::new(true),
         };
         Ok(Leg::call(caller, offer, headers))
     }
 
-    /// Closes every socket. Calls that go on end without a word; they are to be hung up before.
+    /// Closes all sockets. Calls end without a BYE: hang up before.
     pub fn stop(&self) {
         self.transports.closed.cancel();
     }
 }
 
-/// The way to somebody who is about to be called.
+/// A flow for an outbound call.
 pub struct Reached {
-    path: path::Path,
+    flow: flow::Flow,
 }
 
 impl Reached {
-    /// Our own address on that way, whatever others are told.
+    /// Our local address, even if another one is advertised.
     pub fn local_address(&self) -> SocketAddr {
-        self.path.local
+        self.flow.local
     }
 }
 
-/// What was to be called is no part of a URI.
+/// The called number cannot be part of a URI.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("cannot be written in a SIP URI")]
 pub struct InvalidUri;
@@ -220,7 +223,7 @@ impl CanonicalHost for IpAddr {
     }
 }
 
-/// The calls that there are, by Call-ID and our tag.
+/// The dialogs, by Call-ID and local tag.
 #[derive(Debug, Default)]
 pub struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
 
@@ -263,7 +266,7 @@ impl Dialogs {
         Self::key(request).is_some_and(|key| self.table().contains_key(&key))
     }
 
-    /// Whether a call takes one more request now.
+    /// Whether one more request within the call is below the rate limit.
     pub(super) fn admits(&self, request: &Request, now: Instant) -> bool {
         Self::key(request).is_some_and(|key| {
             let mut table = self.table();
@@ -272,7 +275,7 @@ impl Dialogs {
         })
     }
 
-    /// Whether a call goes to this address.
+    /// Whether a call's flow goes to this address.
     pub(super) fn reaches(&self, remote: SocketAddr) -> bool {
         let table = self.table();
         table.values().any(|registered| registered.remote == remote)
@@ -283,7 +286,7 @@ impl Dialogs {
         Some((call_id, to_tag(request)?))
     }
 
-    /// Hands a request to its call; returns it with a status where that cannot be.
+    /// Passes a request to its call; on failure returns it with a status code.
     fn hand_over(&self, transaction: Transaction) -> Result<(), Box<(Transaction, StatusCode)>> {
         let requests = Self::key(&transaction.original)
             .and_then(|key| self.table().get(&key).map(|found| found.requests.clone()));
@@ -329,7 +332,7 @@ async fn follow_arrivals(
     }
 }
 
-/// A request that the gate let in.
+/// Handles a request that the access control has admitted.
 fn arrived(
     transports: &Arc<Transports>,
     transaction: Transaction,
@@ -358,12 +361,12 @@ fn invited(
     trial: Option<Trial>,
     calls: &mpsc::Sender<Invitation>,
 ) {
-    let path = transaction.connection.as_ref().and_then(|connection| {
+    let flow = transaction.connection.as_ref().and_then(|connection| {
         let via = transaction.original.top_via_header().ok()?;
-        transports.path_back(&transaction.endpoint_inner, connection, &via)
+        transports.flow_back(&transaction.endpoint_inner, connection, &via)
     });
     let dialog = Dialog::inbound(&transaction.original);
-    let (Some(path), Some(dialog)) = (path, dialog) else {
+    let (Some(flow), Some(dialog)) = (flow, dialog) else {
         let refused = leg::refuse(transaction, trial, StatusCode::BadRequest, Vec::new());
         tokio::spawn(refused);
         return;
@@ -372,8 +375,8 @@ fn invited(
         transports: Arc::clone(transports),
         dialog: Mutex::new(dialog),
         authenticator: Mutex::new(Authenticator::new(None)),
-        path: Mutex::new(path),
-        // Whoever may call is somebody whom the settings name.
+        flow: Mutex::new(flow),
+        // The settings name the networks that may call.
         private: true,
         proven: AtomicBool::new(false),
     };

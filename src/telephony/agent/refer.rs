@@ -1,21 +1,21 @@
-//! What is told of a transfer (RFC 3515): the fragment of an answer in a NOTIFY, and whether more will come. And keys that are
-//! pressed in signalling.
+//! Progress of a transfer (RFC 3515): the response fragment in a NOTIFY, and whether the subscription has ended. Also DTMF
+//! digits in INFO.
 
 use rsipstack::sip::{Header, Request};
 
 use super::header::parameter;
 
-/// One NOTIFY about a REFER.
+/// A NOTIFY about a REFER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notification {
-    /// What whoever is called has answered until now.
+    /// The status code of the transfer target's response so far.
     pub code: Option<u16>,
-    /// Whether nothing more will be told.
+    /// Whether the subscription has ended.
     pub last: bool,
 }
 
 impl Notification {
-    /// `None` if it is about something else.
+    /// `None` if it is for another event.
     pub(super) fn read(request: &Request) -> Option<Self> {
         let package = event(request)?.split(';').next()?.trim();
         if !package.eq_ignore_ascii_case("refer") {
@@ -32,7 +32,7 @@ impl Notification {
     }
 }
 
-/// The REFER that is meant, by its CSeq (RFC 3515 section 2.4.6). Some give none, and some count otherwise.
+/// The CSeq of the REFER that is meant (RFC 3515 section 2.4.6). Some peers give none, and some a wrong one.
 pub(super) fn id(request: &Request) -> Option<u32> {
     parameter(event(request)?, "id")?.parse().ok()
 }
@@ -47,7 +47,7 @@ fn event(request: &Request) -> Option<&str> {
     })
 }
 
-/// The status in a fragment of a message (RFC 3420).
+/// The status code in a message fragment (RFC 3420).
 fn fragment(body: &str) -> Option<u16> {
     let line = body.lines().map(str::trim_start).find(|line| {
         let version = line.get(..4);
@@ -57,7 +57,7 @@ fn fragment(body: &str) -> Option<u16> {
     (100..700).contains(&code).then_some(code)
 }
 
-/// The key of an INFO, where it is one.
+/// The DTMF digit of an INFO, if it is one.
 pub(super) fn digit(request: &Request) -> Option<char> {
     let kind = request.headers.iter().find_map(|header| match header {
         Header::ContentType(kind) => Some(kind.value().to_ascii_lowercase()),

@@ -1,4 +1,4 @@
-//! Which addresses a URI or a configured gateway means (RFC 3263, without NAPTR).
+//! Resolves a URI or a configured gateway to addresses (RFC 3263, without NAPTR).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,13 +10,13 @@ use rsipstack::sip::uri::ParamsExt;
 use rsipstack::sip::{Host, Scheme, Uri};
 use tokio::time::timeout;
 
-use super::path::Protocol;
+use super::flow::Protocol;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// More addresses of one name are not tried.
+/// The most addresses that are tried for one name.
 const MOST: usize = 8;
 
-/// The addresses of a URI in the order in which they are tried. `protocol` is used where the URI names none.
+/// The addresses of a URI, in order. `protocol` is the default.
 pub(super) async fn targets(
     uri: &Uri,
     protocol: Protocol,
@@ -36,7 +36,7 @@ pub(super) async fn targets(
     Ok(addresses.into_iter().map(|one| (protocol, one)).collect())
 }
 
-/// The addresses of a host: without a port what SRV records say, and the default port where there are none.
+/// The addresses of a host: by SRV records if there is no port, else, or if there are none, by its address records.
 pub async fn addresses(
     host: &str,
     port: Option<u16>,
@@ -73,6 +73,6 @@ async fn look_up(host: &str, port: Option<u16>, protocol: Protocol) -> io::Resul
             }
         }
     }
-    // What the system knows, files included.
+    // The system's resolver, which knows the hosts file.
     Ok(tokio::net::lookup_host((host, default)).await?.collect())
 }

@@ -1,4 +1,4 @@
-//! SIP over TCP and TLS: messages cut out of the stream (RFC 3261 section 18.3), one task per direction, bounded both ways.
+//! SIP over TCP and TLS: message framing (RFC 3261 section 18.3), with one task and one bounded queue per direction.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,44 +14,44 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{LARGEST, LARGEST_HEAD, head_end};
-use super::path::{Protocol, stack_address};
+use super::flow::{Protocol, stack_address};
 
-/// Messages that wait to be written: who reads so slowly is not there.
+/// Messages that wait to be written: a peer that reads so slowly is gone.
 const WAITING: usize = 64;
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-/// A connection over which nothing came for so long is closed, unless a call hangs on it: see [`Taker::keeps`].
+/// An idle connection is closed after so long, unless a call uses it: see [`Taker::keeps`].
 const IDLE: Duration = Duration::from_mins(5);
-/// The same for whoever is a stranger, where only requests within calls count.
+/// The same for addresses that may not call, where only requests within calls count as activity.
 const STRANGERS_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a stream makes no sense any more.
+/// Why a stream cannot be parsed any further.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    #[error("a message is longer than any of SIP")]
+    #[error("a SIP message exceeds the size limit")]
     TooLong,
-    #[error("a Content-Length is no number")]
+    #[error("Content-Length is not a number")]
     Length,
 }
 
-/// What is next in a stream.
+/// The next piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Message(BytesMut),
-    /// A double line break asks for a single one (RFC 5626 section 4.4.1).
+    /// A keep-alive: a double CRLF asks for a single one (RFC 5626 section 4.4.1).
     Ping,
 }
 
-/// Cuts messages out of a stream. What was looked at is not looked at again when more comes, however little it is.
+/// Splits a stream into messages. Bytes are searched once, however small the pieces they arrive in.
 #[derive(Debug, Default)]
 pub(super) struct Cutter {
-    /// Bytes in which no head ends.
+    /// Bytes searched without finding the end of a head.
     searched: usize,
-    /// The length of the message that is on its way.
+    /// The length of the current message.
     whole: Option<usize>,
 }
 
 impl Cutter {
-    /// Cuts the next piece off; `None` until more has come.
+    /// Takes the next piece; `None` until more bytes have arrived.
     pub fn cut(&mut self, stream: &mut BytesMut) -> Result<Option<Piece>, Broken> {
         if self.searched == 0 {
             loop {
@@ -59,7 +59,7 @@ impl Cutter {
                     stream.advance(4);
                     return Ok(Some(Piece::Ping));
                 }
-                // A single line break answers such a question, or is left over.
+                // A single CRLF is a pong, or is left over.
                 if stream.starts_with(b"\r\n") && stream.get(2).is_some_and(|next| *next != b'\r') {
                     stream.advance(2);
                     continue;
@@ -71,7 +71,7 @@ impl Cutter {
             Some(whole) => whole,
             None => {
                 let Some(head) = head_end(stream, self.searched) else {
-                    // The first bytes may be line breaks that are not whole yet.
+                    // The first bytes may be an incomplete CRLF.
                     self.searched = if stream.len() < 4 { 0 } else { stream.len() };
                     return if stream.len() > LARGEST_HEAD {
                         Err(Broken::TooLong)
@@ -113,9 +113,9 @@ fn content_length(head: &[u8]) -> Result<usize, Broken> {
     Ok(0)
 }
 
-/// Who takes what came over a stream.
+/// Takes what arrives over a stream.
 pub(super) trait Taker: Send + Sync + 'static {
-    /// A message; whether it is a request within a call. Called one after the other for one stream.
+    /// Takes a message; whether it is a request within a call. Messages of one stream are passed one after the other.
     fn take(
         &self,
         bytes: &[u8],
@@ -123,24 +123,24 @@ pub(super) trait Taker: Send + Sync + 'static {
         connection: &SipConnection,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Whether nobody knows who is on the other side.
+    /// Whether the peer is an address that may not call.
     fn stranger(&self) -> bool;
 
-    /// Whether a silent connection is to be kept.
+    /// Whether an idle connection is kept.
     fn keeps(&self, remote: SocketAddr) -> bool;
 }
 
-/// Messages on their way into a stream.
+/// Messages to be written to a stream.
 pub(super) struct Outgoing(mpsc::Receiver<TransportEvent>);
 
-/// A connection that may be used before there is a stream for it. `closed` is cancelled when there is none any more.
+/// A connection that can be used before its stream is open. `closed` is cancelled when it ends.
 pub(super) async fn connection(
     protocol: Protocol,
     remote: SocketAddr,
     closed: CancellationToken,
 ) -> io::Result<(SipConnection, Outgoing)> {
     let (sender, messages) = mpsc::channel(WAITING);
-    // What comes is handed to the stack directly.
+    // Received messages are passed to the stack directly.
     let (_, nothing) = mpsc::unbounded_channel();
     let address = stack_address(protocol, remote);
     let connection =
@@ -149,7 +149,7 @@ pub(super) async fn connection(
     Ok((SipConnection::Channel(connection), Outgoing(messages)))
 }
 
-/// Carries messages over a stream until it ends; `closed` ends it, and is cancelled when it has ended.
+/// Reads and writes a stream until it ends, or `closed` is cancelled; then cancels `closed`.
 pub(super) fn carry<S, T>(
     stream: S,
     (connection, outgoing): (SipConnection, Outgoing),
@@ -202,10 +202,10 @@ async fn writing(
     let _closed = timeout(WRITE_PATIENCE, stream.shutdown()).await;
 }
 
-/// What came, the best of it.
+/// What was read, most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Heard {
-    /// Nothing whole.
+    /// Nothing complete.
     Nothing,
     Something,
     /// A request within a call.
@@ -260,7 +260,7 @@ impl<T: Taker> Reader<T> {
         while let Some(piece) = cutter.cut(waiting)? {
             let more = match piece {
                 Piece::Ping => {
-                    // One answer for many questions will do.
+                    // One pong answers many pings.
                     let _asked = self.pongs.try_send(());
                     Heard::Something
                 }
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// A head that comes byte by byte was looked through from its beginning with each: seconds of work for 64 kB.
+    /// Searching a head from its start for every byte would take seconds for 64 kB.
     #[test]
     fn what_comes_byte_by_byte_is_looked_at_once() {
         let mut stream = BytesMut::new();
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// For how long a connection lives on which this is said every four seconds.
+    /// How long a connection lives if this is sent every four seconds.
     async fn life(stranger: bool, said: &[&str]) -> Duration {
         let remote = SocketAddr::from(([192, 0, 2, 1], 5060));
         let closed = CancellationToken::new();
@@ -394,7 +394,7 @@ mod tests {
         for said in [[""], ["x"], ["\r\n\r\n"], [options]] {
             assert_eq!(life(true, &said).await, STRANGERS_PATIENCE, "{said:?}");
         }
-        // The last of what belongs to a call was said at once.
+        // The last message of a call was sent at once.
         let fades = life(true, &[bye, "x", "x", "x", "x"]).await;
         assert_eq!(fades, STRANGERS_PATIENCE);
         assert!(life(true, &[bye, "", bye]).await > 4 * IDLE);

@@ -182,13 +182,13 @@ async fn a_wish_to_move_the_call_is_refused() {
     assert!(matches!(
         next(&mut leg).await,
         LegEvent::Referred {
-            wish: 1,
+            attempt: 1,
             code: Some(603)
         }
     ));
 }
 
-/// Somebody who answers what a script says.
+/// A peer that follows a script.
 struct Script {
     socket: UdpSocket,
     from: Option<SocketAddr>,
@@ -204,7 +204,7 @@ impl Script {
         self.socket.local_addr().unwrap()
     }
 
-    /// The next request of this method.
+    /// The next request with this method.
     async fn request(&mut self, method: Method) -> Request {
         loop {
             let mut bytes = vec![0; 65_535];
@@ -251,7 +251,7 @@ impl Script {
     }
 }
 
-/// A request that the script sends within the call that `invite` began.
+/// A request of the script within the call that `invite` began.
 fn within(invite: &Request, script: &Script, method: &str, cseq: u32, more: &str) -> String {
     let to = invite.from_header().unwrap().value();
     let from = invite.to_header().unwrap().value();
@@ -272,7 +272,7 @@ fn within(invite: &Request, script: &Script, method: &str, cseq: u32, more: &str
 }
 
 impl Script {
-    /// Sends a request; the status of what is said to it.
+    /// Sends a request; the status code of the response.
     async fn ask(&self, request: &str) -> u16 {
         let from = self.from.unwrap();
         self.socket.send_to(request.as_bytes(), from).await.unwrap();
@@ -301,7 +301,7 @@ async fn who_wants_other_media_while_our_offer_is_open_is_to_try_again() {
     script.answer(&invite, "180 Ringing", "").await;
     let update = within(&invite, &script, "UPDATE", 1, OFFER);
     assert_eq!(script.ask(&update).await, 491);
-    // It asks whether we are there, and nothing else.
+    // Without an offer, it only checks that we are there.
     let update = within(&invite, &script, "UPDATE", 2, "");
     let update = update.replace("SIP/2.0 486 Busy Here\r\n", "");
     let update = update.replace("Content-Length: 23", "Content-Length: 0");
@@ -327,7 +327,7 @@ async fn who_wants_other_media_while_our_offer_is_open_is_to_try_again() {
         offered.accept(Some("v=0\r\n".to_owned()));
     });
     assert_eq!(status, 200);
-    // An offer of ours in the answer to their INVITE is open until it is acknowledged.
+    // Our offer in the response to their INVITE is pending until the ACK.
     let invite_again = within(&invite, &script, "INVITE", 4, "");
     let invite_again = invite_again.replace("SIP/2.0 486 Busy Here\r\n", "");
     let invite_again = invite_again.replace("Content-Length: 23", "Content-Length: 0");
@@ -356,12 +356,12 @@ async fn what_is_told_of_an_earlier_transfer_is_not_told_of_the_last() {
     answered.await;
     let cseq = |request: &Request| request.cseq_header().unwrap().seq().unwrap();
     let mut refers = Vec::new();
-    for wish in [1, 2] {
-        leg.refer(wish, "<tel:+442071838750>", &[]);
-        // The first is asked for a password, and has two numbers.
+    for attempt in [1, 2] {
+        leg.refer(attempt, "<tel:+442071838750>", &[]);
+        // The first is challenged, so it has two CSeqs.
         let mut refer = script.request(Method::Refer).await;
         refers.push(cseq(&refer));
-        if wish == 1 {
+        if attempt == 1 {
             script.answer(&refer, "401 Unauthorized", SERVER).await;
             while refers.contains(&cseq(&refer)) {
                 refer = script.request(Method::Refer).await;
@@ -369,10 +369,14 @@ async fn what_is_told_of_an_earlier_transfer_is_not_told_of_the_last() {
             refers.push(cseq(&refer));
         }
         script.answer(&refer, "202 Accepted", "").await;
-        let LegEvent::Referred { wish: said, code } = next(&mut leg).await else {
+        let LegEvent::Referred {
+            attempt: said,
+            code,
+        } = next(&mut leg).await
+        else {
             panic!("no answer");
         };
-        assert_eq!((said, code), (wish, Some(202)));
+        assert_eq!((said, code), (attempt, Some(202)));
     }
     let event = |id: u32| format!("Event: refer;id={id}\r\n");
     for (number, id) in (1..).zip(&refers) {
@@ -383,9 +387,9 @@ async fn what_is_told_of_an_earlier_transfer_is_not_told_of_the_last() {
         code: Some(486),
         last: false,
     };
-    // Of three, one.
+    // One of three.
     assert!(matches!(next(&mut leg).await, LegEvent::Notified(told) if told == busy));
-    // Who counts otherwise is believed.
+    // A peer that counts in another way is accepted.
     for (number, event) in [(4, "Event: refer\r\n".to_owned()), (5, event(999_999))] {
         let notify = within(&invite, &script, "NOTIFY", number, &event);
         assert_eq!(script.ask(&notify).await, 200);
@@ -434,7 +438,7 @@ async fn a_proxy_and_a_server_that_both_ask_are_answered_in_one_call() {
         matches!(event, LegEvent::Answered { .. }).then_some(())
     });
     answered.await;
-    // What is asked within the call carries both too.
+    // Requests within the call carry both, too.
     leg.bye();
     let bye = script.request(Method::Bye).await;
     assert!(bye.authorization_header().is_some());
@@ -481,7 +485,7 @@ async fn a_cancel_waits_until_somebody_has_answered_at_all() {
     let leg = call(&caller.agent, Protocol::Udp, script.address()).await;
     let invite = script.request(Method::Invite).await;
     leg.cancel();
-    // The INVITE is sent again, and no CANCEL before it is answered.
+    // The INVITE is retransmitted, and there is no CANCEL before a response.
     let again = script.request(Method::Invite).await;
     assert_eq!(invite.to_string(), again.to_string());
     script.answer(&again, "100 Trying", "").await;

@@ -1,5 +1,5 @@
-//! Sockets of the user agent: where it listens, and the connections that it opens. What comes is judged by the gate and
-//! handed to the stack; a message that the stack cannot bear ends there. The stack opens nothing itself.
+//! The sockets of the user agent: listeners, and outbound connections. Received messages pass the access control and go to
+//! the SIP stack; a panic of the stack's parser is contained to the message. The stack itself opens no sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use rsipstack::EndpointBuilder;
-use rsipstack::sip::prelude::HeadersExt as _;
+use rsipstack::sip::prelude::{HeadersExt as _, ToTypedHeader as _};
 use rsipstack::sip::{Host, Method, Request, Response, SipMessage};
 use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
@@ -25,27 +25,28 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
+use super::acl::{Acl, Verdict, answer, to_tag};
 use super::bounds::fits;
 use super::dialog::PRODUCT;
-use super::gate::{Gate, Verdict, answer, to_tag};
-use super::path::{Path, Protocol, canonical, mapped, source_towards, stack_address};
+use super::flow::{Flow, Protocol, canonical, is_asked, mapped, source_towards, stack_address};
+use super::repetitions::Repetitions;
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
 use vivavoce_quotas::{Party, Share, Tally};
 use vivavoce_telemetry::metrics::{self, SipRefusal};
 
-/// Datagrams are cut there (RFC 3261 section 18.1.1 has them far smaller).
+/// Size of the receive buffer (RFC 3261 section 18.1.1 has datagrams far smaller).
 const MOST_DATAGRAM: usize = 65_535;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that those have opened who may call. However many one address has, there are some for the next.
+/// Inbound connections from addresses that may call, shared fairly between them.
 const MOST_STREAMS: u64 = 1_000;
-/// Connections that anybody else has opened: only requests within calls are taken there.
+/// Inbound connections from all other addresses, over which only requests within calls are accepted.
 pub(super) const MOST_STRANGERS: usize = 100;
 /// Of those, the ones from one address.
 pub(super) const MOST_STRANGERS_OF_ADDRESS: usize = 10;
 
-/// The place of a connection that somebody has opened.
+/// The place of an inbound connection.
 struct Slot {
     of: Arc<Transports>,
     stranger: bool,
@@ -69,45 +70,46 @@ impl Drop for Slot {
     }
 }
 
-/// Whose connections those from an address are.
+/// The party that connections from an address count for.
 fn party(from: IpAddr) -> Party {
     Party::Address(network(from))
 }
 
-/// A socket or a listener, with the part of the stack that is behind it.
+/// A socket or listener with its endpoint of the stack.
 struct Bound {
     protocol: Protocol,
-    /// As it is bound: perhaps to every address.
+    /// The bound address; it may be unspecified.
     address: SocketAddr,
-    /// Whether it is of IPv6 and takes IPv4 as well.
+    /// Whether an IPv6 socket takes IPv4, too.
     both: bool,
     endpoint: EndpointInnerRef,
-    /// Of UDP.
+    /// For UDP.
     connection: Option<SipConnection>,
 }
 
-/// Whom a connection goes to: over what, where, and whom the certificate is for that was looked at. Nobody's was where the
-/// other side has connected.
-type FlowKey = (Protocol, SocketAddr, Option<String>);
+/// The peer of a connection: protocol, address, and the name its certificate was verified for (none for inbound
+/// connections).
+type StreamKey = (Protocol, SocketAddr, Option<String>);
 
-/// A connection that may be used again.
-struct Flow {
+/// A connection that can be reused.
+struct OpenStream {
     connection: SipConnection,
     local: SocketAddr,
 }
 
-/// See the module.
+/// The sockets and connections. See the module.
 pub(super) struct Transports {
-    pub gate: Gate,
+    pub acl: Acl,
     pub dialogs: Dialogs,
     pub trials: Arc<Trials>,
-    /// Of calls that the stack is about to tell of.
+    /// Inbound calls that the stack has yet to report.
     begun: Mutex<HashMap<TransactionKey, Trial>>,
+    repetitions: Mutex<Repetitions>,
     tls: TlsSettings,
     advertised: Option<IpAddr>,
     bound: Mutex<Vec<Arc<Bound>>>,
-    flows: Mutex<HashMap<FlowKey, Flow>>,
-    /// Who waits for answers that take a call, after the first.
+    open_streams: Mutex<HashMap<StreamKey, OpenStream>>,
+    /// Receivers of further 2xx responses to an INVITE.
     answers: Mutex<HashMap<TransactionKey, mpsc::Sender<Response>>>,
     streams: Mutex<Tally>,
     strangers: Mutex<HashMap<IpAddr, usize>>,
@@ -120,23 +122,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Transports {
-    /// `arrivals` is told of each part of the stack that requests come in at.
+    /// `arrivals` receives the queue of incoming requests of each endpoint.
     pub fn new(
-        gate: Gate,
+        acl: Acl,
         trials: Arc<Trials>,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
         arrivals: mpsc::Sender<TransactionReceiver>,
     ) -> Self {
         Self {
-            gate,
+            acl,
             dialogs: Dialogs::default(),
             trials,
             begun: Mutex::default(),
+            repetitions: Mutex::default(),
             tls,
             advertised,
             bound: Mutex::default(),
-            flows: Mutex::default(),
+            open_streams: Mutex::default(),
             answers: Mutex::default(),
             streams: Mutex::new(Tally::new(MOST_STREAMS, Share::default())),
             strangers: Mutex::default(),
@@ -150,7 +153,7 @@ impl Transports {
         &self.tls
     }
 
-    /// Listens; returns where, with the port that was found where none was asked for.
+    /// Listens; returns the address with its port.
     pub async fn listen(self: &Arc<Self>, listen: &Listen) -> io::Result<SocketAddr> {
         match listen.protocol {
             Protocol::Udp => Ok(self.bind_udp(listen.address).await?.address),
@@ -183,13 +186,13 @@ impl Transports {
         }
     }
 
-    /// A part of the stack with its timers; no sockets, those are here.
+    /// A new endpoint of the stack, with its timers but without sockets.
     async fn endpoint(&self) -> io::Result<EndpointInnerRef> {
         let option = EndpointOption {
             callid_suffix: Some("vivavoce".to_owned()),
-            // The time for which it may ring is decided elsewhere.
+            // How long a call may ring is decided in `call`.
             timerc: Duration::from_mins(30),
-            // It would go wherever the other side says, over sockets that nobody here knows.
+            // It would be sent to wherever the response says, over sockets of its own.
             auto_ack_2xx: false,
             ..EndpointOption::default()
         };
@@ -243,13 +246,13 @@ impl Transports {
                 () = self.closed.cancelled() => return,
                 received = socket.recv_from(&mut datagram) => received,
             };
-            // An error is about an earlier packet that nobody took.
+            // An error is about an earlier datagram.
             let Ok((length, from)) = received else {
                 continue;
             };
             let bytes = datagram.get(..length).unwrap_or_default();
             if bytes.iter().all(u8::is_ascii_whitespace) {
-                if bytes == b"\r\n\r\n" && self.gate.allows(from.ip()) {
+                if bytes == b"\r\n\r\n" && self.acl.allows(from.ip()) {
                     let _sent = socket.try_send_to(b"\r\n", from);
                 }
                 continue;
@@ -272,12 +275,12 @@ impl Transports {
                 accepted = listener.accept() => accepted,
             };
             let Ok((stream, remote)) = accepted else {
-                // Too many files are open: at once it would be the same again.
+                // Too many open files: retrying at once would fail again.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let remote = canonical(remote);
-            let stranger = !self.gate.allows(remote.ip());
+            let stranger = !self.acl.allows(remote.ip());
             let Some(slot) = self.slot(stranger, remote.ip()) else {
                 metrics::sip_refused(SipRefusal::Connection);
                 continue;
@@ -285,19 +288,19 @@ impl Transports {
             let here = Arc::clone(&self);
             let (acceptor, endpoint) = (acceptor.clone(), endpoint.clone());
             tokio::spawn(async move {
-                let flow = Flowing {
+                let task = StreamTask {
                     here: Arc::clone(&here),
                     endpoint,
                     protocol,
                     stranger,
                 };
-                let _ended = flow.welcome(stream, remote, acceptor).await;
+                let _ended = task.welcome(stream, remote, acceptor).await;
                 drop(slot);
             });
         }
     }
 
-    /// A place for a connection that somebody has opened.
+    /// A place for an inbound connection.
     fn slot(self: &Arc<Self>, stranger: bool, from: IpAddr) -> Option<Slot> {
         if stranger {
             let mut strangers = lock(&self.strangers);
@@ -317,18 +320,18 @@ impl Transports {
         })
     }
 
-    fn forget_flow(&self, key: &FlowKey) {
-        let mut flows = lock(&self.flows);
-        let ended = flows.get(key).is_some_and(|flow| {
-            let token = flow.connection.cancel_token();
+    fn forget_stream(&self, key: &StreamKey) {
+        let mut open_streams = lock(&self.open_streams);
+        let ended = open_streams.get(key).is_some_and(|stream| {
+            let token = stream.connection.cancel_token();
             token.is_none_or(|token| token.is_cancelled())
         });
         if ended {
-            flows.remove(key);
+            open_streams.remove(key);
         }
     }
 
-    /// From now on answers to an INVITE that take the call come here once its transaction has ended.
+    /// From now on, 2xx responses to this INVITE that arrive after its transaction has ended are passed to `answers`.
     pub fn follow_answers(&self, key: TransactionKey, answers: mpsc::Sender<Response>) {
         lock(&self.answers).insert(key, answers);
     }
@@ -337,20 +340,20 @@ impl Transports {
         lock(&self.answers).remove(key);
     }
 
-    /// Hands an answer to whoever called, where the stack does not know the call any more: the same again, or that of
-    /// another telephone (RFC 3261 section 13.2.2.4).
+    /// Passes on a 2xx response whose transaction has ended: a retransmission, or that of another fork (RFC 3261 section
+    /// 13.2.2.4).
     fn answered_again(&self, endpoint: &EndpointInnerRef, response: &Response) -> Option<()> {
         let key = TransactionKey::from_response(response, TransactionRole::Client).ok()?;
         if response.status_code.code() / 100 != 2 || endpoint.transactions.contains_key(&key) {
             return None;
         }
         let answers = lock(&self.answers).get(&key).cloned()?;
-        // It comes again where there is no room.
+        // If the queue is full, a retransmission will follow.
         let _told = answers.try_send(response.clone());
         Some(())
     }
 
-    /// A message from outside; whether it is a request of a call that there is.
+    /// Handles a received message; whether it is a request within a call.
     async fn take(
         &self,
         bytes: &[u8],
@@ -359,7 +362,7 @@ impl Transports {
         endpoint: &EndpointInnerRef,
         connection: &SipConnection,
     ) -> bool {
-        if !fits(bytes, !self.gate.allows(from.ip())) {
+        if !fits(bytes, !self.acl.allows(from.ip())) {
             metrics::sip_refused(SipRefusal::Size);
             return false;
         }
@@ -376,18 +379,22 @@ impl Transports {
                     }
                     in_dialog = self.dialogs.knows(request);
                     let now = Instant::now();
-                    let verdict = match self.gate.judge(request, from.ip(), in_dialog) {
-                        Verdict::Take => self.admit(request, from.ip(), endpoint, now),
+                    let verdict = match self.acl.judge(request, from.ip(), in_dialog) {
+                        Verdict::Take => self.admit(request, from.ip(), protocol, endpoint, now),
                         Verdict::Answer(code) => {
                             if code == 403 {
                                 metrics::sip_refused(SipRefusal::NotAllowed);
                             }
-                            Err(code)
+                            Err(Some(code))
                         }
                     };
                     match verdict {
                         Ok(key) => begun = key,
-                        Err(code) => {
+                        Err(None) => {
+                            metrics::sip_refused(SipRefusal::Rate);
+                            return None;
+                        }
+                        Err(Some(code)) => {
                             self.answer(request, code, from, protocol, endpoint, connection)
                                 .await;
                             return None;
@@ -395,6 +402,10 @@ impl Transports {
                     }
                 }
                 SipMessage::Response(response) => {
+                    if !is_of_asked(response, from) {
+                        tracing::debug!(%from, "dropped a SIP response of another address");
+                        return None;
+                    }
                     if self.answered_again(endpoint, response).is_some() {
                         return None;
                     }
@@ -405,10 +416,10 @@ impl Transports {
             handled.await.ok()?;
             Some(in_dialog)
         };
-        // The parser is somebody else's: what it does not bear ends this message only.
+        // A panic of the parser ends this message only.
         let taken = AssertUnwindSafe(work).catch_unwind().await;
         let taken = taken.unwrap_or_else(|_| {
-            tracing::debug!("a SIP message could not be handled");
+            tracing::debug!("the SIP stack panicked on a message, which was dropped");
             None
         });
         if taken.is_none()
@@ -419,51 +430,55 @@ impl Transports {
         taken == Some(true)
     }
 
-    /// Whether a request is handed to the stack, which keeps something of each that is new for a while; else the status that
-    /// refuses it. The key is that of a call that begins.
+    /// Admits a request to the stack, which keeps some state for each new one, or returns the status code that refuses it;
+    /// without one it is dropped. The key is that of a new call.
     fn admit(
         &self,
         request: &Request,
         from: IpAddr,
+        protocol: Protocol,
         endpoint: &EndpointInnerRef,
         now: Instant,
-    ) -> Result<Option<TransactionKey>, u16> {
+    ) -> Result<Option<TransactionKey>, Option<u16>> {
         if request.method == Method::Ack {
             return Ok(None);
         }
-        // What is wrong with it, the stack will say.
+        // The stack will say what is wrong with it.
         let Ok(key) = TransactionKey::from_request(request, TransactionRole::Server) else {
             return Ok(None);
         };
         let known = endpoint.transactions.contains_key(&key)
             || endpoint.finished_transactions.contains_key(&key);
         if known {
-            return Ok(None);
+            let repeated = (key, request.method == Method::Cancel);
+            let answers =
+                protocol != Protocol::Udp || lock(&self.repetitions).answers(repeated, now);
+            return if answers { Ok(None) } else { Err(None) };
         }
         if request.method == Method::Cancel {
-            return Err(481);
+            return Err(Some(481));
         }
         if to_tag(request).is_some() {
             if self.dialogs.admits(request, now) {
                 return Ok(None);
             }
             metrics::sip_refused(SipRefusal::Rate);
-            return Err(503);
+            return Err(Some(503));
         }
         let Some(trial) = self.trials.begin(from, now) else {
             metrics::sip_refused(SipRefusal::Unacknowledged);
-            return Err(503);
+            return Err(Some(503));
         };
         lock(&self.begun).insert(key.clone(), trial);
         Ok(Some(key))
     }
 
-    /// That a call that has begun is on trial.
+    /// The trial of a new call.
     pub fn trial(&self, key: &TransactionKey) -> Option<Trial> {
         lock(&self.begun).remove(key)
     }
 
-    /// Says something without a call, and keeps nothing of it.
+    /// Sends a stateless response.
     async fn answer(
         &self,
         request: &Request,
@@ -475,9 +490,9 @@ impl Transports {
     ) {
         let now = Instant::now();
         if code >= 300 {
-            self.gate.log_refusal(code, from.ip(), now);
+            self.acl.log_refusal(code, from.ip(), now);
         }
-        if protocol == Protocol::Udp && !self.gate.may_answer(from.ip(), now) {
+        if protocol == Protocol::Udp && !self.acl.may_answer(from.ip(), now) {
             metrics::sip_refused(SipRefusal::Rate);
             return;
         }
@@ -486,21 +501,21 @@ impl Transports {
         let _sent = connection.send(answer.into(), Some(&to)).await;
     }
 
-    /// The way to an address, with a new connection where one is needed. `name` is what a certificate must be for.
-    pub async fn path(
+    /// A flow to an address, with a new connection if needed. `name` is what a certificate must be valid for.
+    pub async fn flow(
         self: &Arc<Self>,
         protocol: Protocol,
         remote: SocketAddr,
         name: Option<&str>,
-    ) -> io::Result<Path> {
+    ) -> io::Result<Flow> {
         match protocol {
-            Protocol::Udp => self.path_udp(remote).await,
-            Protocol::Tcp => self.path_stream(protocol, remote, None).await,
-            Protocol::Tls => self.path_stream(protocol, remote, name).await,
+            Protocol::Udp => self.flow_udp(remote).await,
+            Protocol::Tcp => self.flow_stream(protocol, remote, None).await,
+            Protocol::Tls => self.flow_stream(protocol, remote, name).await,
         }
     }
 
-    /// What others are told of one of our addresses.
+    /// Our address as peers reach it.
     fn told(&self, local: IpAddr, port: u16) -> SocketAddr {
         let advertised = self
             .advertised
@@ -508,7 +523,7 @@ impl Transports {
         (advertised.unwrap_or(local), port).into()
     }
 
-    /// Where calls over this protocol are taken, if that is reachable at `source`.
+    /// A listener of this protocol that is reachable at `source`.
     fn listening(&self, protocol: Protocol, source: IpAddr) -> Option<Arc<Bound>> {
         let bound = lock(&self.bound);
         let fits = |one: &&Arc<Bound>| {
@@ -519,7 +534,7 @@ impl Transports {
         bound.iter().find(fits).cloned()
     }
 
-    async fn path_udp(self: &Arc<Self>, remote: SocketAddr) -> io::Result<Path> {
+    async fn flow_udp(self: &Arc<Self>, remote: SocketAddr) -> io::Result<Flow> {
         let source = source_towards(remote)?;
         let bound = match self.listening(Protocol::Udp, source) {
             Some(bound) => bound,
@@ -533,7 +548,7 @@ impl Transports {
         };
         let connection = bound.connection.clone();
         let connection = connection.ok_or_else(|| io::Error::other("no socket"))?;
-        Ok(Path {
+        Ok(Flow {
             endpoint: bound.endpoint.clone(),
             connection,
             protocol: Protocol::Udp,
@@ -548,17 +563,17 @@ impl Transports {
         })
     }
 
-    async fn path_stream(
+    async fn flow_stream(
         self: &Arc<Self>,
         protocol: Protocol,
         remote: SocketAddr,
         name: Option<&str>,
-    ) -> io::Result<Path> {
+    ) -> io::Result<Flow> {
         let key = (protocol, remote, name.map(str::to_owned));
         let known = {
-            let flows = lock(&self.flows);
-            let flow = flows.get(&key);
-            flow.map(|flow| (flow.connection.clone(), flow.local))
+            let open_streams = lock(&self.open_streams);
+            let stream = open_streams.get(&key);
+            stream.map(|stream| (stream.connection.clone(), stream.local))
         };
         let open = known.filter(|(connection, _)| {
             let token = connection.cancel_token();
@@ -576,7 +591,7 @@ impl Transports {
             None => self.connect(&key, &endpoint).await?,
         };
         let port = listening.map_or(local.port(), |bound| bound.address.port());
-        Ok(Path {
+        Ok(Flow {
             endpoint,
             connection,
             protocol,
@@ -587,7 +602,7 @@ impl Transports {
         })
     }
 
-    /// The part of the stack for connections of a protocol that nobody listens for.
+    /// An endpoint for connections of a protocol without a listener.
     async fn stream_endpoint(&self, protocol: Protocol) -> io::Result<EndpointInnerRef> {
         let find = || {
             let bound = lock(&self.bound);
@@ -600,7 +615,7 @@ impl Transports {
         let endpoint = self.endpoint().await?;
         lock(&self.bound).push(Arc::new(Bound {
             protocol,
-            // No address is this one, so that nobody is told to call here.
+            // No local address is this one, so it is never advertised.
             address: (Ipv4Addr::BROADCAST, 0).into(),
             both: false,
             endpoint: endpoint.clone(),
@@ -611,7 +626,7 @@ impl Transports {
 
     async fn connect(
         self: &Arc<Self>,
-        key: &FlowKey,
+        key: &StreamKey,
         endpoint: &EndpointInnerRef,
     ) -> io::Result<(SipConnection, SocketAddr)> {
         let (protocol, remote, name) = key.clone();
@@ -619,7 +634,7 @@ impl Transports {
             Some(name) => ServerName::try_from(name).map_err(io::Error::other)?,
             None => ServerName::IpAddress(remote.ip().into()),
         };
-        // Its own address is told in the first message, which waits for the connection.
+        // Bound before it connects: its address is in the first message, which waits for the connection.
         let socket = match remote {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -629,12 +644,12 @@ impl Transports {
         let local = socket.local_addr()?;
         let closed = self.closed.child_token();
         let (connection, outgoing) = stream::connection(protocol, remote, closed.clone()).await?;
-        let flow = Flow {
+        let stream = OpenStream {
             connection: connection.clone(),
             local,
         };
-        lock(&self.flows).insert(key.clone(), flow);
-        let flow = Flowing {
+        lock(&self.open_streams).insert(key.clone(), stream);
+        let task = StreamTask {
             here: Arc::clone(self),
             endpoint: endpoint.clone(),
             protocol,
@@ -643,24 +658,24 @@ impl Transports {
         let key = key.clone();
         let ends = (connection.clone(), outgoing);
         tokio::spawn(async move {
-            let opened = flow.open(socket, remote, name, ends, closed.clone());
+            let opened = task.open(socket, remote, name, ends, closed.clone());
             if let Err(error) = opened.await {
                 tracing::info!(%error, "a SIP connection could not be opened");
                 closed.cancel();
             }
             closed.cancelled().await;
-            flow.here.forget_flow(&key);
+            task.here.forget_stream(&key);
         });
         Ok((connection, local))
     }
 
-    /// The way back to whoever sent a request.
-    pub fn path_back(
+    /// The flow back to the sender of a request.
+    pub fn flow_back(
         &self,
         endpoint: &EndpointInnerRef,
         connection: &SipConnection,
         via: &rsipstack::sip::Via,
-    ) -> Option<Path> {
+    ) -> Option<Flow> {
         let (protocol, remote) = if let SipConnection::Udp(_) = connection {
             let (_, source) = SipConnection::parse_target_from_via(via).ok()?;
             let Host::IpAddr(ip) = source.host else {
@@ -683,7 +698,7 @@ impl Transports {
             Ok(source) if bound.address.ip().is_unspecified() => source,
             _ => bound.address.ip().to_canonical(),
         };
-        Some(Path {
+        Some(Flow {
             endpoint: endpoint.clone(),
             connection: connection.clone(),
             protocol,
@@ -695,7 +710,7 @@ impl Transports {
     }
 }
 
-/// Whether what is answered goes to where a request came from. By the parameters of its `Via` it might go to anybody.
+/// Whether the response goes to the source of the request. The parameters of `Via` could direct it at anyone.
 fn is_answered_at(request: &Request, from: SocketAddr) -> bool {
     let via = request.top_via_header().ok();
     let target = via.and_then(|via| SipConnection::parse_target_from_via(&via).ok());
@@ -705,7 +720,15 @@ fn is_answered_at(request: &Request, from: SocketAddr) -> bool {
     })
 }
 
-/// Whether IPv4 comes to a socket of IPv6: systems differ in what they do unasked.
+/// Whether the response comes from where its request went.
+fn is_of_asked(response: &Response, from: SocketAddr) -> bool {
+    let via = response.top_via_header().ok();
+    let via = via.and_then(|via| via.typed().ok());
+    let branch = via.as_ref().and_then(|via| via.branch());
+    branch.is_some_and(|branch| is_asked(branch.value(), from.ip()))
+}
+
+/// Whether an IPv6 socket accepts IPv4: the default differs between systems.
 fn takes_both<'a, S>(socket: &'a S, address: SocketAddr) -> bool
 where
     SockRef<'a>: From<&'a S>,
@@ -714,18 +737,18 @@ where
         && SockRef::from(socket).only_v6().is_ok_and(|only| !only)
 }
 
-/// What a stream brings, for the part of the stack that it belongs to.
+/// Passes what arrives over a stream to its endpoint.
 #[derive(Clone)]
-struct Flowing {
+struct StreamTask {
     here: Arc<Transports>,
     endpoint: EndpointInnerRef,
     protocol: Protocol,
-    /// Whether anybody may be on the other side: nobody who may call has connected, nor have we.
+    /// Whether the peer connected from an address that may not call.
     stranger: bool,
 }
 
-impl Flowing {
-    /// Somebody has connected; returns when the connection has ended.
+impl StreamTask {
+    /// Serves an inbound connection until it ends.
     async fn welcome(
         self,
         stream: TcpStream,
@@ -745,9 +768,9 @@ impl Flowing {
             }
         }
         let key = (protocol, remote, None);
-        lock(&here.flows).insert(key.clone(), Flow { connection, local });
+        lock(&here.open_streams).insert(key.clone(), OpenStream { connection, local });
         closed.cancelled().await;
-        here.forget_flow(&key);
+        here.forget_stream(&key);
         Ok(())
     }
 
@@ -764,7 +787,8 @@ impl Flowing {
         let taker = Arc::new(self.clone());
         if self.protocol == Protocol::Tls {
             let client = self.here.tls.client.clone();
-            let client = client.ok_or_else(|| io::Error::other("there is no TLS for clients"))?;
+            let client =
+                client.ok_or_else(|| io::Error::other("outbound TLS is not configured"))?;
             let connected = TlsConnector::from(client).connect(name, stream);
             let stream = timeout(CONNECT_PATIENCE, connected).await??;
             carry(stream, ends, remote, closed, taker);
@@ -775,7 +799,7 @@ impl Flowing {
     }
 }
 
-impl Taker for Flowing {
+impl Taker for StreamTask {
     async fn take(&self, bytes: &[u8], from: SocketAddr, connection: &SipConnection) -> bool {
         self.here
             .take(bytes, from, self.protocol, &self.endpoint, connection)
@@ -800,7 +824,7 @@ mod tests {
     async fn one_address_that_may_call_leaves_connections_to_the_next() {
         let (arrivals, _arriving) = mpsc::channel(1);
         let transports = Arc::new(Transports::new(
-            Gate::new(Vec::new()),
+            Acl::new(Vec::new()),
             Trials::new(Unacknowledged::default()),
             TlsSettings::default(),
             None,
@@ -814,11 +838,11 @@ mod tests {
         assert_eq!(gateway.len(), 750);
         let mut others = everything("192.0.2.2");
         assert_eq!(others.len(), 188);
-        // All addresses of a network of IPv6 are one.
+        // Addresses in one IPv6 network share a limit.
         others.extend(everything("2001:db8::1"));
         assert!(transports.slot(false, address("2001:db8::2")).is_none());
         assert!(transports.slot(false, address("2001:db8:0:1::1")).is_some());
-        // What has ended is there again.
+        // A closed connection frees its place.
         drop(others);
         drop(gateway);
         assert_eq!(everything("192.0.2.2").len(), 750);

@@ -1,7 +1,8 @@
-//! Calls that came and whose answer nobody has acknowledged yet. Who sends an INVITE over UDP need not be who it says, and
-//! only who has read our answer can acknowledge it; so until then a call is on trial: few of an address, and few in all. Where
-//! there are as many as may be, one that has been answered for a while without a word gives way to the next, so that a
-//! flood does not keep out who means it.
+//! Inbound calls whose answer is not acknowledged yet. The source address of an INVITE over UDP can be forged, and only who
+//! has read our answer can acknowledge it; until then a call is on trial. Trials are limited per address and in total. At
+//! the limit, a trial that has been answered for a while gives way to a new call, so that a flood of forged INVITEs does
+//! not keep genuine callers out. A trial that ends in any other way than by the ACK of its answer (it was cancelled or
+//! refused) keeps its place for a moment, so that the limit of an address is one of its calls a second, too.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,17 +11,19 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-/// An answer that has not been acknowledged after so long may be given up for another call: longer than any way there and back.
+/// A trial may give way once it has been answered for so long: longer than any round trip.
 const GRACE: Duration = Duration::from_millis(500);
+/// A trial that ended without the ACK of its answer keeps its place for so long.
+const REST: Duration = Duration::from_secs(1);
 
-/// How many may be on trial, and for how long.
+/// Limits of calls on trial.
 #[derive(Debug, Clone, Copy)]
 pub struct Unacknowledged {
-    /// In all.
+    /// In total.
     pub most: usize,
-    /// Of one address.
+    /// Per address.
     pub most_of_address: usize,
-    /// An answer is repeated for so long.
+    /// How long an answer is retransmitted.
     pub patience: Duration,
 }
 
@@ -34,11 +37,11 @@ impl Default for Unacknowledged {
     }
 }
 
-/// Those that wait, by number.
+/// The calls on trial.
 #[derive(Debug)]
 struct Table {
     bounds: Unacknowledged,
-    /// The oldest first.
+    /// Oldest first.
     waiting: Vec<Waiting>,
     next: u64,
 }
@@ -48,9 +51,19 @@ struct Waiting {
     number: u64,
     address: IpAddr,
     answered: Option<Instant>,
+    /// When it ended without the ACK of its answer.
+    ended: Option<Instant>,
 }
 
-/// A place among those that wait, and whoever has to give way for it.
+impl Waiting {
+    /// Whether its grace period is over.
+    fn is_overdue(&self, now: Instant) -> bool {
+        let since = self.ended.or(self.answered);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= GRACE)
+    }
+}
+
+/// A new trial, and the one that gives way to it.
 #[derive(Debug, PartialEq, Eq)]
 struct Admitted {
     number: u64,
@@ -66,12 +79,14 @@ impl Table {
         }
     }
 
-    /// Takes one more, if there is a place or one can be made.
+    /// Admits a new trial, if there is a place or another can give way.
     fn admit(&mut self, from: IpAddr, now: Instant) -> Option<Admitted> {
+        let rests = |ended: Instant| now.saturating_duration_since(ended) < REST;
+        self.waiting.retain(|one| one.ended.is_none_or(rests));
         let address = network(from);
         let own = self.count(address);
         let instead_of = if own >= self.bounds.most_of_address {
-            Some(self.oldest(address, Some(now))?)
+            Some(self.oldest(address, now)?)
         } else if self.waiting.len() >= self.bounds.most {
             Some(self.of_the_heaviest(address, own, now)?)
         } else {
@@ -86,6 +101,7 @@ impl Table {
             number,
             address,
             answered: None,
+            ended: None,
         });
         Some(Admitted { number, instead_of })
     }
@@ -95,19 +111,16 @@ impl Table {
         self.waiting.iter().filter(own).count()
     }
 
-    /// The oldest answered one of an address; with a time, only if it had its time.
-    fn oldest(&self, address: IpAddr, now: Option<Instant>) -> Option<u64> {
-        let fits = |waiting: &&Waiting| {
-            waiting.address == address
-                && waiting.answered.is_some_and(|answered| {
-                    now.is_none_or(|now| now.saturating_duration_since(answered) >= GRACE)
-                })
-        };
+    /// The oldest answered trial of an address whose grace period is over. One that has ended keeps its place.
+    fn oldest(&self, address: IpAddr, now: Instant) -> Option<u64> {
+        let fits =
+            |one: &&Waiting| one.address == address && one.ended.is_none() && one.is_overdue(now);
         self.waiting.iter().find(fits).map(|one| one.number)
     }
 
-    /// One of an address that has the most gives way to one of an address that has fewer; else one that had its time. Of
-    /// several addresses with as many the oldest call goes, so that a flood of many addresses goes round by itself.
+    /// The trial that gives way: one of an address with the most trials, to an address with fewer (one that has ended, if
+    /// there is one); otherwise one whose grace period is over. Among addresses with equally many, the oldest goes, so that
+    /// a flood from many addresses replaces its own.
     fn of_the_heaviest(&self, address: IpAddr, own: usize, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for one in &self.waiting {
@@ -118,14 +131,13 @@ impl Table {
             let heaviest = |one: &&Waiting| counts.get(&one.address) == Some(&most);
             self.waiting.iter().filter(heaviest)
         };
-        let heavier =
-            || heaviest_first().find(|one| one.address != address && one.answered.is_some());
-        let timed_out = |one: &&Waiting| {
-            one.answered
-                .is_some_and(|answered| now.saturating_duration_since(answered) >= GRACE)
+        let heavier = || {
+            let others = || heaviest_first().filter(|one| one.address != address);
+            let ended = others().find(|one| one.ended.is_some());
+            ended.or_else(|| others().find(|one| one.answered.is_some()))
         };
         let instead = (most > own + 1).then(heavier).flatten();
-        let instead = instead.or_else(|| heaviest_first().find(timed_out));
+        let instead = instead.or_else(|| heaviest_first().find(|one| one.is_overdue(now)));
         instead.map(|one| one.number)
     }
 
@@ -136,12 +148,20 @@ impl Table {
         }
     }
 
+    /// It ended without the ACK of its answer.
+    fn ended(&mut self, number: u64, now: Instant) {
+        let mut waiting = self.waiting.iter_mut();
+        if let Some(one) = waiting.find(|one| one.number == number) {
+            one.ended.get_or_insert(now);
+        }
+    }
+
     fn remove(&mut self, number: u64) {
         self.waiting.retain(|one| one.number != number);
     }
 }
 
-/// Whose bounds an address has: of IPv6 a whole network is one customer's.
+/// The network that limits count for: an IPv6 /64 belongs to one customer.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -152,7 +172,7 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The table with those who are told to give way.
+/// The table, with the tokens of those that give way.
 #[derive(Debug)]
 pub(super) struct Trials {
     state: Mutex<State>,
@@ -180,7 +200,7 @@ impl Trials {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more call; `None` where there is none.
+    /// Begins a trial, if there is a place.
     pub fn begin(self: &Arc<Self>, from: IpAddr, now: Instant) -> Option<Trial> {
         let given_up = CancellationToken::new();
         let mut state = self.state();
@@ -200,11 +220,11 @@ impl Trials {
     }
 }
 
-/// A call on trial. Dropped, it is not any more.
+/// A call on trial. Dropping it ends the trial; unless it was acknowledged, its place is free a moment later.
 #[derive(Debug)]
 pub(super) struct Trial(Watch);
 
-/// What is known of a call on trial by those who do not end the trial.
+/// Observes a trial.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
     of: Arc<Trials>,
@@ -216,32 +236,41 @@ impl Trial {
     pub fn watch(&self) -> Watch {
         self.0.clone()
     }
+
+    /// The answer was acknowledged by somebody who has read it: the place is free.
+    pub fn acknowledged(&self) {
+        self.0.of.state().table.remove(self.0.number);
+    }
 }
 
 impl Drop for Trial {
     fn drop(&mut self) {
         let mut state = self.0.of.state();
-        state.table.remove(self.0.number);
+        state.table.ended(self.0.number, now());
         state.given_up.remove(&self.0.number);
     }
 }
 
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 impl Watch {
-    /// The last answer was sent; it is given up when nobody acknowledges it for as long as it is repeated.
+    /// The answer is being sent; the trial is given up if there is no ACK while it is retransmitted.
     pub async fn answered(self, ended: impl Future<Output = ()>) {
-        self.of.state().table.answered(self.number, Instant::now());
+        self.of.state().table.answered(self.number, now());
         tokio::select! {
             () = ended => {}
             () = tokio::time::sleep(self.of.patience) => self.given_up.cancel(),
         }
     }
 
-    /// Whether nobody is waited for any more.
+    /// Whether the trial was given up.
     pub fn is_given_up(&self) -> bool {
         self.given_up.is_cancelled()
     }
 
-    /// Returns when nobody is waited for any more.
+    /// Resolves when the trial is given up.
     pub async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
@@ -275,19 +304,19 @@ mod tests {
         assert_eq!(first.len(), 10);
         let second = flood(&mut table, 2, now);
         assert_eq!(second.len(), 10);
-        // All have been answered, a moment ago: somebody else gets a place all the same.
+        // All were answered a moment ago: another address still gets a place.
         for number in first.iter().chain(&second) {
             table.answered(*number, now);
         }
         let honest = table.admit(address(3), now).unwrap();
         assert!(honest.instead_of.is_some());
         assert_eq!(table.waiting.len(), 20);
-        // So does an honest call of the address that is forged, once others had their time.
+        // So does a genuine call from the forged address, once the grace period of others is over.
         assert_eq!(table.admit(address(2), now), None);
         now += GRACE;
         assert!(table.admit(address(2), now).unwrap().instead_of.is_some());
         assert_eq!(table.waiting.len(), 20);
-        // Who was there first and has been answered gives way first; who is honest has gone by then.
+        // The oldest answered trial gives way first; a genuine one has ended by then.
         table.remove(honest.number);
         assert!(table.admit(address(3), now).unwrap().instead_of.is_none());
     }
@@ -301,7 +330,7 @@ mod tests {
             table.answered(admitted.number, now);
             now += Duration::from_millis(15);
         }
-        // The newest has not had its time, and the oldest has.
+        // The newest is within its grace period, the oldest is not.
         for last in 200..=255 {
             let admitted = table.admit(address(last), now).unwrap();
             assert!(admitted.instead_of.is_some());
@@ -336,6 +365,51 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_are_taken_back_leave_their_places_a_moment_later() {
+        let mut table = table(20, 10);
+        let start = Instant::now();
+        // INVITE and CANCEL in turns, a thousand times a second, for ten seconds.
+        let mut begun = Vec::new();
+        for ms in 0..10_000 {
+            let now = start + Duration::from_millis(ms);
+            if let Some(admitted) = table.admit(address(1), now) {
+                assert_eq!(admitted.instead_of, None);
+                table.answered(admitted.number, now);
+                table.ended(admitted.number, now);
+                begun.push(ms);
+            }
+        }
+        assert_eq!(begun.len(), 100, "ten a second");
+        let now = start + Duration::from_millis(9_100);
+        assert_eq!(table.count(address(1)), 10);
+        // Other addresses do not wait for them: those that have ended give way first.
+        let live = table.admit(address(2), now).unwrap();
+        table.answered(live.number, now);
+        for _ in 0..9 {
+            assert_eq!(table.admit(address(2), now).unwrap().instead_of, None);
+        }
+        let third = table.admit(address(3), now).unwrap().instead_of.unwrap();
+        assert!(third < live.number);
+        assert_eq!(table.waiting.len(), 20);
+        // Without a flood, all places are free again after a second.
+        let now = start + Duration::from_secs(12);
+        table.admit(address(3), now);
+        assert_eq!(table.count(address(1)), 0);
+    }
+
+    #[test]
+    fn calls_that_are_taken_back_at_many_addresses_let_others_in() {
+        let mut table = table(200, 100);
+        let mut now = Instant::now();
+        for last in 0..=255 {
+            let admitted = table.admit(address(last), now).unwrap();
+            table.ended(admitted.number, now);
+            now += Duration::from_millis(3);
+        }
+        assert!(table.waiting.len() <= 200);
+    }
+
+    #[test]
     fn a_network_of_ipv6_is_one_address_and_an_address_within_ipv6_is_that_address() {
         let read = |text: &str| network(text.parse().unwrap());
         assert_eq!(read("2001:db8::1"), read("2001:db8::ffff:1"));
@@ -350,24 +424,29 @@ mod tests {
             ..Unacknowledged::default()
         };
         let trials = Trials::new(bounds);
-        let first = trials.begin(address(1), Instant::now()).unwrap();
+        let first = trials.begin(address(1), now()).unwrap();
         let began = tokio::time::Instant::now();
         first.watch().answered(std::future::pending()).await;
         assert_eq!(began.elapsed(), bounds.patience);
         assert!(first.watch().is_given_up());
-        // Acknowledged in time.
         drop(first);
-        let second = trials.begin(address(1), Instant::now()).unwrap();
+        // Acknowledged in time.
+        let second = trials.begin(address(1), now() + GRACE).unwrap();
         second.watch().answered(async {}).await;
         assert!(!second.watch().is_given_up());
-        // In the place of one that had its time.
-        let later = Instant::now() + GRACE;
+        // It replaces one whose grace period is over.
+        let later = now() + GRACE;
         let third = trials.begin(address(1), later).unwrap();
         assert!(second.watch().is_given_up() && !third.watch().is_given_up());
-        // Its end is not the end of the one in its place.
+        // Its end does not end the one that replaced it.
         drop(second);
         assert!(trials.begin(address(1), later).is_none());
+        third.acknowledged();
         drop(third);
-        assert!(trials.begin(address(1), later).is_some());
+        let fourth = trials.begin(address(1), later).unwrap();
+        // One that was cancelled leaves its place later.
+        drop(fourth);
+        assert!(trials.begin(address(1), now()).is_none());
+        assert!(trials.begin(address(1), now() + REST).is_some());
     }
 }

@@ -1,14 +1,14 @@
-//! What a call's participant tells about itself, in LiveKit's attributes.
+//! The attributes of a call's participant, named as LiveKit names them.
 
 use super::super::agent::header::Address;
 use vivavoce_core::phone::PhoneNumber;
 use vivavoce_seams::rooms::telephone::attribute;
 
-/// More headers of one call are not told.
+/// Limit of header attributes per call.
 const MOST_HEADERS: usize = 32;
-/// Longer ones are cut.
+/// Longer values are truncated.
 const MOST_CHARS: usize = 1_024;
-/// Headers that are told beside those that begin with `X-`.
+/// Headers that become attributes, besides those that begin with `X-`.
 const TOLD: [&str; 6] = [
     "to",
     "from",
@@ -18,18 +18,18 @@ const TOLD: [&str; 6] = [
     "user-to-user",
 ];
 
-/// Who is at the other end, and where.
+/// The two ends of a call.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
-    /// The number or user outside.
+    /// The number or user of the other side.
     pub outside: String,
-    /// Ours.
+    /// Our number.
     pub ours: String,
     /// The host of the other side.
     pub hostname: String,
 }
 
-/// The attributes of a call from the beginning.
+/// The attributes that a call begins with.
 pub fn of_call(sip_call_id: &str, status: &str, ends: &Ends) -> Vec<(String, String)> {
     let named = [
         (attribute::CALL_ID, sip_call_id),
@@ -45,15 +45,15 @@ pub fn of_call(sip_call_id: &str, status: &str, ends: &Ends) -> Vec<(String, Str
         .collect()
 }
 
-/// What tells the dialog from others.
+/// The attributes that identify the dialog.
 pub fn of_dialog(call_id: &str, tag: Option<&str>) -> Vec<(String, String)> {
     let mut attributes = vec![(attribute::CALL_ID_FULL.to_owned(), call_id.to_owned())];
     attributes.extend(tag.map(|tag| (attribute::CALL_TAG.to_owned(), tag.to_owned())));
     attributes
 }
 
-/// The headers that others may read: those that begin with `X-`, and those that tell who called whom. Of several of one name
-/// the first counts.
+/// The attributes for the headers that others may read: those that begin with `X-`, and those about who called whom. Of
+/// several with one name, the first counts.
 pub fn of_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
     let mut told: Vec<(String, String)> = Vec::new();
     for (name, value) in headers {
@@ -70,7 +70,7 @@ pub fn of_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
     told
 }
 
-/// A user of a URI as a number where it is one: the same number is always written alike.
+/// The user of a URI; telephone numbers are normalised.
 pub fn number(user: &str) -> String {
     let plain = PhoneNumber::parse(user).map(|number| number.as_str().to_owned());
     plain.unwrap_or_else(|_| {
@@ -81,7 +81,7 @@ pub fn number(user: &str) -> String {
     })
 }
 
-/// Who calls, by the headers of the request: the number, and what people read.
+/// Number and display name of the caller, from the `From` header.
 pub fn caller(headers: &[(String, String)]) -> (String, Option<String>) {
     let from = headers
         .iter()

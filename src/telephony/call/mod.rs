@@ -1,5 +1,5 @@
-//! What a call does: a state machine that is given what happens and the time, and says what is to be done. The wire, the room
-//! and the sound are its surroundings', see [`task`].
+//! The life of a call as a sans-IO state machine: events and time go in, actions come out. [`task`] connects it to SIP, the
+//! room and the media.
 
 pub mod attributes;
 pub mod task;
@@ -14,85 +14,85 @@ pub use transfer::Outcome;
 use transfer::{Step, Transfer};
 use vivavoce_seams::rooms::telephone::{CallStatus, HangupCause};
 
-/// A gateway that has not said anything after so long is not there.
+/// An outbound call fails if the gateway has not responded at all after so long.
 const SILENCE: Duration = Duration::from_secs(10);
-/// A call that came is answered when somebody in the room hears it, and after so long in any case: whoever calls is billed
-/// only for what they hear, and still hears something where nobody is there yet.
+/// An inbound call is answered when a subscriber hears it, and at the latest after so long: callers are billed only for
+/// what they hear, and a caller in an empty room still gets an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// For so long a call that came may take to get into its room.
+/// How long an inbound call may take to join its room.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What happens.
+/// What happened.
 #[derive(Debug)]
 pub enum Input {
-    /// A provisional answer to our call.
+    /// A provisional response to our INVITE.
     Progress(u16),
-    /// Our call was taken.
+    /// Our INVITE was accepted.
     Answered,
-    /// It was not.
+    /// Our INVITE was refused.
     Failed(Failure),
-    /// Whoever called has given up.
+    /// The caller cancelled.
     Cancelled,
-    /// Our answer did not arrive.
+    /// Our answer was not acknowledged.
     Unacknowledged,
-    /// The telephone has hung up.
+    /// The other side hung up.
     Ended,
-    /// What was said to our REFER for this wish.
+    /// The response to our REFER.
     Referred {
-        /// As in [`Output::Refer`].
-        wish: u32,
-        /// The status, if there was any.
+        /// The number of the attempt, as in [`Output::Refer`].
+        attempt: u32,
+        /// The status code, if there was a response.
         code: Option<u16>,
     },
-    /// What has become of it.
+    /// The progress of a transfer.
     Notified(Notification),
-    /// The caller's participant is in the room.
+    /// The call's participant has joined the room.
     Joined,
-    /// Somebody hears the participant.
+    /// A subscriber hears the participant.
     Heard,
-    /// The participant is not in the room any more.
+    /// The participant is no longer in the room.
     Left,
-    /// No sound came for too long.
+    /// No audio arrived for too long.
     Silent,
-    /// The two sides have no sound in common, or there is none.
+    /// The two sides have no media in common, or media has failed.
     NoMedia,
-    /// The call is to end.
+    /// Hang up.
     HangUp(HangupCause),
-    /// The call is to be moved; it may ring there for so long.
+    /// Transfer the call; it may ring there for so long.
     Transfer(Duration),
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done, in this order.
+/// What to do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Take our call back.
+    /// Cancel our INVITE.
     Cancel,
-    /// Answer.
+    /// Answer the call.
     Answer,
-    /// Refuse, with this status.
+    /// Refuse the call with this status code.
     Refuse(u16),
     /// Hang up.
     Bye,
-    /// Tell everybody where the call is.
+    /// Report the call's status.
     Status(CallStatus),
-    /// Send REFER, for the wish of this number.
+    /// Send REFER, as the attempt with this number.
     Refer(u32),
-    /// Keep the room from the telephone, or no longer.
+    /// Stop or resume playing the room to the phone.
     MuteRoom(bool),
-    /// The other side has taken the wish.
+    /// The other side has accepted the REFER.
     TransferAccepted,
-    /// What has become of a transfer.
+    /// The outcome of a transfer.
     Transferred(Outcome),
-    /// Nothing more is to be done for this call.
+    /// The call is over.
     Over,
 }
 
-/// How long things may take.
+/// Time limits of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Until somebody picks up.
+    /// From the INVITE to the answer.
     pub ringing: Duration,
     /// From the answer on.
     pub duration: Duration,
@@ -100,20 +100,20 @@ pub struct Limits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Our call is on its way.
+    /// Our INVITE was sent.
     Dialing {
-        /// Whether anybody has said anything.
+        /// Whether there was any response.
         heard: bool,
     },
-    /// A call that came, on its way into the room.
+    /// An inbound call that is joining its room.
     Incoming,
-    /// It is in the room since then.
+    /// In its room since then, waiting for a subscriber.
     Waiting(Instant),
     Active(Instant),
     Over,
 }
 
-/// See the module.
+/// The state of one call. See the module.
 #[derive(Debug)]
 pub struct Call {
     phase: Phase,
@@ -121,12 +121,12 @@ pub struct Call {
     began: Instant,
     limits: Limits,
     transfer: Transfer,
-    /// Wishes to move the call until now: what is said to one is not taken for what is said to the next.
-    wishes: u32,
+    /// Transfers attempted until now, so that a late response is not taken for that of the next attempt.
+    attempts: u32,
 }
 
 impl Call {
-    /// A call from here, whose first request is being sent.
+    /// An outbound call whose INVITE is being sent.
     pub const fn outbound(limits: Limits, now: Instant) -> Self {
         Self::new(
             Phase::Dialing { heard: false },
@@ -136,7 +136,7 @@ impl Call {
         )
     }
 
-    /// A call that came, and that rings.
+    /// An inbound call that is ringing.
     pub const fn inbound(limits: Limits, now: Instant) -> Self {
         Self::new(Phase::Incoming, CallStatus::Ringing, limits, now)
     }
@@ -148,21 +148,21 @@ impl Call {
             began,
             limits,
             transfer: Transfer::None,
-            wishes: 0,
+            attempts: 0,
         }
     }
 
-    /// Where the call is.
+    /// The call's status.
     pub const fn status(&self) -> &CallStatus {
         &self.status
     }
 
-    /// Whether they speak.
+    /// Whether the call is answered.
     pub const fn active(&self) -> bool {
         matches!(self.phase, Phase::Active(_))
     }
 
-    /// When it is to be looked at again, whatever happens.
+    /// When [`Input::Tick`] is due at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let phase = match self.phase {
             Phase::Dialing { heard } => {
@@ -179,7 +179,7 @@ impl Call {
         phase.into_iter().chain(transfer).min()
     }
 
-    /// Takes what happens.
+    /// Handles an event.
     pub fn handle(&mut self, input: Input, now: Instant) -> Vec<Output> {
         let mut outputs = Vec::new();
         match self.phase {
@@ -255,7 +255,7 @@ impl Call {
                 _ => {}
             },
             Input::Cancelled => self.over(HangupCause::Cancelled, outputs),
-            // What was hung up before the answer still wants one (RFC 3261 section 15.1.2).
+            // A call that ends before its answer still needs a final response (RFC 3261 section 15.1.2).
             Input::Ended => self.refuse(487, HangupCause::Cancelled, outputs),
             Input::Left => self.refuse(480, HangupCause::Local, outputs),
             Input::HangUp(HangupCause::Shutdown) => {
@@ -286,7 +286,7 @@ impl Call {
                 outputs.extend(self.transfer.ended().map(Output::Transferred));
                 return self.over(cause, outputs);
             }
-            // Whoever called gave up while our answer was on its way: it was never sent.
+            // The caller cancelled while our answer was on its way: it was never sent.
             Input::Cancelled => {
                 outputs.extend(self.transfer.ended().map(Output::Transferred));
                 return self.over(HangupCause::Cancelled, outputs);
@@ -301,7 +301,7 @@ impl Call {
             }
             Input::Tick => self.transfer.tick(now),
             Input::Transfer(ringing) => self.transfer.begin(ringing, now),
-            Input::Referred { wish, code } if wish == self.wishes => {
+            Input::Referred { attempt, code } if attempt == self.attempts => {
                 self.transfer.referred(code, now)
             }
             Input::Notified(notification) => self.transfer.notified(notification, now),
@@ -315,8 +315,8 @@ impl Call {
         match step {
             Step::Nothing => {}
             Step::Begun => {
-                self.wishes += 1;
-                outputs.extend([Output::MuteRoom(true), Output::Refer(self.wishes)]);
+                self.attempts += 1;
+                outputs.extend([Output::MuteRoom(true), Output::Refer(self.attempts)]);
             }
             Step::Accepted => outputs.push(Output::TransferAccepted),
             Step::Refused(outcome) => outputs.push(Output::Transferred(outcome)),
@@ -350,7 +350,7 @@ impl Call {
     }
 
     fn hang_up(&mut self, cause: HangupCause, outputs: &mut Vec<Output>) {
-        // Whoever waits for a transfer learns that the call has ended, which counts as moved.
+        // A pending transfer ends with the call, which counts as success.
         outputs.extend(self.transfer.ended().map(Output::Transferred));
         outputs.push(Output::Bye);
         self.over(cause, outputs);
@@ -363,7 +363,7 @@ impl Call {
     }
 }
 
-/// What a refusal means.
+/// The hang-up cause for a failed call.
 pub fn cause(failure: &Failure) -> HangupCause {
     let Failure::Refused { code, .. } = failure else {
         return HangupCause::Unreachable;

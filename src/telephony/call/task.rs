@@ -1,5 +1,4 @@
-//! The task of one call: what happens on the wire, in the room and to the sound is given to the call, and what the call wants
-//! is done there.
+//! The task of one call: passes events of SIP, the room and the media to the state machine, and carries out its actions.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,60 +18,60 @@ use vivavoce_seams::rooms::telephone::{
     TransferTarget, attribute,
 };
 
-/// For so long the end of a call waits for what the other side and the room say to it.
+/// How long the end of a call waits for SIP and the room.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How often what others may know of the sound is renewed.
+/// Interval at which the media report is refreshed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Whoever waits for the outcome of one transfer.
+/// Callers that may wait for the outcome of one transfer.
 const MOST_WAITING: usize = 16;
 
-/// What may be wished of a call.
+/// A command to a call.
 #[derive(Debug)]
 pub enum Command {
-    /// It is to end.
+    /// Hang up.
     HangUp(HangupCause),
-    /// It is to be moved.
-    Transfer(Wish),
+    /// Transfer the call.
+    Transfer(TransferRequest),
 }
 
-/// A wish to move a call.
+/// A request to transfer a call.
 #[derive(Debug)]
-pub struct Wish {
-    /// Where to, to be compared with other wishes.
+pub struct TransferRequest {
+    /// The target; a request with the same target joins a transfer that is under way.
     pub to: TransferTarget,
     /// The value of `Refer-To`.
     pub refer_to: String,
     /// How long it may ring there.
     pub ringing: Duration,
-    /// Told when the other side has taken the wish.
+    /// Notified when the other side has accepted the REFER.
     pub accepted: oneshot::Sender<()>,
-    /// Told what became of it.
+    /// The outcome.
     pub done: oneshot::Sender<Result<(), CallError>>,
 }
 
-/// A call as it is known outside its task.
+/// A call as the rest of the bridge sees it.
 #[derive(Debug)]
-pub struct Line {
+pub struct CallHandle {
     /// `SCL_…`.
     pub sip_call_id: String,
-    /// Who called whom.
+    /// Inbound or outbound.
     pub direction: Direction,
-    /// The room.
+    /// Its room.
     pub room: String,
-    /// Whose call.
+    /// Identity of its participant.
     pub identity: String,
-    /// Whose room, where that was decided with the call.
+    /// Owner of the room, for inbound calls with tenants.
     pub owner: Option<Owner>,
-    /// The host that extensions are users of.
+    /// The host in the SIP URI of an extension.
     pub hostname: String,
-    /// When it began.
+    /// When the call began.
     pub began: Instant,
-    /// The way to the task.
+    /// Commands to its task.
     pub commands: mpsc::Sender<Command>,
     state: Mutex<State>,
 }
 
-/// What changes.
+/// What changes during the call.
 #[derive(Debug, Clone)]
 struct State {
     status: CallStatus,
@@ -82,8 +81,8 @@ struct State {
     media: Option<MediaReport>,
 }
 
-impl Line {
-    /// A line and the end of the task.
+impl CallHandle {
+    /// A handle, and the receiver of its commands.
     pub fn new(
         sip_call_id: String,
         direction: Direction,
@@ -92,13 +91,13 @@ impl Line {
         owner: Option<Owner>,
         hostname: String,
     ) -> (Arc<Self>, mpsc::Receiver<Command>) {
-        let (commands, wishes) = mpsc::channel(MOST_WAITING);
+        let (commands, receiver) = mpsc::channel(MOST_WAITING);
         let began = Instant::now();
         let status = match direction {
             Direction::Inbound => CallStatus::Ringing,
             Direction::Outbound => CallStatus::Dialing,
         };
-        let line = Self {
+        let handle = Self {
             sip_call_id,
             direction,
             room,
@@ -115,14 +114,14 @@ impl Line {
                 media: None,
             }),
         };
-        (Arc::new(line), wishes)
+        (Arc::new(handle), receiver)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server stops. A call that has so many wishes already that this one is not heard ends with the server.
+    /// Hangs up because the server stops. If the queue of commands is full, the call ends with the server.
     pub fn hang_up_for_shutdown(&self) {
         let hang_up = Command::HangUp(HangupCause::Shutdown);
         let _told = self.commands.try_send(hang_up);
@@ -133,11 +132,11 @@ impl Line {
         self.state().ended
     }
 
-    /// How it does.
+    /// The state of the call for reports.
     pub fn report(&self, now: Instant) -> telephone::CallReport {
         let state = self.state().clone();
         let answered = state.answered;
-        // The sound counts from its opening, others from the answer.
+        // Media times count from the opening of the ports, others from the answer.
         let since_answer = |ms: Option<u32>| {
             let at = state.opened + Duration::from_millis(ms?.into());
             Some(at.saturating_duration_since(answered?))
@@ -150,7 +149,7 @@ impl Line {
             status: state.status,
             age: now.saturating_duration_since(self.began),
             answered_after: answered.map(|at| at.saturating_duration_since(self.began)),
-            // Before both sides agree on a codec there is none.
+            // Without a negotiated codec there is no media.
             media: state.media.as_ref().and_then(|media| {
                 Some(telephone::MediaReport {
                     codec: media.codec?.name(),
@@ -179,39 +178,39 @@ impl Line {
     }
 }
 
-/// A room on its way, or joined.
-pub enum Place {
-    /// It is being joined.
+/// The membership of the call's participant in its room.
+pub enum Membership {
+    /// Joining.
     Joining(oneshot::Receiver<Result<RoomLink, String>>),
-    /// It is joined; `Connected` was read already.
+    /// Joined; `LinkEvent::Connected` has been read.
     Joined(RoomLink),
 }
 
-/// Everything that a call's task holds.
+/// What a call's task works with.
 pub struct Task {
-    /// The state.
+    /// The state machine.
     pub call: Call,
-    /// The wire.
+    /// The SIP side.
     pub leg: Leg,
-    /// The sound.
+    /// The media.
     pub media: CallMedia,
     /// The room.
-    pub place: Place,
-    /// What to answer with, for a call that came.
+    pub membership: Membership,
+    /// The answer to an inbound call's offer.
     pub answer: Option<String>,
-    /// What is pressed after the answer.
+    /// DTMF digits to send after the answer.
     pub dtmf: String,
-    /// What is known outside.
-    pub line: Arc<Line>,
-    /// What is wished.
+    /// The shared handle.
+    pub handle: Arc<CallHandle>,
+    /// Commands from the handle.
     pub commands: mpsc::Receiver<Command>,
-    /// Who keeps the room.
+    /// Told to keep the room once the caller has proved itself.
     pub rooms: Arc<dyn Rooms>,
-    /// Who is told.
+    /// Receiver of status changes.
     pub news: NewsSender,
 }
 
-/// The room as the task sees it.
+/// The room's side of the call.
 #[derive(Default)]
 struct Room {
     events: Option<LinkEvents>,
@@ -233,9 +232,9 @@ enum Woken {
 struct Running {
     task: Task,
     room: Room,
-    /// Whether a description of the other side was agreed to.
+    /// Whether media has been negotiated.
     agreed: bool,
-    /// Whoever waits for a transfer, and where to.
+    /// Requests that wait for the current transfer, and its target.
     moving: Option<TransferTarget>,
     refer_to: String,
     accepted: Vec<oneshot::Sender<()>>,
@@ -244,11 +243,11 @@ struct Running {
     over: bool,
 }
 
-/// What the other side is still to be told, or to say.
+/// What is left to exchange with the other side at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goodbye {
     Nothing,
-    /// The last answer to what was taken back.
+    /// Wait for the final response to the cancelled INVITE.
     Cancelled,
     Bye,
 }
@@ -257,10 +256,13 @@ impl Task {
     /// Runs the call to its end.
     pub async fn run(mut self) {
         let mut room = Room::default();
-        let place = std::mem::replace(&mut self.place, Place::Joining(oneshot::channel().1));
-        match place {
-            Place::Joining(joining) => room.joining = Some(joining),
-            Place::Joined(link) => room.enter(link, &self.media),
+        let membership = std::mem::replace(
+            &mut self.membership,
+            Membership::Joining(oneshot::channel().1),
+        );
+        match membership {
+            Membership::Joining(joining) => room.joining = Some(joining),
+            Membership::Joined(link) => room.enter(link, &self.media),
         }
         let agreed = self.answer.is_some();
         let mut running = Running {
@@ -275,10 +277,10 @@ impl Task {
             over: false,
         };
         let (call, direction) = (
-            running.task.line.sip_call_id.clone(),
-            running.task.line.direction,
+            running.task.handle.sip_call_id.clone(),
+            running.task.handle.direction,
         );
-        tracing::info!(call, ?direction, "a call has begun");
+        tracing::info!(call, ?direction, "call started");
         running.tell(*running.task.call.status()).await;
         running.follow().await;
         let cause = running
@@ -287,7 +289,7 @@ impl Task {
             .status()
             .cause()
             .map_or("", HangupCause::as_str);
-        tracing::info!(call, ?direction, cause, "a call has ended");
+        tracing::info!(call, ?direction, cause, "call ended");
         running.finish().await;
     }
 }
@@ -342,7 +344,7 @@ impl Running {
             if let Some(input) = input {
                 let answered = matches!(input, Input::Answered);
                 self.give(input).await;
-                // Nobody hears anything: what was answered cannot be used.
+                // The answer could not be used: there would be no audio.
                 if answered && !self.agreed {
                     self.give(Input::NoMedia).await;
                 }
@@ -371,7 +373,7 @@ impl Running {
                 }
                 let tag = self.task.leg.remote_tag();
                 let mut told = attributes::of_dialog(self.task.leg.call_id(), tag.as_deref());
-                // Of the answer only what the gateway adds; who called whom is known.
+                // Only headers that the gateway has added: numbers are known already.
                 let headers = attributes::of_headers(&headers).into_iter();
                 told.extend(headers.filter(|(name, _)| name.starts_with("sip.h.x-")));
                 self.tell_attributes(told);
@@ -381,8 +383,8 @@ impl Running {
             LegEvent::Cancelled => Input::Cancelled,
             LegEvent::Acknowledged { sdp } => {
                 media.acknowledged();
-                let (rooms, line) = (Arc::clone(&self.task.rooms), Arc::clone(&self.task.line));
-                tokio::spawn(async move { rooms.keep(&line.room).await });
+                let (rooms, handle) = (Arc::clone(&self.task.rooms), Arc::clone(&self.task.handle));
+                tokio::spawn(async move { rooms.keep(&handle.room).await });
                 if let Some(sdp) = sdp {
                     self.agreed = media.accepted(&sdp).is_ok();
                 }
@@ -394,7 +396,7 @@ impl Running {
                 return None;
             }
             LegEvent::Notified(notification) => Input::Notified(notification),
-            LegEvent::Referred { wish, code } => Input::Referred { wish, code },
+            LegEvent::Referred { attempt, code } => Input::Referred { attempt, code },
             LegEvent::Digit(digit) => {
                 self.press(digit);
                 return None;
@@ -436,7 +438,7 @@ impl Running {
             LinkEvent::TrackUnpublished { sid, .. } => media.forget(&sid),
             LinkEvent::Dtmf { digit, .. } if self.task.call.active() => media.dtmf(&digit),
             LinkEvent::Ended(ending) => {
-                tracing::debug!(call = self.task.line.sip_call_id, %ending, "left the room");
+                tracing::debug!(call = self.task.handle.sip_call_id, %ending, "left the room");
                 self.room.events = None;
                 return Some(Input::Left);
             }
@@ -453,7 +455,7 @@ impl Running {
             }
             Err(error) => {
                 tracing::info!(
-                    call = self.task.line.sip_call_id,
+                    call = self.task.handle.sip_call_id,
                     error,
                     "no place in a room"
                 );
@@ -481,30 +483,30 @@ impl Running {
         if let (Some(key), Some(control)) = (TelephoneKey::new(digit), &self.room.control)
             && let Err(error) = control.press(key, Vec::new())
         {
-            tracing::warn!(call = self.task.line.sip_call_id, %error, "a key was not told");
+            tracing::warn!(call = self.task.handle.sip_call_id, %error, "cannot publish a DTMF digit");
         }
     }
 
     fn on_command(&mut self, command: Option<Command>) -> Option<Input> {
         match command {
-            // Nobody knows the call any more.
+            // All handles are gone.
             None => Some(Input::HangUp(HangupCause::Local)),
             Some(Command::HangUp(cause)) => Some(Input::HangUp(cause)),
-            Some(Command::Transfer(wish)) => {
-                let elsewhere = self.moving.as_ref().is_some_and(|to| *to != wish.to);
+            Some(Command::Transfer(request)) => {
+                let elsewhere = self.moving.as_ref().is_some_and(|to| *to != request.to);
                 if elsewhere || self.waiting.len() >= MOST_WAITING {
                     let error = CallError::new(
                         CallErrorKind::Precondition,
-                        "the call is being moved elsewhere",
+                        "another transfer of this call is under way",
                     );
-                    let _told = wish.done.send(Err(error));
+                    let _told = request.done.send(Err(error));
                     return None;
                 }
-                self.moving = Some(wish.to);
-                self.refer_to = wish.refer_to;
-                self.accepted.push(wish.accepted);
-                self.waiting.push(wish.done);
-                Some(Input::Transfer(wish.ringing))
+                self.moving = Some(request.to);
+                self.refer_to = request.refer_to;
+                self.accepted.push(request.accepted);
+                self.waiting.push(request.done);
+                Some(Input::Transfer(request.ringing))
             }
         }
     }
@@ -521,18 +523,18 @@ impl Running {
                 self.task.leg.answer(sdp);
             }
             Output::Refuse(code) => self.task.leg.refuse(code),
-            // Together with leaving the room, at the end.
+            // Sent at the end, while leaving the room.
             Output::Bye => self.goodbye = Goodbye::Bye,
             Output::Status(status) => {
                 if status == CallStatus::Active {
-                    self.task.line.state().answered = Some(Instant::now());
+                    self.task.handle.state().answered = Some(Instant::now());
                     self.task.media.answered();
                     self.task.media.dtmf(&self.task.dtmf);
                 }
                 self.tell_attributes(status_attributes(&status));
                 self.tell(status).await;
             }
-            Output::Refer(wish) => self.task.leg.refer(wish, &self.refer_to, &[]),
+            Output::Refer(attempt) => self.task.leg.refer(attempt, &self.refer_to, &[]),
             Output::MuteRoom(muted) => self.task.media.mute_room(muted),
             Output::TransferAccepted => {
                 for accepted in self.accepted.drain(..) {
@@ -553,9 +555,9 @@ impl Running {
     }
 
     async fn tell(&mut self, status: CallStatus) {
-        self.task.line.state().status = status;
-        let news = self.task.line.news(status);
-        // Nobody wants to know while the server stops.
+        self.task.handle.state().status = status;
+        let news = self.task.handle.news(status);
+        // While the server stops nobody reads it.
         let _told = self.task.news.send(news).await;
     }
 
@@ -566,10 +568,10 @@ impl Running {
     }
 
     fn report(&self) {
-        self.task.line.state().media = Some(self.task.media.report());
+        self.task.handle.state().media = Some(self.task.media.report());
     }
 
-    /// The end: everybody is told, and the participant leaves.
+    /// The end: hangs up, leaves the room and reports it.
     async fn finish(mut self) {
         self.report();
         let control = self.room.control.take();
@@ -592,12 +594,14 @@ impl Running {
                         }
                     }
                 }
-                Goodbye::Bye if unheard => leg.hang_up_within(GOODBYE).await,
+                // Who has acknowledged nothing may never respond: the line, the ports and the place in the room are free
+                // for the next call at once.
+                Goodbye::Bye if unheard => leg.hang_up_within(GOODBYE),
                 Goodbye::Bye => leg.hang_up().await,
             }
         };
         let _ended = tokio::join!(leaving, timeout(GOODBYE, ending));
-        self.task.line.state().ended = Some(Instant::now());
+        self.task.handle.state().ended = Some(Instant::now());
     }
 }
 
@@ -620,12 +624,9 @@ fn result(outcome: Outcome) -> Result<(), CallError> {
         }
         Outcome::Untold => error(
             CallErrorKind::Unavailable,
-            "the other side does not tell what became of the transfer",
+            "the other side did not report the outcome of the transfer",
         ),
-        Outcome::Timeout => error(
-            CallErrorKind::Timeout,
-            "the transfer was not answered in time",
-        ),
+        Outcome::Timeout => error(CallErrorKind::Timeout, "the transfer timed out"),
         Outcome::NotActive => error(CallErrorKind::Precondition, "the call is not answered yet"),
     }
 }

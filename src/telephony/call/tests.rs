@@ -41,7 +41,7 @@ impl Clock {
         self.call.handle(input, self.now)
     }
 
-    /// Lets time pass until the call wants something; what, and after how long.
+    /// Advances the time until the call acts; returns the actions and the time that passed.
     fn wait(&mut self) -> (Duration, Vec<Output>) {
         let began = self.now;
         loop {
@@ -69,9 +69,9 @@ fn told(code: u16, last: bool) -> Input {
     Input::Notified(Notification { code, last })
 }
 
-/// What is said to a wish.
-fn answered(wish: u32, code: Option<u16>) -> Input {
-    Input::Referred { wish, code }
+/// The response to a REFER.
+fn answered(attempt: u32, code: Option<u16>) -> Input {
+    Input::Referred { attempt, code }
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_transfer_that_succeeds_is_told_and_then_hung_up() {
     let mut clock = Clock::active();
     let begun = [Output::MuteRoom(true), Output::Refer(1)];
     assert_eq!(clock.give(Input::Transfer(seconds(20))), begun);
-    // Some tell before they answer.
+    // Some send NOTIFY before the response.
     assert_eq!(clock.give(told(100, false)), []);
     assert_eq!(
         clock.give(answered(1, Some(202))),
@@ -264,7 +264,7 @@ fn a_transfer_that_fails_leaves_the_call_as_it_was() {
         assert_eq!(outputs, Some(failed(outcome)));
         assert!(clock.call.active());
         assert_eq!(clock.give(told(200, true)), [], "too late");
-        // It may be tried again.
+        // It can be tried again.
         assert_eq!(clock.give(Input::Transfer(seconds(20))).len(), 2);
         assert_eq!(clock.wait(), (seconds(20), failed(Outcome::Timeout)));
     }

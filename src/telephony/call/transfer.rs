@@ -1,49 +1,49 @@
-//! A call that is moved elsewhere (RFC 3515): the wish, what is said to it, and the three ways in which it ends — a final
-//! answer that is told, the end of telling, and the end of the call.
+//! The transfer of a call by REFER (RFC 3515). It ends with a final response in a NOTIFY, the end of the subscription, or
+//! the end of the call.
 
 use std::time::{Duration, Instant};
 
 use super::super::agent::Notification;
 
-/// Whoever was moved hangs up by itself, or is hung up after so long, as LiveKit's service does.
+/// A transferred call is hung up after so long unless the other side does, as in LiveKit's SIP service.
 const BYE_AFTER: Duration = Duration::from_secs(1);
 
-/// What has become of it.
+/// The outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The call is elsewhere, or has ended meanwhile.
+    /// The call was transferred, or has ended meanwhile.
     Done,
-    /// Somebody said no.
+    /// The REFER or the new call was refused.
     Rejected(u16),
-    /// Nothing is told any more, and nothing final was.
+    /// The subscription ended without a final response.
     Untold,
-    /// It did not happen in time.
+    /// There was no final response in time.
     Timeout,
-    /// There is no call yet that could be moved.
+    /// The call is not answered yet.
     NotActive,
 }
 
-/// How far it is.
+/// The progress of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transfer {
     None,
-    /// The wish was sent; what it is waited for until then.
+    /// REFER was sent; deadline of the transfer.
     Asked(Instant),
-    /// It was taken.
+    /// REFER was accepted; deadline of the transfer.
     Accepted(Instant),
-    /// They speak elsewhere; this call is to end then.
+    /// The new call is answered; when to hang up this one.
     Done(Instant),
 }
 
-/// What follows.
+/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
     Begun,
     Accepted,
-    /// It never began.
+    /// It cannot begin.
     Refused(Outcome),
-    /// The call goes on.
+    /// It failed; the call continues.
     Failed(Outcome),
     Succeeded,
     HangUp,
@@ -57,7 +57,7 @@ impl Transfer {
         }
     }
 
-    /// Whether nothing is known of it yet.
+    /// Whether the outcome is open.
     const fn pending(&self) -> bool {
         matches!(self, Self::Asked(_) | Self::Accepted(_))
     }
@@ -69,7 +69,7 @@ impl Transfer {
                 Step::Begun
             }
             Self::Done(_) => Step::Refused(Outcome::Done),
-            // Whoever asks for the same waits with those who did before.
+            // A second request for the same target waits for the outcome of the first.
             Self::Asked(_) | Self::Accepted(_) => Step::Nothing,
         }
     }
@@ -89,7 +89,7 @@ impl Transfer {
         }
     }
 
-    /// May come before the answer to the wish.
+    /// A NOTIFY may arrive before the response to REFER.
     pub fn notified(&mut self, notification: Notification, now: Instant) -> Step {
         if !self.pending() {
             return Step::Nothing;
@@ -115,12 +115,12 @@ impl Transfer {
         }
     }
 
-    /// Whether the call is being moved, or was.
+    /// Whether a transfer is under way or done.
     pub const fn moving(&self) -> bool {
         !matches!(self, Self::None)
     }
 
-    /// The call has ended; what whoever waits is told.
+    /// The call has ended: the outcome for those that wait.
     pub const fn ended(&mut self) -> Option<Outcome> {
         let pending = self.pending();
         *self = Self::None;

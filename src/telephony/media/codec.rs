@@ -1,27 +1,27 @@
-//! The codecs of telephone calls, to and from samples of one channel. Which one a call has is `negotiation`'s.
+//! The codecs of telephone calls, mono. `offer_answer` decides which one a call uses.
 
 use audio_codec::g722::{G722Decoder, G722Encoder};
 use audio_codec::{Decoder as _, Encoder as _};
 
 use super::Codec;
-use vivavoce_audio::companding::Law;
+use vivavoce_audio::g711::Law;
 use vivavoce_audio::opus::{
     Application, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusError, OpusSettings,
 };
 use vivavoce_audio::{Layout, SampleRate};
 
-/// Milliseconds of sound in the longest packet that is read.
+/// The longest packet that is decoded, in milliseconds.
 const LONGEST_MS: usize = 120;
-/// Bits per second of Opus towards a telephone: fullband speech, with room for forward error correction.
+/// Bit rate of Opus towards the phone: fullband speech with forward error correction.
 const OPUS_BPS: u32 = 32_000;
-/// The share of lost packets, in percent, that forward error correction is made for.
+/// The packet loss that forward error correction is dimensioned for.
 const EXPECTED_LOSS_PERCENT: u8 = 10;
 
 impl Codec {
-    /// All of them.
+    /// All codecs.
     pub const ALL: [Self; 4] = [Self::Pcmu, Self::Pcma, Self::G722, Self::Opus];
 
-    /// Of its sound.
+    /// Sample rate of the audio.
     pub const fn rate(self) -> SampleRate {
         match self {
             Self::Pcmu | Self::Pcma => SampleRate::HZ_8000,
@@ -30,7 +30,7 @@ impl Codec {
         }
     }
 
-    /// Of its timestamps.
+    /// Clock rate of the RTP timestamps.
     pub const fn clock_hz(self) -> u32 {
         match self {
             Self::Pcmu | Self::Pcma | Self::G722 => 8_000,
@@ -38,7 +38,7 @@ impl Codec {
         }
     }
 
-    /// Ticks of so many samples.
+    /// Samples as timestamp units.
     pub const fn ticks(self, samples: usize) -> u32 {
         let samples = samples as u32;
         match self {
@@ -47,7 +47,7 @@ impl Codec {
         }
     }
 
-    /// Samples of so many ticks.
+    /// Timestamp units as samples.
     pub const fn samples(self, ticks: u32) -> usize {
         match self {
             Self::G722 => 2 * ticks as usize,
@@ -56,7 +56,7 @@ impl Codec {
     }
 }
 
-/// From packets to samples.
+/// Decodes payloads.
 pub enum Decoder {
     /// G.711.
     Law(Law),
@@ -77,7 +77,7 @@ impl Decoder {
         })
     }
 
-    /// Appends the sound of a payload; nothing of what is longer than telephones send.
+    /// Appends the decoded payload; nothing if it is longer than phones send.
     pub fn decode(&mut self, payload: &[u8], samples: &mut Vec<i16>) {
         if payload.len() > 8 * LONGEST_MS {
             return;
@@ -91,13 +91,13 @@ impl Decoder {
                 let decoded = decoder.decode_into(payload, place).unwrap_or(0);
                 samples.truncate(start + decoded);
             }
-            // What is no Opus is left out.
+            // An invalid packet is skipped.
             Self::Opus(decoder) => drop(decoder.decode(payload, samples)),
         }
     }
 }
 
-/// From samples to packets.
+/// Encodes payloads.
 pub enum Encoder {
     /// G.711.
     Law(Law),
@@ -108,7 +108,7 @@ pub enum Encoder {
 }
 
 impl Encoder {
-    /// For a new stream; the complexity is that of Opus.
+    /// For a new stream; `complexity` is that of Opus.
     pub fn new(codec: Codec, complexity: u8) -> Result<Self, OpusError> {
         let settings = OpusSettings {
             application: Application::Voip,
@@ -127,7 +127,7 @@ impl Encoder {
         })
     }
 
-    /// Appends the payload of samples; for Opus they are 20 ms. `false` when there is none.
+    /// Appends the payload for these samples, for Opus 20 ms. `false` if there is none.
     pub fn encode(&mut self, samples: &[i16], payload: &mut Vec<u8>) -> bool {
         let start = payload.len();
         match self {

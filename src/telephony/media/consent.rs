@@ -1,41 +1,37 @@
-//! Whether a call that came is sent sound. An INVITE over UDP may be forged, and its description may name somebody who never
-//! called: until the answer is acknowledged, which only who has read it can do, no more packets go out than came in. What is
-//! said meanwhile is kept, so that a greeting is heard from its beginning; the delay is made good in pauses.
+//! Consent of an inbound caller to receive media. An INVITE over UDP may be forged, with a session description that points
+//! at a victim: until the answer is acknowledged, which takes someone who has read it, nothing is sent. Audio is buffered
+//! meanwhile, so that a greeting is heard from its beginning; the delay is recovered in pauses.
 
 use std::collections::VecDeque;
 
 use vivavoce_audio::jitter::FRAME;
 use vivavoce_audio::pcm::level_dbov;
 
-/// Frames of 20 ms that are kept, the newest: an answer or its acknowledgement that was lost comes again sooner.
+/// Frames of 20 ms that are buffered, the newest: a lost answer or ACK is repeated sooner.
 const MOST_KEPT: usize = 100;
-/// What is not louder is a pause (dBov below full scale).
+/// A frame at or below this level (dBov) is a pause.
 const PAUSE_DBOV: u8 = 55;
 
-/// See the module.
+/// Consent of one call. See the module.
 #[derive(Debug)]
 pub struct Consent {
     given: bool,
-    /// Packets that came and are not made up for.
-    credit: u32,
     kept: VecDeque<Box<[i16; FRAME]>>,
 }
 
 impl Consent {
-    /// Of a call from here: who is called has been asked for.
+    /// For an outbound call: it was us who called.
     pub const fn given() -> Self {
         Self {
             given: true,
-            credit: 0,
             kept: VecDeque::new(),
         }
     }
 
-    /// Of a call that came.
+    /// For an inbound call.
     pub const fn awaited() -> Self {
         Self {
             given: false,
-            credit: 0,
             kept: VecDeque::new(),
         }
     }
@@ -45,25 +41,18 @@ impl Consent {
         self.given = true;
     }
 
-    /// Whether it is acknowledged.
+    /// Whether the answer was acknowledged.
     pub const fn is_given(&self) -> bool {
         self.given
     }
 
-    /// A packet came from who is believed.
-    pub const fn heard(&mut self) {
-        if !self.given {
-            self.credit = self.credit.saturating_add(1);
-        }
-    }
-
-    /// Takes what is to be sent now; whether something is, which `frame` holds then.
+    /// Takes the next frame. If it returns `true`, `frame` is to be sent: it holds the oldest one buffered.
     pub fn pass(&mut self, frame: &mut [i16; FRAME]) -> bool {
         if self.given && self.kept.is_empty() {
             return true;
         }
         let pause = level_dbov(frame) >= PAUSE_DBOV;
-        // Before the first word there is nothing to be kept; afterwards pauses are, unless there is time to be made good.
+        // Before the first word nothing needs to be buffered; later pauses are, unless there is delay to recover.
         let skipped = pause && (self.given || self.kept.is_empty());
         if !skipped {
             if self.kept.len() >= MOST_KEPT {
@@ -72,10 +61,7 @@ impl Consent {
             self.kept.push_back(Box::new(*frame));
         }
         if !self.given {
-            let Some(credit) = self.credit.checked_sub(1) else {
-                return false;
-            };
-            self.credit = credit;
+            return false;
         }
         if let Some(kept) = self.kept.pop_front() {
             *frame = *kept;
@@ -90,7 +76,7 @@ mod tests {
 
     const PAUSE: i16 = 0;
 
-    /// What is sent of frames that hold nothing but such a sample.
+    /// What is sent of frames filled with these samples.
     fn sent(consent: &mut Consent, frames: impl IntoIterator<Item = i16>) -> Vec<i16> {
         let pass = |sample| {
             let mut frame = [sample; FRAME];
@@ -100,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_to_who_has_not_acknowledged_and_says_nothing() {
+    fn nothing_is_sent_to_who_has_not_acknowledged() {
         let mut consent = Consent::awaited();
         assert!(sent(&mut consent, [9_000; 2_000]).is_empty());
     }
@@ -113,23 +99,10 @@ mod tests {
         assert!(sent(&mut consent, greeting[..12].iter().copied()).is_empty());
         consent.give();
         let mut heard = sent(&mut consent, greeting[12..].iter().copied());
-        // The pause behind it makes the delay good, and what comes then is not late.
+        // The following pause recovers the delay; later audio is on time.
         heard.extend(sent(&mut consent, [PAUSE; 12]));
         assert_eq!(heard, greeting);
         assert_eq!(sent(&mut consent, [7_000, PAUSE]), [7_000, PAUSE]);
-    }
-
-    #[test]
-    fn who_speaks_before_the_acknowledgement_is_sent_as_many_packets_as_came() {
-        let mut consent = Consent::awaited();
-        let mut count = 0;
-        for n in 0..100 {
-            if n % 2 == 0 {
-                consent.heard();
-            }
-            count += sent(&mut consent, [9_000]).len();
-        }
-        assert_eq!(count, 50);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Targets of [`vivavoce_core::fuzzing`]: descriptions, packets, reports and keys.
+//! Targets of [`vivavoce_core::fuzzing`]: session descriptions, RTP, RTCP and DTMF.
 
 #[cfg(test)]
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 use tokio::sync::mpsc;
 
-use super::keys::Hearing;
-use super::negotiation::Negotiation;
+use super::dtmf::DtmfReceiver;
+use super::offer_answer::OfferAnswer;
 use super::rtp::{self, Header};
-use super::secure::{Crypto, Suite, Unlock};
 #[cfg(test)]
 use super::session::{Port, Session, Start, Wire};
+use super::srtp::{Crypto, Suite, UnprotectContext};
 use super::{Codec, Encryption, rtcp};
 #[cfg(test)]
 use vivavoce_core::fuzzing::rounds::fuzz;
@@ -48,16 +48,16 @@ fn description(input: &[u8]) {
     };
     for encryption in [Encryption::Off, Encryption::Allow, Encryption::Require] {
         let local = SocketAddr::from(([192, 0, 2, 1], 20_000));
-        let mut called = Negotiation::new(&Codec::ALL, encryption, local);
+        let mut called = OfferAnswer::new(&Codec::ALL, encryption, local);
         let answer = called.answer(text);
         if let Ok(answer) = &answer {
             // What we say is read by ourselves, and no longer than what we were told.
-            let mut other = Negotiation::new(&Codec::ALL, encryption, local);
+            let mut other = OfferAnswer::new(&Codec::ALL, encryption, local);
             let _understood = other.answer(answer);
             assert!(answer.len() < 2_048 + text.len(), "{answer}");
         }
         let _again = (called.answer(text), called.offer(), called.accepted(text));
-        let mut caller = Negotiation::new(&Codec::ALL, encryption, local);
+        let mut caller = OfferAnswer::new(&Codec::ALL, encryption, local);
         caller.offer();
         let _accepted = caller.accepted(text);
     }
@@ -67,17 +67,17 @@ fn packet(input: &[u8]) {
     if let Some((header, payload)) = Header::parse(input) {
         assert!(payload.start <= payload.end && payload.end <= input.len());
         let payload = &input[payload];
-        let mut hearing = Hearing::default();
-        let first = hearing.hear(header.ssrc, header.timestamp, payload);
-        let again = hearing.hear(header.ssrc, header.timestamp, payload);
+        let mut receiver = DtmfReceiver::default();
+        let first = receiver.hear(header.ssrc, header.timestamp, payload);
+        let again = receiver.hear(header.ssrc, header.timestamp, payload);
         assert!(first.is_none_or(|event| event < 16) && again.is_none());
     }
     let _report = rtcp::parse(input, 7);
     let _kind = rtp::is_rtcp(input);
     if let Some(crypto) = Crypto::new(1, Suite::Sha1_80) {
-        let mut unlock = Unlock::new(crypto);
+        let mut unprotect = UnprotectContext::new(crypto);
         // Nobody finds a key by chance.
-        assert!(unlock.rtp(input, 7).is_none() && unlock.rtcp(input).is_none());
+        assert!(unprotect.rtp(input, 7).is_none() && unprotect.rtcp(input).is_none());
     }
 }
 
@@ -102,6 +102,9 @@ fn packets() -> Vec<Vec<u8>> {
     opus.extend([0xFC, 0xFF, 0xFE]);
     let mut wide = header(9, 4);
     wide.extend([0x11; 80]);
+    let mut extended = header(0, 5);
+    extended[0] |= 0x10;
+    extended.extend([0xBE, 0xDE, 0, 1, 0x12, 1, 2, 3]);
     let (mut report, mut goodbye) = (Vec::new(), Vec::new());
     let block = rtcp::ReportBlock {
         ssrc: 7,
@@ -116,7 +119,7 @@ fn packets() -> Vec<Vec<u8>> {
     };
     rtcp::write(&mut report, 7, Some(sent), Some(block), "phone", false);
     rtcp::write(&mut goodbye, 7, None, Some(block), "", true);
-    vec![sound, key, opus, wide, report, goodbye]
+    vec![sound, key, opus, wide, extended, report, goodbye]
 }
 
 /// Nothing is sent.
@@ -131,7 +134,7 @@ impl Wire for Nowhere {
 #[test]
 fn no_datagram_ends_a_call_of_any_codec() {
     let there = SocketAddr::from(([192, 0, 2, 7], 4_000));
-    let mut ours = Negotiation::new(&Codec::ALL, Encryption::Off, there);
+    let mut ours = OfferAnswer::new(&Codec::ALL, Encryption::Off, there);
     let offer = std::str::from_utf8(OFFERS[0]).unwrap();
     ours.answer(&offer.replace("192.0.2.9", "192.0.2.7"))
         .unwrap();

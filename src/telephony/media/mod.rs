@@ -1,30 +1,30 @@
-//! The sound of telephone calls: what an offer and an answer say (RFC 3264), RTP and SRTP between us and the telephone,
-//! its keys (RFC 4733), and its sound into and out of a room. Who is called, what a dialog is and who is in the room is
-//! left to others.
+//! The media of telephone calls: SDP offer and answer (RFC 3264), RTP and SRTP between the server and the phone, DTMF (RFC
+//! 4733), and the audio in both directions between the phone and a room. Signalling, dialogs and room membership are left
+//! to `agent` and `call`.
 //!
-//! Each call is a task on one of a few media threads. [`CallMedia`] is the handle of one; everything about it may be
-//! called from any thread and never waits.
+//! Each call is a task on one of a few media threads. [`CallMedia`] is its handle: its methods can be called from any
+//! thread and never block.
 
-mod arrivals;
 mod codec;
-mod conceal;
 mod consent;
-mod description;
+mod dtmf;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-mod inward;
-mod keys;
 mod latch;
-mod negotiation;
-mod outward;
+mod offer_answer;
+mod plc;
 mod ports;
+mod reorder;
 pub mod rtcp;
 pub mod rtp;
-mod secure;
+mod rx;
+mod sdp;
 mod session;
+mod srtp;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tx;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -35,17 +35,17 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tokio::sync::mpsc;
 
-use negotiation::Negotiation;
+use offer_answer::OfferAnswer;
 use ports::Ports;
 use session::{Session, Start};
 use threads::{Call, Threads};
 
 use vivavoce_seams::rooms::link::{PublishSink, TrackAudio};
 
-/// Events that wait to be read; more are lost. Keys come ten a second at most.
+/// Events that wait to be read; further ones are dropped. DTMF digits arrive at ten a second at most.
 const MOST_EVENTS: usize = 128;
 
-/// A codec that a telephone call may have.
+/// A codec of telephone calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Codec {
     /// G.711 µ-law: North America and Japan.
@@ -59,7 +59,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The name in `a=rtpmap`.
+    /// Its encoding name in `a=rtpmap`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pcmu => "PCMU",
@@ -70,67 +70,68 @@ impl Codec {
     }
 }
 
-/// Whether media is encrypted with keys from the description (SDES, RFC 4568). They are secret only where signalling
-/// is encrypted.
+/// Whether media is encrypted with keys from the session description (SDES, RFC 4568). The keys are secret only where
+/// signalling is encrypted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Encryption {
-    /// Never: an offer that requires it is refused.
+    /// Never: an offer that requires encryption is refused.
     #[default]
     Off,
-    /// Where the other side offers it; it is not offered from here.
+    /// If the other side offers it; the server's own offers do not.
     Allow,
-    /// Always: an offer without it is refused.
+    /// Always: an offer without encryption is refused.
     Require,
 }
 
-/// How calls sound.
+/// Settings of the media of all calls.
 #[derive(Debug, Clone)]
 pub struct MediaSettings {
-    /// UDP ports: RTP on the even ones, RTCP one above.
+    /// UDP ports: RTP on the even ones, RTCP on the odd ones above.
     pub ports: RangeInclusive<u16>,
-    /// Threads that calls are spread over; at least one.
+    /// Number of media threads; at least one.
     pub threads: usize,
-    /// After so long without a packet a call that was taken and is not held is told to be [`MediaEvent::Silent`].
+    /// An answered call that is not on hold and receives no packet for so long reports [`MediaEvent::Silent`].
     pub timeout: Duration,
     /// Whether media is encrypted.
     pub encryption: Encryption,
-    /// What is offered and accepted, preferred ones first.
+    /// Codecs that are offered and accepted, in order of preference.
     pub codecs: Vec<Codec>,
-    /// The address that the other side is told in place of the local one of the same family, behind a NAT.
+    /// The addresses put into session descriptions instead of the local address of the same family, when behind a NAT.
     pub advertised: Vec<IpAddr>,
-    /// From where sound may come that no description names and no signalling comes from, once it has proved to be a stream.
+    /// Networks from which media is accepted although neither the session description nor signalling names the address,
+    /// once it has proved to be a stream.
     pub sources: Arc<[IpNet]>,
-    /// The complexity of the Opus encoder towards the room, 0 (cheap) to 10.
+    /// Complexity of the Opus encoder towards the room, 0 (cheap) to 10.
     pub complexity: u8,
 }
 
-/// Why no call can have media now.
+/// Why a call cannot get media ports.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPort {
-    /// All are in use, or were until a moment ago.
-    #[error("all of the media ports {0}-{1} are in use")]
+    /// All are in use or were released a moment ago.
+    #[error("all media ports {0}-{1} are in use")]
     Exhausted(u16, u16),
-    /// The address cannot be listened at.
-    #[error("no media port can be opened at {0}: {1}")]
+    /// The address cannot be bound.
+    #[error("cannot open a media port at {0}: {1}")]
     Address(IpAddr, #[source] io::Error),
 }
 
-/// Why a session description cannot be used.
+/// Why a session description is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SdpError {
-    /// It is no session description, or too large for one.
-    #[error("the session description cannot be read: {0}")]
+    /// It cannot be parsed or exceeds a bound.
+    #[error("cannot parse the session description: {0}")]
     Malformed(&'static str),
-    /// There is no codec, no address or no encryption that both sides can use.
+    /// The two sides have no codec, address family or encryption in common.
     #[error("the session description is not acceptable: {0}")]
     Unacceptable(&'static str),
-    /// An answer came that nothing was offered for.
-    #[error("there is no offer to be answered")]
+    /// An answer arrived without a pending offer.
+    #[error("there is no pending offer")]
     NoOffer,
 }
 
 impl SdpError {
-    /// The SIP status that refuses it.
+    /// The SIP status code to refuse it with.
     pub const fn status(&self) -> u16 {
         match self {
             Self::Malformed(_) | Self::NoOffer => 400,
@@ -139,56 +140,56 @@ impl SdpError {
     }
 }
 
-/// What happens to the media of a call.
+/// What happened to the media of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaEvent {
-    /// The first packet came.
+    /// The first RTP packet arrived.
     FirstPacket,
-    /// A key was pressed, told once.
+    /// A DTMF digit was pressed; reported once.
     Digit {
-        /// The event of RFC 4733: 0 to 15.
+        /// The event code of RFC 4733: 0 to 15.
         code: u8,
         /// `0` to `9`, `*`, `#`, `A` to `D`.
         digit: char,
     },
-    /// No packet for [`MediaSettings::timeout`]; told again after as long.
+    /// No packet for [`MediaSettings::timeout`]; repeated at the same interval.
     Silent,
-    /// The other side holds the call, or no longer does.
+    /// The other side put the call on hold, or resumed it.
     Held(bool),
-    /// The media thread is gone: there will be no sound.
+    /// The media task has ended: there is no more audio.
     Lost,
 }
 
-/// What a call sounded like until now.
+/// Counters and quality of a call's media until now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MediaReport {
-    /// The codec agreed upon last.
+    /// The negotiated codec.
     pub codec: Option<Codec>,
     /// Whether media is encrypted.
     pub encrypted: bool,
-    /// RTP packets from the telephone.
+    /// RTP packets received from the phone.
     pub packets_in: u64,
-    /// RTP packets to the telephone.
+    /// RTP packets sent to the phone.
     pub packets_out: u64,
-    /// Packets from the telephone that never came.
+    /// Packets from the phone that were lost.
     pub lost_in: u64,
-    /// Packets to the telephone that it says it lost.
+    /// Packets to the phone that it reports as lost.
     pub lost_out: u64,
-    /// Jitter of the packets from the telephone (RFC 3550 section 6.4.1).
+    /// Interarrival jitter of the packets received (RFC 3550 section 6.4.1).
     pub jitter_ms: f32,
-    /// Jitter that the telephone sees.
+    /// Jitter that the phone reports.
     pub jitter_out_ms: f32,
-    /// When the first packet came, after the call's media was opened.
+    /// When the first packet arrived, since the media ports were opened.
     pub first_in_ms: Option<u32>,
-    /// When the first packet went out.
+    /// When the first packet was sent, since the media ports were opened.
     pub first_out_ms: Option<u32>,
-    /// How long sound from the room waits here, to be even.
+    /// Depth of the deepest jitter buffer of the room's tracks.
     pub buffer_ms: f32,
-    /// Packets that were no RTP, not authentic, or from somebody else.
+    /// Packets that were refused: not RTP, not authentic, from an unexpected source, or beyond a rate limit.
     pub refused: u64,
 }
 
-/// The media of all calls: threads and ports. It ends when it and all [`CallMedia`] are dropped.
+/// Threads and ports for the media of all calls. They are released when this and every [`CallMedia`] are dropped.
 #[derive(Debug)]
 pub struct Media {
     settings: MediaSettings,
@@ -206,7 +207,7 @@ impl Media {
         })
     }
 
-    /// Opens a pair of ports at a local address, for one call that is signalled with `peer`.
+    /// Opens a pair of ports at a local address for one call whose signalling peer is `peer`.
     pub fn open(&self, local: IpAddr, peer: IpAddr) -> Result<CallMedia, NoPort> {
         let now = Instant::now();
         let ports = self.ports.open(local, now)?;
@@ -224,7 +225,7 @@ impl Media {
         let call = Call::new(Session::new(start, tell.clone()));
         self.threads.run(Arc::clone(&call), ports, tell);
         Ok(CallMedia {
-            negotiation: Negotiation::new(&self.settings.codecs, self.settings.encryption, told),
+            offer_answer: OfferAnswer::new(&self.settings.codecs, self.settings.encryption, told),
             public_only: false,
             call,
             events,
@@ -233,10 +234,11 @@ impl Media {
     }
 }
 
-/// The media of one call. Dropped, it ends; its ports rest for a while so that nothing of it gets into another call.
+/// The media of one call. Dropping it ends the media; its ports stay unused for a while, so that late packets do not reach
+/// another call.
 #[derive(Debug)]
 pub struct CallMedia {
-    negotiation: Negotiation,
+    offer_answer: OfferAnswer,
     public_only: bool,
     call: Arc<Call>,
     events: mpsc::Receiver<MediaEvent>,
@@ -244,30 +246,30 @@ pub struct CallMedia {
 }
 
 impl CallMedia {
-    /// An offer: the first, or the same again in a re-INVITE. To be followed by [`Self::accepted`].
+    /// The first offer, or the current one again for a re-INVITE. [`Self::accepted`] takes the answer.
     pub fn offer(&mut self) -> String {
-        self.negotiation.hold(self.call.session().is_held());
-        self.negotiation.offer()
+        self.offer_answer.hold(self.call.session().is_held());
+        self.offer_answer.offer()
     }
 
-    /// The answer to an offer, also to a later one of the same call.
+    /// Answers an offer: the first, or a later one of the same call.
     pub fn answer(&mut self, offer: &str) -> Result<String, SdpError> {
-        self.negotiation.hold(self.call.session().is_held());
-        let answer = self.negotiation.answer(offer)?;
+        self.offer_answer.hold(self.call.session().is_held());
+        let answer = self.offer_answer.answer(offer)?;
         self.agree();
         Ok(answer)
     }
 
-    /// What the other side answered, also in a provisional response; the newest counts. What answers no offer changes
-    /// nothing once something is agreed upon.
+    /// Takes the answer to our offer, from a provisional response too; the newest counts. An answer without a pending offer
+    /// changes nothing once media is negotiated.
     pub fn accepted(&mut self, answer: &str) -> Result<(), SdpError> {
-        self.negotiation.accepted(answer)?;
+        self.offer_answer.accepted(answer)?;
         self.agree();
         Ok(())
     }
 
     fn agree(&self) {
-        if let Some(mut agreement) = self.negotiation.agreement().cloned() {
+        if let Some(mut agreement) = self.offer_answer.agreement().cloned() {
             if self.public_only {
                 agreement.keep_public();
             }
@@ -275,67 +277,67 @@ impl CallMedia {
         }
     }
 
-    /// The call came from outside: until [`Self::acknowledged`], no more packets go out than came. What is said from the answer
-    /// on is kept for a moment.
+    /// The call is inbound: until [`Self::acknowledged`], nothing is sent, and nothing that arrives is played or reported.
+    /// Audio for the phone is buffered from the answer on, for a moment.
     pub fn await_acknowledgement(&self) {
         self.call.session().await_acknowledgement();
     }
 
-    /// Our answer has arrived.
+    /// Our answer was acknowledged.
     pub fn acknowledged(&self) {
         self.call.session().acknowledged();
     }
 
-    /// The call was taken. Before that no silence is told.
+    /// The call was answered. Silence is reported only from now on.
     pub fn answered(&self) {
         self.call.session().answered(Instant::now());
     }
 
-    /// From now on nothing is sent to an address that is not public because a description names it: the other side is
-    /// somebody whom the settings do not name.
+    /// From now on, no media is sent to a private address that only a session description names: the settings do not name
+    /// the other side.
     pub const fn public_only(&mut self) {
         self.public_only = true;
     }
 
-    /// Where the telephone's sound goes. Until then it is received and dropped.
+    /// Publishes the phone's audio. Before that it is received and dropped.
     pub fn publish(&self, sink: PublishSink) {
         self.call.session().publish(sink);
     }
 
-    /// Lets the telephone hear a track, in place of the one of the same sid if there was one.
+    /// Plays a track to the phone, in place of one with the same sid.
     pub fn hear(&self, sid: &str, identity: &str, audio: TrackAudio) {
-        tracing::debug!(sid, identity, "the telephone hears a track");
+        tracing::debug!(sid, identity, "the call receives a track");
         self.call.session().hear(sid, identity, audio);
     }
 
-    /// A track has ended.
+    /// Stops playing a track.
     pub fn forget(&self, sid: &str) {
         self.call.session().forget(sid);
     }
 
-    /// Presses keys: `0` to `9`, `*`, `#`, `A` to `D`, and `w` for a pause of half a second; anything else is left out.
-    /// They wait for those before them; more than a hundred do not. Where the other side knows no key events they are
-    /// heard as tones.
+    /// Queues DTMF digits: `0` to `9`, `*`, `#`, `A` to `D`, and `w` for a pause of half a second; anything else is
+    /// skipped. At most a hundred wait. They are sent as tones where the other side has not negotiated `telephone-event`.
     pub fn dtmf(&self, digits: &str) {
         self.call.session().press(digits);
     }
 
-    /// Holds the call, or no longer: nothing is heard either way. The next [`Self::offer`] or [`Self::answer`] says so.
+    /// Puts the call on hold, or resumes it: no audio flows either way. The next [`Self::offer`] or [`Self::answer`] tells
+    /// the other side.
     pub fn hold(&self, held: bool) {
         self.call.session().hold(held);
     }
 
-    /// Keeps the room's sound from the telephone, or no longer; what the telephone says is heard.
+    /// Stops or resumes playing the room to the phone; the phone is still heard in the room.
     pub fn mute_room(&self, muted: bool) {
         self.call.session().mute(muted);
     }
 
-    /// What it was like until now.
+    /// Counters and quality until now.
     pub fn report(&self) -> MediaReport {
         self.call.session().report()
     }
 
-    /// What happens next; nothing is lost when the future is dropped.
+    /// The next event. Cancel safe.
     pub async fn next_event(&mut self) -> MediaEvent {
         match self.events.recv().await {
             Some(event) => event,

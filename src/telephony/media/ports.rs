@@ -1,5 +1,5 @@
-//! The UDP ports of calls: an even one for RTP and the one above for RTCP. A pair that was used rests for a while, so that
-//! what is still under way to the call before does not get into the next one. What travels through them is left to others.
+//! Allocates the UDP ports of calls: an even one for RTP and the next one for RTCP. A released pair rests for a while, so
+//! that late packets of one call do not reach the next.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::NoPort;
 
-/// How long a pair rests: longer than any telephone goes on sending after the end.
+/// How long a pair rests: longer than a phone keeps sending after the end of a call.
 const REST: Duration = Duration::from_secs(30);
-/// Of the kernel's buffer of each socket: two seconds of sound.
+/// Receive buffer of each socket: two seconds of audio.
 const SOCKET_BUFFER_BYTES: usize = 64 << 10;
 
-/// All pairs of a range.
+/// The pairs of a port range.
 #[derive(Debug)]
 pub struct Ports {
     range: RangeInclusive<u16>,
@@ -24,27 +24,27 @@ pub struct Ports {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where the search goes on: ports that were closed last are used again last.
+    /// Where the search continues, so that recently released ports are used again last.
     next: u16,
     used: HashSet<u16>,
-    /// With the time from which on they may be used again.
+    /// Released ports, with the time from which on they may be used again.
     resting: VecDeque<(Instant, u16)>,
 }
 
-/// An open pair. Dropped, it rests.
+/// An open pair of ports.
 #[derive(Debug)]
 pub struct PortPair {
-    /// For RTP, non-blocking.
+    /// Non-blocking.
     pub rtp: UdpSocket,
-    /// For RTCP, non-blocking.
+    /// Non-blocking.
     pub rtcp: UdpSocket,
-    /// Of [`Self::rtp`].
+    /// Address of [`Self::rtp`].
     pub address: SocketAddr,
-    /// That nobody else uses it.
+    /// Keeps others from using the pair.
     pub lease: Lease,
 }
 
-/// A pair that is in use.
+/// A pair in use. Dropping it lets the pair rest.
 #[derive(Debug)]
 pub struct Lease {
     ports: Arc<Ports>,
@@ -52,7 +52,7 @@ pub struct Lease {
 }
 
 impl Ports {
-    /// The pairs of a range.
+    /// All pairs of a range.
     pub fn new(range: RangeInclusive<u16>) -> Arc<Self> {
         Arc::new(Self {
             range,
@@ -60,7 +60,7 @@ impl Ports {
         })
     }
 
-    /// Opens a pair at an address of this machine.
+    /// Opens a pair at a local address.
     pub fn open(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<PortPair, NoPort> {
         let pairs = self.range.len() / 2 + 1;
         for _ in 0..pairs {
@@ -77,7 +77,7 @@ impl Ports {
                         lease,
                     });
                 }
-                // Somebody else's: the next.
+                // Another process uses it: try the next one.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(NoPort::Address(address, error)),
             }
@@ -101,7 +101,7 @@ impl Ports {
         let start = state.next;
         let after = all.clone().filter(|port| *port >= start);
         let free = after.chain(all).find(|port| !state.used.contains(port));
-        // Where all others are in use one that rests is better than no call.
+        // If all others are in use, a resting pair is better than no call.
         let rested_most = || state.resting.pop_front().map(|(_, port)| port);
         let port = free.or_else(rested_most)?;
         state.next = port.saturating_add(2);
@@ -134,7 +134,7 @@ fn bind(address: IpAddr, port: u16) -> io::Result<UdpSocket> {
     }
     // Best effort: the kernel caps it without an error.
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-    // Voice before everything else, where networks care (RFC 4594: expedited forwarding).
+    // Marks voice for expedited forwarding (RFC 4594).
     let _ = if address.is_ipv6() {
         socket.set_tclass_v6(0xB8)
     } else {
@@ -153,7 +153,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// Eight ports that are free just now.
+    /// Eight ports that are free at the moment.
     fn range() -> RangeInclusive<u16> {
         let probe = UdpSocket::bind((HERE, 0)).unwrap();
         let port = probe.local_addr().unwrap().port().min(65_000);
@@ -184,12 +184,12 @@ mod tests {
         let mut pairs: Vec<_> = std::iter::from_fn(|| ports.open(HERE, now).ok()).collect();
         let port = |pair: &PortPair| pair.address.port();
         let (first, second) = (port(&pairs[0]), port(&pairs[1]));
-        // All are in use: those that rest are taken, the one that has rested longest first.
+        // All are in use: resting pairs are taken, the longest-rested first.
         drop(pairs.drain(..2));
         let again = [(); 2].map(|()| ports.open(HERE, now).unwrap());
         assert_eq!(again.each_ref().map(port), [first, second]);
         assert!(matches!(ports.open(HERE, now), Err(NoPort::Exhausted(..))));
-        // One is free: it is taken, and not the one that has just been used.
+        // A free pair is preferred to the one just used.
         drop(again);
         let later = Instant::now() + REST;
         drop(ports.open(HERE, later).unwrap());

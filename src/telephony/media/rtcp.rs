@@ -1,7 +1,14 @@
-//! RTCP (RFC 3550 section 6): the reports that both sides of a call send each other about how they hear it. What is
-//! reported is counted by `arrivals` and the session.
+//! RTCP (RFC 3550 section 6): sender and receiver reports, by which both sides tell each other how they receive the stream.
+//! `reorder` and the session do the counting.
+//!
+//! # Why not the `rtcp` crate
+//!
+//! `webrtc-srtp` brings `rtcp` 0.17 along. Its parser panics on unauthenticated input: on 3,708 of 1.6 million random
+//! packets with a valid header (2026-11-23, version 0.17.2, in full intra requests). It parses a compound packet into a
+//! `Vec<Box<dyn Packet>>`, and rejects all of it for one malformed part of a kind that calls do not use (feedback, extended
+//! reports), where a call needs two numbers and one block.
 
-/// How often reports are sent, in seconds (RFC 3550 section 6.2: at least 5).
+/// Interval of reports in seconds (RFC 3550 section 6.2: at least 5).
 pub const INTERVAL_S: u64 = 5;
 
 const SENDER_REPORT: u8 = 200;
@@ -13,43 +20,43 @@ const CNAME: u8 = 1;
 /// How a stream is received (RFC 3550 section 6.4.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReportBlock {
-    /// Whose stream.
+    /// The stream's SSRC.
     pub ssrc: u32,
-    /// Lost since the report before, in 1/256.
+    /// Fraction lost since the previous report, in 1/256.
     pub fraction_lost: u8,
-    /// Lost in all; where packets came twice it may be negative.
+    /// Cumulative number of packets lost; negative where there were duplicates.
     pub lost: i32,
-    /// The highest sequence number, extended.
+    /// Extended highest sequence number.
     pub highest: u32,
-    /// In ticks of the stream's clock.
+    /// Interarrival jitter in timestamp units.
     pub jitter: u32,
-    /// The middle of the time in the last sender report; 0 before the first.
+    /// Middle 32 bits of the NTP timestamp of the last sender report; 0 before the first.
     pub last_report: u32,
-    /// How long ago that came, in 1/65,536 s.
+    /// Delay since that report, in 1/65,536 s.
     pub delay: u32,
 }
 
-/// How much was sent.
+/// Sender information of a sender report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// When, in 1/2³² s. It may be counted from any moment.
+    /// When, in 1/2³² s. Any epoch will do.
     pub time: u64,
-    /// The same moment on the stream's clock.
+    /// The same moment as an RTP timestamp.
     pub timestamp: u32,
     /// Packets.
     pub packets: u32,
-    /// Bytes of payload.
+    /// Payload bytes.
     pub bytes: u32,
 }
 
-/// What somebody reports.
+/// What a compound packet reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Who sends, and the middle of the time at which it said so.
+    /// SSRC of the sender, and the middle 32 bits of its NTP timestamp.
     pub sender: Option<(u32, u32)>,
-    /// How our stream is received.
+    /// The report block about our stream.
     pub ours: Option<ReportBlock>,
-    /// Whether it leaves.
+    /// Whether the sender leaves.
     pub goodbye: bool,
 }
 
@@ -103,7 +110,7 @@ pub fn write(
     }
 }
 
-/// A packet within a compound one: its head, and what it says in whole words.
+/// Writes one packet of a compound packet: header, content, and padding to whole words.
 fn part(packet: &mut Vec<u8>, count: u8, kind: u8, content: impl FnOnce(&mut Vec<u8>)) {
     let start = packet.len();
     packet.extend([0x80 | count, kind, 0, 0]);
@@ -115,7 +122,7 @@ fn part(packet: &mut Vec<u8>, count: u8, kind: u8, content: impl FnOnce(&mut Vec
     }
 }
 
-/// Reads a compound packet, `ours` being our stream. `None` for what is not RTCP; kinds that are not known are skipped.
+/// Parses a compound packet; `ours` is our SSRC. `None` if it is not RTCP; unknown packet types are skipped.
 pub fn parse(mut packet: &[u8], ours: u32) -> Option<Reported> {
     let mut reported = Reported::default();
     let first = packet.get(1)?;
@@ -158,7 +165,7 @@ fn read_block(block: &[u8]) -> Option<ReportBlock> {
     Some(ReportBlock {
         ssrc: word(block, 0)?,
         fraction_lost: (losses >> 24) as u8,
-        // The sign is in the highest of 24 bits.
+        // Sign-extends 24 bits.
         lost: (losses << 8).cast_signed() >> 8,
         highest: word(block, 2)?,
         jitter: word(block, 3)?,

@@ -1,5 +1,5 @@
-//! The media of one call as a state machine: datagrams and time go in; datagrams, frames for the room and events come
-//! out. Sockets, threads and clocks are `threads`'; what is agreed upon is `negotiation`'s.
+//! The media of one call as a sans-IO state machine: datagrams and time go in; datagrams, Opus frames for the room and
+//! events come out. Sockets, threads and clocks are in `threads`, negotiation is in `offer_answer`.
 
 #[cfg(test)]
 mod tests;
@@ -12,58 +12,59 @@ use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use super::super::allowance::Allowance;
-use super::arrivals::{Arrivals, Place};
 use super::consent::Consent;
-use super::inward::Inward;
-use super::keys::{Hearing, Keypad, Sent};
+use super::dtmf::{DtmfReceiver, DtmfSender, Sent};
 use super::latch::{Latch, Seen};
-use super::negotiation::{Agreement, Format};
-use super::outward::{Outward, Room};
+use super::offer_answer::{Agreement, Format};
+use super::reorder::{Disposition, ReorderBuffer};
 use super::rtp::{self, Header};
-use super::secure::{Crypto, Lock, Unlock};
+use super::rx::RxPipeline;
+use super::srtp::{Crypto, ProtectContext, UnprotectContext};
+use super::tx::TxPipeline;
 use super::{MediaEvent, MediaReport, rtcp};
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
+use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_seams::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
 
-/// Comfort noise (RFC 3389): a pause by another name.
+/// Payload type of comfort noise (RFC 3389). It is treated as a pause.
 const COMFORT_NOISE: u8 = 13;
-/// Frames in a second.
+/// 20 ms frames in a second.
 const FRAMES_HZ: u32 = 50;
-/// Keys that are told each second, and at once: more than anybody or any machine presses.
-const KEYS_PER_SECOND: u32 = 20;
-const MOST_KEYS_AT_ONCE: u32 = 40;
+/// DTMF digits that are reported each second, and in a burst: more than any person or machine dials.
+const DTMF_PER_SECOND: u32 = 20;
+const MOST_DTMF_AT_ONCE: u32 = 40;
 
-/// Which of the two ports of a call.
+/// One of the two UDP ports of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// The even one.
+    /// The even port.
     Rtp,
-    /// The one above.
+    /// The odd port above.
     Rtcp,
 }
 
-/// The way out for datagrams.
+/// Sends datagrams.
 pub trait Wire {
-    /// Sends, or does not: nobody waits.
+    /// Sends a datagram or drops it; never blocks.
     fn send(&mut self, port: Port, to: SocketAddr, datagram: &[u8]);
 }
 
-/// What a call's media is from the beginning.
+/// The parameters of a call's media that never change.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// When it was opened.
+    /// When the ports were opened.
     pub now: Instant,
-    /// Silence that is told.
+    /// See [`super::MediaSettings::timeout`].
     pub timeout: Duration,
-    /// With whom the call is signalled.
+    /// Address of the signalling peer.
     pub peer: IpAddr,
-    /// From where media may come that nobody has described.
+    /// See [`super::MediaSettings::sources`].
     pub sources: Arc<[IpNet]>,
-    /// Of Opus towards the room, 0 to 10.
+    /// Complexity of the Opus encoder towards the room, 0 to 10.
     pub complexity: u8,
 }
 
-/// See the module.
+/// The media of one call. See the module.
 #[derive(Debug)]
 pub struct Session {
     start: Start,
@@ -71,21 +72,21 @@ pub struct Session {
     agreement: Option<Agreement>,
     latch: Latch,
     consent: Consent,
-    /// From where RTCP came.
+    /// Source address of the last RTCP packet.
     rtcp_from: Option<SocketAddr>,
-    lock: Option<Lock>,
-    unlock: Option<Unlock>,
-    arrivals: Arrivals<Kept>,
-    hearing: Hearing,
-    keys: Allowance,
-    inward: Inward,
-    room: Room,
-    outward: Option<Outward>,
-    keypad: Keypad,
+    protect: Option<ProtectContext>,
+    unprotect: Option<UnprotectContext>,
+    reorder: ReorderBuffer<Kept>,
+    dtmf_receiver: DtmfReceiver,
+    dtmf_allowance: Allowance,
+    rx: RxPipeline,
+    room: TrackReceiver<TrackAudio>,
+    tx: Option<TxPipeline>,
+    dtmf_sender: DtmfSender,
     stream: Stream,
-    /// Packets of the streams before this one.
+    /// Packets sent under earlier SSRCs.
     sent_before: u64,
-    /// Whether we hold the call, whether the room is kept from the telephone, and whether the call was taken.
+    /// Whether we hold the call, whether the room is muted for the phone, and whether the call was answered.
     held: bool,
     muted: bool,
     answered: bool,
@@ -93,35 +94,35 @@ pub struct Session {
     first_in: Option<Instant>,
     first_out: Option<Instant>,
     next_report: Option<Instant>,
-    /// The time in the last report of the other side, and when it came.
+    /// The middle 32 bits of the NTP time in the last sender report received, and when it arrived.
     their_report: Option<(u32, Instant)>,
-    /// What the other side reported last.
+    /// The newest report block about our stream.
     reported: Option<rtcp::ReportBlock>,
     refused: u64,
     packet: Vec<u8>,
 }
 
-/// A packet that waits for one before it.
+/// A packet that waits for an earlier one.
 #[derive(Debug)]
 struct Kept {
     header: Header,
     payload: Vec<u8>,
 }
 
-/// What we send.
+/// The outgoing RTP stream.
 #[derive(Debug)]
 struct Stream {
     ssrc: u32,
     sequence: u16,
     timestamp: u32,
-    /// The next packet comes after none.
+    /// Whether the next packet follows a pause.
     marker: bool,
     packets: u64,
     bytes: u64,
 }
 
 impl Session {
-    /// A call that nothing is agreed upon for.
+    /// The media of a call before negotiation.
     pub fn new(start: Start, events: mpsc::Sender<MediaEvent>) -> Self {
         let (now, complexity) = (start.now, start.complexity);
         Self {
@@ -131,15 +132,15 @@ impl Session {
             agreement: None,
             consent: Consent::given(),
             rtcp_from: None,
-            lock: None,
-            unlock: None,
-            arrivals: Arrivals::default(),
-            hearing: Hearing::default(),
-            keys: Allowance::new(KEYS_PER_SECOND, MOST_KEYS_AT_ONCE),
-            inward: Inward::new(complexity),
-            room: Room::default(),
-            outward: None,
-            keypad: Keypad::default(),
+            protect: None,
+            unprotect: None,
+            reorder: ReorderBuffer::default(),
+            dtmf_receiver: DtmfReceiver::default(),
+            dtmf_allowance: Allowance::new(DTMF_PER_SECOND, MOST_DTMF_AT_ONCE),
+            rx: RxPipeline::new(complexity),
+            room: TrackReceiver::default(),
+            tx: None,
+            dtmf_sender: DtmfSender::default(),
             stream: Stream::new(),
             sent_before: 0,
             held: false,
@@ -156,7 +157,7 @@ impl Session {
         }
     }
 
-    /// What both sides agreed upon, at the beginning and each time anew.
+    /// Applies the result of an offer and answer, the first or a later one.
     pub fn agree(&mut self, agreement: &Agreement, now: Instant) {
         let before = self.agreement.replace(agreement.clone());
         let before = before.as_ref();
@@ -165,8 +166,8 @@ impl Session {
             let Agreement {
                 codec, packet_ms, ..
             } = *agreement;
-            self.outward = Outward::new(codec, packet_ms, self.start.complexity)
-                .inspect_err(|error| tracing::error!(%error, "a codec cannot be used"))
+            self.tx = TxPipeline::new(codec, packet_ms, self.start.complexity)
+                .inspect_err(|error| tracing::error!(%error, "cannot create a codec"))
                 .ok();
         }
         let keys_before = before.and_then(|before| before.crypto.as_ref());
@@ -182,79 +183,84 @@ impl Session {
         }
     }
 
-    /// A key that stays keeps its context with the count of packets (RFC 3711 section 3.3.1): begun anew, it would not
-    /// understand what comes, and would lock other packets as some were locked already.
+    /// A key that has not changed keeps its context with the rollover counter (RFC 3711 section 3.3.1): a new context could
+    /// not decrypt what arrives, and would reuse the key stream for what is sent.
     fn rekey(&mut self, before: Option<&(Crypto, Crypto)>, keys: Option<&(Crypto, Crypto)>) {
         let Some((ours, theirs)) = keys else {
-            self.lock = None;
-            self.unlock = None;
+            self.protect = None;
+            self.unprotect = None;
             return;
         };
         if !before.is_some_and(|(before, _)| before.is_same_key(ours)) {
-            self.lock = Lock::new(ours);
-            // It may have been in use some time before: never twice for one stream.
+            self.protect = ProtectContext::new(ours);
+            // The key may have been used before: a new SSRC never reuses its key stream.
             self.sent_before += self.stream.packets;
             self.stream = Stream::new();
         }
         if !before.is_some_and(|(_, before)| before.is_same_key(theirs)) {
-            self.unlock = Some(Unlock::new(theirs.clone()));
+            self.unprotect = Some(UnprotectContext::new(theirs.clone()));
         }
     }
 
-    /// The call was taken: from now on it is not to be silent. While it rings it may be, however long that takes.
+    /// The call was answered: from now on silence is reported. Early media may be silent for as long as it rings.
     pub const fn answered(&mut self, now: Instant) {
         self.answered = true;
         self.last_in = now;
     }
 
-    /// The call came from outside: until it is acknowledged, no more packets go out than came.
+    /// The call is inbound: until it is acknowledged, nothing is sent, and nothing that arrives is played or reported.
     pub fn await_acknowledgement(&mut self) {
         self.consent = Consent::awaited();
     }
 
-    /// Our answer has arrived.
+    /// Our answer was acknowledged.
     pub const fn acknowledged(&mut self) {
         self.consent.give();
     }
 
-    /// Where the telephone's sound goes.
+    /// Publishes the phone's audio.
     pub fn publish(&mut self, sink: PublishSink) {
-        self.inward.publish(sink);
+        self.rx.publish(sink);
     }
 
-    /// Lets the telephone hear somebody's track.
+    /// Plays a track to the phone.
     pub fn hear(&mut self, sid: &str, identity: &str, audio: TrackAudio) {
-        if let Err(error) = self.room.hear(sid, identity, audio) {
-            tracing::error!(%error, "a track cannot be decoded");
+        let (identity, sid) = (identity.to_owned(), sid.to_owned());
+        match self.room.add(identity, sid, audio) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!("too many tracks in the room: a call does not receive one");
+            }
+            Err(error) => tracing::error!(%error, "cannot create a decoder for a track"),
         }
     }
 
-    /// A track has ended.
+    /// Stops playing a track.
     pub fn forget(&mut self, sid: &str) {
-        self.room.forget(sid);
+        self.room.remove(sid);
     }
 
-    /// Presses keys.
+    /// Queues DTMF digits.
     pub fn press(&mut self, digits: &str) {
-        self.keypad.press(digits);
+        self.dtmf_sender.press(digits);
     }
 
-    /// Whether nothing is to be heard either way.
+    /// Puts the call on hold, or resumes it.
     pub const fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// See [`Self::hold`].
+    /// Whether we hold the call.
     pub const fn is_held(&self) -> bool {
         self.held
     }
 
-    /// Whether the room is kept from the telephone.
+    /// Stops or resumes playing the room to the phone.
     pub const fn mute(&mut self, muted: bool) {
         self.muted = muted;
     }
 
-    /// Takes a datagram that came from somebody to one of the ports.
+    /// Takes a datagram received on one of the ports.
     pub fn receive(&mut self, port: Port, datagram: &[u8], from: SocketAddr, now: Instant) {
         if self.agreement.is_none() {
             return;
@@ -276,8 +282,8 @@ impl Session {
             return None;
         }
         let plain;
-        let payload = if let Some(unlock) = &mut self.unlock {
-            plain = unlock.rtp(packet, header.ssrc)?;
+        let payload = if let Some(unprotect) = &mut self.unprotect {
+            plain = unprotect.rtp(packet, header.ssrc)?;
             let (_, range) = Header::parse(&plain)?;
             plain.get(range)?
         } else {
@@ -285,68 +291,69 @@ impl Session {
         };
         let seen = Seen {
             from,
-            authentic: self.unlock.is_some(),
+            authentic: self.unprotect.is_some(),
             ssrc: header.ssrc,
             sequence: header.sequence,
         };
         if !self.latch.hears(seen, now) {
             return None;
         }
-        self.consent.heard();
         self.last_in = now;
+        // The source is latched on to already, so that a stream that begins early is heard from the ACK on.
+        if !self.consent.is_given() {
+            return Some(());
+        }
         if self.first_in.is_none() {
             self.first_in = Some(now);
             self.tell(MediaEvent::FirstPacket);
         }
-        match self.arrivals.note(header.ssrc, header.sequence) {
-            Place::First => {
-                self.inward.restart(now);
+        match self.reorder.note(header.ssrc, header.sequence) {
+            Disposition::First => {
+                self.rx.restart(now);
                 self.play(header, payload, 0, now);
             }
-            Place::Next => self.play(header, payload, 0, now),
-            Place::Early(sequence) => {
+            Disposition::Next => self.play(header, payload, 0, now),
+            Disposition::Early(sequence) => {
                 let payload = payload.to_vec();
-                self.arrivals.keep(sequence, Kept { header, payload }, now);
+                self.reorder.keep(sequence, Kept { header, payload }, now);
             }
-            Place::Useless => {}
+            Disposition::Useless => {}
         }
         self.play_kept(now);
         Some(())
     }
 
     fn play_kept(&mut self, now: Instant) {
-        while let Some(kept) = self.arrivals.next(now) {
+        while let Some(kept) = self.reorder.next(now) {
             let Kept { header, payload } = kept.packet;
             self.play(header, &payload, kept.lost, now);
         }
     }
 
-    /// Takes a packet whose turn it is.
+    /// Takes the next packet in order.
     fn play(&mut self, header: Header, payload: &[u8], lost: u64, now: Instant) {
         let Some(agreement) = &self.agreement else {
             return;
         };
         let hears = agreement.hears && !self.held;
         match self.format(header.payload_type) {
-            Some(Format::Sound(codec)) => {
+            Some(Format::Audio(codec)) => {
                 if header.marker {
-                    self.arrivals.forget_time();
+                    self.reorder.forget_time();
                 }
                 let elapsed = now.saturating_duration_since(self.start.now);
                 let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
-                self.arrivals.time(ticks as i64, header.timestamp);
-                if hears
-                    && !self
-                        .inward
-                        .hear(codec, header.timestamp, payload, lost, now)
-                {
+                self.reorder.time(ticks as i64, header.timestamp);
+                if hears && !self.rx.hear(codec, header.timestamp, payload, lost, now) {
                     self.refused += 1;
                 }
             }
-            Some(Format::Keys { .. }) => {
-                let event = self.hearing.hear(header.ssrc, header.timestamp, payload);
+            Some(Format::Dtmf { .. }) => {
+                let event = self
+                    .dtmf_receiver
+                    .hear(header.ssrc, header.timestamp, payload);
                 if let Some(key) = event.and_then(TelephoneKey::from_code)
-                    && self.keys.take(1.0, now)
+                    && self.dtmf_allowance.take(1.0, now)
                 {
                     let (code, digit) = (key.code(), key.sign());
                     self.tell(MediaEvent::Digit { code, digit });
@@ -363,13 +370,16 @@ impl Session {
     }
 
     fn receive_rtcp(&mut self, packet: &[u8], from: SocketAddr, now: Instant) -> Option<()> {
-        // Only the host that is believed may report: its port is another one.
-        let authentic = self.unlock.is_some();
+        if !self.consent.is_given() {
+            return Some(());
+        }
+        // Reports are accepted from the latched host only; its RTCP port is unknown.
+        let authentic = self.unprotect.is_some();
         if !authentic && self.latch.target()?.ip() != from.ip() {
             return None;
         }
-        let reported = match &mut self.unlock {
-            Some(unlock) => rtcp::parse(&unlock.rtcp(packet)?, self.stream.ssrc)?,
+        let reported = match &mut self.unprotect {
+            Some(unprotect) => rtcp::parse(&unprotect.rtcp(packet)?, self.stream.ssrc)?,
             None => rtcp::parse(packet, self.stream.ssrc)?,
         };
         self.rtcp_from = Some(from);
@@ -380,11 +390,13 @@ impl Session {
         Some(())
     }
 
-    /// To be called every 20 ms; `now` is when it was due.
+    /// Called every 20 ms; `now` is the nominal time of the tick.
     pub fn tick(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.play_kept(now);
         let mut mixed = [0; ROOM_FRAME];
-        self.room.next(now, &mut mixed);
+        if !self.room.is_empty() {
+            self.room.next(now, |_| false, |_, _| {}, &mut mixed);
+        }
         if self.held || self.muted {
             mixed.fill(0);
         }
@@ -395,12 +407,12 @@ impl Session {
         let (sends, hears) = (agreement.sends, agreement.hears && !self.held);
         if waits {
             self.last_in = now;
-            // Whoever holds us may play music or send nothing at all.
+            // Whoever put us on hold may play music or send nothing at all.
             if self.answered && sends && hears {
                 self.tell(MediaEvent::Silent);
             }
         }
-        // What is said in the room before a call that came is answered is not for who calls.
+        // An inbound caller does not hear the room before the call is answered.
         let open = self.answered || self.consent.is_given();
         match self.latch.target().filter(|_| sends && open) {
             Some(target) if self.consent.pass(&mut mixed) => {
@@ -413,14 +425,14 @@ impl Session {
         }
     }
 
-    /// The call ends: the other side is told.
+    /// Sends an RTCP BYE.
     pub fn end(&mut self, now: Instant, wire: &mut dyn Wire) {
         if self.next_report.is_some() {
             self.send_report(now, true, wire);
         }
     }
 
-    /// 20 ms in which nothing is sent.
+    /// Advances the RTP clock by 20 ms without sending.
     fn pause(&mut self) {
         let Some(agreement) = &self.agreement else {
             return;
@@ -428,8 +440,8 @@ impl Session {
         let ticks = agreement.codec.clock_hz() / FRAMES_HZ;
         self.stream.timestamp = self.stream.timestamp.wrapping_add(ticks);
         self.stream.marker = true;
-        if let Some(outward) = &mut self.outward {
-            outward.clear();
+        if let Some(tx) = &mut self.tx {
+            tx.clear();
         }
     }
 
@@ -443,16 +455,16 @@ impl Session {
         let Some(agreement) = &self.agreement else {
             return;
         };
-        let (payload_type, keys) = (agreement.payload_type, agreement.keys);
-        let busy = self.keypad.is_busy();
-        if let Some((payload_type, clock_hz)) = keys.filter(|_| busy) {
+        let (payload_type, dtmf) = (agreement.payload_type, agreement.dtmf);
+        let busy = self.dtmf_sender.is_busy();
+        if let Some((payload_type, clock_hz)) = dtmf.filter(|_| busy) {
             match self
-                .keypad
+                .dtmf_sender
                 .next(self.stream.timestamp, clock_hz / FRAMES_HZ)
             {
-                Sent::Sound => {}
+                Sent::Audio => {}
                 Sent::Nothing => return self.pause(),
-                Sent::Key {
+                Sent::Event {
                     marker,
                     timestamp,
                     payload,
@@ -466,11 +478,11 @@ impl Session {
                 }
             }
         }
-        let Some(mut outward) = self.outward.take() else {
+        let Some(mut tx) = self.tx.take() else {
             return;
         };
-        let sounding = (busy && keys.is_none()).then_some(&mut self.keypad);
-        outward.take(mixed, sounding);
+        let sounding = (busy && dtmf.is_none()).then_some(&mut self.dtmf_sender);
+        tx.take(mixed, sounding);
         let mut more = true;
         while more {
             let (marker, timestamp) = (self.stream.marker, self.stream.timestamp);
@@ -478,17 +490,17 @@ impl Session {
             let mut ticks = None;
             self.send_packet(header, target, now, wire, |packet| {
                 let start = packet.len();
-                ticks = outward.packet(packet);
+                ticks = tx.packet(packet);
                 packet.len() > start
             });
             more = ticks.is_some();
             self.stream.timestamp = timestamp.wrapping_add(ticks.unwrap_or(0));
             self.stream.marker &= !more;
         }
-        self.outward = Some(outward);
+        self.tx = Some(tx);
     }
 
-    /// Sends a packet if there is something in it.
+    /// Sends a packet unless the payload is empty.
     fn send_packet(
         &mut self,
         header: Header,
@@ -501,11 +513,11 @@ impl Session {
         packet.clear();
         header.write(&mut packet);
         if payload(&mut packet) {
-            let locked = self.lock.as_mut().map(|lock| lock.rtp(&packet));
-            match &locked {
+            let protected = self.protect.as_mut().map(|protect| protect.rtp(&packet));
+            match &protected {
                 None => wire.send(Port::Rtp, target, &packet),
-                Some(Some(locked)) => wire.send(Port::Rtp, target, locked),
-                Some(None) => tracing::debug!("a packet to a telephone could not be encrypted"),
+                Some(Some(protected)) => wire.send(Port::Rtp, target, protected),
+                Some(None) => tracing::debug!("cannot encrypt an RTP packet"),
             }
             self.stream.sequence = header.sequence.wrapping_add(1);
             self.stream.packets += 1;
@@ -531,7 +543,7 @@ impl Session {
             (Port::Rtcp, known.unwrap_or(above))
         };
         let elapsed = now.saturating_duration_since(self.start.now).as_nanos();
-        // From one second on, so that no report has the time 0, which means none.
+        // Starts at one second, because a timestamp of 0 in a report block means that there was none.
         let time = (1 << 32) + ((elapsed << 32) / 1_000_000_000) as u64;
         let sent = rtcp::Sent {
             time,
@@ -539,7 +551,7 @@ impl Session {
             packets: self.stream.packets as u32,
             bytes: self.stream.bytes as u32,
         };
-        let mut block = self.arrivals.report();
+        let mut block = self.reorder.report();
         if let (Some(block), Some((time, at))) = (&mut block, self.their_report) {
             let ago = now.saturating_duration_since(at);
             block.last_report = time;
@@ -548,15 +560,15 @@ impl Session {
         let ssrc = self.stream.ssrc;
         let mut packet = Vec::with_capacity(128);
         rtcp::write(&mut packet, ssrc, Some(sent), block, "vivavoce", goodbye);
-        let locked = self.lock.as_mut().map(|lock| lock.rtcp(&packet));
-        match &locked {
+        let protected = self.protect.as_mut().map(|protect| protect.rtcp(&packet));
+        match &protected {
             None => wire.send(port, target, &packet),
-            Some(Some(locked)) => wire.send(port, target, locked),
-            Some(None) => tracing::debug!("a report to a telephone could not be encrypted"),
+            Some(Some(protected)) => wire.send(port, target, protected),
+            Some(None) => tracing::debug!("cannot encrypt an RTCP packet"),
         }
     }
 
-    /// What it was like until now.
+    /// Counters and quality until now.
     pub fn report(&self) -> MediaReport {
         let after = |at: Instant| {
             let ms = at.saturating_duration_since(self.start.now).as_millis();
@@ -566,26 +578,26 @@ impl Session {
         let per_ms = agreement.map_or(8, |a| a.codec.clock_hz() / 1_000) as f32;
         MediaReport {
             codec: agreement.map(|a| a.codec),
-            encrypted: self.lock.is_some(),
-            packets_in: self.arrivals.received(),
+            encrypted: self.protect.is_some(),
+            packets_in: self.reorder.received(),
             packets_out: self.sent_before + self.stream.packets,
-            lost_in: self.arrivals.lost(),
+            lost_in: self.reorder.lost(),
             lost_out: self.reported.map_or(0, |block| block.lost.max(0) as u64),
-            jitter_ms: self.arrivals.jitter() as f32 / per_ms,
+            jitter_ms: self.reorder.jitter() as f32 / per_ms,
             jitter_out_ms: self
                 .reported
                 .map_or(0.0, |block| block.jitter as f32 / per_ms),
             first_in_ms: self.first_in.map(after),
             first_out_ms: self.first_out.map(after),
-            buffer_ms: self.room.buffer_ms(),
+            buffer_ms: self.room.depth().as_secs_f32() * 1_000.0,
             refused: self.refused,
         }
     }
 
-    /// Those who do not listen do not hear: nobody presses so many keys.
+    /// Drops the event if the channel is full: rate limits keep a reader far from that.
     fn tell(&self, event: MediaEvent) {
         if self.events.try_send(event).is_err() {
-            tracing::debug!("an event of a call's media was not read in time");
+            tracing::debug!("dropped a media event: its queue is full");
         }
     }
 }
@@ -593,11 +605,10 @@ impl Session {
 impl Stream {
     fn new() -> Self {
         Self {
-            ssrc: fastrand::u32(1..),
-            // In the lower half, so that the first wrap is not taken for an early packet by SRTP (RFC 3711 section
-            // 3.3.1).
-            sequence: fastrand::u16(..0x8000),
-            timestamp: fastrand::u32(..),
+            ssrc: crate::random::u32().max(1),
+            // In the lower half, so that SRTP does not take the first wrap for a late packet (RFC 3711 section 3.3.1).
+            sequence: (crate::random::u32() & 0x7fff) as u16,
+            timestamp: crate::random::u32(),
             marker: true,
             packets: 0,
             bytes: 0,

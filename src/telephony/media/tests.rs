@@ -1,9 +1,9 @@
-//! Calls over real sockets, and what no telephone should send.
+//! Calls over real sockets, and input that no phone should send.
 
 use std::f32::consts::TAU;
 use std::net::Ipv4Addr;
 
-use super::negotiation::tests::OFFERS;
+use super::offer_answer::tests::OFFERS;
 use super::*;
 use vivavoce_audio::opus::{Application, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce_audio::{Layout, SampleRate};
@@ -26,7 +26,7 @@ fn media(ports: RangeInclusive<u16>, encryption: Encryption) -> Media {
     .unwrap()
 }
 
-/// Where what a call says comes out.
+/// Where the audio of a call is published.
 fn room(call: &CallMedia) -> LinkEnd {
     let join = Join {
         room: "room".to_owned(),
@@ -45,7 +45,7 @@ fn room(call: &CallMedia) -> LinkEnd {
     end
 }
 
-/// Says a tone into a call's room until it is dropped.
+/// Plays a tone into a call's room until it is dropped.
 fn speaker(call: &CallMedia, hz: f32) -> tokio::task::AbortHandle {
     let (writer, audio) = LinkEnd::track();
     call.hear("TR_1", "somebody", audio);
@@ -71,6 +71,7 @@ fn speaker(call: &CallMedia, hz: f32) -> tokio::task::AbortHandle {
                 timestamp: (sequence * 960) as u32,
                 marker: sequence == 0,
                 arrived: Instant::now(),
+                level: None,
             });
         }
     });
@@ -105,7 +106,7 @@ fn share(frames: &[Frame], hz: f32) -> f32 {
     2.0 * (re * re + im * im) / (sound.len() as f32 * energy)
 }
 
-/// A call between two, each with a room of its own.
+/// A call between two, each with its own room.
 async fn two_rooms_hear_each_other(ports: RangeInclusive<u16>, encryption: Encryption) {
     let media = media(ports, encryption);
     let mut caller = media.open(HERE, HERE).unwrap();
@@ -173,14 +174,14 @@ async fn sound_goes_nowhere_private_unless_it_comes_from_there() {
     }
     assert_eq!(calls[1].report().packets_out, 0);
     let (length, from) = gateways[0].recv_from(&mut packet).await.unwrap();
-    // The pair of the second call is the next one.
+    // The second call gets the next pair.
     let to = (from.ip(), from.port() + 2);
     gateways[1].send_to(&packet[..length], to).await.unwrap();
     gateways[1].recv(&mut packet).await.unwrap();
     rooms.iter().for_each(|(_, speaker)| speaker.abort());
 }
 
-/// Rounds of a seed, or for as long as there is time.
+/// Rounds of a seed, or as many as there is time for.
 struct Rounds {
     rng: fastrand::Rng,
     left: u64,
@@ -188,7 +189,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// So many, unless `VIVAVOCE_FUZZ_SECONDS` or `VIVAVOCE_LONG` give time.
+    /// So many rounds, unless `VIVAVOCE_FUZZ_SECONDS` or `VIVAVOCE_LONG` sets a time.
     fn new(name: &str, most: u64) -> Self {
         let given = std::env::var("VIVAVOCE_FUZZ_SECONDS").ok();
         let long = std::env::var_os("VIVAVOCE_LONG").map(|_| 600);
@@ -207,7 +208,7 @@ impl Rounds {
         self.left > 0 && self.until.is_none_or(|until| Instant::now() < until)
     }
 
-    /// A sample with a few changes.
+    /// A sample with a few mutations.
     fn change(&mut self, sample: &[u8]) -> Vec<u8> {
         const NUMBERS: [&[u8]; 8] = [
             b"0",
@@ -263,22 +264,22 @@ fn no_description_is_too_strange() {
     while rounds.next() {
         let sample = OFFERS[rounds.rng.usize(..OFFERS.len())];
         let encryption = wishes[rounds.rng.usize(..3)];
-        let mut call = Negotiation::new(&Codec::ALL, encryption, local);
+        let mut call = OfferAnswer::new(&Codec::ALL, encryption, local);
         for _ in 0..3 {
             let text = rounds.change(sample.as_bytes());
             let text = String::from_utf8_lossy(&text);
             if rounds.rng.bool()
                 && let Ok(answer) = call.answer(&text)
             {
-                // What we say can be read by the likes of us, whatever was said to us.
-                description::Description::parse(&answer).unwrap();
+                // Our descriptions can be parsed by ourselves, whatever we were sent.
+                sdp::Description::parse(&answer).unwrap();
             }
-            description::Description::parse(&call.offer()).unwrap();
+            sdp::Description::parse(&call.offer()).unwrap();
             let _ = call.accepted(&text);
         }
-        // However it went, a good offer is taken.
-        let mut other = Negotiation::new(&Codec::ALL, encryption, local);
-        call = Negotiation::new(&Codec::ALL, encryption, local);
+        // Whatever happened before, a valid offer is accepted.
+        let mut other = OfferAnswer::new(&Codec::ALL, encryption, local);
+        call = OfferAnswer::new(&Codec::ALL, encryption, local);
         let answer = call.answer(&other.offer());
         other.accepted(&answer.unwrap()).unwrap();
     }

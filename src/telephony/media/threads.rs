@@ -1,5 +1,5 @@
-//! The media threads: sockets and clocks of calls. Each call is a task; what it does with a datagram or a tick is its
-//! session's.
+//! The media threads: sockets and timers of calls. Each call is a task; its session decides what to do with datagrams and
+//! ticks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use super::rtp::LARGEST;
 use super::session::{Port, Session, Wire};
 use vivavoce_audio::opus::FRAME;
 
-/// Datagrams that are taken before anything else has its turn.
+/// Datagrams that are read from a socket before other tasks get their turn.
 const MOST_AT_ONCE: usize = 32;
-/// Ticks that are so late are left out: a burst of old sound helps nobody.
+/// Ticks that are later than this are skipped: a burst of old audio helps nobody.
 const TOO_LATE: Duration = Duration::from_millis(200);
 
-/// All of them. They end when this is dropped.
+/// The threads; they end when this is dropped.
 #[derive(Debug)]
 pub struct Threads {
     threads: Vec<Thread>,
@@ -36,16 +36,16 @@ struct Thread {
     stop: Arc<Notify>,
 }
 
-/// A call: its session, and its end.
+/// A call on a media thread.
 #[derive(Debug)]
 pub struct Call {
     session: Mutex<Session>,
-    /// Looked at with each tick: to be woken for it costs each packet a look.
+    /// Polled at each tick, because a notification would cost every packet.
     over: AtomicBool,
 }
 
 impl Call {
-    /// A call that is to be started.
+    /// A call that is not started yet.
     pub fn new(session: Session) -> Arc<Self> {
         Arc::new(Self {
             session: Mutex::new(session),
@@ -53,19 +53,19 @@ impl Call {
         })
     }
 
-    /// The session; it is kept for the length of a packet, or of a tick.
+    /// Locks the session. The media thread holds the lock for one packet or one tick.
     pub fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the call, with the next tick.
+    /// Ends the call at the next tick.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
     }
 }
 
 impl Threads {
-    /// Starts so many; at least one.
+    /// Starts `count` threads, at least one.
     pub fn start(count: usize) -> io::Result<Self> {
         let threads = (0..count.max(1)).map(|_| Thread::start());
         Ok(Self {
@@ -73,18 +73,18 @@ impl Threads {
         })
     }
 
-    /// Starts a call on the thread with the fewest.
+    /// Starts a call on the thread with the fewest calls.
     pub fn run(&self, call: Arc<Call>, ports: PortPair, events: mpsc::Sender<MediaEvent>) {
         let calls = |thread: &&Thread| thread.calls.load(Ordering::Relaxed);
         let Some(thread) = self.threads.iter().min_by_key(calls) else {
             return;
         };
-        let place = Place::take(&thread.calls, events);
+        let assignment = Assignment::take(&thread.calls, events);
         thread.runtime.spawn(async move {
             if let Err(error) = run(&call, ports).await {
-                tracing::error!(%error, "the media ports of a call cannot be read");
+                tracing::error!(%error, "cannot read the media ports of a call");
             }
-            drop(place);
+            drop(assignment);
         });
     }
 }
@@ -101,7 +101,7 @@ impl Thread {
         };
         let stop = Arc::clone(&thread.stop);
         std::thread::Builder::new()
-            .name("telephone".to_owned())
+            .name("call-media".to_owned())
             .spawn(move || runtime.block_on(stop.notified()))?;
         Ok(thread)
     }
@@ -113,13 +113,13 @@ impl Drop for Thread {
     }
 }
 
-/// A call's place on its thread. However the call ends, it is left and whoever has the call is told.
-struct Place {
+/// Counts a call on its thread. However the task ends, the count is corrected and the call's owner learns of it.
+struct Assignment {
     calls: Arc<AtomicUsize>,
     events: mpsc::Sender<MediaEvent>,
 }
 
-impl Place {
+impl Assignment {
     fn take(calls: &Arc<AtomicUsize>, events: mpsc::Sender<MediaEvent>) -> Self {
         calls.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -129,10 +129,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Assignment {
     fn drop(&mut self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
-        // Where the end was wished nobody reads it.
+        // After a normal end nobody reads it.
         let _ = self.events.try_send(MediaEvent::Lost);
     }
 }
@@ -148,20 +148,20 @@ impl Wire for &Sockets {
             Port::Rtp => &self.rtp,
             Port::Rtcp => &self.rtcp,
         };
-        // A datagram that the kernel does not take is lost, as it may be anywhere on the way.
+        // A datagram that the kernel does not accept is lost, as it may be anywhere on the way.
         let _ = socket.try_send_to(datagram, to);
     }
 }
 
 async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
-    // The lease ends after the sockets.
+    // Dropped after the sockets.
     let _lease = ports.lease;
     let sockets = Sockets {
         rtp: UdpSocket::from_std(ports.rtp)?,
         rtcp: UdpSocket::from_std(ports.rtcp)?,
     };
     let mut ticks = interval(FRAME);
-    // As much is sent as time passes.
+    // As many packets are sent as time passes.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut datagram = [0; LARGEST + 1];
     loop {
@@ -191,7 +191,7 @@ async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes what there is, within bounds.
+/// Reads a bounded number of datagrams.
 fn take(call: &Call, socket: &UdpSocket, port: Port, datagram: &mut [u8]) {
     for _ in 0..MOST_AT_ONCE {
         match socket.try_recv_from(datagram) {
@@ -201,7 +201,7 @@ fn take(call: &Call, socket: &UdpSocket, port: Port, datagram: &mut [u8]) {
                 call.session().receive(port, packet, from, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // Somebody's port was closed (ICMP): it says nothing about the next datagram.
+            // An ICMP error about an earlier datagram: it says nothing about the next one.
             Err(_) => {}
         }
     }

@@ -1,5 +1,5 @@
-//! What a trunk or a dispatch rule must hold, and what an update of one changes, as LiveKit's API has it: a field that an
-//! update does not name stays as it is.
+//! Validates trunks and dispatch rules, and applies updates to them as LiveKit's API does: a field that an update does not
+//! name stays unchanged.
 
 use livekit_protocol as proto;
 use proto::sip_dispatch_rule::Rule;
@@ -14,7 +14,7 @@ use super::TrunkError;
 const MOST_BYTES: usize = 64 << 10;
 const MOST_ITEMS: usize = 1_000;
 
-/// Whether an inbound trunk may be among these, of which it is one.
+/// Validates an inbound trunk among the others.
 pub fn check_inbound(
     all: &[SipInboundTrunkInfo],
     trunk: &SipInboundTrunkInfo,
@@ -22,7 +22,7 @@ pub fn check_inbound(
     let has_login = !trunk.auth_username.is_empty() && !trunk.auth_password.is_empty();
     if trunk.numbers.is_empty() && trunk.allowed_addresses.is_empty() && !has_login {
         return Err(TrunkError::invalid(
-            "numbers, allowed_addresses or auth_username with auth_password: one of them must say who may call",
+            "one of numbers, allowed_addresses or auth_username with auth_password is required",
         ));
     }
     for address in &trunk.allowed_addresses {
@@ -30,7 +30,7 @@ pub fn check_inbound(
             address.parse::<ipnet::IpNet>().is_ok() || address.parse::<std::net::IpAddr>().is_ok();
         if !network {
             return Err(TrunkError::invalid(format!(
-                "allowed_addresses: {address:?} is no address or network"
+                "allowed_addresses: {address:?} is not an address or network"
             )));
         }
     }
@@ -54,7 +54,7 @@ pub fn check_inbound(
     }
 }
 
-/// Whether an outbound trunk can be used.
+/// Validates an outbound trunk.
 pub fn check_outbound(trunk: &SipOutboundTrunkInfo) -> Result<(), TrunkError> {
     let address = trunk.address.as_str();
     if address.is_empty() {
@@ -62,7 +62,7 @@ pub fn check_outbound(trunk: &SipOutboundTrunkInfo) -> Result<(), TrunkError> {
     }
     if address.contains("transport=") {
         return Err(TrunkError::invalid(
-            "address: the transport has a field of its own",
+            "address: set the transport in its own field",
         ));
     }
     if address.contains(['@', ';', '<', '>'])
@@ -83,7 +83,7 @@ pub fn check_outbound(trunk: &SipOutboundTrunkInfo) -> Result<(), TrunkError> {
     short("metadata", &trunk.metadata)
 }
 
-/// Whether a rule may be among these, of which it is one.
+/// Validates a dispatch rule among the others.
 pub fn check_rule(
     all: &[SipDispatchRuleInfo],
     rule: &SipDispatchRuleInfo,
@@ -171,7 +171,7 @@ fn set_list(field: &mut Vec<String>, change: Option<ListUpdate>) {
     }
 }
 
-/// Changes an inbound trunk.
+/// Updates an inbound trunk.
 #[allow(deprecated)] // of a field: older clients still use it
 pub fn inbound(trunk: &mut SipInboundTrunkInfo, change: InboundChange) {
     let update = match change {
@@ -193,7 +193,7 @@ pub fn inbound(trunk: &mut SipInboundTrunkInfo, change: InboundChange) {
     trunk.media = update.media.or(trunk.media.take());
 }
 
-/// Changes an outbound trunk.
+/// Updates an outbound trunk.
 #[allow(deprecated)] // as above
 pub fn outbound(trunk: &mut SipOutboundTrunkInfo, change: OutboundChange) {
     let update = match change {
@@ -216,7 +216,7 @@ pub fn outbound(trunk: &mut SipOutboundTrunkInfo, change: OutboundChange) {
     trunk.media = update.media.or(trunk.media.take());
 }
 
-/// Changes a dispatch rule.
+/// Updates a dispatch rule.
 #[allow(deprecated)] // as above
 pub fn rule(rule: &mut SipDispatchRuleInfo, change: RuleChange) {
     let update = match change {

@@ -1,5 +1,5 @@
-//! Trunks and dispatch rules of embedded rooms: what clients of LiveKit's SIP API have made, kept in one file below the
-//! data folder, which holds passwords. Who may change them is the door's matter; what a change may say is `changes`'.
+//! Trunks and dispatch rules of LiveKit's SIP API, kept in a file in the data directory, which holds passwords.
+//! Authorisation is left to HTTP, validation to `changes`.
 
 mod changes;
 
@@ -14,30 +14,30 @@ use serde::{Deserialize, Serialize};
 
 pub use changes::{InboundChange, OutboundChange, RuleChange};
 
-/// Below the data folder.
+/// In the data directory.
 const FILE: &str = "trunks.json";
-/// Bytes of it at most; a larger one is not ours.
+/// Its largest size; a larger file is not ours.
 const MOST_BYTES: u64 = 16 << 20;
-/// Trunks of a kind, and rules.
+/// Limit of trunks of each kind, and of rules.
 const MOST: usize = 1_000;
 
 /// Why a change was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TrunkError {
-    /// It says something that cannot be.
+    /// Its content is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// No such trunk.
+    /// There is no such trunk.
     #[error("requested sip trunk does not exist")]
     NoTrunk,
-    /// No such rule.
+    /// There is no such rule.
     #[error("requested sip dispatch rule does not exist")]
     NoRule,
-    /// There are as many as there may be.
-    #[error("there are {MOST} of them already")]
+    /// The limit is reached.
+    #[error("the limit of {MOST} is reached")]
     Full,
-    /// It could not be kept.
-    #[error("it could not be kept: {0}")]
+    /// It could not be stored.
+    #[error("cannot store it: {0}")]
     Storage(#[from] io::Error),
 }
 
@@ -47,13 +47,13 @@ impl TrunkError {
     }
 }
 
-/// The trunks and rules. Not to be shown: they hold passwords.
+/// The trunks and rules. Not `Debug`: they hold passwords.
 pub struct Trunks {
     file: PathBuf,
     kept: Mutex<Kept>,
 }
 
-/// As they are written to the file, in the order in which they were made.
+/// As stored in the file, in order of creation.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Kept {
@@ -62,19 +62,19 @@ struct Kept {
     rules: Vec<SipDispatchRuleInfo>,
 }
 
-/// Which of a list are wanted; where nothing is said, all.
+/// Selects entries of a list; by default all.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only those of these ids.
+    /// Only those with these ids.
     pub ids: Vec<String>,
-    /// Only those behind this one.
+    /// Only those after this id.
     pub after: String,
     /// At most so many; 0 means all.
     pub limit: usize,
 }
 
 impl Filter {
-    /// What a request says.
+    /// The filter of a request.
     pub fn new(ids: Vec<String>, page: Option<proto::Pagination>) -> Self {
         let page = page.unwrap_or_default();
         Self {
@@ -98,13 +98,13 @@ impl Filter {
     }
 }
 
-/// What is in a list.
+/// An entry of a list.
 trait Entry: Clone {
-    /// What ids begin with.
+    /// Prefix of its ids.
     const PREFIX: &'static str;
     fn id(&self) -> &str;
     fn name_it(&mut self, id: String);
-    /// The times of making and of the last change, in Unix seconds.
+    /// Sets the times of creation and of the last change, in Unix seconds.
     fn stamp(&mut self, created: i64, updated: i64);
     fn created(&self) -> i64;
 }
@@ -135,8 +135,7 @@ entry!(SipOutboundTrunkInfo, "ST_", sip_trunk_id);
 entry!(SipDispatchRuleInfo, "SDR_", sip_dispatch_rule_id);
 
 impl Trunks {
-    /// Reads what an earlier process has kept. A file that cannot be understood is put aside: calls that need none of it
-    /// go on.
+    /// Loads the file. If it cannot be parsed it is put aside, so that calls which need none of it still work.
     pub fn open(data_dir: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(data_dir)?;
         let file = data_dir.join(FILE);
@@ -146,7 +145,7 @@ impl Trunks {
             Err(error) if is_unreadable(&error) => {
                 let aside = file.with_extension("unreadable");
                 std::fs::rename(&file, &aside)?;
-                tracing::warn!(%error, file = %aside.display(), "trunks cannot be read and are put aside");
+                tracing::warn!(%error, file = %aside.display(), "the trunks file cannot be parsed and was renamed");
                 Kept::default()
             }
             Err(error) => return Err(error),
@@ -161,7 +160,7 @@ impl Trunks {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a copy, writes it, and only then lets it hold.
+    /// Changes a copy, writes it, and then replaces the current state.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut Kept) -> Result<T, TrunkError>,
@@ -174,7 +173,7 @@ impl Trunks {
         Ok(changed)
     }
 
-    /// Makes an inbound trunk.
+    /// Creates an inbound trunk.
     pub fn create_inbound(
         &self,
         trunk: SipInboundTrunkInfo,
@@ -186,7 +185,7 @@ impl Trunks {
         })
     }
 
-    /// Makes an outbound trunk.
+    /// Creates an outbound trunk.
     pub fn create_outbound(
         &self,
         trunk: SipOutboundTrunkInfo,
@@ -197,7 +196,7 @@ impl Trunks {
         })
     }
 
-    /// Makes a dispatch rule.
+    /// Creates a dispatch rule.
     pub fn create_rule(
         &self,
         rule: SipDispatchRuleInfo,
@@ -209,7 +208,7 @@ impl Trunks {
         })
     }
 
-    /// Changes an inbound trunk.
+    /// Updates an inbound trunk.
     pub fn update_inbound(
         &self,
         id: &str,
@@ -225,7 +224,7 @@ impl Trunks {
         })
     }
 
-    /// Changes an outbound trunk.
+    /// Updates an outbound trunk.
     pub fn update_outbound(
         &self,
         id: &str,
@@ -241,7 +240,7 @@ impl Trunks {
         })
     }
 
-    /// Changes a dispatch rule.
+    /// Updates a dispatch rule.
     pub fn update_rule(
         &self,
         id: &str,
@@ -273,21 +272,21 @@ impl Trunks {
             .cloned()
     }
 
-    /// Inbound trunks; with numbers only those for one of them, or for any number.
+    /// Inbound trunks; with numbers, only those for one of them or for any number.
     pub fn list_inbound(&self, filter: Filter, numbers: &[String]) -> Vec<SipInboundTrunkInfo> {
         filter.of(&self.kept().inbound, |trunk| {
             for_one_of(&trunk.numbers, numbers)
         })
     }
 
-    /// Outbound trunks; with numbers only those that have one of them, or any number.
+    /// Outbound trunks; with numbers, only those that have one of them or any number.
     pub fn list_outbound(&self, filter: Filter, numbers: &[String]) -> Vec<SipOutboundTrunkInfo> {
         filter.of(&self.kept().outbound, |trunk| {
             for_one_of(&trunk.numbers, numbers)
         })
     }
 
-    /// Dispatch rules; with trunks only those for one of them, or for any trunk.
+    /// Dispatch rules; with trunks, only those for one of them or for any trunk.
     pub fn list_rules(&self, filter: Filter, trunks: &[String]) -> Vec<SipDispatchRuleInfo> {
         filter.of(&self.kept().rules, |rule| {
             for_one_of(&rule.trunk_ids, trunks)
@@ -320,7 +319,7 @@ impl Trunks {
     }
 }
 
-/// Whether a list that names these, or nobody and thereby everybody, is for one of those.
+/// Whether an entry for these names, or for everyone if it names none, matches one of the wanted names.
 fn for_one_of(named: &[String], wanted: &[String]) -> bool {
     wanted.is_empty() || named.is_empty() || named.iter().any(|name| wanted.contains(name))
 }
@@ -372,7 +371,7 @@ fn read(file: &Path) -> io::Result<Kept> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The file is replaced as a whole; nobody else may read it.
+/// Replaces the whole file; other users cannot read it.
 fn write(file: &Path, kept: &Kept) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut part = tempfile::Builder::new()

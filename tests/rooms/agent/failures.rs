@@ -1,4 +1,4 @@
-//! Sessions in the rooms of a deployment that cannot be reached: for a while, for good, or from the beginning.
+//! Sessions in rooms of a deployment that cannot be reached: for a while, for good, or from the start.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whose a room is, and which sessions may enter it: in rooms in the box and in those of a deployment.
+//! Owners of rooms, and which sessions may join: in embedded rooms and in those of a deployment.
 
 use reqwest::Method;
 use serde_json::{Value, json};

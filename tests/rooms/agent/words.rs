@@ -1,5 +1,5 @@
-//! Words that reach a session over a bad network: as many are understood as over a good one. Read from the recording of
-//! what the session heard.
+//! Speech that reaches a session over a bad network: as many words are recognised as over a good one, in the recording of
+//! what the session received.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Calls that are told to hooks: whose they are, which they are, and that none is lost or told twice. Telephones are clients
-//! in rooms whose token says so, and events that are signed with LiveKit's own package.
+//! Calls reported to hooks: to whose, which ones, and that none is lost or reported twice. SIP participants are room
+//! clients whose token has that kind; events are signed with LiveKit's own package.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! What was changed survives the server, and what cannot be kept is not changed.
+//! Changed hooks survive a restart, and a change that cannot be stored is refused.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

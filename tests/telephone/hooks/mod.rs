@@ -1,5 +1,5 @@
-//! Hooks: who may see and change them, that a change survives or is refused, that replicas share them, and that calls are
-//! told to them.
+//! SIP hooks: who may see and change them, that changes are stored or refused, that replicas share them, and that calls are
+//! reported to them.
 
 mod forwarding;
 mod kept;

@@ -1,4 +1,4 @@
-//! Replicas share their hooks through Redis, a server of Debian's package with a password, in the clear and with TLS.
+//! Replicas share their hooks in Redis: Debian's package, with a password, with and without TLS.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

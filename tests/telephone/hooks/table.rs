@@ -1,4 +1,4 @@
-//! The specification's and the protocol's rules for `/sip/hooks`, row by row, with two tenants.
+//! The rules of the specification and the protocol for `/sip/hooks`, row by row, with two tenants.
 
 use super::*;
 use crate::harness::{stderr, vivavoce};
@@ -62,6 +62,27 @@ async fn every_caller_sees_and_changes_its_own_hooks_and_nothing_else() {
         let fits = if status == 200 { said == expected } else { said.starts_with(expected) };
         assert!(fits, "{what}: {said}, not {expected}");
     }
+}
+
+#[tokio::test]
+async fn a_tenant_names_no_host_that_the_settings_do_not_give_it() {
+    let server = server(&[("SIP_CLAIM_UNOWNED_HOSTS", "false")]);
+    let url = "https://hooks.example/";
+    let (post, delete) = (Method::POST, Method::DELETE);
+    let given = json!({"host": "given.example", "url": url, "auth_id": "a"});
+    let (status, said) = hooks(&server, HOUSE, post.clone(), json!([given])).await;
+    assert_eq!((status, said.as_str()), (200, "given.example"));
+    // Of nobody, of this server, and its own, which the operator set for it.
+    for host in ["free.example", "127.0.0.1", "localhost", "given.example"] {
+        let (status, said) = hooks(&server, OF_A, post.clone(), json!([hook(host, url)])).await;
+        let expected =
+            r#"INVALID_REQUEST "hooks[0].host: is not one of your hosts (sip.tenant_hosts)""#;
+        assert_eq!((status, said.as_str()), (400, expected), "{host}");
+    }
+    let shown = hooks(&server, OF_A, Method::GET, Value::Null).await;
+    assert_eq!(shown, (200, "given.example".to_owned()));
+    let all = json!({"hosts": ["given.example"]});
+    assert_eq!(hooks(&server, OF_A, delete, all).await.0, 200);
 }
 
 #[tokio::test]

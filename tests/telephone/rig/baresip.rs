@@ -1,5 +1,4 @@
-//! baresip as somebody's telephone: it is told what to do and tells what happens over its control socket, plays a tone
-//! and records what it hears.
+//! baresip as a phone: controlled over its control socket, it plays a tone and records what it hears.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Kamailio as the proxy of a telephone network: it asks for a password with 407, stays in the route of the call, and
-//! passes on what is right.
+//! Kamailio as the proxy of a telephone network: it challenges with 407, stays in the route set, and forwards authenticated
+//! requests.
 
 use super::{Program, listened, ports};
 

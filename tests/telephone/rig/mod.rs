@@ -1,5 +1,5 @@
-//! Other people's telephones on loopback: SIPp, baresip and Kamailio, each on ports of its own and ended by its id, and
-//! the tones that go through them. They know nothing of our server, so that they can be tried against each other.
+//! Third-party phones on loopback: SIPp, baresip and Kamailio, each on its own ports and ended by its process id, and tones
+//! between them. They do not depend on our server, so they can be tested against each other.
 
 pub mod baresip;
 pub mod kamailio;

@@ -1,5 +1,5 @@
-//! SIPp as somebody's telephone that does what a scenario says and fails at anything else. Scenarios are written in
-//! code, step by step, as seen from the telephone.
+//! SIPp as a phone that follows a scenario and fails at anything else. Scenarios are written in code, step by step, from
+//! the phone's point of view.
 
 use std::fmt::Write as _;
 

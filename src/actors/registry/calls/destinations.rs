@@ -1,12 +1,12 @@
-//! Which numbers may be called: those that the settings allow, and never those of emergency services, who would learn
-//! nothing of where the caller is.
+//! Which numbers may be called: those that the settings allow, and never emergency services, which would not learn the
+//! caller's location.
 
 use vivavoce_core::phone::PhoneNumber;
 
 /// Numbers by which telephones recognise an emergency call wherever they are (3GPP TS 22.101, section 10.1).
 const EMERGENCY: [&str; 8] = ["112", "911", "000", "08", "110", "118", "119", "999"];
 
-/// Why a number is not called. Both are for people.
+/// Why a number may not be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
     /// It is one of an emergency service.

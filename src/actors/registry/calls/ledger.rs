@@ -1,5 +1,5 @@
-//! What is known of the calls: where each is, whose it is, and what there is to tell when that changes. The telephone's
-//! news are its only source; how a call sounds is asked of the telephone when somebody wants to know.
+//! The state of all calls: where each one is, who owns it, and what is reported when that changes. The telephone's events are
+//! its only source; media statistics are asked of the telephone on demand.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ pub struct CallInfo {
     pub sip_call_id: String,
     /// The room.
     pub room_name: String,
-    /// Who it is there.
+    /// The identity of the call's participant in the room.
     pub participant_identity: String,
     /// `inbound` or `outbound`.
     #[schemars(extend("enum" = ["inbound", "outbound"]))]
@@ -178,6 +178,10 @@ impl Ledger {
         if let Some(entry) = state.calls.get(&news.sip_call_id) {
             return Some(entry.owner.clone());
         }
+        // What a tenant expects is its own call, not a caller who happens to have this identity.
+        if news.direction != Direction::Outbound {
+            return None;
+        }
         let key = (news.room.clone(), news.identity.clone());
         state.expected.get(&key).map(|(owner, _)| owner.clone())
     }
@@ -191,7 +195,8 @@ impl Ledger {
         let mut counted = None;
         if is_new {
             let key = (news.room.clone(), news.identity.clone());
-            let expected = state.expected.remove(&key);
+            let is_ours = news.direction == Direction::Outbound;
+            let expected = is_ours.then(|| state.expected.remove(&key)).flatten();
             // One that came counts for whose room it is in, whatever the quota says.
             let came = || Some(self.quota.as_ref()?.hold(&owner.party()));
             counted = expected.map(|(_, permit)| permit).or_else(came);

@@ -1,6 +1,6 @@
-//! Calls, for the doors and the sessions: who may call whom into which room, and what becomes of it. The registry decides
-//! and asks the telephone; what the telephone tells goes into the [ledger](Ledger) and, as webhooks, to whoever wants to
-//! know (protocol, sections 4 and 7).
+//! Calls, for the HTTP handlers and the sessions: who may call whom into which room, transfers and hang-ups. The registry
+//! decides and instructs the telephone; the telephone's events go into the [ledger](Ledger) and are reported by webhooks
+//! (protocol, sections 4 and 7).
 
 mod destinations;
 mod ledger;
@@ -22,19 +22,20 @@ pub use news::News;
 use vivavoce_auth::Access;
 use vivavoce_config::{MediaEncryption, Secret, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_hooks::TenantNumbers;
 use vivavoce_quotas::{Party, Permit, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Login, NewCall, NewTransfer, PlacedCall,
     Telephone, TransferTarget, Trunk,
 };
-use vivavoce_webhooks::{Notice, NoticeEvent, TransferOutcome, Webhooks};
+use vivavoce_webhooks::{Event, EventKind, TransferOutcome, Webhooks};
 
 /// How long a transfer that nobody has refused is waited for.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 /// How much longer than it may ring an answer is waited for.
 const RINGING_SLACK: Duration = Duration::from_secs(5);
 
-/// Why something was not done with a call.
+/// Why a request about a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
     /// The room, or its provider.
@@ -43,26 +44,28 @@ pub enum CallsError {
     /// The rooms have no telephone.
     #[error("{0}: its rooms have no telephone")]
     NoTelephone(&'static str),
-    /// Nobody has said where calls go.
+    /// There is no gateway.
     #[error(
         "neither sip.outbound_address of the request nor that of the server says where calls go"
     )]
     NoAddress,
-    /// This number is not called.
+    /// The number may not be called.
     #[error("{field}: {reason}")]
     NotAllowed {
-        /// Who names it.
         field: &'static str,
         /// Why.
         reason: NotAllowed,
     },
-    /// Its sound would perhaps not be encrypted, and must be.
+    /// The caller ID is a number that `sip.tenant_numbers` gives to another tenant.
+    #[error("from_phone_number: is not a number of this tenant")]
+    OthersNumber,
+    /// Its media must be encrypted and might not be.
     #[error("media_encryption: cannot be required unless sip.media_encryption is require")]
     Unencrypted,
     /// There are too many.
     #[error(transparent)]
     Quota(#[from] Refused),
-    /// It could not be placed, moved or ended.
+    /// It could not be placed, transferred or ended.
     #[error(transparent)]
     Call(#[from] CallError),
     /// It was not answered.
@@ -79,11 +82,10 @@ pub struct OwnGateway {
     pub login: Option<Login>,
 }
 
-/// Calls a number into a room.
+/// Places a call from a room to a number.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<PlacedCall, CallsError>")]
 pub struct PlaceCall {
-    /// Who asks.
     pub access: Access,
     /// The room; it is made where there is none.
     pub room: String,
@@ -105,21 +107,18 @@ pub struct PlaceCall {
 pub struct DialTrunk {
     /// The call. Whether its trunk may be private is decided here.
     pub call: NewCall,
-    /// Whether it must not be placed unless its sound is encrypted.
+    /// Whether it must not be placed unless its audio is encrypted.
     pub encrypted: bool,
     /// Whether it is waited for until somebody has picked up.
     pub until_answered: bool,
 }
 
-/// Moves somebody's call to another number.
+/// Transfers a call to another number.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), CallsError>")]
 pub struct TransferCall {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// Whose call.
     pub identity: String,
     /// Where to.
     pub to: TransferTarget,
@@ -138,36 +137,33 @@ pub enum Until {
     Done,
 }
 
-/// Ends somebody's call.
+/// Hangs up a call.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), CallsError>")]
 pub struct HangUp {
-    /// Who asks.
     pub access: Access,
-    /// The room.
     pub room: String,
-    /// Whose call.
     pub identity: String,
 }
 
-/// Lists the calls that somebody may see, oldest first.
+/// Lists the calls that a caller may see, oldest first.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<CallInfo>")]
 pub struct ListCalls {
-    /// Who asks.
     pub access: Access,
 }
 
-/// What the settings say about calls.
+/// The settings for calls.
 #[derive(Debug, Clone)]
 pub struct CallRules {
     outbound: Option<Gateway>,
     login: Option<Login>,
     transport: SipTransport,
     allow_private: bool,
-    /// Whether no call is without encryption.
+    /// Whether all calls must be encrypted.
     encrypts: bool,
     destinations: Destinations,
+    numbers: TenantNumbers,
     ringing_timeout: Duration,
     max_duration: Duration,
 }
@@ -196,6 +192,8 @@ impl CallRules {
             allow_private: settings.allow_private_outbound,
             encrypts: settings.media_encryption == MediaEncryption::Require,
             destinations: Destinations::new(prefixes),
+            // The server does not start with a setting that cannot be read.
+            numbers: TenantNumbers::read(settings.tenant_numbers.as_ref()).unwrap_or_default(),
             ringing_timeout: settings.ringing_timeout_seconds,
             max_duration: settings.max_call_seconds,
         }
@@ -228,27 +226,32 @@ impl CallRules {
         })
     }
 
+    /// A tenant does not call with a number of another one. The operator may use any.
+    fn check_caller_id(&self, access: &Access, number: &PhoneNumber) -> Result<(), CallsError> {
+        match (access.tenant(), self.numbers.tenant(number.as_str())) {
+            (Some(caller), Some(owner)) if caller != owner => Err(CallsError::OthersNumber),
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self, number: &PhoneNumber, field: &'static str) -> Result<(), CallsError> {
         let checked = self.destinations.check(number);
         checked.map_err(|reason| CallsError::NotAllowed { field, reason })
     }
 }
 
-/// The actor.
 pub struct CallRegistry(Option<Calls>);
 
-/// What calls need.
+/// What the registry works with.
 #[derive(Clone)]
 pub struct Calls {
-    /// The rooms that they join.
     pub rooms: Rooms,
     /// What may be called, and how.
     pub rules: CallRules,
-    /// How many there may be.
+    /// How many calls there may be.
     pub quota: Quota,
-    /// What is known of them.
     pub ledger: Arc<Ledger>,
-    /// Who is told of transfers, if anybody.
+    /// Where transfers are reported; `None` without webhooks.
     pub webhooks: Option<Webhooks>,
 }
 
@@ -280,6 +283,7 @@ impl Calls {
     async fn place(self, wish: PlaceCall) -> Result<PlacedCall, CallsError> {
         let trunk = self.rules.trunk(wish.gateway)?;
         self.rules.check(&wish.to, "to_phone_number")?;
+        self.rules.check_caller_id(&wish.access, &wish.from)?;
         let telephone = self.telephone()?;
         let permit = self.quota.take(&wish.access.party())?;
         let owner = self.rooms.open_for_call(&wish.access, &wish.room).await?;
@@ -362,14 +366,14 @@ impl Calls {
         };
         let (accept, accepted) = oneshot::channel();
         let (end, mut outcome) = oneshot::channel();
-        // It goes on, and is told, whether or not somebody waits for it.
+        // It goes on, and is reported, even if nobody waits for it.
         actix::spawn(async move {
             let told = self.notice_of(&transfer, owner);
             let moved = telephone.transfer(transfer, accept).await;
-            let notice = told(moved.as_ref().err());
+            let event = told(moved.as_ref().err());
             let _gone = end.send(moved);
             if let Some(webhooks) = &self.webhooks {
-                webhooks.tell(&notice).await;
+                webhooks.enqueue(&event).await;
             }
         });
         let ended = |outcome: Result<Result<(), CallError>, oneshot::error::RecvError>| {
@@ -395,7 +399,7 @@ impl Calls {
         &self,
         transfer: &NewTransfer,
         owner: Owner,
-    ) -> impl FnOnce(Option<&CallError>) -> Notice + use<> {
+    ) -> impl FnOnce(Option<&CallError>) -> Event + use<> {
         let CallOf { room, identity, .. } = transfer.call.clone();
         let sip_call_id = self.ledger.id_of(&room, &identity);
         let (room_name, participant_identity) = (room, identity);
@@ -404,7 +408,7 @@ impl Calls {
             TransferTarget::Uri(uri) => uri.clone(),
         };
         move |error| {
-            let event = NoticeEvent::TransferStatus {
+            let event = EventKind::TransferStatus {
                 sip_call_id,
                 room_name,
                 participant_identity,
@@ -416,7 +420,7 @@ impl Calls {
                     },
                 },
             };
-            Notice::of_room(owner.tenant(), event)
+            Event::of_room(owner.tenant(), event)
         }
     }
 
@@ -532,6 +536,31 @@ mod tests {
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = Config::from_sources(&[], &environment.into(), None).unwrap();
         CallRules::new(&config.settings.sip)
+    }
+
+    #[test]
+    fn nobody_calls_with_a_number_of_another_tenant() {
+        let numbers = r#"{"a": ["+49 30 1234567"], "b": ["+49307654321"]}"#;
+        let environment = [("SIP_TENANT_NUMBERS".to_owned(), numbers.to_owned())];
+        let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+        let rules = CallRules::new(&config.settings.sip);
+        for (tenant, number, allowed) in [
+            (Some("a"), "+49301234567", true),
+            (Some("a"), "+49-30-7654321", false),
+            (Some("b"), "+49301234567", false),
+            (Some("c"), "tel:+49301234567", false),
+            // A number of nobody's.
+            (Some("a"), "+14155550100", true),
+            (None, "+49301234567", true),
+        ] {
+            let access = tenant.map_or_else(Access::anonymous, Access::of_tenant);
+            let number = PhoneNumber::parse(number).unwrap();
+            let checked = rules.check_caller_id(&access, &number);
+            assert_eq!(checked.is_ok(), allowed, "{tenant:?} {number:?}");
+            if let Err(error) = checked {
+                assert!(error.to_string().starts_with("from_phone_number: "));
+            }
+        }
     }
 
     fn trunk(address: Option<&str>, username: Option<&str>) -> Trunk {

@@ -1,5 +1,5 @@
-//! The telephone's news on their way into the ledger and to the receiver of webhooks. One after the other: the webhooks of
-//! a call come in its order. While a disk or a room provider is slow, the news wait at the telephone.
+//! Takes the telephone's events into the ledger and reports them by webhooks, one after the other, so that the webhooks of a
+//! call come in order. While a disk or a room provider is slow, the events wait at the telephone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::ledger::{Change, Ledger};
 use crate::registry::rooms::{Owner, Rooms};
 use vivavoce_seams::rooms::telephone::{CallNews, HangupCause};
 use vivavoce_telemetry::metrics;
-use vivavoce_webhooks::{Notice, NoticeEvent, Webhooks};
+use vivavoce_webhooks::{Event, EventKind, Webhooks};
 
 /// How long a room's owner is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,13 +47,13 @@ impl News {
                 };
                 let Some(next) = next else { return };
                 // What was decided with the call is so, whosever the room is at this moment.
-                let owner = match ledger.owner(&next).or_else(|| next.owner.clone()) {
+                let owner = match next.owner.clone().or_else(|| ledger.owner(&next)) {
                     Some(owner) => owner,
                     None => owner(&rooms, &next.room).await,
                 };
                 if let Some(change) = ledger.note(&next, owner, Instant::now()) {
                     count_sound(&rooms, &next);
-                    webhooks.tell(&notice(next, &change)).await;
+                    webhooks.enqueue(&event(next, &change)).await;
                 }
             }
         });
@@ -69,7 +69,7 @@ impl News {
     }
 }
 
-/// The sound of a call that is over, where it was carried here.
+/// The audio of a call that is over, where it was carried here.
 fn count_sound(rooms: &Rooms, news: &CallNews) {
     if news.status.cause().is_none() {
         return;
@@ -100,7 +100,7 @@ async fn owner(rooms: &Rooms, room: &str) -> Owner {
     }
 }
 
-fn notice(news: CallNews, change: &Change) -> Notice {
+fn event(news: CallNews, change: &Change) -> Event {
     let CallNews {
         sip_call_id,
         direction,
@@ -110,7 +110,7 @@ fn notice(news: CallNews, change: &Change) -> Notice {
         status,
     } = news;
     let over = status.cause();
-    let event = NoticeEvent::CallStatus {
+    let event = EventKind::CallStatus {
         sip_call_id,
         room_name: room,
         participant_identity: identity,
@@ -119,5 +119,5 @@ fn notice(news: CallNews, change: &Change) -> Notice {
         cause: over.map(HangupCause::as_str),
         duration_ms: over.map(|_| u64::try_from(change.talked.as_millis()).unwrap_or(u64::MAX)),
     };
-    Notice::of_room(change.owner.tenant(), event)
+    Event::of_room(change.owner.tenant(), event)
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 
 use super::*;
-use vivavoce_auth::Principal;
+use vivavoce_auth::{Principal, Takeover};
 use vivavoce_embedded::Embedded;
 use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
 use vivavoce_seams::rooms::ApiKey;
@@ -81,7 +81,11 @@ fn join(identity: &str, kind: JoinKind, owner: Option<Owner>) -> Join {
         name: String::new(),
         kind,
         principal: Principal::Operator,
-        owner,
+        // By its number, a call takes a room from whoever has it.
+        owner: owner.map(|owner| Takeover {
+            owner,
+            by_number: true,
+        }),
         metadata: String::new(),
         attributes: Vec::new(),
         listen: Listen::Only(Vec::new()),

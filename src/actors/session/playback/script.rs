@@ -1,15 +1,15 @@
-//! The text of one utterance: how much of it there is, and how much of it synthesis has. Where sentences end is decided
-//! in [`vivavoce_core::sentences`]; which words were heard in [`super::timeline`].
+//! The text of one utterance, and how much of it synthesis has been given. Where sentences end is decided in
+//! [`vivavoce_core::sentences`]; which words were played, in [`super::word_timeline`].
 
 use vivavoce_core::sentences;
 
-/// What is to be said, on its way to synthesis.
+/// Text on its way to synthesis.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     text: String,
-    /// Bytes that synthesis may have: whole sentences, or everything once the text is closed.
+    /// Bytes that may be synthesised: whole sentences, or everything once the text is closed.
     complete: usize,
-    /// Bytes that synthesis has.
+    /// Bytes that synthesis has been given.
     given: usize,
     closed: bool,
     end_given: bool,
@@ -51,7 +51,7 @@ impl Script {
         self.end_given
     }
 
-    /// What synthesis may have now that it has not, and whether the text ends with it.
+    /// The text that synthesis may be given now, and whether the utterance ends with it.
     pub(super) fn take(&mut self) -> Option<(String, bool)> {
         let ready = &self.text[self.given..self.complete];
         let ends = self.closed && !self.end_given;

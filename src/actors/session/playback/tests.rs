@@ -6,8 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CHUNK: Duration = Duration::from_millis(20);
-
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -30,7 +28,7 @@ impl Sound for Chunk {
 #[expect(clippy::struct_excessive_bools, reason = "a list of facts, no states")]
 struct Known {
     protected: bool,
-    /// Synthesis was asked for it and may bring sound.
+    /// Synthesis was asked for it and may bring audio.
     running: bool,
     text: String,
     text_ended: bool,
@@ -147,7 +145,7 @@ impl Stage {
         self.drain();
     }
 
-    /// The model of `clear`: everything that has not ended, is not protected, and has no protected sound behind it in
+    /// The model of `clear`: everything that has not ended, is not protected, and has no protected audio behind it in
     /// the listener's ears.
     fn to_be_cut(&self) -> Vec<UtteranceKey> {
         let spared = self
@@ -162,7 +160,7 @@ impl Stage {
             })
             .map(|(&key, _)| key);
         let live = |k: &Known| k.end.is_none() && k.cut.is_none() && (!k.protected || k.failed);
-        // The end of one that was heard whole, or has no sound, has only to be told.
+        // The end of one that was heard whole, or has no audio, has only to be told.
         let only_told = |k: &Known| {
             k.synthesised.is_some()
                 && k.left.len() == k.brought
@@ -230,7 +228,7 @@ impl Stage {
         self.drain();
     }
 
-    /// Brings so much sound for `key` as it is wanted, and its end.
+    /// Brings so much audio for `key` as it is wanted, and its end.
     fn synthesise_all(&mut self, key: UtteranceKey, duration: Duration) {
         let mut rest = duration;
         while !rest.is_zero() {

@@ -1,67 +1,66 @@
-//! Where the words of a text lie in the sound that says it. Places that the voice has told are believed; between them,
-//! and where it tells none, they are estimated from the sound's energy: the longer a word is written, the more of the
-//! voiced time it takes, and clauses end in pauses. What of the sound was played is decided elsewhere.
+//! Aligns the words of a text with its audio. Times that the provider reports are taken as they are; between them, and
+//! where there are none, they are estimated from the energy of the audio: a longer word takes more of the voiced time, and
+//! clauses end in pauses.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// The grid on which energy is known.
+/// The frames in which energy is measured.
 pub(super) const FRAME: Duration = Duration::from_millis(10);
-/// Speech at normal speed, in weights of [`weight`] for a frame, its closures and short pauses included: used only where
-/// the whole sound is not there yet.
+/// Speech at normal speed, in [`weight`] per frame, with its closures and short pauses: used only until all audio is there.
 const WEIGHT_PER_FRAME: f64 = 0.13;
-/// So much sound tells how much of a voice's speech is voiced.
+/// How much audio it takes to tell which share of a voice's speech is voiced.
 const FRAMES_FOR_A_SHARE: usize = 50;
-/// How far below the loudest frame sound is no voice any more.
+/// How far below the loudest frame audio is unvoiced.
 const QUIET_SHARE: u16 = 24;
-/// Mean samples below this are silence in any case.
+/// The mean magnitude below which a frame is silence in any case.
 const SILENCE: u16 = 24;
-/// Frames without voice that may be the end of a clause: closures of plosives and gaps between slow words are shorter.
+/// The fewest unvoiced frames that may end a clause: closures of plosives and gaps between slow words are shorter.
 const SHORTEST_PAUSE: usize = 12;
-/// How many frames behind the beginning of its sound a word may be told to begin.
+/// How many frames after its onset a word may be reported to begin.
 const ONSET_SLACK: usize = 3;
-/// What matching leaves unmatched costs: a clause without a pause, and a frame of a pause without a clause.
+/// The cost of an unmatched clause, and of each frame of an unmatched pause.
 const CLAUSE_ALONE: f64 = 100.0;
 const PAUSE_FRAME_ALONE: f64 = 0.6;
-/// Clauses times pauses that are matched at most.
+/// The most clauses times pauses that are matched.
 const MOST_PAIRS: usize = 40_000;
 
-/// A word and its place.
+/// A word and its position in the audio.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlacedWord {
-    /// Bytes of the text, with the marks that belong to it.
+    /// Bytes of the text, with its punctuation.
     pub(super) text: Range<usize>,
-    /// Where it begins in the sound.
+    /// Where it begins in the audio.
     pub(super) start: Duration,
-    /// Where its own sound ends, before any pause behind it.
+    /// Where it ends, before any pause behind it.
     pub(super) end: Duration,
-    /// Whether the voice has not told where it begins.
+    /// Whether the provider has not reported where it begins.
     pub(super) estimated: bool,
 }
 
 /// A word of a text.
 #[derive(Debug, PartialEq)]
 struct Word {
-    /// With the marks that belong to it.
+    /// With its punctuation.
     text: Range<usize>,
     weight: f64,
     ends_clause: bool,
 }
 
-/// The sound of a text, as far as it is there.
+/// The audio of a text, as far as it is there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sound<'a> {
-    /// Mean magnitude of each frame; frames beyond are taken for voice.
+    /// Mean magnitude of each frame; frames beyond are taken as voiced.
     pub(super) loudness: &'a [u16],
-    /// How long it is so far.
+    /// Its length so far.
     pub(super) duration: Duration,
     /// Whether that is all of it.
     pub(super) finished: bool,
 }
 
-/// Places the words of a text. `told` are bytes of the text and where the voice says that the words there begin.
+/// Places the words of a text. `told` are bytes of the text and where the provider reports that the words there begin.
 pub(super) fn place(text: &str, told: &[(usize, Duration)], sound: Sound<'_>) -> Vec<PlacedWord> {
     let words = split(text);
     let voice = Voice::of(sound);
@@ -87,14 +86,14 @@ pub(super) fn place(text: &str, told: &[(usize, Duration)], sound: Sound<'_>) ->
 }
 
 fn time(frames: f64) -> Duration {
-    // To the hundredth of a frame: what is the same must not differ by how it was summed up.
+    // To the hundredth of a frame, so that equal sums do not differ by rounding.
     FRAME / 100 * (frames.max(0.0) * 100.0).round() as u32
 }
 
-/// Words by Unicode's boundaries, each with the marks around it that no white space separates from it.
+/// Words by Unicode's boundaries, each with the punctuation around it.
 fn split(text: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
-    // Where marks begin that belong to the next word.
+    // Where the punctuation begins that belongs to the next word.
     let mut opening = None;
     let mut glued = false;
     for (at, piece) in text.split_word_bound_indices() {
@@ -149,7 +148,7 @@ fn weight(word: &str) -> f64 {
     let shouted = word.chars().count() > 1 && word.chars().all(char::is_uppercase);
     let of = |c: char| match c {
         '0'..='9' => 4.0,
-        // Letters that are spelled.
+        // Letters that are spelled out.
         'A'..='Z' if shouted => 3.0,
         '\u{3040}'..='\u{30ff}' => 2.0,
         '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' => 3.5,
@@ -159,9 +158,9 @@ fn weight(word: &str) -> f64 {
     word.chars().map(of).sum::<f64>().max(1.0)
 }
 
-/// Which frames are voice.
+/// Which frames are voiced.
 struct Voice {
-    /// How many frames before this one are voice; one more than there are frames.
+    /// How many frames before each one are voiced; one more entry than there are frames.
     voiced: Vec<u32>,
 }
 
@@ -189,7 +188,7 @@ impl Voice {
         f64::from(self.voiced[self.frames()])
     }
 
-    /// How much of the sound is voice: voices differ in it, and text is not said any slower for that.
+    /// The share of voiced frames: voices differ in it without speaking slower.
     fn share(&self) -> f64 {
         if self.frames() < FRAMES_FOR_A_SHARE {
             return 1.0;
@@ -201,7 +200,7 @@ impl Voice {
         self.voiced[frame + 1] > self.voiced[frame]
     }
 
-    /// How much voice there is before a frame; beyond the end all is taken for voice.
+    /// How many voiced frames there are before a frame; beyond the end all are taken as voiced.
     fn before(&self, frame: f64) -> f64 {
         let whole = frame.max(0.0) as usize;
         if whole >= self.frames() {
@@ -215,7 +214,7 @@ impl Voice {
         f64::from(self.voiced[whole]) + part
     }
 
-    /// The last frame with so much voice before it: where voice begins again.
+    /// The last frame with this many voiced frames before it: where voice begins again.
     fn onset(&self, voiced: f64) -> f64 {
         if voiced >= self.total() {
             return self.frames() as f64 + voiced - self.total();
@@ -227,7 +226,7 @@ impl Voice {
         frame as f64 + voiced - f64::from(self.voiced[frame])
     }
 
-    /// The first frame with so much voice before it: where voice ends.
+    /// The first frame with this many voiced frames before it: where voice ends.
     fn offset(&self, voiced: f64) -> f64 {
         if voiced > self.total() {
             return self.onset(voiced);
@@ -238,7 +237,7 @@ impl Voice {
         frame as f64 - (f64::from(self.voiced[frame]) - voiced)
     }
 
-    /// The end of the voice before this frame, where a word begins: voices tell that not to the frame.
+    /// The end of the voice before this frame, where a word begins: providers do not report that to the frame.
     fn before_pause(&self, frame: f64) -> f64 {
         let begins = (frame.max(0.0) as usize).min(self.frames());
         let pauses = |at: &usize| *at > 0 && !self.is_voice(*at - 1);
@@ -249,7 +248,7 @@ impl Voice {
         self.offset(voiced).min(frame)
     }
 
-    /// Pauses between voice: how much voice is before each, and its frames.
+    /// The pauses: how many voiced frames are before each, and its frames.
     fn pauses(&self) -> Vec<(f64, usize)> {
         let mut pauses = Vec::new();
         let mut length = 0;
@@ -268,14 +267,14 @@ impl Voice {
     }
 }
 
-/// The start of each word of which one was told, in frames.
+/// The start of each word for which one was reported, in frames.
 fn told_starts(words: &[Word], told: &[(usize, Duration)], voice: &Voice) -> Vec<Option<f64>> {
     let mut starts = vec![None; words.len()];
     let mut latest = 0.0;
     for &(byte, start) in told {
         let index = words.partition_point(|word| word.text.end <= byte);
         let start = start.as_secs_f64() / FRAME.as_secs_f64();
-        // Of several parts of a word the first counts; what goes back was told wrongly.
+        // Of several parts of a word the first counts; times that go back are errors.
         if start < latest {
             continue;
         }
@@ -284,11 +283,11 @@ fn told_starts(words: &[Word], told: &[(usize, Duration)], voice: &Voice) -> Vec
             *place = Some(latest);
         }
     }
-    // Later words that were told keep earlier ones from being placed behind them.
+    // No word is placed behind a later one that was reported.
     starts
 }
 
-/// How much voice there is before how much of the text, between points that are known.
+/// Maps text to voiced frames, between points that are known.
 struct Curve(Vec<(f64, f64)>);
 
 impl Curve {
@@ -347,7 +346,7 @@ fn clause_ends(words: &[Word], total: f64, voice: &Voice) -> Vec<(f64, f64)> {
     let expected = |clause: usize| clauses[clause] / total * voice.total();
     let alone = |pause: usize| (pauses[pause].1 as f64 * PAUSE_FRAME_ALONE).min(60.0);
     let columns = pauses.len() + 1;
-    // The cost of what is left from each clause and each pause on.
+    // The cost of the rest from each clause and each pause on.
     let mut costs = vec![0.0; (clauses.len() + 1) * columns];
     let cell = |clause: usize, pause: usize| clause * columns + pause;
     let choices = |costs: &[f64], clause: usize, pause: usize| {

@@ -39,7 +39,7 @@ pub struct Client {
     reading: watch::Sender<bool>,
     /// Up to where [`Self::event`] has looked.
     looked: Cell<usize>,
-    /// The number of the next stretch of sound.
+    /// The number of the next stretch of audio.
     next: Cell<i16>,
     rate: Cell<u32>,
     _reader: AbortOnDropHandle<()>,
@@ -238,7 +238,7 @@ impl Client {
         kinds.collect()
     }
 
-    /// All sound so far.
+    /// All audio so far.
     pub fn heard(&self) -> Vec<i16> {
         let read = self.read.borrow();
         let sound = read.iter().filter_map(|(_, what)| match what {

@@ -1,30 +1,30 @@
 //! Whole sessions in virtual time: the actor and its children, the socket edge without HTTP, a client that reads when it
-//! likes, a recogniser and a synthesiser that do what the scenario says. One file per complaint or promise. What is
+//! likes, a recogniser and a synthesiser that do what the scenario says. One file per promise. What is
 //! pure is tested beside its code.
 
+mod a_config_changes_only_what_it_says;
+mod a_cough_does_not_end_a_sentence;
+mod a_failing_part_ends_nothing_but_itself;
+mod a_fallback_takes_over;
+mod a_provider_that_fails_is_asked_again;
+mod a_session_ends_with_its_token;
+mod a_session_is_in_its_room;
+mod a_session_is_on_the_telephone;
+mod a_session_leaves_nothing_behind;
+mod an_update_loses_nothing;
 mod client;
-mod complaint_01_a_cough_does_not_end_a_sentence;
-mod complaint_02_the_state_says_speaking_only_while_something_is_heard;
-mod complaint_03_every_turn_ends_once_and_neither_early_nor_never;
-mod complaint_04_the_first_words_are_heard;
-mod complaint_05_the_last_words_are_heard;
-mod complaint_08_memory_is_bounded;
-mod complaint_10_no_gaps_at_a_constant_rate;
-mod complaint_20_the_transcript_has_no_word_that_nobody_heard;
-mod promise_a_config_changes_only_what_it_says;
-mod promise_a_failing_part_ends_nothing_but_itself;
-mod promise_a_fallback_takes_over;
-mod promise_a_provider_that_fails_is_asked_again;
-mod promise_a_session_ends_with_its_token;
-mod promise_a_session_is_in_its_room;
-mod promise_a_session_is_on_the_telephone;
-mod promise_a_session_leaves_nothing_behind;
-mod promise_an_update_loses_nothing;
-mod promise_each_participant_is_transcribed;
+mod each_participant_is_transcribed;
+mod every_turn_ends_once_and_neither_early_nor_never;
+mod memory_is_bounded;
+mod no_gaps_at_a_constant_rate;
 mod recogniser;
 mod room;
 mod synthesiser;
 mod telephone;
+mod the_first_words_are_heard;
+mod the_last_words_are_heard;
+mod the_state_says_speaking_only_while_something_is_heard;
+mod the_transcript_has_no_word_that_nobody_heard;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -63,6 +63,8 @@ pub const POISON_WORDS: &str = "words that are a mistake";
 thread_local! {
     /// The `stt_seconds` of the session that has ended last.
     pub static STT_SECONDS: Cell<f64> = const { Cell::new(0.0) };
+    /// Its `tts_characters`.
+    pub static TTS_CHARACTERS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The score of voice activity detection.

@@ -1,4 +1,4 @@
-//! A recogniser whose far end is the scenario. It accepts sound of any rate and keeps what it was sent.
+//! A recogniser whose far end is the scenario. It accepts audio of any rate and keeps what it was sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -206,7 +206,7 @@ impl Stream {
         self.takes.send_replace(takes);
     }
 
-    /// What it says when the sound has ended.
+    /// What it says when the audio has ended.
     pub fn ends_with(&self, event: SttEvent) {
         *self.last_words.lock().unwrap() = Some(event);
     }
@@ -236,7 +236,7 @@ impl Stream {
         self.heard.lock().unwrap().finalizes
     }
 
-    /// Whether no more sound comes.
+    /// Whether no more audio comes.
     pub fn is_over(&self) -> bool {
         self.heard.lock().unwrap().ended
     }

@@ -185,7 +185,7 @@ impl Link {
         }));
     }
 
-    /// Somebody publishes sound.
+    /// Somebody publishes audio.
     pub fn publishes(&self, identity: &str) -> Speaker {
         self.publishes_as(identity, &format!("TR_{identity}"))
     }
@@ -221,7 +221,7 @@ impl Link {
         self.frames.lock().unwrap().clone()
     }
 
-    /// The sound of all frames so far.
+    /// The audio of all frames so far.
     pub fn sound(&self) -> Vec<i16> {
         let mut decoder = OpusDecoder::new(LAYOUT).unwrap();
         let mut samples = Vec::new();
@@ -288,6 +288,7 @@ impl Speaker {
                 timestamp: from as u32,
                 marker: self.sequence == 1,
                 arrived: Instant::now().into_std(),
+                level: None,
             });
             self.sequence += 1;
         }

@@ -22,10 +22,10 @@ pub const PER_CHARACTER: Duration = Duration::from_millis(40);
 /// How a text is said; without a script at once.
 #[derive(Debug, Clone, Copy)]
 pub enum Way {
-    /// The first sound comes so late, and then each 100 ms of sound takes so long.
+    /// The first audio comes so late, and then each 100 ms of audio takes so long.
     Slow(Duration, Duration),
     Fails(ErrorKind),
-    /// After so much sound.
+    /// After so much audio.
     FailsAfter(Duration),
     Panics,
     /// In the middle of whoever asks.

@@ -1,5 +1,5 @@
-//! Sessions that come into a room and go, one after the other, and what the server has before and after: nothing may be
-//! left of them.
+//! Sessions that join and leave a room one after the other, and the server's resources before and after: nothing may be
+//! leaked.
 
 use std::time::Instant;
 

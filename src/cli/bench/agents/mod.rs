@@ -1,6 +1,6 @@
-//! `vivavoce bench agents`: what a session in a room costs, how much later it hears and is heard there, and whether sessions
-//! that have come and gone leave anything behind. The server is a process of its own on a core of its own, for a LiveKit
-//! deployment stands a second one; this process is everybody else.
+//! `vivavoce bench agents`: the cost of a session in a room, its input and output delay, and whether sessions that have
+//! ended leave anything behind. The server is a process of its own on a core of its own, a second one stands in for a
+//! LiveKit deployment, and this process is all clients.
 
 mod cycles;
 mod pair;
@@ -46,19 +46,19 @@ const FILES: usize = 4;
     `--link livekit` the rooms are those of a second server, whose time and memory are not in the numbers. Ctrl-C ends it\n\
     early.")]
 pub(super) struct Arguments {
-    /// Sessions at once, each in a room of its own
+    /// Concurrent sessions, each in a room of its own
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     sessions: u16,
-    /// Seconds that are measured, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// How sessions get into rooms; both ways when absent
+    /// How sessions join rooms; default: both ways
     #[arg(long)]
     link: Option<Link>,
-    /// Sessions that come and go afterwards, one after the other
+    /// Sessions that join and leave afterwards, one after the other
     #[arg(long, default_value_t = 0)]
     cycles: u32,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

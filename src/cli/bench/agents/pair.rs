@@ -1,5 +1,5 @@
-//! A session in a room and a person who talks with it. The session says something for two seconds, then the person does,
-//! and so on; each notes when it began, and the other when that was heard.
+//! A session in a room and a person who talks to it. They speak for two seconds each in turn; each records when it
+//! began, and the other when it was heard.
 
 use std::f64::consts::TAU;
 use std::future::Future;

@@ -1,6 +1,7 @@
-//! `vivavoce bench calls`: how many telephone calls a core carries, how long they take to be answered, and whether their sound
-//! comes through. The server is a process of its own on a core of its own, with its telephone bridge and rooms; this process
-//! is all the telephones. Two of them meet in each room, so that every call is decoded, encoded, forwarded and mixed.
+//! `vivavoce bench calls`: how many telephone calls a core carries, how long they take to be answered, and whether
+//! their audio gets through. The server, with its SIP bridge and rooms, is a process of its own on a core of its own;
+//! this process is all telephones. Two of them meet in each room, so that every call is decoded, encoded, forwarded and
+//! mixed.
 
 mod telephone;
 
@@ -30,7 +31,7 @@ const PACKETS_HZ: f64 = 50.0;
 /// Packets from one telephone's voice to that of the other in its room.
 const TURN: usize = 100;
 /// What the kernel calls the threads of the sound of calls, and that of the rooms.
-const CALL_THREADS: &str = "telephone";
+const CALL_THREADS: &str = "call-media";
 const ROOM_THREAD: &str = "rooms";
 /// Where the server's ports for sound begin, below those that the system gives away.
 const FIRST_MEDIA_PORT: u16 = 20_000;
@@ -48,16 +49,16 @@ const SPARE_PORTS: u16 = 400;
     with joining the room. Calls per core = calls / cores that the whole server was busy on: signalling, decoding, Opus\n\
     towards the room, forwarding, jitter buffer, decoding, mixing, encoding. Ctrl-C ends it early.")]
 pub(super) struct Arguments {
-    /// Calls at once
+    /// Concurrent calls
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=2_500))]
     calls: u16,
-    /// Seconds that are measured, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// Everybody speaks all the time
+    /// Speak all the time
     #[arg(long)]
     always: bool,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! A telephone that calls the server under test: the user agent of our own bridge for its signalling, a socket with PCMU for
-//! its sound. It talks and pauses by turns, and counts what comes back.
+//! A telephone that calls the server under test: our own SIP user agent for signalling, a UDP socket with PCMU for
+//! media. It alternates between speech and pauses, and counts what it receives.
 
 use std::f64::consts::TAU;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval_at, timeout};
 
 use super::super::participant::{PACKET, Phase};
-use crate::audio::companding::Law;
+use crate::audio::g711::Law;
 use crate::audio::pcm::level_dbov;
 use crate::telephony::agent::{
     Agent, Failure, InvalidUri, Leg, LegEvent, Outbound, Protocol, TlsSettings, Unacknowledged,

@@ -1,6 +1,6 @@
-//! `vivavoce bench rooms`: what forwarding a packet in an embedded room costs, how much later it arrives, and what a
-//! participant takes of memory. The server is a process of its own on a core of its own; this process is all the clients.
-//! A bare relay of datagrams of the same sizes at the same pace shows what the sockets alone cost.
+//! `vivavoce bench rooms`: the cost of forwarding a packet in an embedded room, the added delay, and the memory per
+//! participant. The server is a process of its own on a core of its own; this process is all clients. A bare relay of
+//! datagrams of the same sizes at the same pace shows the cost of the sockets alone.
 
 pub(super) mod relay;
 mod stamps;
@@ -39,19 +39,19 @@ const MEDIA_THREAD: &str = "rooms";
     that arrived / CPU time of the server's media thread. Delays run from one client's clock to another's in this process,\n\
     with the sockets and the encryption of both; what is above the relay's is the server's. Ctrl-C ends it early.")]
 pub(super) struct Arguments {
-    /// Who speak
+    /// Speakers
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     publishers: u16,
-    /// Who listen
+    /// Listeners
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     subscribers: u16,
-    /// Seconds that are measured, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// Bytes of sound in a packet; 80 are 32 kbit/s
+    /// Bytes of audio per packet; 80 are 32 kbit/s
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(8..=1_000))]
     bytes: u16,
-    /// Writes everything measured into a file, as JSON
+    /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! The measure of forwarding: a thread that sends each datagram on to everybody who asked for them, with the same system
-//! calls as the room server and nothing else. With it the clients that send and receive such datagrams.
+//! The baseline of forwarding: a thread that sends each datagram to all subscribers, with the same system calls as the
+//! SFU and nothing else; and clients that send and receive such datagrams.
 
 use std::future::Future;
 use std::io;

@@ -1,4 +1,4 @@
-//! What is sent to be forwarded: bytes that say when they were sent, and what those who receive them count.
+//! The forwarded payload: bytes that contain their time of sending, and what receivers count.
 
 use std::time::{Duration, Instant};
 

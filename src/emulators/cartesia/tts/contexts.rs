@@ -1,6 +1,5 @@
-//! The contexts of one socket. Text is put together until a sentence is complete or the wait for more is over; what is
-//! complete is said in its order, one text after the other. A context that was told nothing for a while after its last
-//! sound is over.
+//! The contexts of one WebSocket. Text is collected until a sentence is complete or the wait for more times out, and spoken
+//! in order. A context that receives nothing for a while after its last audio has ended.
 
 use std::collections::VecDeque;
 use std::time::Duration;

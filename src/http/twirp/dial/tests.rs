@@ -1,10 +1,10 @@
-//! Which requests of LiveKit's clients become which calls, and which are refused by name.
+//! Which requests of LiveKit's clients are translated to which calls, and which are refused by field name.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// What becomes of a request with these fields more, over a trunk with those.
+/// The result of a request with these additional fields, over a trunk with those.
 fn read(more: &Value, trunk: &Value) -> Result<DialTrunk, Failure> {
     let with = |mut fields: Value, more: &Value| {
         for (name, value) in more.as_object().unwrap() {

@@ -3,37 +3,19 @@
 use super::usp::Incoming;
 use super::usp::tests::{origin, said};
 use super::*;
-use crate::transport::Outgoing;
+use crate::transport::testing::{SttScene, stt_request as request};
 use vivavoce_audio::format::SampleRate;
-
-fn request() -> SttRequest {
-    SttRequest {
-        party: vivavoce_quotas::Party::Operator,
-        language: "en-US".into(),
-        model: String::new(),
-        punctuation: true,
-        format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
-        keyterms: Vec::new(),
-        languages: Vec::new(),
-        diarize: false,
-        credential: None,
-    }
-}
 
 /// A stream, what it has sent so far, and what it has told.
 struct Stream {
-    protocol: Recognition,
-    now: Instant,
-    events: Vec<SttEvent>,
+    scene: SttScene<Recognition>,
     flow: Flow,
 }
 
 impl Stream {
     fn open(request: &SttRequest) -> Self {
         Self {
-            protocol: Recognition::new(request, origin()),
-            now: Instant::now(),
-            events: Vec::new(),
+            scene: SttScene::new(Recognition::new(request, origin())),
             flow: Flow::Continue,
         }
     }
@@ -41,17 +23,11 @@ impl Stream {
     /// Lets the protocol do something; gives what it sends as "path turn body".
     fn does(
         &mut self,
-        step: impl FnOnce(&mut Recognition, &mut Act<'_>) -> Result<Flow, ProviderError>,
+        step: impl FnOnce(&mut Recognition, &mut SttIo<'_>) -> Result<Flow, ProviderError>,
     ) -> Vec<String> {
-        let mut out = Outgoing::default();
-        let mut act = Act {
-            now: self.now,
-            out: &mut out,
-            events: &mut self.events,
-        };
-        self.flow = step(&mut self.protocol, &mut act).unwrap();
-        out.take()
-            .into_iter()
+        self.flow = self.scene.step(step).unwrap();
+        let sent = self.scene.out.take();
+        sent.into_iter()
             .map(|message| shown(message.into_data()))
             .collect()
     }
@@ -59,29 +35,29 @@ impl Stream {
     /// Seconds of sound, whose bytes are all this number.
     fn hears(&mut self, seconds: f64, mark: u8) -> Vec<String> {
         let sound = vec![mark; (seconds * 32_000.0) as usize];
-        self.does(|protocol, act| {
-            protocol.audio(sound.into(), act);
+        self.does(|protocol, io| {
+            protocol.audio(sound.into(), io);
             Ok(Flow::Continue)
         })
     }
 
     fn finalizes(&mut self) -> Vec<String> {
-        self.does(|protocol, act| {
-            protocol.finalize(act);
+        self.does(|protocol, io| {
+            protocol.finalize(io);
             Ok(Flow::Continue)
         })
     }
 
     fn ends(&mut self) -> Vec<String> {
-        self.does(|protocol, act| {
-            protocol.end(act);
+        self.does(|protocol, io| {
+            protocol.end(io);
             Ok(Flow::Continue)
         })
     }
 
     fn idles(&mut self) -> Vec<String> {
-        self.does(|protocol, act| {
-            protocol.idle(act);
+        self.does(|protocol, io| {
+            protocol.idle(io);
             Ok(Flow::Continue)
         })
     }
@@ -89,7 +65,7 @@ impl Stream {
     fn is_told(&mut self, path: &str, turn: u64, body: &Value) -> Vec<String> {
         let id = origin().request_id(turn).to_uppercase();
         let message = said(path, &id, body);
-        self.does(|protocol, act| protocol.receive(message, act))
+        self.does(|protocol, io| protocol.receive(message, io))
     }
 
     fn is_told_phrase(&mut self, turn: u64, text: &str, from: f64, until: f64) -> Vec<String> {
@@ -109,7 +85,7 @@ impl Stream {
 
     /// What was told since the last time.
     fn told(&mut self) -> Vec<String> {
-        let told = self.events.drain(..).map(|event| match event {
+        let told = self.scene.events.drain(..).map(|event| match event {
             SttEvent::Partial(heard) => format!("({})", heard.text),
             SttEvent::Final(heard) => {
                 let words = heard.words.iter();
@@ -145,8 +121,8 @@ fn shown(message: Bytes) -> String {
 #[test]
 fn a_turn_begins_with_its_context_and_a_header() {
     let mut stream = Stream::open(&request());
-    let begun = stream.does(|protocol, act| {
-        protocol.begin(act);
+    let begun = stream.does(|protocol, io| {
+        protocol.begin(io);
         Ok(Flow::Continue)
     });
     assert_eq!(begun, ["speech.config "]);
@@ -294,7 +270,7 @@ fn a_stream_that_owes_nothing_ends_at_once() {
     covered.is_told_phrase(1, "all", 0.0, 1.0);
     for mut stream in [Stream::open(&request()), covered] {
         stream.ends();
-        assert_eq!(stream.protocol.deadline(), Some(stream.now));
+        assert_eq!(stream.scene.protocol.deadline(), Some(stream.scene.now));
         stream.does(Protocol::tick);
         assert_eq!(stream.flow, Flow::Finished);
     }
@@ -305,14 +281,12 @@ fn a_turn_that_does_not_end_is_an_error() {
     let mut stream = Stream::open(&request());
     stream.hears(1.0, 1);
     stream.finalizes();
-    assert_eq!(stream.protocol.deadline(), Some(stream.now + LAST_WORDS));
-    let mut out = Outgoing::default();
-    let mut act = Act {
-        now: stream.now + LAST_WORDS,
-        out: &mut out,
-        events: &mut stream.events,
-    };
-    let error = stream.protocol.tick(&mut act).unwrap_err();
+    assert_eq!(
+        stream.scene.protocol.deadline(),
+        Some(stream.scene.now + LAST_WORDS)
+    );
+    stream.scene.now += LAST_WORDS;
+    let error = stream.scene.step(Protocol::tick).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
 }
 
@@ -345,10 +319,10 @@ fn a_quiet_stream_is_kept_alive_by_turns_of_silence() {
 fn what_is_kept_for_the_next_turn_is_bounded() {
     let mut stream = Stream::open(&request());
     for _ in 0..600 {
-        stream.now += CHUNK;
+        stream.scene.now += CHUNK;
         stream.hears(0.1, 1);
     }
-    let kept = stream.protocol.sound.len;
+    let kept = stream.scene.protocol.sound.len;
     assert!(
         (5 * 32_000..=6 * 32_000).contains(&kept),
         "nobody was heard: {kept}"
@@ -357,7 +331,7 @@ fn what_is_kept_for_the_next_turn_is_bounded() {
     for _ in 0..600 {
         stream.hears(0.1, 1);
     }
-    assert_eq!(stream.protocol.sound.len, 30 * 32_000);
+    assert_eq!(stream.scene.protocol.sound.len, 30 * 32_000);
     let again = stream.is_told("turn.end", 1, &json!({}));
     assert_eq!(again.len(), 2 + 300);
     stream.is_told_phrase(2, "late", 0.0, 1.0);
@@ -389,16 +363,8 @@ fn failures_end_the_stream_and_silence_does_not() {
         stream.hears(0.1, 1);
         let id = origin().request_id(1);
         let message = said("speech.phrase", &id, &json!({"RecognitionStatus": status}));
-        let mut out = Outgoing::default();
-        let mut act = Act {
-            now: stream.now,
-            out: &mut out,
-            events: &mut stream.events,
-        };
-        assert_eq!(
-            stream.protocol.receive(message, &mut act).unwrap_err().kind,
-            kind
-        );
+        let error = stream.scene.receive(message).unwrap_err();
+        assert_eq!(error.kind, kind);
     }
     let mut stream = Stream::open(&request());
     stream.hears(1.0, 1);
@@ -454,7 +420,7 @@ fn languages_keyterms_and_speakers_are_asked_for_in_the_context() {
             "PrimaryLanguage": {"Language": "de-DE", "Confidence": "High"},
             "NBest": [{"Display": "Hi.", "Lexical": "hi", "Words": [word]}]}),
     );
-    let Some(SttEvent::Final(heard)) = stream.events.first() else {
+    let Some(SttEvent::Final(heard)) = stream.scene.events.first() else {
         panic!("a final")
     };
     assert_eq!(heard.language.as_deref(), Some("de-DE"));

@@ -2,24 +2,20 @@
 
 use super::usp::tests::{origin, said};
 use super::*;
-use crate::transport::Outgoing;
+use crate::transport::testing::{TtsScene, tts_request};
+use vivavoce_audio::format::SampleRate;
 
 fn request(voice: Option<&str>, rate: f64, encoding: Encoding, hz: u32) -> TtsRequest {
+    let preferred = AudioFormat::mono(encoding, SampleRate::new(hz).unwrap());
     TtsRequest {
-        party: vivavoce_quotas::Party::Operator,
         voice_id: voice.map(str::to_owned),
-        model: String::new(),
         speaking_rate: rate,
-        preferred: AudioFormat::mono(encoding, SampleRate::new(hz).unwrap()),
-        connection_timeout: Duration::from_secs(10),
-        request_timeout: Duration::from_mins(1),
-        credential: None,
+        ..tts_request(preferred)
     }
 }
 
 struct Utter {
-    protocol: Speech,
-    events: Vec<TtsEvent>,
+    scene: TtsScene<Speech>,
     flow: Flow,
 }
 
@@ -27,8 +23,7 @@ impl Utter {
     fn new(voice: Option<&str>, rate: f64) -> Self {
         let style = Style::of(&request(voice, rate, Encoding::Linear16, 16_000));
         Self {
-            protocol: Speech::new(style, origin()),
-            events: Vec::new(),
+            scene: TtsScene::new(Speech::new(style, origin())),
             flow: Flow::Continue,
         }
     }
@@ -36,15 +31,11 @@ impl Utter {
     /// Lets the protocol do something; gives what it sends as "path turn: body".
     fn does(
         &mut self,
-        step: impl FnOnce(&mut Speech, &mut Act<'_>) -> Result<Flow, ProviderError>,
+        step: impl FnOnce(&mut Speech, &mut TtsIo<'_>) -> Result<Flow, ProviderError>,
     ) -> Vec<String> {
-        let mut out = Outgoing::default();
-        let mut act = Act {
-            out: &mut out,
-            events: &mut self.events,
-        };
-        self.flow = step(&mut self.protocol, &mut act).unwrap();
-        let sent = out.texts().into_iter().map(|text| {
+        self.flow = self.scene.step(step).unwrap();
+        let texts = self.scene.out.texts();
+        let sent = texts.into_iter().map(|text| {
             let message = Incoming::text(text).unwrap();
             let turn = message.request.trim_start_matches('0');
             match message.path.as_str() {
@@ -56,32 +47,32 @@ impl Utter {
     }
 
     fn gets(&mut self, text: &str) -> Vec<String> {
-        self.does(|protocol, act| {
-            protocol.text(text, act);
+        self.does(|protocol, io| {
+            protocol.text(text, io);
             Ok(Flow::Continue)
         })
     }
 
     fn ends(&mut self) -> Vec<String> {
-        self.does(|protocol, act| {
-            protocol.end(act);
+        self.does(|protocol, io| {
+            protocol.end(io);
             Ok(Flow::Continue)
         })
     }
 
     fn is_told(&mut self, path: &str, turn: u64, body: &Value) -> Vec<String> {
         let message = said(path, &origin().request_id(turn), body);
-        self.does(|protocol, act| protocol.receive(message, act))
+        self.does(|protocol, io| protocol.receive(message, io))
     }
 
     fn is_sent(&mut self, turn: u64, sound: &[u8]) {
         let id = origin().request_id(turn);
         let message = Received::Binary(origin().audio(&id, None, sound));
-        self.does(|protocol, act| protocol.receive(message, act));
+        self.does(|protocol, io| protocol.receive(message, io));
     }
 
     fn sound(&self) -> Vec<u8> {
-        let sound = self.events.iter().filter_map(|event| match event {
+        let sound = self.scene.events.iter().filter_map(|event| match event {
             TtsEvent::Audio(sound) => Some(sound.to_vec()),
             _ => None,
         });
@@ -89,7 +80,7 @@ impl Utter {
     }
 
     fn words(&self) -> Vec<(String, u128)> {
-        let words = self.events.iter().filter_map(|event| match event {
+        let words = self.scene.events.iter().filter_map(|event| match event {
             TtsEvent::Word { word, start } => Some((word.clone(), start.as_millis())),
             _ => None,
         });
@@ -108,8 +99,8 @@ fn boundary(word: &str, offset: u64, kind: &str) -> Value {
 #[test]
 fn a_voice_that_takes_pieces_gets_them_as_they_come() {
     let mut speech = Utter::new(None, 1.0);
-    let begun = speech.does(|protocol, act| {
-        protocol.begin(act);
+    let begun = speech.does(|protocol, io| {
+        protocol.begin(io);
         Ok(Flow::Continue)
     });
     assert_eq!(begun, ["speech.config "]);
@@ -179,7 +170,7 @@ fn an_utterance_whose_sound_is_there_when_the_text_ends_is_said() {
     speech.is_told("turn.end", 1, &json!({}));
     assert_eq!(speech.flow, Flow::Continue, "more text may come");
     assert!(speech.ends().is_empty());
-    assert!(speech.protocol.is_said());
+    assert!(speech.scene.protocol.is_said());
 }
 
 #[test]
@@ -236,8 +227,8 @@ fn an_utterance_that_is_called_off_ends_with_its_turn() {
     let mut speech = Utter::new(None, 1.0);
     speech.gets("Hello ");
     let mut called_off = false;
-    let sent = speech.does(|protocol, act| {
-        called_off = protocol.cancel(act);
+    let sent = speech.does(|protocol, io| {
+        called_off = protocol.cancel(io);
         Ok(Flow::Continue)
     });
     assert!(called_off);

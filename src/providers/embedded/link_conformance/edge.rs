@@ -1,4 +1,4 @@
-//! The HTTP edge of the embedded server, as small as the tests need it: it opens signalling sockets and can cut them.
+//! A minimal HTTP front end of the embedded server: it accepts signalling connections and can cut them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use url::Url;
 
 use vivavoce_rooms::{Admission, Now, Refusal, RoomServer, Route, admit};
 
-/// See the module.
+/// The front end. See the module.
 pub struct Edge {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -29,7 +29,7 @@ struct Shared {
 }
 
 impl Edge {
-    /// Opens it; with `one` it knows `/rtc/v1`.
+    /// Opens it; with `one` it serves `/rtc/v1`.
     pub fn open(server: RoomServer, one: bool) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -56,12 +56,12 @@ impl Edge {
         format!("ws://{}", self.address).parse().unwrap()
     }
 
-    /// Cuts every socket, without a word.
+    /// Cuts all sockets without a message.
     pub fn cut(&self) {
         self.shared.cut.notify_waiters();
     }
 
-    /// Cuts every socket and takes no other until told otherwise.
+    /// Cuts all sockets and accepts no others until told otherwise.
     pub fn down(&self, down: bool) {
         self.shared.down.store(down, Ordering::SeqCst);
         if down {
@@ -81,7 +81,7 @@ async fn serve(edge: Arc<Shared>, tcp: TcpStream) {
 async fn carry(edge: &Arc<Shared>, tcp: TcpStream) {
     let (asked, answer) = oneshot::channel();
     let deciding = Arc::clone(edge);
-    // The handshake's callback cannot wait: it takes what the token says, the room's own say comes from a thread.
+    // The handshake's callback cannot wait, so it checks the token only; the room is asked by a thread.
     #[allow(clippy::result_large_err)] // the refusal is the WebSocket library's
     let handshake = accept_hdr_async(tcp, move |request: &Request, response: Response| {
         let admission = read(&deciding, request).and_then(|admission| {

@@ -1,5 +1,5 @@
-//! Every promise of a [`RoomLink`], kept by every kind of link: LiveKit's protocol with one peer connection and with
-//! two, over real sockets against the embedded server, and the link inside the process. Here is the stage.
+//! The promises of a [`RoomLink`], tested with every kind of link: LiveKit's protocol with one and with two peer
+//! connections, over real sockets against the embedded server, and the link within the process. This file sets the stage.
 
 mod edge;
 mod network;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use livekit_protocol as proto;
 
 use self::edge::Edge;
-use vivavoce_core::outgoing::Authorities;
+use vivavoce_core::tls_roots::Authorities;
 use vivavoce_livekit::link::{Links, Options, Server};
 use vivavoce_providers::transport::Transport;
 use vivavoce_rooms::token::{self, Claims};
@@ -21,7 +21,7 @@ use vivavoce_seams::rooms::link::{
     PublishSink, RoomLink, TrackAudio,
 };
 
-/// Nothing that is promised takes so long.
+/// Longer than anything promised takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FRAME: Duration = Duration::from_millis(20);
 
@@ -30,13 +30,13 @@ const FRAME: Duration = Duration::from_millis(20);
 enum Kind {
     /// `/rtc/v1`.
     One,
-    /// `/rtc`, found because the server does not know the other.
+    /// `/rtc`, as the fallback for a server without `/rtc/v1`.
     Two,
-    /// Inside the process.
+    /// Within the process.
     Local,
 }
 
-/// An embedded server, what is in front of it, and the threads of links.
+/// An embedded server with its front end, and the threads of links.
 struct House {
     kind: Kind,
     server: RoomServer,
@@ -146,14 +146,14 @@ fn token_of(join: &Join) -> String {
     token::mint(&claims, &keys()).unwrap()
 }
 
-/// Somebody in a room.
+/// A participant of a room.
 struct Guest {
     identity: String,
     sid: String,
     events: LinkEvents,
     publish: PublishSink,
     control: LinkControl,
-    /// What happened and was not asked for yet.
+    /// Events that were not waited for yet.
     unread: Vec<LinkEvent>,
     heard: HashMap<String, TrackAudio>,
     said: u32,
@@ -173,7 +173,7 @@ impl Guest {
         }
     }
 
-    /// Waits for an event; those that are none of it stay to be asked for.
+    /// Waits for an event; others are kept.
     async fn until<T>(
         &mut self,
         what: &str,
@@ -227,7 +227,7 @@ impl Guest {
         .await
     }
 
-    /// Waits until somebody's track is there to be read.
+    /// Waits until a track of this participant can be read.
     async fn hears(&mut self, whom: &str) {
         let audio = self
             .until("track", |event| match event {
@@ -245,7 +245,7 @@ impl Guest {
             .await;
     }
 
-    /// Speaks in the pace of speech.
+    /// Speaks in real time.
     async fn say(&mut self, frames: u32) {
         let mut pace = tokio::time::interval(FRAME);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -262,7 +262,7 @@ impl Guest {
         }
     }
 
-    /// Reads so many packets of somebody: their numbers as spoken.
+    /// Reads so many packets of a participant: their sequence numbers.
     async fn hear(&mut self, whom: &str, packets: usize) -> Vec<u32> {
         let audio = &self.heard[whom];
         let mut numbers = Vec::new();
@@ -292,7 +292,7 @@ impl Guest {
     }
 }
 
-/// Waits for a state that nobody tells of.
+/// Waits for a state without an event.
 async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut look: impl FnMut() -> F,
@@ -309,7 +309,7 @@ async fn eventually<T, F: Future<Output = Option<T>>>(
     found.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Who is in the kitchen.
+/// The participants of the kitchen.
 async fn present(server: &RoomServer) -> Vec<proto::ParticipantInfo> {
     server
         .list_participants("kitchen".to_owned())

@@ -1,4 +1,4 @@
-//! A network between clients and server that loses, delays and reorders datagrams, or all of them; seeded.
+//! A network between clients and server that loses, delays and reorders datagrams by a seed, or drops all of them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,22 +10,22 @@ use tokio::net::UdpSocket;
 
 use vivavoce_rooms::Sockets;
 
-/// What happens to a datagram.
+/// What happens to datagrams.
 #[derive(Debug, Clone, Copy)]
 pub struct Weather {
-    /// Of each datagram, 0 to 1.
+    /// Fraction lost, 0 to 1.
     pub loss: f32,
-    /// At most so long, evenly spread.
+    /// The maximum delay, uniformly distributed.
     pub jitter: Duration,
 }
 
-/// See the module. The server's own sockets are behind it.
+/// The network in front of the server's own sockets.
 pub struct Network {
     down: Arc<AtomicBool>,
 }
 
 impl Network {
-    /// The sockets of a server that clients see only through this network.
+    /// Sockets of a server that clients reach only through this network.
     pub async fn around(weather: Weather, seed: u64) -> (Sockets, Self) {
         let inside: IpAddr = [127, 0, 0, 2].into();
         let outside: IpAddr = [127, 0, 0, 3].into();

@@ -1,9 +1,9 @@
-//! The promises. See the module above.
+//! The promises that every kind of link keeps.
 
 use super::network::{Network, Weather};
 use super::*;
 
-/// Each promise, kept by these kinds.
+/// Makes a test of each promise for each of these kinds.
 macro_rules! promises {
     ($($kind:ident = $module:ident),* { $($promise:ident),* $(,)? }) => {
         promises!(@ [$($kind = $module),*] [$($promise),*]);
@@ -35,7 +35,12 @@ promises! { One = one, Two = two, Local = local {
     a_server_that_asks_to_start_anew_gets_it,
 }}
 
-// Inside the process there is no network.
+// Over the network the server's queue is longer than any burst, and a client that does not read loses its place.
+promises! { Local = local_only {
+    a_burst_of_messages_arrives_whole_at_whoever_reads_it_late,
+}}
+
+// There is no network within the process.
 promises! { One = network_one, Two = network_two {
     a_cut_socket_is_resumed_and_sound_goes_on,
     a_network_that_was_gone_comes_back,
@@ -44,15 +49,32 @@ promises! { One = network_one, Two = network_two {
     a_refused_token_is_told,
 }}
 
-/// One speaks, and the other hears it all, in order.
+async fn a_burst_of_messages_arrives_whole_at_whoever_reads_it_late(kind: Kind) {
+    const MESSAGES: usize = 10_000;
+    let house = House::new(kind);
+    let mut ann = house.enter("ann").await;
+    for n in 0..MESSAGES {
+        let message = vivavoce_rooms::RoomMessage {
+            payload: n.to_string().into_bytes(),
+            ..vivavoce_rooms::RoomMessage::default()
+        };
+        let sent = house.server.send_data("kitchen".to_owned(), message);
+        sent.await.unwrap();
+    }
+    for n in 0..MESSAGES {
+        assert_eq!(&*ann.message().await.payload, n.to_string().as_bytes());
+    }
+}
+
+/// One speaks, and the other hears all of it in order.
 async fn talk(speaker: &mut Guest, listener: &mut Guest, frames: u32) {
     let (whom, from) = (speaker.identity.clone(), speaker.said);
     let ((), heard) = tokio::join!(speaker.say(frames), listener.hear(&whom, frames as usize));
     assert_eq!(heard, (from..from + frames).collect::<Vec<_>>());
 }
 
-/// Speaks until the other hears it: with two connections the server cannot send before it has read the answer, of which
-/// the one who answers learns nothing.
+/// Speaks until the other hears it: with two peer connections the server cannot send before it has read the answer, which
+/// the answering side does not notice.
 async fn reach(speaker: &mut Guest, listener: &mut Guest) {
     let whom = speaker.identity.clone();
     let audio = &listener.heard[&whom];
@@ -349,7 +371,7 @@ async fn a_cut_socket_is_resumed_and_sound_goes_on(kind: Kind) {
     for _ in 0..2 {
         talk(&mut ann, &mut bob, 5).await;
         house.edge.cut();
-        // Media does not know of it.
+        // Media is not affected.
         talk(&mut ann, &mut bob, 50).await;
         for guest in [&mut ann, &mut bob] {
             guest
@@ -384,7 +406,7 @@ async fn a_network_that_was_gone_comes_back(kind: Kind) {
         loss: 0.0,
         jitter: Duration::ZERO,
     };
-    // After a quarter of a minute media counts as lost, a little later the server has forgotten who was there.
+    // After 15 s media counts as lost; a little later the server has removed the participant.
     let long = std::env::var_os("VIVAVOCE_LONG").is_some();
     for seconds in if long { &[3, 10, 25][..] } else { &[3] } {
         let (sockets, network) = Network::around(weather, 1).await;
@@ -468,7 +490,7 @@ async fn a_bad_network_costs_packets_and_not_the_track(kind: Kind) {
             packets.len()
         );
         assert_eq!(lost_here, 0);
-        // A lost packet is a gap of the same size in the numbers: that is how it can be concealed.
+        // A lost packet leaves a gap of the same size in the sequence numbers, so that it can be concealed.
         let said =
             |payload: &[u8]| -> u64 { std::str::from_utf8(payload).unwrap()[9..].parse().unwrap() };
         let shift = packets[0].sequence - said(&packets[0].payload);

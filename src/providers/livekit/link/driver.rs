@@ -1,5 +1,5 @@
-//! What carries a [`Session`]: its UDP sockets, its signalling socket and the clock. Nothing is decided here. The signalling
-//! socket has a task of its own, so that a server that does not read cannot hold up sound.
+//! Drives a [`Session`]: its UDP sockets, its signalling WebSocket and the clock. The WebSocket has its own task, so that a
+//! server that stops reading cannot delay media.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A session's media: offers and answers, which packets belong to which track, frames and messages on their way out.
+//! The media of a session: offers and answers, the mapping of packets to tracks, outgoing frames and messages.
 
 use std::time::{Duration, Instant};
 
@@ -331,5 +331,6 @@ fn received(packet: &RtpPacket, now: Instant) -> Packet {
         timestamp: packet.header.timestamp,
         marker: packet.header.marker,
         arrived: now,
+        level: packet.header.ext_vals.audio_level.map(i8::unsigned_abs),
     }
 }

@@ -1,36 +1,29 @@
-//! One peer connection as a client has it: str0m's `Rtc` in RTP mode with the track that is published, the sections in
-//! which tracks are received, and the two data channels. When to offer, and what a track's name means, is `session`'s.
+//! A client's peer connection: str0m's `Rtc` in RTP mode with the published track, the receiving sections and the two data
+//! channels. When to offer, and what a track id means, is decided by `session`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use livekit_protocol as proto;
 use str0m::change::SdpPendingOffer;
-use str0m::channel::{ChannelConfig, ChannelId, Reliability};
 use str0m::media::{Direction, MediaKind, Mid, Pt};
-use str0m::net::Transmit;
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
 use vivavoce_rooms::codecs::enable_opus;
 use vivavoce_rooms::offers::{Answer, Offer, PayloadTypes, Reduced};
 use vivavoce_rooms::sdp::{self, SectionKind};
+use vivavoce_rooms::webrtc::{Broken, Connection, Delivery, add_channels};
 use vivavoce_seams::rooms::link::Frame;
 
-const RELIABLE: &str = "_reliable";
-const LOSSY: &str = "_lossy";
 /// Received tracks of one room at most; whoever is in larger rooms chooses whom to hear.
 const MOST_SLOTS: usize = 256;
 /// Candidates of the server that came before its description.
 const MOST_HELD: usize = 64;
 /// Messages are taken from the caller's queue while so much waits in front of the channel.
 const BACKLOG_BYTES: usize = 256 << 10;
-/// Queued messages go out when so little is buffered below.
-const LOW_BUFFER_BYTES: usize = 32 << 10;
-
 /// Why a peer connection cannot go on.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PcError {
@@ -38,8 +31,8 @@ pub enum PcError {
     #[error("a session description cannot be used: {0}")]
     Description(String),
     /// str0m gave up inside.
-    #[error("the peer connection failed inside")]
-    Broken,
+    #[error(transparent)]
+    Broken(#[from] Broken),
 }
 
 /// What came.
@@ -58,14 +51,7 @@ pub enum Arrival {
 }
 
 /// What [`Pc::poll`] has next.
-pub enum Polled {
-    /// To be sent.
-    Transmit(Transmit),
-    /// To be handled.
-    Arrival(Arrival),
-    /// Nothing until then.
-    Wait(Instant),
-}
+pub type Polled = vivavoce_rooms::webrtc::Polled<Arrival>;
 
 /// What an offer shall bring about, beside what there is.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -89,9 +75,9 @@ struct Pending {
     publish: Option<Mid>,
 }
 
-/// See the module.
+/// A client's peer connection.
 pub struct Pc {
-    rtc: Rtc,
+    rtc: Connection,
     pending: Option<Pending>,
     next_id: u32,
     described: bool,
@@ -101,12 +87,6 @@ pub struct Pc {
     outgoing: Numbers,
     /// What its payload types stand for.
     payload_types: PayloadTypes,
-    reliable: Option<ChannelId>,
-    lossy: Option<ChannelId>,
-    backlog: VecDeque<Bytes>,
-    backlog_bytes: usize,
-    broken: bool,
-    closed_told: bool,
 }
 
 /// The numbers of the published stream: they begin anywhere, below the first rollover (RFC 3711 section 3.3.1).
@@ -120,14 +100,8 @@ impl Pc {
     pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
         let mut config = RtcConfig::new().set_rtp_mode(true).clear_codecs();
         enable_opus(config.codec_config());
-        let mut rtc = config.build(now);
-        for address in addresses {
-            if let Ok(candidate) = Candidate::host(*address, "udp") {
-                rtc.add_local_candidate(candidate);
-            }
-        }
         Self {
-            rtc,
+            rtc: Connection::new(config, addresses, now),
             pending: None,
             next_id: 1,
             described: false,
@@ -139,30 +113,12 @@ impl Pc {
                 time_offset: fastrand::u32(..),
             },
             payload_types: PayloadTypes::default(),
-            reliable: None,
-            lossy: None,
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
-            broken: false,
-            closed_told: false,
         }
-    }
-
-    /// str0m asserts a few things that a hostile peer might reach; one link's end must not be that of others.
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, PcError> {
-        if self.broken {
-            return Err(PcError::Broken);
-        }
-        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
-            self.broken = true;
-            tracing::error!("a peer connection panicked and was given up");
-            PcError::Broken
-        })
     }
 
     /// Whether ICE and DTLS are up.
     pub fn is_connected(&self) -> bool {
-        !self.broken && self.rtc.is_connected()
+        self.rtc.is_connected()
     }
 
     /// Whether an offer waits for its answer.
@@ -183,21 +139,22 @@ impl Pc {
     /// An offer. One that was not answered is forgotten, with what it would have brought about.
     pub fn offer(&mut self, wanted: &Wanted) -> Result<Option<proto::SessionDescription>, PcError> {
         self.pending = None;
-        let made = self.guarded(|pc| {
+        let (known, published) = (&self.slots, self.published);
+        let made = self.rtc.guarded(|rtc| {
             let (mut slots, mut publish) = (Vec::new(), None);
-            let mut api = pc.rtc.sdp_api();
+            let mut api = rtc.sdp_api();
             if wanted.restart {
                 api.ice_restart(true);
             }
             // What was answered as inactive is offered again.
-            for mid in &pc.slots {
+            for mid in known {
                 api.set_direction(*mid, Direction::RecvOnly);
             }
-            let room = MOST_SLOTS.saturating_sub(pc.slots.len());
+            let room = MOST_SLOTS.saturating_sub(known.len());
             for _ in 0..(wanted.slots as usize).min(room) {
                 slots.push(api.add_media(MediaKind::Audio, Direction::RecvOnly, None, None, None));
             }
-            if let Some(cid) = wanted.publish.as_ref().filter(|_| pc.published.is_none()) {
+            if let Some(cid) = wanted.publish.as_ref().filter(|_| published.is_none()) {
                 let stream = Some("agent".to_owned());
                 publish = Some(api.add_media(
                     MediaKind::Audio,
@@ -208,19 +165,9 @@ impl Pc {
                 ));
             }
             if wanted.channels {
-                api.add_channel(RELIABLE.to_owned());
-                api.add_channel_with_config(ChannelConfig {
-                    label: LOSSY.to_owned(),
-                    ordered: false,
-                    reliability: Reliability::MaxRetransmits { retransmits: 0 },
-                    ..ChannelConfig::default()
-                });
+                add_channels(&mut api);
             }
-            if let Some(mid) = pc
-                .slots
-                .first()
-                .filter(|_| wanted.force && !api.has_changes())
-            {
+            if let Some(mid) = known.first().filter(|_| wanted.force && !api.has_changes()) {
                 // There is no offer without a change.
                 api.set_direction(*mid, Direction::Inactive);
                 api.set_direction(*mid, Direction::RecvOnly);
@@ -260,7 +207,8 @@ impl Pc {
         };
         let Answer { reduced, parsed } = Answer::read(answer).map_err(unusable)?;
         self.agree(&reduced)?;
-        self.guarded(|pc| pc.rtc.sdp_api().accept_answer(pending.offer, parsed))?
+        self.rtc
+            .guarded(|rtc| rtc.sdp_api().accept_answer(pending.offer, parsed))?
             .map_err(unusable)?;
         self.take_candidates(&answer.sdp);
         self.slots.extend(pending.slots);
@@ -278,8 +226,8 @@ impl Pc {
             reduced, parsed, ..
         } = Offer::read(offer).map_err(unusable)?;
         self.agree(&reduced)?;
-        let answer = self.guarded(|pc| {
-            let answer = pc.rtc.sdp_api().accept_offer(parsed)?;
+        let answer = self.rtc.guarded(|rtc| {
+            let answer = rtc.sdp_api().accept_offer(parsed)?;
             Ok::<_, RtcError>(answer.to_sdp_string())
         })?;
         let sdp = answer.map_err(unusable)?;
@@ -307,7 +255,7 @@ impl Pc {
         let candidates = candidates.filter(|line| line.starts_with("candidate:"));
         for line in candidates.take(MOST_HELD) {
             if let Ok(candidate) = Candidate::from_sdp_string(line) {
-                let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+                let _ = self.rtc.guarded(|rtc| rtc.add_remote_candidate(candidate));
             }
         }
     }
@@ -315,7 +263,7 @@ impl Pc {
     fn remote_described(&mut self) {
         self.described = true;
         for candidate in std::mem::take(&mut self.held) {
-            let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+            let _ = self.rtc.guarded(|rtc| rtc.add_remote_candidate(candidate));
         }
     }
 
@@ -325,7 +273,7 @@ impl Pc {
             return;
         };
         if self.described {
-            let _ = self.guarded(|pc| pc.rtc.add_remote_candidate(candidate));
+            let _ = self.rtc.guarded(|rtc| rtc.add_remote_candidate(candidate));
         } else if self.held.len() < MOST_HELD {
             self.held.push(candidate);
         }
@@ -333,46 +281,30 @@ impl Pc {
 
     /// Whether a datagram is for this connection.
     pub fn accepts(&self, input: &Input<'_>) -> bool {
-        let accepts = AssertUnwindSafe(|| self.rtc.accepts(input));
-        !self.broken && catch_unwind(accepts).unwrap_or(false)
+        self.rtc.accepts(input)
     }
 
     /// Gives it a datagram or the time.
     pub fn handle(&mut self, input: Input<'_>) {
-        if let Ok(Err(error)) = self.guarded(|pc| pc.rtc.handle_input(input)) {
-            tracing::debug!(%error, "a peer connection refused its input");
-            self.rtc.disconnect();
-        }
+        self.rtc.handle(input);
     }
 
     /// Says goodbye; what is left to send comes out of [`Self::poll`].
     pub fn close(&mut self) {
-        let _ = self.guarded(|pc| pc.rtc.close());
+        self.rtc.close();
     }
 
     /// The next thing it has.
     pub fn poll(&mut self, now: Instant) -> Polled {
         loop {
-            if self.broken || !self.rtc.is_alive() {
-                if self.closed_told {
-                    return Polled::Wait(now + Duration::from_hours(24));
-                }
-                self.closed_told = true;
-                return Polled::Arrival(Arrival::Closed);
-            }
-            match self.guarded(|pc| pc.rtc.poll_output()) {
-                Ok(Ok(Output::Timeout(at))) => return Polled::Wait(at),
-                Ok(Ok(Output::Transmit(transmit))) => return Polled::Transmit(transmit),
-                Ok(Ok(Output::Event(event))) => {
+            match self.rtc.poll(now) {
+                Output::Timeout(at) => return Polled::Wait(at),
+                Output::Transmit(transmit) => return Polled::Transmit(transmit),
+                Output::Event(event) => {
                     if let Some(arrival) = self.arrival(event) {
                         return Polled::Arrival(arrival);
                     }
                 }
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "a peer connection failed");
-                    self.broken = true;
-                }
-                Err(_) => {}
             }
         }
     }
@@ -383,42 +315,30 @@ impl Pc {
                 Some(Arrival::Lost)
             }
             Event::Connected | Event::IceConnectionStateChange(_) => Some(Arrival::Changed),
-            Event::Closed => {
-                self.closed_told = true;
-                Some(Arrival::Closed)
-            }
+            Event::Closed => Some(Arrival::Closed),
             Event::ChannelOpen(id, label) => {
-                match label.as_str() {
-                    RELIABLE => self.reliable = Some(id),
-                    LOSSY => self.lossy = Some(id),
-                    _ => return None,
-                }
-                let _ = self.guarded(|pc| {
-                    if let Some(mut channel) = pc.rtc.channel(id) {
-                        channel.set_buffered_amount_low_threshold(LOW_BUFFER_BYTES);
-                    }
-                });
-                self.flush();
+                self.rtc.channel_opened(id, &label)?;
                 Some(Arrival::Changed)
             }
             Event::ChannelClose(id) => {
-                self.reliable.take_if(|open| *open == id);
-                self.lossy.take_if(|open| *open == id);
+                self.rtc.channel_closed(id);
                 None
             }
             Event::ChannelData(data) => {
-                let reliable = self.reliable == Some(data.id);
-                (reliable || self.lossy == Some(data.id))
-                    .then_some(Arrival::Message(data.data, reliable))
+                let reliable = self.rtc.delivery(data.id)? == Delivery::Reliable;
+                Some(Arrival::Message(data.data, reliable))
             }
             Event::ChannelBufferedAmountLow(_) => {
-                self.flush();
+                self.rtc.flush();
                 Some(Arrival::Changed)
             }
             Event::RtpPacket(packet) => {
                 let ssrc = packet.header.ssrc;
-                let mid = self.rtc.direct_api().stream_rx(&ssrc)?.mid();
-                Some(Arrival::Rtp(mid, Box::new(packet)))
+                let found = self.rtc.guarded(|rtc| {
+                    let mut api = rtc.direct_api();
+                    Some(api.stream_rx(&ssrc)?.mid())
+                });
+                Some(Arrival::Rtp(found.ok()??, Box::new(packet)))
             }
             _ => None,
         }
@@ -426,38 +346,16 @@ impl Pc {
 
     /// Whether messages may be given to it.
     pub fn takes_messages(&self) -> bool {
-        self.reliable.is_some() && self.lossy.is_some() && self.backlog_bytes < BACKLOG_BYTES
+        self.rtc.has_channels() && self.rtc.queued_bytes() < BACKLOG_BYTES
     }
 
     /// Sends a message. A reliable one waits its turn, a lossy one is left out when there is no room.
     pub fn send(&mut self, message: Bytes, reliable: bool) {
         if reliable {
-            self.backlog_bytes += message.len();
-            self.backlog.push_back(message);
-            self.flush();
-        } else if let Some(id) = self.lossy {
-            self.write_channel(id, &message);
+            self.rtc.send_reliable(message);
+        } else {
+            self.rtc.send_lossy(&message);
         }
-    }
-
-    fn flush(&mut self) {
-        let Some(id) = self.reliable else { return };
-        while let Some(message) = self.backlog.front().cloned() {
-            if !self.write_channel(id, &message) {
-                break;
-            }
-            self.backlog_bytes -= message.len();
-            self.backlog.pop_front();
-        }
-    }
-
-    fn write_channel(&mut self, id: ChannelId, message: &[u8]) -> bool {
-        let written = self.guarded(|pc| {
-            pc.rtc
-                .channel(id)
-                .map(|mut channel| channel.write(true, message))
-        });
-        matches!(written, Ok(Some(Ok(true))))
     }
 
     /// Sends a frame of the published track; `false` when there is none.
@@ -476,19 +374,19 @@ impl Pc {
             voice_activity: Some(level < 127),
             ..ExtensionValues::default()
         };
-        let sent = self.guarded(|pc| {
-            let mut api = pc.rtc.direct_api();
+        let sent = self.rtc.guarded(|rtc| {
+            let mut api = rtc.direct_api();
             let stream = api.stream_tx_by_mid(mid, None)?;
             let packet = RtpWrite::new(pt, sequence.into(), time, now, frame.payload);
             stream.write_rtp(packet.marker(frame.marker).ext_vals(extensions));
             // Nothing leaves str0m before it is told the time.
-            pc.rtc.handle_input(Input::Timeout(now)).ok()
+            rtc.handle_input(Input::Timeout(now)).ok()
         });
         matches!(sent, Ok(Some(())))
     }
 
     fn opus(&self) -> Option<Pt> {
-        let mut known = self.rtc.codec_config().params().iter();
+        let mut known = self.rtc.codecs().params().iter();
         known.next().map(str0m::format::PayloadParams::pt)
     }
 }

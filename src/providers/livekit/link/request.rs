@@ -1,4 +1,4 @@
-//! The request that opens signalling: its path and query. The token goes in a header, see `driver`.
+//! The path and query of the request that opens signalling. The token is sent in a header by `driver`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;

@@ -1,6 +1,6 @@
-//! A participant of a LiveKit server as a state machine: it is given signalling messages, datagrams, the time and what the
-//! link wishes, and leaves what is to be sent in [`Outputs`]. Here are its phases: dialling, joining, going on after an
-//! interruption, and the end. Offers, tracks and packets are `media`'s, sockets the driver's.
+//! A participant of a LiveKit server as a state machine. Inputs are signalling messages, datagrams, the time and the
+//! requests of the link; outputs are collected in [`Outputs`]. This file has its phases: connecting, joining, resuming after
+//! an interruption, and the end. Offers, tracks and packets are in `media`, sockets in the driver.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -17,6 +17,7 @@ use str0m::net::Transmit;
 
 use super::pc::{Pc, PcError, Wanted};
 use super::request::{Request, Route};
+use vivavoce_core::backoff::Backoff;
 use vivavoce_rooms::shapes::Shaped as _;
 use vivavoce_seams::rooms::link::{Ending, Join, LinkEnd, LinkEvent, TrackWriter};
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
@@ -27,8 +28,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 /// How long media may take after that, and an answer after its offer.
 const MEDIA: Duration = Duration::from_secs(15);
 /// Attempts to reconnect come so fast at first, and so slowly at last.
-const FIRST_PAUSE: Duration = Duration::from_millis(300);
-const LONGEST_PAUSE: Duration = Duration::from_secs(7);
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(600), Duration::from_secs(7), 0.9);
 /// Pings where the server does not say how often.
 const PING: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -108,7 +108,7 @@ pub(super) struct Publication {
     pub muted: bool,
 }
 
-/// See the module.
+/// The state of a participant.
 pub struct Session {
     pub(super) options: Options,
     addresses: Vec<SocketAddr>,
@@ -603,15 +603,10 @@ impl Session {
     }
 }
 
-/// Before the next attempt: twice as long each time, and any part of that, so that not everybody comes at once.
+/// Before the next attempt. The first is made at once.
 fn pause(attempts: u32) -> Duration {
     match attempts {
         0 => Duration::ZERO,
-        more => {
-            let longest = FIRST_PAUSE
-                .saturating_mul(1 << more.min(8))
-                .min(LONGEST_PAUSE);
-            longest.mul_f32(0.1 + 0.9 * fastrand::f32())
-        }
+        more => BACKOFF.delay(more - 1, fastrand::f64()),
     }
 }

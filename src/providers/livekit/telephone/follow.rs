@@ -1,17 +1,16 @@
-//! What becomes of the calls that were placed through a deployment. Its participant says where a call is; the deployment
-//! tells of no change of an attribute, so that the participant is looked at again and again. Why a call is over is told by
-//! the event of the leaving, where the deployment posts its events to this server, or known because it was wished here.
+//! Progress of the calls placed through a deployment. The state of a call is an attribute of its participant, whose changes
+//! the deployment does not report, so the participant is polled. Why a call ended is known from the `participant_left`
+//! webhook, where the deployment sends webhooks to this server, or because the call was ended here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use livekit_api::services::room::RoomClient;
-use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
 use livekit_protocol::{SipParticipantInfo, WebhookEvent};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use crate::server_api::{ApiError, ServerApi, code};
 use vivavoce_seams::rooms::telephone::{
     CallNews, CallStatus, Direction, HangupCause, NewCall, NewsSender, cause_of, status_of,
 };
@@ -25,7 +24,7 @@ const SLACK: Duration = Duration::from_mins(5);
 /// The calls that are followed; clones are the same.
 #[derive(Clone)]
 pub struct Followers {
-    rooms: Arc<RoomClient>,
+    api: Arc<ServerApi>,
     news: NewsSender,
     calls: Arc<Mutex<HashMap<String, Followed>>>,
 }
@@ -42,9 +41,9 @@ struct Followed {
 }
 
 impl Followers {
-    pub fn new(rooms: Arc<RoomClient>, news: NewsSender) -> Self {
+    pub fn new(api: Arc<ServerApi>, news: NewsSender) -> Self {
         Self {
-            rooms,
+            api,
             news,
             calls: Arc::default(),
         }
@@ -126,8 +125,8 @@ impl Follower {
             }
             let looked = self
                 .all
-                .rooms
-                .get_participant(&self.news.room, &self.news.identity)
+                .api
+                .participant(&self.news.room, &self.news.identity)
                 .await;
             match looked {
                 Ok(participant) if participant.sid == self.sid => match status_of(&participant) {
@@ -170,9 +169,8 @@ impl Follower {
     }
 }
 
-fn is_gone(error: &ServiceError) -> bool {
-    let ServiceError::Twirp(ServerError::Twirp(answer)) = error else {
-        return false;
-    };
-    answer.code == ServerErrorCode::NOT_FOUND
+fn is_gone(error: &ApiError) -> bool {
+    error
+        .twirp()
+        .is_some_and(|answer| answer.code == code::NOT_FOUND)
 }

@@ -1,30 +1,30 @@
-//! Who may call into the rooms of a deployment: one inbound trunk for the addresses that the settings allow, and one
-//! dispatch rule that makes a call's room of the settings' prefix and the number that was called, as the bridge of this
-//! process does. Both are recognised by their name, made where they are not there, and touched only where they differ.
+//! Configures inbound calls of a deployment: an inbound trunk for the allowed addresses of the settings, and a dispatch rule
+//! that forms the room's name from the prefix of the settings and the called number, as the embedded bridge does. Both are
+//! found by name, created where they are missing, and changed only where they differ.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use livekit_api::services::ServiceError;
-use livekit_api::services::sip::{
-    CreateSIPDispatchRuleOptions, CreateSIPInboundTrunkOptions, ListSIPDispatchRuleFilter,
-    ListSIPInboundTrunkFilter, SIPClient,
-};
 use livekit_protocol::sip_dispatch_rule::Rule;
 use livekit_protocol::{
+    CreateSipDispatchRuleRequest, CreateSipInboundTrunkRequest, ListSipDispatchRuleRequest,
+    ListSipDispatchRuleResponse, ListSipInboundTrunkRequest, ListSipInboundTrunkResponse,
     SipDispatchRule, SipDispatchRuleCallee, SipDispatchRuleInfo, SipHeaderOptions,
-    SipInboundTrunkInfo,
+    SipInboundTrunkInfo, UpdateSipDispatchRuleRequest, UpdateSipInboundTrunkRequest,
+    update_sip_dispatch_rule_request, update_sip_inbound_trunk_request,
 };
+use prost::Message;
 use tokio::time::sleep;
 
-use super::{client_of, failure};
+use crate::server_api::{ApiError, Grant, ServerApi};
 use vivavoce_config::Sip;
-use vivavoce_seams::ApiKey;
-use vivavoce_seams::rooms::telephone::CallErrorKind;
+use vivavoce_core::backoff::Backoff;
+use vivavoce_seams::rooms::telephone::{CallError, CallErrorKind};
 
 /// The name of both.
 const NAME: &str = "vivavoce-inbound";
-/// The pauses between attempts, of which the last is repeated.
-const PAUSES: [u64; 6] = [1, 2, 5, 10, 30, 60];
+/// The pauses between attempts.
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_mins(1), 0.2);
 
 /// Who may call in, and where they come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,12 +47,10 @@ impl Inbound {
 
 /// Sees to it that a deployment lets them in. A deployment that is away is asked until it is there; one that refuses is
 /// left as it is.
-pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
-    let sip = client_of(&host, &key);
-    let mut pauses = PAUSES.into_iter();
-    let mut pause = Duration::ZERO;
+pub async fn provision(api: Arc<ServerApi>, inbound: Inbound) {
+    let mut failures = 0;
     loop {
-        let error = match Box::pin(settle(&sip, &inbound)).await {
+        let error = match Box::pin(settle(&api, &inbound)).await {
             Ok(changed) => {
                 tracing::info!(
                     changed,
@@ -60,7 +58,7 @@ pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
                 );
                 return;
             }
-            Err(error) => failure(error),
+            Err(error) => CallError::from(error),
         };
         if matches!(
             error.kind,
@@ -70,90 +68,100 @@ pub async fn provision(host: String, key: ApiKey, inbound: Inbound) {
             return;
         }
         tracing::warn!(%error, "the LiveKit deployment could not be told who may call in; it is tried again");
-        pause = pauses.next().map_or(pause, Duration::from_secs);
-        sleep(pause).await;
+        sleep(BACKOFF.delay(failures, fastrand::f64())).await;
+        failures = failures.saturating_add(1);
     }
 }
 
+async fn call<A: Message + Default>(
+    api: &ServerApi,
+    method: &str,
+    request: &impl Message,
+) -> Result<A, ApiError> {
+    let method = format!("SIP/{method}");
+    api.call(&method, Grant::SipAdmin, request).await
+}
+
 /// Whether something had to be changed.
-async fn settle(sip: &SIPClient, inbound: &Inbound) -> Result<bool, ServiceError> {
-    let (trunk, changed_trunk) = settle_trunk(sip, inbound).await?;
-    let changed_rule = Box::pin(settle_rule(sip, inbound, trunk)).await?;
+async fn settle(api: &ServerApi, inbound: &Inbound) -> Result<bool, ApiError> {
+    let (trunk, changed_trunk) = settle_trunk(api, inbound).await?;
+    let changed_rule = Box::pin(settle_rule(api, inbound, trunk)).await?;
     Ok(changed_trunk || changed_rule)
 }
 
-async fn settle_trunk(sip: &SIPClient, inbound: &Inbound) -> Result<(String, bool), ServiceError> {
-    let all = sip
-        .list_sip_inbound_trunk(ListSIPInboundTrunkFilter::All)
-        .await?;
-    let known = all.into_iter().find(|trunk| trunk.name == NAME);
+async fn settle_trunk(api: &ServerApi, inbound: &Inbound) -> Result<(String, bool), ApiError> {
+    let every = ListSipInboundTrunkRequest::default();
+    let all: ListSipInboundTrunkResponse = call(api, "ListSIPInboundTrunk", &every).await?;
+    let known = all.items.into_iter().find(|trunk| trunk.name == NAME);
     let headers = SipHeaderOptions::SipAllHeaders;
     let as_wanted = |trunk: &SipInboundTrunkInfo| {
         trunk.allowed_addresses == inbound.allowed_addresses && trunk.include_headers() == headers
     };
     let known = match known {
         Some(known) if as_wanted(&known) => return Ok((known.sip_trunk_id, false)),
-        Some(known) => known,
-        None => {
-            let options = CreateSIPInboundTrunkOptions {
-                allowed_addresses: Some(inbound.allowed_addresses.clone()),
-                ..CreateSIPInboundTrunkOptions::default()
-            };
-            sip.create_sip_inbound_trunk(NAME.to_owned(), Vec::new(), options)
-                .await?
-        }
+        known => known,
     };
-    // The headers, from which hooks know their hosts, can only be asked for in this way.
     let wanted = SipInboundTrunkInfo {
+        name: NAME.to_owned(),
         allowed_addresses: inbound.allowed_addresses.clone(),
+        // Hooks know their hosts from the headers.
         include_headers: headers as i32,
-        ..known
-    };
-    let id = wanted.sip_trunk_id.clone();
-    let unnamed = SipInboundTrunkInfo {
         created_at: None,
         updated_at: None,
-        ..wanted
+        ..known.clone().unwrap_or_default()
     };
-    sip.update_sip_inbound_trunk_replace(id.clone(), unnamed)
-        .await?;
-    Ok((id, true))
+    let Some(known) = known else {
+        let request = CreateSipInboundTrunkRequest {
+            trunk: Some(wanted),
+        };
+        let created: SipInboundTrunkInfo = call(api, "CreateSIPInboundTrunk", &request).await?;
+        return Ok((created.sip_trunk_id, true));
+    };
+    let request = UpdateSipInboundTrunkRequest {
+        sip_trunk_id: known.sip_trunk_id.clone(),
+        action: Some(update_sip_inbound_trunk_request::Action::Replace(wanted)),
+    };
+    call::<()>(api, "UpdateSIPInboundTrunk", &request).await?;
+    Ok((known.sip_trunk_id, true))
 }
 
-async fn settle_rule(
-    sip: &SIPClient,
-    inbound: &Inbound,
-    trunk: String,
-) -> Result<bool, ServiceError> {
+async fn settle_rule(api: &ServerApi, inbound: &Inbound, trunk: String) -> Result<bool, ApiError> {
     let rule = Rule::DispatchRuleCallee(SipDispatchRuleCallee {
         room_prefix: inbound.room_prefix.clone(),
         pin: String::new(),
         randomize: false,
     });
-    let all = sip
-        .list_sip_dispatch_rule(ListSIPDispatchRuleFilter::All)
-        .await?;
-    let Some(known) = all.into_iter().find(|rule| rule.name == NAME) else {
-        let options = CreateSIPDispatchRuleOptions {
+    let every = ListSipDispatchRuleRequest::default();
+    let all: ListSipDispatchRuleResponse = call(api, "ListSIPDispatchRule", &every).await?;
+    let Some(known) = all.items.into_iter().find(|rule| rule.name == NAME) else {
+        let rule = SipDispatchRuleInfo {
             name: NAME.to_owned(),
+            rule: Some(SipDispatchRule { rule: Some(rule) }),
             trunk_ids: vec![trunk],
-            ..CreateSIPDispatchRuleOptions::default()
+            ..Default::default()
         };
-        Box::pin(sip.create_sip_dispatch_rule(rule, options)).await?;
+        let request = CreateSipDispatchRuleRequest {
+            dispatch_rule: Some(rule),
+            ..Default::default()
+        };
+        Box::pin(call::<()>(api, "CreateSIPDispatchRule", &request)).await?;
         return Ok(true);
     };
     let says = known.rule.as_ref().and_then(|rule| rule.rule.as_ref());
     if says == Some(&rule) && known.trunk_ids == [trunk.as_str()] {
         return Ok(false);
     }
-    let id = known.sip_dispatch_rule_id.clone();
     let wanted = SipDispatchRuleInfo {
         rule: Some(SipDispatchRule { rule: Some(rule) }),
         trunk_ids: vec![trunk],
         created_at: None,
         updated_at: None,
-        ..known
+        ..known.clone()
     };
-    sip.update_sip_dispatch_rule_replace(id, wanted).await?;
+    let request = UpdateSipDispatchRuleRequest {
+        sip_dispatch_rule_id: known.sip_dispatch_rule_id,
+        action: Some(update_sip_dispatch_rule_request::Action::Replace(wanted)),
+    };
+    call::<()>(api, "UpdateSIPDispatchRule", &request).await?;
     Ok(true)
 }

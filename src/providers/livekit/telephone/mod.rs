@@ -1,5 +1,5 @@
-//! Calls through LiveKit's SIP service: placed, moved and ended by its server API. The service carries them; what becomes
-//! of a call is seen by its participant ([`follow`]), who may call in is set up beforehand ([`inbound`]).
+//! Calls through LiveKit's SIP service, placed, transferred and ended by its server API. The SIP service carries the media.
+//! Call progress is observed on the participant ([`follow`]); inbound calls are configured in advance ([`inbound`]).
 
 mod follow;
 mod inbound;
@@ -10,23 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use livekit_api::services::room::RoomClient;
-use livekit_api::services::sip::{
-    CreateSIPParticipantOptions, SIPClient, TransferSIPParticipantOptions,
-};
-use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
 use livekit_protocol::{
-    ParticipantInfo, SipParticipantInfo, SipTransport as WireTransport, WebhookEvent,
+    CreateSipParticipantRequest, ParticipantInfo, SipParticipantInfo,
+    SipTransport as WireTransport, TransferSipParticipantRequest, WebhookEvent,
 };
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 
-use super::{PATIENCE, causes};
+use super::server_api::{ApiError, Grant, ServerApi, TwirpError, code};
 use follow::Followers;
 pub use inbound::{Inbound, provision};
 use trunks::OutboundTrunks;
 use vivavoce_config::SipTransport;
-use vivavoce_core::outgoing::reach::is_public;
+use vivavoce_core::egress_policy::is_public;
 use vivavoce_core::phone::Gateway;
 use vivavoce_seams::ApiKey;
 use vivavoce_seams::rooms::telephone::{
@@ -36,24 +32,22 @@ use vivavoce_seams::rooms::telephone::{
 
 /// How long a deployment may take to send an INVITE (its own limit is 30 s).
 const DIAL_PATIENCE: Duration = Duration::from_secs(35);
+/// A request that waits for an answer may take so much longer than it may ring.
+const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
 /// The telephone of a deployment.
 pub struct LiveKitTelephone {
-    sip: SIPClient,
-    rooms: Arc<RoomClient>,
+    api: Arc<ServerApi>,
     trunks: OutboundTrunks,
     followers: Followers,
 }
 
 impl LiveKitTelephone {
-    /// `host` is the address of the deployment's server API.
-    pub fn new(host: &str, key: &ApiKey, news: NewsSender) -> Self {
-        let client = || RoomClient::with_api_key(host, &key.key, &key.secret);
-        let rooms = Arc::new(client().with_request_timeout(PATIENCE));
+    /// `api` is the deployment's, and `key` the key pair that it is called with.
+    pub fn new(api: Arc<ServerApi>, key: &ApiKey, news: NewsSender) -> Self {
         Self {
-            sip: client_of(host, key),
-            followers: Followers::new(Arc::clone(&rooms), news),
-            rooms,
+            followers: Followers::new(Arc::clone(&api), news),
+            api,
             trunks: OutboundTrunks::new(key),
         }
     }
@@ -66,8 +60,7 @@ impl LiveKitTelephone {
     /// The participant of a call, asked just before something is done with it: a deployment knows participants by their
     /// names, and another caller may have the name by now.
     async fn still_there(&self, call: &CallOf) -> Result<ParticipantInfo, CallError> {
-        let participant = self.rooms.get_participant(&call.room, &call.identity).await;
-        let participant = participant.map_err(failure)?;
+        let participant = self.api.participant(&call.room, &call.identity).await?;
         if CallOf::participant(&call.room, &participant) == *call {
             Ok(participant)
         } else {
@@ -79,37 +72,39 @@ impl LiveKitTelephone {
     async fn create(
         &self,
         call: &NewCall,
-        options: CreateSIPParticipantOptions,
+        request: CreateSipParticipantRequest,
     ) -> Result<SipParticipantInfo, CallError> {
-        let (to, room) = (call.to.as_str(), call.room.as_str());
         if self.trunks.may_be_inline() {
-            let inline = Some(trunks::inline(&call.trunk));
-            let placed = self.sip.create_sip_participant(
-                String::new(),
-                to.to_owned(),
-                room.to_owned(),
-                options.clone(),
-                inline,
-            );
-            match placed.await {
+            let inline = CreateSipParticipantRequest {
+                trunk: Some(trunks::inline(&call.trunk)),
+                ..request.clone()
+            };
+            match self.dial(&inline).await {
                 Ok(placed) => return Ok(placed),
                 Err(error) if trunks::wants_stored(&error) => self.trunks.never_inline(),
-                Err(error) => return Err(failure(error)),
+                Err(error) => return Err(error.into()),
             }
         }
-        let trunk = self
+        let sip_trunk_id = self
             .trunks
-            .find_or_make(&self.sip, &call.trunk, call.from.as_str())
+            .find_or_make(&self.api, &call.trunk, call.from.as_str())
             .await?;
-        let placed =
-            self.sip
-                .create_sip_participant(trunk, to.to_owned(), room.to_owned(), options, None);
-        placed.await.map_err(failure)
+        let stored = CreateSipParticipantRequest {
+            sip_trunk_id,
+            ..request
+        };
+        Ok(self.dial(&stored).await?)
     }
-}
 
-fn client_of(host: &str, key: &ApiKey) -> SIPClient {
-    SIPClient::with_api_key(host, &key.key, &key.secret).with_request_timeout(PATIENCE)
+    async fn dial(
+        &self,
+        request: &CreateSipParticipantRequest,
+    ) -> Result<SipParticipantInfo, ApiError> {
+        let method = "SIP/CreateSIPParticipant";
+        self.api
+            .call_within(DIAL_PATIENCE, method, Grant::SipCall, request)
+            .await
+    }
 }
 
 #[async_trait]
@@ -118,22 +113,23 @@ impl Telephone for LiveKitTelephone {
         if !call.trunk.private {
             refuse_private(&call.trunk.gateway).await?;
         }
-        let options = CreateSIPParticipantOptions {
+        let request = CreateSipParticipantRequest {
+            sip_call_to: call.to.as_str().to_owned(),
+            sip_number: call.from.as_str().to_owned(),
+            room_name: call.room.clone(),
             participant_identity: call.identity.clone(),
-            participant_name: Some(call.name.clone()),
-            participant_metadata: Some(call.metadata.clone()).filter(|text| !text.is_empty()),
-            participant_attributes: Some(call.attributes.iter().cloned().collect()),
+            participant_name: call.name.clone(),
+            participant_metadata: call.metadata.clone(),
+            participant_attributes: call.attributes.iter().cloned().collect(),
             display_name: call.display_name.clone(),
-            sip_number: Some(call.from.as_str().to_owned()),
-            hide_phone_number: Some(call.hides_numbers),
-            dtmf: Some(call.dtmf.clone()).filter(|keys| !keys.is_empty()),
-            ringing_timeout: Some(call.ringing_timeout),
-            max_call_duration: Some(call.max_duration),
-            timeout: Some(DIAL_PATIENCE),
-            ..CreateSIPParticipantOptions::default()
+            hide_phone_number: call.hides_numbers,
+            dtmf: call.dtmf.clone(),
+            ringing_timeout: Some(call.ringing_timeout.into()),
+            max_call_duration: Some(call.max_duration.into()),
+            ..Default::default()
         };
         let placed = self
-            .create(&call, options)
+            .create(&call, request)
             .await
             .map_err(|error| hiding(error, &call))?;
         self.followers.follow(&call, &placed);
@@ -167,14 +163,19 @@ impl Telephone for LiveKitTelephone {
                 }
             }
         };
-        let options = TransferSIPParticipantOptions {
-            ringing_timeout: Some(ringing_timeout),
-            ..TransferSIPParticipantOptions::default()
+        let request = TransferSipParticipantRequest {
+            participant_identity: identity.clone(),
+            room_name: room.clone(),
+            transfer_to: target,
+            ringing_timeout: Some(ringing_timeout.into()),
+            ..Default::default()
         };
+        let timeout = ringing_timeout + ANSWER_SLACK;
+        let method = "SIP/TransferSIPParticipant";
         let moved =
-            self.sip
-                .transfer_sip_participant(room.clone(), identity.clone(), target, options);
-        moved.await.map_err(failure)?;
+            self.api
+                .call_within::<()>(timeout, method, Grant::SipTransfer(&room), &request);
+        moved.await?;
         self.followers
             .ends(&room, &identity, |_| HangupCause::Transferred);
         Ok(())
@@ -183,10 +184,7 @@ impl Telephone for LiveKitTelephone {
     async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
         self.still_there(call).await?;
         let CallOf { room, identity, .. } = call;
-        self.rooms
-            .remove_participant(room, identity)
-            .await
-            .map_err(failure)?;
+        self.api.remove_participant(room, identity).await?;
         let by_wish = |active| {
             if active {
                 HangupCause::Local
@@ -248,25 +246,18 @@ fn hiding(mut error: CallError, call: &NewCall) -> CallError {
     error
 }
 
-fn failure(error: ServiceError) -> CallError {
-    let (kind, message) = match error {
-        ServiceError::Twirp(ServerError::Twirp(answer)) => (kind(&answer), answer.to_string()),
-        // Without the URL, which may hold credentials.
-        ServiceError::Twirp(ServerError::Request(error)) => {
-            let error = error.without_url();
-            let kind = if error.is_timeout() {
-                CallErrorKind::Timeout
-            } else {
-                CallErrorKind::Unavailable
-            };
-            (kind, causes(&error))
-        }
-        error => (CallErrorKind::Unavailable, error.to_string()),
-    };
-    CallError::new(kind, format!("{}: {message}", super::SLUG))
+impl From<ApiError> for CallError {
+    fn from(error: ApiError) -> Self {
+        let kind = match &error {
+            ApiError::Twirp(answer) => kind(answer),
+            ApiError::Connection(error) if error.is_timeout() => CallErrorKind::Timeout,
+            _ => CallErrorKind::Unavailable,
+        };
+        Self::new(kind, format!("{}: {error}", super::SLUG))
+    }
 }
 
-fn kind(answer: &ServerErrorCode) -> CallErrorKind {
+fn kind(answer: &TwirpError) -> CallErrorKind {
     let status = answer
         .meta
         .get("sip_status_code")
@@ -275,15 +266,11 @@ fn kind(answer: &ServerErrorCode) -> CallErrorKind {
         return CallErrorKind::Rejected(status);
     }
     match answer.code.as_str() {
-        ServerErrorCode::NOT_FOUND => CallErrorKind::NotFound,
-        ServerErrorCode::FAILED_PRECONDITION | ServerErrorCode::ABORTED => {
-            CallErrorKind::Precondition
-        }
-        ServerErrorCode::RESOURCE_EXHAUSTED => CallErrorKind::Full,
-        ServerErrorCode::DEADLINE_EXCEEDED | ServerErrorCode::CANCELED => CallErrorKind::Timeout,
-        ServerErrorCode::INVALID_ARGUMENT
-        | ServerErrorCode::MALFORMED
-        | ServerErrorCode::OUT_OF_RANGE => CallErrorKind::Refused,
+        code::NOT_FOUND => CallErrorKind::NotFound,
+        code::FAILED_PRECONDITION | code::ABORTED => CallErrorKind::Precondition,
+        code::RESOURCE_EXHAUSTED => CallErrorKind::Full,
+        code::DEADLINE_EXCEEDED | code::CANCELED => CallErrorKind::Timeout,
+        code::INVALID_ARGUMENT | code::MALFORMED | code::OUT_OF_RANGE => CallErrorKind::Refused,
         _ => CallErrorKind::Unavailable,
     }
 }

@@ -1,4 +1,4 @@
-//! The telephone of a deployment against a stand-in for its server API, which keeps trunks as embedded rooms do.
+//! The telephone of a deployment against a stub of its server API, which stores trunks as embedded rooms do.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -13,6 +13,8 @@ use super::*;
 use vivavoce_auth::Principal;
 use vivavoce_config::{Config, Secret, SipTransport};
 use vivavoce_core::phone::PhoneNumber;
+use vivavoce_core::tls_roots::Authorities;
+use vivavoce_providers::transport::Transport;
 use vivavoce_seams::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
 use vivavoce_telephony::trunks::{Filter, Trunks};
 
@@ -137,7 +139,7 @@ async fn serve(
 
 struct Stage {
     state: web::Data<Deployment>,
-    host: String,
+    api: Arc<ServerApi>,
     telephone: LiveKitTelephone,
     news: mpsc::Receiver<CallNews>,
 }
@@ -174,10 +176,12 @@ fn stage(inline: bool) -> Stage {
     let host = format!("http://{}", server.addrs()[0]);
     actix_web::rt::spawn(server.run());
     let (sender, news) = mpsc::channel(16);
+    let transport = Transport::new(&Authorities::default()).unwrap();
+    let api = Arc::new(ServerApi::new(&host.parse().unwrap(), key(), &transport));
     Stage {
-        telephone: LiveKitTelephone::new(&host, &key(), sender),
+        telephone: LiveKitTelephone::new(Arc::clone(&api), &key(), sender),
         state,
-        host,
+        api,
         news,
     }
 }
@@ -412,12 +416,8 @@ fn inbound(prefix: &str, addresses: &str) -> Option<Inbound> {
 async fn who_may_call_in_is_set_up_once_and_changed_when_the_settings_change() {
     let stage = stage(true);
     let settle = async |prefix: &str, addresses: &str| {
-        provision(
-            stage.host.clone(),
-            key(),
-            inbound(prefix, addresses).unwrap(),
-        )
-        .await;
+        let inbound = inbound(prefix, addresses).unwrap();
+        provision(Arc::clone(&stage.api), inbound).await;
         let trunks = stage.state.trunks.list_inbound(Filter::default(), &[]);
         let rules = stage.state.trunks.list_rules(Filter::default(), &[]);
         assert_eq!((trunks.len(), rules.len()), (1, 1));

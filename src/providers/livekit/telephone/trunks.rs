@@ -1,20 +1,20 @@
-//! Which outbound trunk a call goes through. Where a deployment takes a trunk with the call, it gets the call's own. An
-//! older one wants a stored trunk: one of ours that has the same address, credentials and number, else a new one. A trunk
-//! is never used for a call that says anything else, and none that somebody else has made is used at all.
+//! Selects the outbound trunk of a call. Newer deployments take the trunk with the call. Older ones require a stored trunk:
+//! one of ours with the same address, credentials and number, or else a new one. A stored trunk is never used for a call
+//! that differs in any of these, and trunks of others are never used.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hmac::{Hmac, Mac};
-use livekit_api::services::sip::{
-    CreateSIPOutboundTrunkOptions, ListSIPOutboundTrunkFilter, SIPClient,
+use livekit_protocol::{
+    CreateSipOutboundTrunkRequest, DeleteSipTrunkRequest, ListSipOutboundTrunkRequest,
+    ListSipOutboundTrunkResponse, SipOutboundConfig, SipOutboundTrunkInfo,
 };
-use livekit_api::services::{ServerError, ServerErrorCode, ServiceError};
-use livekit_protocol::{SipOutboundConfig, SipOutboundTrunkInfo};
 use sha2::Sha256;
 use tokio::sync::Mutex;
 
-use super::{failure, wire};
+use super::wire;
+use crate::server_api::{ApiError, Grant, ServerApi, code};
 use vivavoce_config::Secret;
 use vivavoce_seams::ApiKey;
 use vivavoce_seams::rooms::telephone::{CallError, Trunk};
@@ -51,13 +51,12 @@ pub fn inline(trunk: &Trunk) -> SipOutboundConfig {
 }
 
 /// Whether a deployment has refused a trunk because it came with the call: nobody has been called then.
-pub fn wants_stored(error: &ServiceError) -> bool {
-    let ServiceError::Twirp(ServerError::Twirp(answer)) = error else {
-        return false;
-    };
-    answer.code == ServerErrorCode::INVALID_ARGUMENT
-        && !answer.meta.contains_key("sip_status_code")
-        && answer.msg.to_lowercase().contains(WANTS_STORED)
+pub fn wants_stored(error: &ApiError) -> bool {
+    error.twirp().is_some_and(|answer| {
+        answer.code == code::INVALID_ARGUMENT
+            && !answer.meta.contains_key("sip_status_code")
+            && answer.msg.to_lowercase().contains(WANTS_STORED)
+    })
 }
 
 fn login(trunk: &Trunk) -> (String, String) {
@@ -91,7 +90,7 @@ impl OutboundTrunks {
     /// The id of a stored trunk that is for exactly this.
     pub async fn find_or_make(
         &self,
-        sip: &SIPClient,
+        api: &ServerApi,
         trunk: &Trunk,
         number: &str,
     ) -> Result<String, CallError> {
@@ -102,28 +101,29 @@ impl OutboundTrunks {
         if used.len() > MOST {
             used.remove(0);
         }
-        let all = sip
-            .list_sip_outbound_trunk(ListSIPOutboundTrunkFilter::All)
-            .await
-            .map_err(failure)?;
+        let every = ListSipOutboundTrunkRequest::default();
+        let all: ListSipOutboundTrunkResponse = api
+            .call("SIP/ListSIPOutboundTrunk", Grant::SipAdmin, &every)
+            .await?;
+        let all = all.items;
         if let Some(found) = all.iter().find(|known| is_same(known, &wanted)) {
             return Ok(found.sip_trunk_id.clone());
         }
-        for id in superfluous(all, &used) {
+        for sip_trunk_id in superfluous(all, &used) {
             // Calls that were placed by it go on. One that cannot be removed is so again next time.
-            if let Err(error) = sip.delete_sip_trunk(&id).await {
-                tracing::warn!(error = %failure(error), "a SIP trunk of ours cannot be removed");
+            let request = DeleteSipTrunkRequest { sip_trunk_id };
+            let removed = api.call::<()>("SIP/DeleteSIPTrunk", Grant::SipAdmin, &request);
+            if let Err(error) = removed.await {
+                tracing::warn!(error = %CallError::from(error), "a SIP trunk of ours cannot be removed");
             }
         }
-        let options = CreateSIPOutboundTrunkOptions {
-            transport: wire(trunk.transport),
-            auth_username: wanted.auth_username,
-            auth_password: wanted.auth_password,
-            ..CreateSIPOutboundTrunkOptions::default()
+        let request = CreateSipOutboundTrunkRequest {
+            trunk: Some(wanted),
         };
-        let made =
-            sip.create_sip_outbound_trunk(wanted.name, wanted.address, wanted.numbers, options);
-        Ok(made.await.map_err(failure)?.sip_trunk_id)
+        let made: SipOutboundTrunkInfo = api
+            .call("SIP/CreateSIPOutboundTrunk", Grant::SipAdmin, &request)
+            .await?;
+        Ok(made.sip_trunk_id)
     }
 
     fn stored(&self, trunk: &Trunk, number: &str) -> SipOutboundTrunkInfo {

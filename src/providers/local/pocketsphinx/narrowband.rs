@@ -154,7 +154,7 @@ impl Noise {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use vivavoce_audio::companding::Law;
+    use vivavoce_audio::g711::Law;
     use vivavoce_audio::{Layout, Resampler, SampleRate};
 
     /// Harmonics of a voice at 120 Hz up to `highest` Hz, falling by 6 dB per octave, after a silence.

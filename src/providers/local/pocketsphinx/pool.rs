@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::wire::{Command, MAX_REPORT_BYTES, Report};
 use super::worker::SUBCOMMAND;
 use vivavoce_core::process::confinement::{self, Bounds};
-use vivavoce_quotas::{FairQueue, Party, Place, Share};
+use vivavoce_quotas::{FairQueue, Party, Share, Slot};
 use vivavoce_seams::ErrorKind;
 use vivavoce_telemetry::metrics;
 
@@ -365,7 +365,7 @@ pub struct Lease {
     // Before the permit, so that the worker is killed before another may take its place.
     worker: Worker,
     pool: Arc<Shared>,
-    _permit: Place,
+    _permit: Slot,
     _busy: metrics::Present,
 }
 

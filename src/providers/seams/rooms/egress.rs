@@ -1,5 +1,5 @@
-//! The seam to whoever records rooms by itself and keeps the recordings where ours are: LiveKit's egress. When to begin
-//! and to stop, and what becomes of a recording, is a matter of `src/recordings/egress.rs`.
+//! The trait of services that record rooms by themselves and store the recordings in our bucket: LiveKit's egress. When to
+//! start and stop, and what becomes of a recording, is decided in `src/recordings/egress.rs`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The key pair that room tokens are signed with: the one in the settings, or for embedded rooms one that the first start
-//! makes and keeps in the data folder.
+//! The key pair that signs room tokens: the one in the settings or, for embedded rooms, one that is generated on first start
+//! and stored in the data folder.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -8,13 +8,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use livekit_api::access_token::{AccessToken, VideoGrants};
 use serde::{Deserialize, Serialize};
 
 use super::link::Join;
 use super::{RoomError, RoomErrorKind, RoomPass};
 use crate::rooms::Now;
-use crate::rooms::token::{self, Claims, Keys, VideoGrant};
+use crate::rooms::token::{self, Claims, Keys, TokenError, VideoGrant};
 use vivavoce_auth::Principal;
 use vivavoce_config::Rtc;
 
@@ -94,76 +93,87 @@ impl ApiKey {
         })
     }
 
-    /// Makes a LiveKit token. `provider` is named where that fails.
+    /// Makes the token of a participant. `provider` is named in the error.
     pub fn token(&self, provider: &'static str, pass: &RoomPass<'_>) -> Result<String, RoomError> {
-        let now_s = Now::read().unix_s();
-        let lifetime_s = i64::try_from(pass.lifetime.as_secs()).unwrap_or(i64::MAX);
         let claims = Claims {
-            iss: self.key.clone(),
             sub: pass.identity.to_owned(),
             name: pass.name.to_owned(),
-            nbf: now_s,
-            exp: now_s.saturating_add(lifetime_s),
-            video: VideoGrant {
-                room_join: true,
-                room: pass.room.to_owned(),
-                can_publish: Some(true),
-                can_subscribe: Some(true),
-                can_publish_data: Some(true),
-                can_update_own_metadata: Some(true),
-                ..VideoGrant::default()
-            },
+            video: participation(pass.room),
             vivavoce: pass.tenant.cloned().map(Principal::Tenant),
             ..Claims::default()
         };
-        let keys = Keys::new([(self.key.clone(), self.secret.clone())]);
-        token::mint(&claims, &keys).ok_or_else(|| RoomError {
-            provider,
-            kind: RoomErrorKind::Refused,
-            message: "the token could not be signed".to_owned(),
-        })
+        self.sign(provider, claims, pass.lifetime)
     }
 
     /// Makes the token of a participant that is ours. A server refreshes it for as long as it is in the room.
     pub fn agent_token(&self, provider: &'static str, join: &Join) -> Result<String, RoomError> {
-        // The deployment tells nothing of its participants' tokens but what stands in their attributes.
+        // Of its participants' tokens a deployment shows only the attributes.
         let public = (join.principal == Principal::Public).then_some((ACCESS, PUBLIC));
-        let attributes = join.attributes.iter();
-        let token = AccessToken::with_api_key(&self.key, &self.secret)
-            .with_identity(&join.identity)
-            .with_name(&join.name)
-            .with_kind(join.kind.claim())
-            .with_metadata(&join.metadata)
-            .with_attributes(
-                attributes
-                    .map(|(key, value)| (key.as_str(), value.as_str()))
-                    .chain(public),
-            )
-            .with_ttl(AGENT_TOKEN)
-            .with_grants(grants(&join.room));
-        signed(provider, token)
+        let public = public.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let claims = Claims {
+            sub: join.identity.clone(),
+            name: join.name.clone(),
+            kind: join.kind.claim().to_owned(),
+            metadata: join.metadata.clone(),
+            attributes: join.attributes.iter().cloned().chain(public).collect(),
+            video: participation(&join.room),
+            ..Claims::default()
+        };
+        self.sign(provider, claims, AGENT_TOKEN)
+    }
+
+    /// Signs claims that hold from now on, for `lifetime`. `provider` is named in the error.
+    pub fn sign(
+        &self,
+        provider: &'static str,
+        claims: Claims,
+        lifetime: Duration,
+    ) -> Result<String, RoomError> {
+        let refused = |message: &str| RoomError {
+            provider,
+            kind: RoomErrorKind::Refused,
+            message: message.to_owned(),
+        };
+        if self.key.is_empty() || self.secret.is_empty() {
+            return Err(refused("a token needs an API key and its secret"));
+        }
+        if claims.video.room_join && (claims.sub.is_empty() || claims.video.room.is_empty()) {
+            return Err(refused(
+                "a token that joins a room needs the room and an identity",
+            ));
+        }
+        let now_s = Now::read().unix_s();
+        let lifetime_s = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        let claims = Claims {
+            iss: self.key.clone(),
+            nbf: now_s,
+            exp: now_s.saturating_add(lifetime_s),
+            ..claims
+        };
+        token::mint(&claims, &self.keys()).ok_or_else(|| refused("the token could not be signed"))
+    }
+
+    /// What a token says that was signed with this key pair and holds now.
+    pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
+        token::verify(token, &self.keys(), Now::read().unix_s())
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::new([(self.key.as_str(), self.secret.as_str())])
     }
 }
 
-/// Being in one room, with everything that a participant does there.
-fn grants(room: &str) -> VideoGrants {
-    VideoGrants {
+/// Joining one room, with everything that a participant does there.
+fn participation(room: &str) -> VideoGrant {
+    VideoGrant {
         room_join: true,
         room: room.to_owned(),
         can_publish: Some(true),
         can_subscribe: Some(true),
         can_publish_data: Some(true),
         can_update_own_metadata: Some(true),
-        ..VideoGrants::default()
+        ..VideoGrant::default()
     }
-}
-
-fn signed(provider: &'static str, token: AccessToken) -> Result<String, RoomError> {
-    token.to_jwt().map_err(|error| RoomError {
-        provider,
-        kind: RoomErrorKind::Refused,
-        message: error.to_string(),
-    })
 }
 
 fn random<const BYTES: usize>() -> io::Result<String> {
@@ -178,7 +188,7 @@ fn random<const BYTES: usize>() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use livekit_api::access_token::TokenVerifier;
+    use livekit_api::access_token::{TokenVerifier, VideoGrants};
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! What one client may cost: the bounds of everything that clients can make grow, in one place.
+//! The limits of what a single client may cost: the bounds of everything that clients can make grow.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,9 @@ pub const METADATA_BYTES: usize = 64 << 10;
 pub const ATTRIBUTES_BYTES: usize = 64 << 10;
 /// Attributes of a participant.
 pub const ATTRIBUTES: usize = 512;
-/// Metadata and attributes of everybody in a room together: whoever joins is told all of it.
+/// Descriptions of one participant's tracks together; a usual one has some 150 bytes.
+pub const TRACKS_BYTES: usize = 64 << 10;
+/// Metadata, attributes and tracks of everybody in a room together: whoever joins is told all of it.
 pub const ROOM_STATE_BYTES: usize = 2 << 20;
 /// Names of rooms and participants, and identities.
 pub const NAME_CHARACTERS: usize = 256;
@@ -59,7 +61,7 @@ pub const WAITING_RESPONSES: usize = 1_024;
 pub const WAITING_RESPONSE_BYTES: usize = 4 << 20;
 /// What waits for everybody in a room, and for everybody. Whoever is furthest behind is cut off first.
 pub const ROOM_WAITING_BYTES: usize = 32 << 20;
-/// See above.
+/// The same for the whole server.
 pub const SERVER_WAITING_BYTES: usize = 128 << 20;
 
 /// What one participant's changes may make others be told, as bytes times receivers, per second.
@@ -68,6 +70,27 @@ pub const TOLD_BYTES_PER_SECOND: u64 = 8 << 20;
 pub const TOLD_BYTES_AT_ONCE: u64 = 4 << 20;
 /// A participant is given a new token at most so often.
 pub const TOKEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The rooms' thread forwards everybody's media, so that all other work on it is counted, in units of about this much time:
+/// a media section of a description that is negotiated is one.
+pub const WORK_UNIT: Duration = Duration::from_micros(20);
+/// Units of a join or a resume, without its offer and what the room adds: most of it is the peer connection.
+pub const JOIN_WORK: u32 = 50;
+/// Bytes of a request that count as one unit, where its media sections do not count for more.
+pub const BYTES_PER_WORK_UNIT: usize = 2 << 10;
+/// Units a second that one connection's requests get, 2 % of the thread; further ones wait.
+pub const CONNECTION_WORK_PER_SECOND: u32 = 1_000;
+/// The same at once, after a rest. Publishing 20 tracks one by one where 100 are subscribed to takes 2,500.
+pub const CONNECTION_WORK_AT_ONCE: u32 = 4_000;
+/// Units a second that all requests of a tenant or an address get together, or, of the operator's connections, those of a
+/// room: 20 % of the thread.
+pub const PARTY_WORK_PER_SECOND: u32 = 10_000;
+/// The same at once, after a rest.
+pub const PARTY_WORK_AT_ONCE: u32 = 20_000;
+/// The same for joins and resumes: some 200 a second.
+pub const JOINS_WORK_PER_SECOND: u32 = 10_000;
+/// The same at once: some 200 that lose their connections together are back at once.
+pub const JOINS_WORK_AT_ONCE: u32 = 10_000;
 
 /// What attributes count for.
 #[allow(clippy::implicit_hasher)] // only the maps of the protocol come here

@@ -1,6 +1,6 @@
-//! The seam to being in a room: a [`RoomLink`] is one participant's place in it, whoever keeps the room. Its three parts
-//! go to whoever needs them: what happens in the room, the way to speak into it, and the wishes. Sound travels in bounded
-//! rings as Opus packets; encoding, jitter, decoding and mixing are `audio`'s and the session's.
+//! The trait of participating in a room: a [`RoomLink`] is one participant, whichever provider has the room. It has three
+//! parts: events of the room, the track to publish, and requests. Audio passes through bounded rings as Opus packets;
+//! encoding, jitter buffer, decoding and mixing belong to `audio` and the session.
 
 mod end;
 mod ring;
@@ -15,7 +15,9 @@ use end::Shared;
 pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 use ring::Ring;
 
-use vivavoce_auth::{Owner, Principal};
+use vivavoce_audio::jitter::Arrived;
+use vivavoce_audio::track_receiver::PacketSource;
+use vivavoce_auth::{Principal, Takeover};
 
 /// Frames that wait to be sent: whoever paces them is never so far ahead, and what is older than 200 ms is of no use.
 const WAITING_FRAMES: usize = 10;
@@ -23,6 +25,8 @@ const WAITING_FRAMES: usize = 10;
 const WAITING_PACKETS: usize = 50;
 /// Events that wait to be read. A reader that is further behind loses its place, see [`Ending::Overrun`].
 const WAITING_EVENTS: usize = 1_024;
+/// Bytes of messages among them, beyond which an end that can wait passes on no further ones.
+const UNREAD_BYTES: usize = 1 << 20;
 /// Bytes of messages that wait to be sent.
 const WAITING_BYTES: usize = 4 << 20;
 /// Bytes of a message's payload, topic and destinations together: LiveKit's clients take packets of up to 64,000.
@@ -35,7 +39,7 @@ pub const CLOCK_HZ: u32 = 48_000;
 pub struct Join {
     /// The room. It is made where it does not exist and the provider makes rooms on joining.
     pub room: String,
-    /// Who joins. Somebody of the same identity who is there is put out, save by a session without a token.
+    /// Who joins. Somebody of the same identity who is there is put out, save by a session without a token or a caller.
     pub identity: String,
     /// What others read.
     pub name: String,
@@ -43,8 +47,8 @@ pub struct Join {
     pub kind: JoinKind,
     /// On whose behalf. Only the rooms of this process compare it with their owner.
     pub principal: Principal,
-    /// Whose the room becomes before anybody joins, whoever owned it: a call has come in. Only the rooms of this process know it.
-    pub owner: Option<Owner>,
+    /// Whose the room becomes before anybody joins, where a call has come in. Only the rooms of this process know it.
+    pub owner: Option<Takeover>,
     /// What others and the server read about them, from the beginning.
     pub metadata: String,
     /// Attributes that others read, from the beginning.
@@ -63,6 +67,9 @@ pub enum JoinKind {
     Agent,
     /// Somebody at a telephone.
     Telephone,
+    /// The same, who has called and so chosen the identity: nobody is put out for them. Only the rooms of this process
+    /// make a difference.
+    Caller,
 }
 
 impl JoinKind {
@@ -70,7 +77,7 @@ impl JoinKind {
     pub const fn claim(self) -> &'static str {
         match self {
             Self::Agent => "agent",
-            Self::Telephone => "sip",
+            Self::Telephone | Self::Caller => "sip",
         }
     }
 }
@@ -177,6 +184,18 @@ pub enum LinkEvent {
     },
     /// The link has ended; always the last.
     Ended(Ending),
+}
+
+impl LinkEvent {
+    /// Bytes of its message, where it is one.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Message(message) => {
+                message.payload.len() + message.topic.as_ref().map_or(0, String::len)
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// Why a link ended.
@@ -307,6 +326,9 @@ impl LinkEvents {
     /// The next event; `None` after [`LinkEvent::Ended`]. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<LinkEvent> {
         if let Some(event) = self.queue.recv().await {
+            let unread = &self.shared.unread_bytes;
+            unread.fetch_sub(event.bytes(), std::sync::atomic::Ordering::AcqRel);
+            self.shared.read.notify_one();
             return Some(event);
         }
         (!std::mem::replace(&mut self.told_end, true))
@@ -359,12 +381,27 @@ pub struct Packet {
     pub marker: bool,
     /// When it arrived.
     pub arrived: Instant,
+    /// How loud its publisher says it is, as [`Frame::level`].
+    pub level: Option<u8>,
 }
 
 /// The packets of one subscribed track. The writer never waits: a reader that is a second behind loses the oldest.
 #[derive(Debug)]
 pub struct TrackAudio {
     ring: Arc<Ring<Packet>>,
+}
+
+impl PacketSource for TrackAudio {
+    fn next_packet(&mut self) -> Option<Arrived> {
+        let packet = self.try_next()?;
+        Some(Arrived {
+            sequence: packet.sequence,
+            timestamp: packet.timestamp,
+            payload: packet.payload,
+            at: packet.arrived,
+            level: packet.level,
+        })
+    }
 }
 
 impl TrackAudio {

@@ -1,4 +1,4 @@
-//! The time, read in one place and handed down, so that tests can say what it is.
+//! The time, read in one place and passed as an argument, so that tests can set it.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Data packets of a participant, LiveKit's `DataPacket`: numbered and kept for a resume on the way out, each once on the
-//! way in. Channels and their queues are the links'.
+//! LiveKit's `DataPacket`s of a participant: outgoing ones are numbered and kept for a resume, incoming ones are
+//! deduplicated. Data channels and their queues belong to the links.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
-//! The seam to the telephone: calls that join rooms, whoever carries them — the bridge in this process or LiveKit's SIP
-//! service. A call is a participant of a room, of kind SIP, and described by LiveKit's `sip.…` attributes; who may call
-//! whom is not this seam's matter.
+//! The trait of the telephone: calls that join rooms, carried by the embedded bridge or LiveKit's SIP service. A call is a
+//! participant of kind SIP, described by LiveKit's `sip.…` attributes. Who may call whom is decided elsewhere.
 
 use std::time::Duration;
 

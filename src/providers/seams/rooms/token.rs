@@ -1,5 +1,5 @@
-//! LiveKit access tokens: JSON Web Tokens (RFC 7519) signed with HMAC-SHA256 by the secret of an API key. Says what is in
-//! them, verifies those that clients bring and mints those that are given back; who may have one is decided elsewhere.
+//! LiveKit access tokens: JSON Web Tokens (RFC 7519) signed with HMAC-SHA256 by the secret of an API key. Defines their
+//! claims, verifies and mints them; who may have one is decided elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -71,6 +71,7 @@ pub struct Claims {
     #[serde(skip_serializing_if = "HashMap::is_empty")]
     pub attributes: HashMap<String, String>,
     /// What it may do.
+    #[serde(skip_serializing_if = "VideoGrant::is_none")]
     pub video: VideoGrant,
     /// What it may do with telephone calls.
     #[serde(skip_serializing_if = "SipGrant::is_none")]
@@ -128,6 +129,12 @@ pub struct VideoGrant {
     pub can_subscribe_metrics: bool,
     #[serde(skip_serializing_if = "is_false")]
     pub can_manage_agent_session: bool,
+}
+
+impl VideoGrant {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The `sip` claim.

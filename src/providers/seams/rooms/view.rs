@@ -1,5 +1,5 @@
-//! What a participant knows of its room from LiveKit's signalling: who is there with which tracks, told as the differences
-//! that [`LinkEvent`]s are; and which tracks to ask for. Pure state: both kinds of link feed it.
+//! A participant's view of its room from LiveKit's signalling: participants and tracks, reported as [`LinkEvent`]s, and
+//! which tracks to subscribe to. Pure state, fed by both kinds of links.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use proto::{DisconnectReason, ParticipantInfo, TrackInfo, TrackType};
 
 use super::link::{Ending, LinkEvent, Listen};
 
-/// See the module.
+/// The room as a participant knows it.
 #[derive(Debug, Default)]
 pub struct RoomView {
     sid: String,

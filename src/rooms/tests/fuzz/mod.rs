@@ -1,9 +1,9 @@
-//! What no client should send. Every way into the rooms is given changed samples of real input (`mutation`) while somebody
-//! well-behaved is there: afterwards it is served as before, and nothing has grown.
+//! Fuzzing of the SFU: every entry point gets mutated samples of real input (`mutation`) while a well-behaved participant
+//! is present. Afterwards it is served as before, and nothing has grown.
 //!
-//! By default each target has a few hundred rounds of one seed. `VIVAVOCE_FUZZ_SECONDS` gives it so much time and a seed
-//! of the clock's, `VIVAVOCE_LONG` ten minutes. What went wrong is printed with its input in base64. Panics of str0m that a
-//! peer connection catches are printed at the end by place and do not fail a test: they cost that one participant.
+//! By default each target has a few hundred rounds with one seed. `VIVAVOCE_FUZZ_SECONDS` sets a time and takes the seed
+//! from the clock, `VIVAVOCE_LONG` sets ten minutes. A failure is printed with its input in base64. Panics of str0m that a
+//! peer connection contains are printed at the end by location and do not fail a test: they cost one participant.
 
 mod requests;
 mod transports;
@@ -36,7 +36,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// So many rounds, unless time is given.
+    /// So many rounds, unless a time is set.
     fn new(name: &'static str, most: u64) -> Self {
         count_panics();
         PANICS.with_borrow_mut(|panics| *panics = Some(BTreeMap::new()));
@@ -59,7 +59,7 @@ impl Rounds {
     /// Whether there is another round.
     fn go_on(&mut self) -> bool {
         self.took();
-        // What the first rounds leave in caches and buffers is no growth.
+        // Caches and buffers filled by the first rounds are no growth.
         if self.done == 2_000 {
             self.memory_kib = resident_kib();
         }
@@ -71,7 +71,7 @@ impl Rounds {
         true
     }
 
-    /// Notes what is tried now, in case that it is the last.
+    /// Notes the current input, in case it is the last.
     fn trying(&mut self, input: &[u8]) {
         self.took();
         INPUT.with_borrow_mut(|last| input.clone_into(last));
@@ -112,7 +112,7 @@ impl Drop for Rounds {
     }
 }
 
-/// Counts the panics of threads that fuzz by place; those of others are shown as always.
+/// Counts panics of fuzzing threads by location; those of other threads are printed as always.
 fn count_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -127,7 +127,7 @@ fn count_panics() {
                 *panics.as_mut()?.entry(place.clone()).or_default() += 1;
                 Some(())
             });
-            // The tests' own assertions are always worth showing.
+            // Failed assertions of the tests are always printed.
             if !matches!(counted, Ok(Some(()))) || place.contains("rooms") {
                 shown(panic);
             }
@@ -135,7 +135,7 @@ fn count_panics() {
     });
 }
 
-/// What the process holds of memory now; of the whole process, so that it says something only where one test runs.
+/// Memory of the whole process, so it is meaningful only if one test runs.
 fn resident_kib() -> u64 {
     let page_kib = rustix::param::page_size() as u64 / 1_024;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests: signalling messages, joins, descriptions and calls of the server's API.
+//! Requests: signalling messages, joins, descriptions and server API calls.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const OFFERS: [&str; 12] = [
     include_str!("../../testdata/offers/python-again.sdp"),
 ];
 
-/// A room with bob, who behaves, and others who do not.
+/// A room with bob, who behaves, and attackers.
 struct Siege {
     bench: Bench,
     bob: ConnectionId,
@@ -50,21 +50,21 @@ impl Siege {
         let mut bench = Bench::new(|_| ());
         let bob = bench.join("bob");
         bench.publish(bob);
-        // As if his media were up; without he would be sent away after a minute.
+        // Pretends that his media is connected; otherwise he would be removed after a minute.
         let (key, now) = (bench.key_of("bob"), bench.now);
-        bench.world.media_connected(key, Side::Publisher, now);
+        bench.sfu.media_connected(key, Side::Publisher, now);
         Self {
-            before: bench.world.held(),
+            before: bench.sfu.held(),
             bench,
             bob,
             attackers: vec![None; attackers],
         }
     }
 
-    /// The connection of an attacker, which comes anew if it was thrown out.
+    /// The connection of an attacker, which reconnects if it was closed.
     fn attacker(&mut self, which: usize, route: Route, first: Option<&str>) -> ConnectionId {
         if let Some(connection) = self.attackers[which]
-            && self.bench.world.connections.contains_key(&connection)
+            && self.bench.sfu.connections.contains_key(&connection)
         {
             return connection;
         }
@@ -78,7 +78,7 @@ impl Siege {
         connection
     }
 
-    /// Lets time pass in which bob shows that he is there, and forgets what was said.
+    /// Advances the time, in which bob sends pings, and drops all messages.
     fn pass(&mut self, time: Duration) {
         self.bench.ask(self.bob, Request::Ping(1));
         self.bench.pass(time);
@@ -88,12 +88,12 @@ impl Siege {
         self.bench.datagrams.clear();
     }
 
-    /// Everybody else goes; bob is served and nothing is left.
+    /// Everyone else leaves; bob is served and nothing is left.
     fn ends_well(mut self) {
         for connection in self.attackers.iter().flatten() {
-            self.bench.world.disconnected(*connection, self.bench.now);
+            self.bench.sfu.disconnected(*connection, self.bench.now);
         }
-        // Longer than anybody may take to join.
+        // Longer than anyone may take to join.
         for _ in 0..8 {
             self.pass(Duration::from_secs(10));
         }
@@ -102,7 +102,7 @@ impl Siege {
             self.bench.told(self.bob).last(),
             Some(Message::Pong(_))
         ));
-        assert_eq!(self.bench.world.held(), self.before);
+        assert_eq!(self.bench.sfu.held(), self.before);
     }
 }
 
@@ -225,7 +225,7 @@ fn signalling_survives_what_no_client_sends() {
         let input = inputs.make();
         rounds.trying(&input);
         let now = siege.bench.now;
-        siege.bench.world.signal(connection, &input.into(), now);
+        siege.bench.sfu.signal(connection, &input.into(), now);
         siege.bench.collect();
         if rounds.done.is_multiple_of(16) {
             siege.pass(Duration::from_millis(inputs.rng.u64(1..3_000)));
@@ -276,7 +276,7 @@ fn descriptions_survive_what_no_client_sends() {
             _ => refused += 1,
         }
         if inputs.rng.u8(..4) == 0 {
-            siege.bench.world.disconnected(connection, siege.bench.now);
+            siege.bench.sfu.disconnected(connection, siege.bench.now);
             siege.pass(Duration::from_millis(inputs.rng.u64(1..300)));
         }
     }
@@ -285,7 +285,7 @@ fn descriptions_survive_what_no_client_sends() {
     siege.ends_well();
 }
 
-/// What is left of a description is within bounds and left as it is when it is looked through again.
+/// A reduced description is within bounds, and reducing it again changes nothing.
 #[test]
 fn looking_descriptions_through_survives_what_no_client_sends() {
     let mut rounds = Rounds::new("reductions", 3_000);
@@ -310,7 +310,7 @@ fn looking_descriptions_through_survives_what_no_client_sends() {
     assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
 }
 
-/// Whatever passes the look before the decoding is decoded into about as much as came in.
+/// What passes the check before decoding decodes to about as much as it was.
 #[test]
 fn looking_messages_through_survives_what_no_client_sends() {
     let mut rounds = Rounds::new("shapes", 5_000);
@@ -377,7 +377,7 @@ fn joining_survives_what_no_client_sends() {
     let mut rounds = Rounds::new("joins", 1_500);
     let mut inner = Mutator::new(rounds.seed, join_requests());
     let mut siege = Siege::new(4);
-    let keys = siege.bench.world.settings.keys.clone();
+    let keys = siege.bench.sfu.settings.keys.clone();
     let bearer = |claims: &token::Claims| format!("Bearer {}", token::mint(claims, &keys).unwrap());
     while rounds.go_on() {
         let which = inner.rng.usize(..4);
@@ -396,7 +396,7 @@ fn joining_survives_what_no_client_sends() {
             compression,
             join_request,
         };
-        // The wrapping lies as well, now and then.
+        // Sometimes the wrapping is mutated, too.
         let mut wrapped = wrapped.encode_to_vec();
         if inner.rng.u8(..3) == 0 {
             let seed = inner.rng.u64(..);
@@ -416,7 +416,7 @@ fn joining_survives_what_no_client_sends() {
             let connection = siege.bench.connect(admission);
             siege.attackers[which] = Some(connection);
             if inner.rng.bool() {
-                siege.bench.world.disconnected(connection, siege.bench.now);
+                siege.bench.sfu.disconnected(connection, siege.bench.now);
             }
         }
         if rounds.done.is_multiple_of(16) {
@@ -459,7 +459,7 @@ fn queries_and_tokens_survive_what_no_client_sends() {
     assert!(admitted > 0);
 }
 
-/// Replaces parts of a document by what does not belong there.
+/// Replaces parts of a document by something else.
 fn disturb(value: &mut Value, inputs: &mut Mutator) {
     if inputs.rng.u8(..6) == 0 {
         *value = match inputs.rng.u8(..8) {
@@ -496,25 +496,25 @@ fn calls() -> Vec<Vec<u8>> {
     calls.map(|call| call.to_string().into_bytes()).to_vec()
 }
 
-/// Reads a call as each of those that there are, carries it out and writes the answer.
+/// Parses a call as each known method, carries it out and encodes the response.
 fn call(bench: &mut Bench, text: &[u8]) -> usize {
-    let (world, now) = (&mut bench.world, bench.now);
+    let (sfu, now) = (&mut bench.sfu, bench.now);
     let mut understood = 0;
     let mut answered = |answer: Vec<u8>| understood += usize::from(!answer.is_empty());
     if let Ok(said) = serde_json::from_slice::<proto::CreateRoomRequest>(text) {
-        if let Ok(room) = world.create_room(&said, now) {
+        if let Ok(room) = sfu.create_room(&said, now) {
             answered(serde_json::to_vec(&room).unwrap());
         }
-        let _ = world
+        let _ = sfu
             .delete_room(&said.name, now)
             .is_ok_and(|()| said.name == "kitchen");
     }
     if let Ok(said) = serde_json::from_slice::<proto::ListRoomsRequest>(text) {
-        let rooms = world.list_rooms(&said.names);
+        let rooms = sfu.list_rooms(&said.names);
         answered(serde_json::to_vec(&proto::ListRoomsResponse { rooms }).unwrap());
     }
     if let Ok(said) = serde_json::from_slice::<proto::MuteRoomTrackRequest>(text) {
-        let _ = world.mute_track(&said.room, &said.identity, &said.track_sid, said.muted);
+        let _ = sfu.mute_track(&said.room, &said.identity, &said.track_sid, said.muted);
     }
     if let Ok(said) = serde_json::from_slice::<proto::UpdateParticipantRequest>(text) {
         let change = ParticipantChange {
@@ -523,7 +523,7 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
             attributes: said.attributes,
             permission: said.permission,
         };
-        let changed = world.update_participant(&said.room, &said.identity, change, now);
+        let changed = sfu.update_participant(&said.room, &said.identity, change, now);
         if let Ok(info) = changed {
             answered(serde_json::to_vec(&info).unwrap());
         }
@@ -534,7 +534,7 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
             subscribe: said.subscribe,
             participant_tracks: said.participant_tracks,
         };
-        let _ = world.update_subscriptions(&said.room, &said.identity, &subscription, now);
+        let _ = sfu.update_subscriptions(&said.room, &said.identity, &subscription, now);
     }
     if let Ok(said) = serde_json::from_slice::<proto::SendDataRequest>(text) {
         let message = RoomMessage {
@@ -545,10 +545,10 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
             nonce: said.nonce,
             ..RoomMessage::default()
         };
-        let _ = world.send_data(&said.room, message, now);
+        let _ = sfu.send_data(&said.room, message, now);
     }
     if let Ok(said) = serde_json::from_slice::<proto::UpdateRoomMetadataRequest>(text) {
-        let _ = world.update_room_metadata(&said.room, said.metadata, now);
+        let _ = sfu.update_room_metadata(&said.room, said.metadata, now);
     }
     bench.collect();
     understood
@@ -558,7 +558,7 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
 fn the_servers_api_survives_what_no_client_sends() {
     let mut rounds = Rounds::new("api", 3_000);
     let mut inputs = Mutator::new(rounds.seed, calls());
-    // Rooms that were made end when nobody comes; the kitchen is deleted again and again.
+    // Created rooms end when nobody joins; the kitchen is deleted repeatedly.
     let mut bench = Bench::new(|_| ());
     let mut understood = 0;
     while rounds.go_on() {
@@ -583,14 +583,14 @@ fn the_servers_api_survives_what_no_client_sends() {
     }
     assert!(understood > 0);
     let rooms: Vec<String> = bench
-        .world
+        .sfu
         .list_rooms(&[])
         .into_iter()
         .map(|room| room.name)
         .collect();
     for room in rooms {
-        bench.world.delete_room(&room, bench.now).unwrap();
+        bench.sfu.delete_room(&room, bench.now).unwrap();
     }
     bench.pass(Duration::from_secs(5));
-    assert_eq!(bench.world.held(), Held::default());
+    assert_eq!(bench.sfu.held(), Held::default());
 }

@@ -1,4 +1,4 @@
-//! Datagrams from the address of somebody connected, and what somebody connected sends inside its encryption.
+//! Datagrams from the address of a connected client, and encrypted packets of a connected client.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use str0m::rtp::{ExtensionValues, RtpWrite, Ssrc};
 use str0m_netem::NetemConfig;
 
 use super::super::super::peer::Channel;
-use super::super::super::world::MOST_ROUTES;
+use super::super::super::sfu::MOST_ROUTES;
 use super::super::Bench;
 use super::super::stage::{STEP, Stage, reliable};
 use super::Rounds;
 use super::mutation::Mutator;
 
-/// Alice speaks, bob listens, and mallory is connected as they are.
+/// Alice publishes, bob subscribes, and mallory is connected like them.
 struct Siege {
     stage: Stage,
     alice: usize,
@@ -62,7 +62,7 @@ impl Siege {
         self.stage.forget();
     }
 
-    /// Bob hears alice as if nothing had been, by sound and by message.
+    /// Bob hears alice as before, by audio and by message.
     fn ends_well(mut self) {
         self.pass(Duration::from_secs(1));
         self.stage
@@ -85,7 +85,7 @@ fn datagrams_that_nobody_sends_harm_nobody() {
     let mut siege = Siege::new();
     let samples = siege.stage.recorded.take().unwrap();
     let mut inputs = Mutator::new(rounds.seed, samples);
-    let before = siege.stage.bench.world.held();
+    let before = siege.stage.bench.sfu.held();
     let stranger = "203.0.113.9:999".parse().unwrap();
     let addresses = [siege.alice, siege.bob, siege.mallory]
         .map(|who| siege.stage.clients[who].address)
@@ -97,20 +97,20 @@ fn datagrams_that_nobody_sends_harm_nobody() {
         rounds.trying(&input);
         let source = inputs.rng.choice(&addresses).copied().unwrap();
         let (to, now) = (Bench::world_address(), siege.stage.bench.now);
-        siege.stage.bench.world.datagram(source, to, &input, now);
+        siege.stage.bench.sfu.datagram(source, to, &input, now);
         siege.stage.bench.collect();
         if rounds.done.is_multiple_of(64) {
             siege.pass(STEP);
         }
     }
-    let after = siege.stage.bench.world.held();
+    let after = siege.stage.bench.sfu.held();
     assert_eq!(after.deadlines, before.deadlines);
-    // A check that was recorded and comes again from elsewhere is as good as the first (RFC 8445 knows no replay).
+    // A replayed connectivity check from another address is as good as the first (RFC 8445 has no replay protection).
     assert!(after.routes <= 3 * MOST_ROUTES, "{after:?}");
     siege.ends_well();
 }
 
-/// A packet with anything in it that a peer connection lets its owner write.
+/// A packet with any content that a peer connection can send.
 fn write_noise(siege: &mut Siege, inputs: &mut Mutator) {
     let noise = siege.noise;
     let now = siege.stage.bench.now.instant;
@@ -151,7 +151,7 @@ fn write_noise(siege: &mut Siege, inputs: &mut Mutator) {
     }
 }
 
-/// Opens, writes and closes channels that nobody knows.
+/// Opens, writes and closes unknown channels.
 fn write_channels(siege: &mut Siege, inputs: &mut Mutator) {
     let client = &mut siege.stage.clients[siege.mallory];
     let label = inputs
@@ -270,7 +270,7 @@ fn data_packets_survive_what_no_client_sends() {
     let sid = siege
         .stage
         .bench
-        .world
+        .sfu
         .get_participant("kitchen", "mallory")
         .unwrap()
         .sid;
@@ -281,11 +281,7 @@ fn data_packets_survive_what_no_client_sends() {
         let channels = [Channel::Reliable, Channel::Lossy, Channel::Other];
         let channel = inputs.rng.choice(channels).unwrap();
         let now = siege.stage.bench.now;
-        siege
-            .stage
-            .bench
-            .world
-            .message(mallory, channel, &input, now);
+        siege.stage.bench.sfu.message(mallory, channel, &input, now);
         siege.stage.bench.collect();
         if rounds.done.is_multiple_of(32) {
             siege.stage.run(STEP, &[]);

@@ -1,5 +1,4 @@
-//! What happens around answers: who is believed, what is acknowledged and where, and what becomes of a call whose other
-//! side is gone.
+//! Responses to INVITE: which are accepted, what is acknowledged and where, and how a call ends whose peer is gone.
 
 use std::fmt::Write as _;
 
@@ -44,7 +43,7 @@ async fn an_answer_leads_to_no_private_address_where_that_is_not_allowed() {
             let _ = write!(headers, "{route}: <sip:{private};transport=tcp;lr>\r\n");
         }
         script.answer(&invite, "200 OK", &headers).await;
-        // Whoever was called gets what is meant for who was named.
+        // The called host receives what is addressed to the named one.
         let ack = script.request(Method::Ack).await;
         assert_eq!(number(&ack), number(&invite));
         assert!(ack.uri.to_string().contains(&private.to_string()));
@@ -82,7 +81,7 @@ async fn an_answer_is_acknowledged_each_time_by_the_route_that_it_tells() {
         assert!(ack.to_string().contains(&format!("Route: {route}\r\n")));
         assert!(ack.to_header().unwrap().value().ends_with(";tag=script"));
     }
-    // Another telephone took it too.
+    // Another fork has answered, too.
     script
         .answer_as("other", &invite, "200 OK", &script.contact())
         .await;
@@ -115,7 +114,7 @@ async fn an_answer_may_name_a_connection() {
     assert_eq!(&begin, b"ACK ");
 }
 
-/// A request of whoever was called, with this tag.
+/// A request of the callee with this tag.
 async fn send(script: &Script, invite: &Request, tag: &str, method: &str, number: u32) {
     let ours = invite.from_header().unwrap().value().to_owned();
     let theirs = invite.to_header().unwrap().value().to_owned();
@@ -129,7 +128,7 @@ async fn send(script: &Script, invite: &Request, tag: &str, method: &str, number
     script.socket.send_to(text.as_bytes(), to).await.unwrap();
 }
 
-/// The next answer to a request of this method.
+/// The next response to a request with this method.
 async fn status(socket: &UdpSocket, method: &str) -> (u16, String) {
     loop {
         let mut bytes = vec![0; 65_535];
@@ -154,7 +153,7 @@ async fn a_telephone_that_rang_as_well_ends_nothing() {
     script.answer(&invite, "200 OK", &script.contact()).await;
     answered(&mut leg).await;
     for (tag, code) in [("other", 481), ("script", 200)] {
-        // That of the other is not counted either.
+        // The other fork's CSeq is not counted either.
         let count = if tag == "other" { 9 } else { 2 };
         send(&script, &invite, tag, "BYE", count).await;
         assert_eq!(status(&script.socket, "BYE").await.0, code, "{tag}");
@@ -178,7 +177,7 @@ async fn a_goodbye_is_said_until_it_is_heard() {
     script.answer(&again, "200 OK", "").await;
 }
 
-/// A request of somebody who calls.
+/// A request of the caller.
 fn calling(method: &str, protocol: &str, from: SocketAddr) -> String {
     format!(
         "{method} sip:1@h SIP/2.0\r\nVia: SIP/2.0/{protocol} {from};branch=z9hG4bKcalling;rport\r\n\
@@ -215,11 +214,11 @@ async fn who_calls_and_closes_the_connection_has_given_up() {
         stream.write_all(invite.as_bytes()).await.unwrap();
         let mut leg = invitation(&mut callee).await.take();
         leg.ring(None);
-        let path = client::lock(&leg.caller().path).clone();
+        let flow = client::lock(&leg.caller().flow).clone();
         drop(stream);
         if answer {
-            // Too late: nobody is there any more.
-            timeout(PATIENCE, path.closed()).await.unwrap();
+            // Too late: the peer is gone.
+            timeout(PATIENCE, flow.closed()).await.unwrap();
             leg.answer("v=0".to_owned());
         }
         let event = next(&mut leg).await;
@@ -240,8 +239,8 @@ async fn a_call_that_nobody_answers_for_is_forgotten() {
     let leg = invitation(&mut callee).await.take();
     leg.ring(None);
     assert_eq!(status(&socket, "INVITE").await.0, 180);
-    let path = client::lock(&leg.caller().path).clone();
-    let calls = || path.endpoint.transactions.len();
+    let flow = client::lock(&leg.caller().flow).clone();
+    let calls = || flow.endpoint.transactions.len();
     assert_eq!(calls(), 1);
     drop(leg);
     tokio::time::pause();
@@ -252,4 +251,43 @@ async fn a_call_that_nobody_answers_for_is_forgotten() {
     };
     let minute = Duration::from_mins(1);
     timeout(minute, forgotten).await.expect("it is forgotten");
+}
+
+#[tokio::test]
+async fn only_who_was_asked_answers() {
+    let caller = called(Protocol::Udp, &[]).await;
+    let mut script = Script::start().await;
+    let mut leg = call(&caller.agent, Protocol::Udp, script.address()).await;
+    let invite = script.request(Method::Invite).await;
+    // Another hop has read the branch; it has only another address.
+    let other = Script {
+        socket: UdpSocket::bind(("127.0.0.2", 0)).await.unwrap(),
+        from: script.from,
+    };
+    let contact = other.contact();
+    other.answer(&invite, "180 Ringing", "").await;
+    other.answer(&invite, "200 OK", &contact).await;
+    other.answer(&invite, "486 Busy Here", "").await;
+    // Another port of the address that was asked is one of the same user agent.
+    let another_port = Script {
+        socket: UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
+        from: script.from,
+    };
+    another_port
+        .answer(&invite, "183 Session Progress", "")
+        .await;
+    assert!(matches!(
+        next(&mut leg).await,
+        LegEvent::Progress { code: 183, .. }
+    ));
+    other.answer(&invite, "486 Busy Here", "").await;
+    script.answer(&invite, "200 OK", &script.contact()).await;
+    answered(&mut leg).await;
+    // Neither is a further 2xx of somewhere else acknowledged and hung up as another fork.
+    other.answer_as("fork", &invite, "200 OK", &contact).await;
+    script.answer(&invite, "200 OK", &script.contact()).await;
+    script.request(Method::Ack).await;
+    script.request(Method::Ack).await;
+    let mut bytes = [0; 4_096];
+    assert!(other.socket.try_recv_from(&mut bytes).is_err());
 }

@@ -1,4 +1,4 @@
-//! Sockets for both families of addresses, certificates, and strangers.
+//! Dual-stack sockets, certificates, and connections from unknown addresses.
 
 use std::net::Ipv6Addr;
 
@@ -45,7 +45,7 @@ async fn one_socket_takes_calls_of_both_families() {
         ));
         other.hang_up().await;
         assert!(matches!(next(&mut leg).await, LegEvent::Ended));
-        // Calls from there leave from where calls are taken.
+        // Outbound calls leave from the listening address.
         let host = caller.address.to_string();
         let reached = agent.reach(protocol, caller.address, &host).await.unwrap();
         assert_eq!(reached.local_address(), there);
@@ -81,7 +81,7 @@ async fn a_call_goes_both_ways_through_one_socket_for_both_families() {
     .await;
 }
 
-/// Settings of a gateway of this name, and of those who believe it.
+/// TLS configuration of a gateway with this name, and of peers that trust it.
 fn tls(name: &str) -> TlsSettings {
     let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let certificate: CertificateDer<'static> = pair.cert.der().clone();
@@ -120,7 +120,7 @@ async fn a_certificate_is_looked_at_for_each_name_and_each_connection() {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
     };
     let address = agent.listen(&listen).await.unwrap();
-    // Only who connects believes, and only the name.
+    // Only the client verifies, and only the name.
     let (client, _none) = Agent::start(
         Vec::new(),
         Unacknowledged::default(),
@@ -152,15 +152,15 @@ async fn a_certificate_is_looked_at_for_each_name_and_each_connection() {
         next(&mut other).await,
         LegEvent::Acknowledged { .. }
     ));
-    // The same address, but nobody has shown to be this one.
+    // The same address, but its certificate was not verified.
     let mut elsewhere = place("other.example").await;
     assert!(matches!(
         next(&mut elsewhere).await,
         LegEvent::Failed(Failure::Unreachable)
     ));
-    // A connection that is opened again is one to whom was called.
-    let path = client::lock(&leg.caller().path).clone();
-    path.connection.cancel_token().unwrap().cancel();
+    // A connection that is opened again must lead to the same peer.
+    let flow = client::lock(&leg.caller().flow).clone();
+    flow.connection.cancel_token().unwrap().cancel();
     let heard = timeout(PATIENCE, leg.hang_up());
     heard.await.unwrap();
     assert!(matches!(next(&mut other).await, LegEvent::Ended));
@@ -180,7 +180,7 @@ async fn strangers_take_no_place_of_those_who_may_call() {
     for number in 0..MOST_STRANGERS {
         let stranger = stranger(number / MOST_STRANGERS_OF_ADDRESS);
         let mut stream = connect(stranger, callee.address).await;
-        // Whoever got in is answered.
+        // Every admitted connection gets a response.
         stream.write_all(b"\r\n\r\n").await.unwrap();
         let mut pong = [0; 2];
         timeout(PATIENCE, stream.read_exact(&mut pong))

@@ -1,10 +1,10 @@
-//! Calls on trial, by a socket that sends what it likes and acknowledges nothing.
+//! Calls on trial, by a socket that sends forged requests and acknowledges nothing.
 
 use super::*;
 
 struct Forger {
     socket: UdpSocket,
-    /// Whom it names as the one to be asked within the call; itself, where that is nobody else.
+    /// The `Contact` of its requests; its own address by default.
     contact: Option<SocketAddr>,
     called: Called,
 }
@@ -41,7 +41,7 @@ impl Forger {
         self.send_to(None, method, call, more).await;
     }
 
-    /// Within the dialog of this tag of the other side, or without one.
+    /// Within the dialog with this remote tag, or without one.
     async fn send_to(&self, tag: Option<&str>, method: &str, call: &str, more: &str) {
         let local = self.socket.local_addr().unwrap();
         let contact = self.contact.unwrap_or(local);
@@ -55,7 +55,7 @@ impl Forger {
         self.socket.send(text.as_bytes()).await.unwrap();
     }
 
-    /// The status of the next final answer to a request of this method and call.
+    /// The status code of the next final response to a request with this method and call.
     async fn told(&self, method: &str, call: &str) -> u16 {
         loop {
             let mut bytes = vec![0; 65_535];
@@ -94,7 +94,7 @@ async fn who_acknowledges_nothing_gives_way_to_the_next() {
     }
     forger.send("INVITE", "third", "").await;
     assert_eq!(forger.told("INVITE", "third").await, 503);
-    // Who asks again after a while gets the place of the first.
+    // A new call after a while replaces the first.
     let mut number = 0;
     let taken = loop {
         let call = format!("next{number}");
@@ -118,7 +118,7 @@ async fn an_answer_is_not_repeated_for_longer_than_the_settings_say() {
     leg.answer("v=0\r\n".to_owned());
     assert_eq!(forger.told("INVITE", "only").await, 200);
     assert!(matches!(next(&mut leg).await, LegEvent::Unacknowledged));
-    // Its place is free; nor do those that are taken back or refused keep one.
+    // Its place is free; calls that were cancelled or refused keep none either.
     for round in 0..3 {
         let call = format!("again{round}");
         let mut tries = 0;
@@ -176,12 +176,12 @@ async fn an_acknowledgement_of_somebody_who_has_not_read_the_answer_counts_for_n
     let mut leg = forger.take().await;
     leg.answer("v=0\r\n".to_owned());
     assert_eq!(forger.told("INVITE", "blind").await, 200);
-    // It fits the transaction, whose branch the forger has chosen, and not the dialog, whose tag it cannot know.
+    // It matches the transaction, whose branch the forger has chosen, but not the dialog, whose tag it cannot know.
     forger.send("ACK", "blind", "").await;
     assert!(matches!(next(&mut leg).await, LegEvent::Unacknowledged));
 }
 
-/// Whether a BYE comes here soon.
+/// Whether a BYE arrives soon.
 async fn is_hung_up_on(socket: &UdpSocket) -> bool {
     let comes = async {
         let mut bytes = vec![0; 65_535];
@@ -197,7 +197,7 @@ async fn is_hung_up_on(socket: &UdpSocket) -> bool {
 
 #[tokio::test]
 async fn who_is_named_as_the_contact_of_a_call_is_asked_for_nothing_before_the_answer_was_read() {
-    // Nobody acknowledges, somebody who cannot know our tag does, and who has read it does.
+    // No ACK, one without our tag, and one of a peer that has read the response.
     for (case, asked) in [(None, false), (Some("guessed"), false), (Some(""), true)] {
         let mut forger = Forger::with(1, Duration::from_secs(30)).await;
         let named = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -217,11 +217,43 @@ async fn who_is_named_as_the_contact_of_a_call_is_asked_for_nothing_before_the_a
                 LegEvent::Acknowledged { .. }
             ));
         }
-        let ((), at_named, at_forger) = tokio::join!(
-            leg.hang_up_within(Duration::from_millis(200)),
-            is_hung_up_on(&named),
-            is_hung_up_on(&forger.socket),
-        );
+        leg.hang_up_within(Duration::from_millis(200));
+        let (at_named, at_forger) =
+            tokio::join!(is_hung_up_on(&named), is_hung_up_on(&forger.socket),);
         assert_eq!((at_named, at_forger), (asked, !asked), "{case:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_repeated_without_a_pause_is_not_answered_each_time() {
+    let mut forger = Forger::with(10, Duration::from_secs(30)).await;
+    for (method, answered) in [("INVITE", false), ("CANCEL", false), ("INVITE", true)] {
+        let call = format!("{method}{answered}");
+        forger.send("INVITE", &call, "").await;
+        let leg = forger.take().await;
+        if answered {
+            leg.answer("v=0\r\n".to_owned());
+            assert_eq!(forger.told("INVITE", &call).await, 200);
+        }
+        // Fewer than fit into the sockets' buffers.
+        for _ in 0..40 {
+            forger.send(method, &call, "").await;
+        }
+        // What was sent before has been taken when this is answered.
+        forger.send("OPTIONS", "after", "").await;
+        let mut answers = 0;
+        loop {
+            let mut bytes = vec![0; 65_535];
+            let received = timeout(PATIENCE, forger.socket.recv(&mut bytes)).await;
+            let length = received.unwrap().unwrap();
+            let response = rsipstack::sip::Response::try_from(&bytes[..length]).unwrap();
+            if response.call_id_header().unwrap().value() == "after" {
+                break;
+            }
+            answers += 1;
+        }
+        // The first answers, and those of repetitions, four a second.
+        assert!(answers < 10, "{method} {answered}: {answers}");
+        drop(leg);
     }
 }

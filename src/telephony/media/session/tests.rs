@@ -1,10 +1,10 @@
-//! Whole calls in virtual time: a telephone at one end, a room at the other, and a network between them that loses,
-//! delays and reorders.
+//! Whole calls in virtual time: a phone at one end, a room at the other, and a network in between that loses, delays and
+//! reorders packets.
 
 use std::f32::consts::TAU;
 
 use super::super::codec::{Decoder, Encoder};
-use super::super::negotiation::Negotiation;
+use super::super::offer_answer::OfferAnswer;
 use super::super::{Codec, Encryption};
 use super::*;
 use vivavoce_audio::jitter::{Arrived, JitterBuffer};
@@ -36,7 +36,7 @@ fn phone_address() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 7], 6_000))
 }
 
-/// What was sent to where.
+/// Datagrams with their destinations.
 #[derive(Default)]
 struct Network(Vec<(Port, SocketAddr, Vec<u8>)>);
 
@@ -46,7 +46,7 @@ impl Wire for Network {
     }
 }
 
-/// A call between a telephone that is played here and a room that is looked into.
+/// A call between a simulated phone and a room.
 struct Stage {
     now: Instant,
     session: Session,
@@ -55,23 +55,23 @@ struct Stage {
     frames: LinkEnd,
     sent: Network,
     agreement: Agreement,
-    lock: Option<Lock>,
-    unlock: Option<Unlock>,
+    protect: Option<ProtectContext>,
+    unprotect: Option<UnprotectContext>,
     header: Header,
     encoder: Encoder,
     decoder: Decoder,
 }
 
 impl Stage {
-    /// A call with this codec, which the telephone offers.
+    /// A call with this codec, offered by the phone.
     fn new(codec: Codec) -> Self {
         Self::with(codec, Encryption::Off)
     }
 
     fn with(codec: Codec, encryption: Encryption) -> Self {
         let address = |last: u8, port| SocketAddr::new(IpAddr::from([192, 0, 2, last]), port);
-        let mut phone = Negotiation::new(&[codec], encryption, phone_address());
-        let mut ours = Negotiation::new(&Codec::ALL, encryption, address(1, 20_000));
+        let mut phone = OfferAnswer::new(&[codec], encryption, phone_address());
+        let mut ours = OfferAnswer::new(&Codec::ALL, encryption, address(1, 20_000));
         let offer = phone.offer();
         let answer = ours.answer(&offer).unwrap();
         phone.accepted(&answer).unwrap();
@@ -109,14 +109,14 @@ impl Stage {
             room,
             frames,
             sent: Network::default(),
-            lock: theirs
+            protect: theirs
                 .crypto
                 .as_ref()
-                .map(|(ours, _)| Lock::new(ours).unwrap()),
-            unlock: theirs
+                .map(|(ours, _)| ProtectContext::new(ours).unwrap()),
+            unprotect: theirs
                 .crypto
                 .as_ref()
-                .map(|(_, theirs)| Unlock::new(theirs.clone())),
+                .map(|(_, theirs)| UnprotectContext::new(theirs.clone())),
             header: Header {
                 marker: true,
                 payload_type: theirs.payload_type,
@@ -134,7 +134,7 @@ impl Stage {
         self.agreement.codec
     }
 
-    /// The telephone's next packet, of a tone at the time of its timestamp.
+    /// The phone's next packet: a tone at the time of its timestamp.
     fn packet(&mut self, hz: f32, ms: u32) -> Vec<u8> {
         let codec = self.codec();
         let rate = codec.rate().hz();
@@ -148,8 +148,8 @@ impl Stage {
         self.header.sequence = self.header.sequence.wrapping_add(1);
         self.header.timestamp = self.header.timestamp.wrapping_add(codec.ticks(length));
         self.header.marker = false;
-        match &mut self.lock {
-            Some(lock) => lock.rtp(&packet).unwrap().to_vec(),
+        match &mut self.protect {
+            Some(protect) => protect.rtp(&packet).unwrap().to_vec(),
             None => packet,
         }
     }
@@ -164,7 +164,7 @@ impl Stage {
         self.now += FRAME;
     }
 
-    /// The telephone says a tone for so long, 20 ms at a time, and each packet comes.
+    /// The phone sends a tone for this long, without loss.
     fn say(&mut self, hz: f32, packets: u32) {
         for _ in 0..packets {
             let packet = self.packet(hz, 20);
@@ -173,21 +173,21 @@ impl Stage {
         }
     }
 
-    /// What the room was sent since the last time.
+    /// Frames published in the room since the last call.
     fn frames(&self) -> Vec<Frame> {
         std::iter::from_fn(|| self.frames.next_frame()).collect()
     }
 
-    /// RTP that the telephone was sent since the last time, plain.
+    /// Decrypted RTP sent to the phone since the last call.
     fn heard(&mut self) -> Vec<(Header, Vec<u8>)> {
         let sent = std::mem::take(&mut self.sent.0);
         let mut heard = Vec::new();
         for (port, _, packet) in sent {
             if port == Port::Rtp && !rtp::is_rtcp(&packet) {
-                let packet = match &mut self.unlock {
-                    Some(unlock) => {
+                let packet = match &mut self.unprotect {
+                    Some(unprotect) => {
                         let (header, _) = Header::parse(&packet).unwrap();
-                        unlock.rtp(&packet, header.ssrc).unwrap().to_vec()
+                        unprotect.rtp(&packet, header.ssrc).unwrap().to_vec()
                     }
                     None => packet,
                 };
@@ -203,7 +203,7 @@ impl Stage {
     }
 }
 
-/// Somebody in the room who says a tone: 20 ms each time.
+/// A participant who plays a tone, 20 ms at a time.
 struct Speaker {
     writer: TrackWriter,
     encoder: OpusEncoder,
@@ -243,12 +243,13 @@ impl Speaker {
             timestamp: self.sequence as u32 * 960,
             marker: self.sequence == 0,
             arrived: now,
+            level: None,
         });
         self.sequence += 1;
     }
 }
 
-/// What share of a sound is at a frequency: 1 for a pure tone.
+/// The share of the energy at a frequency: 1 for a pure tone.
 fn purity(sound: &[i16], rate_hz: u32, hz: f32) -> f32 {
     let (mut re, mut im, mut energy) = (0.0_f64, 0.0_f64, 1.0_f64);
     for (n, sample) in sound.iter().enumerate() {
@@ -260,7 +261,7 @@ fn purity(sound: &[i16], rate_hz: u32, hz: f32) -> f32 {
     (2.0 * (re * re + im * im) / (sound.len().max(1) as f64 * energy)) as f32
 }
 
-/// What somebody in the room hears of frames that come when they were sent.
+/// What a subscriber hears of frames, with their arrival times.
 fn decoded(frames: &[Frame]) -> Vec<i16> {
     let mut decoder =
         vivavoce_audio::opus::OpusDecoder::new(Layout::mono(SampleRate::HZ_48000)).unwrap();
@@ -271,7 +272,7 @@ fn decoded(frames: &[Frame]) -> Vec<i16> {
     sound
 }
 
-/// Takes frames as they come, ten at most wait.
+/// Takes frames as they come; at most ten wait.
 fn say_and_collect(stage: &mut Stage, hz: f32, packets: u32) -> Vec<Frame> {
     let mut frames = Vec::new();
     for _ in 0..packets {
@@ -359,7 +360,7 @@ fn everybody_in_the_room_is_heard_and_nobody_while_it_is_muted() {
         assert!(purity(late, 8_000, hz) > 0.4, "{hz}");
     }
     stage.session.mute(true);
-    // The filter still holds the end of what was said before.
+    // The resampler still holds the end of the previous audio.
     assert!(
         hear(&mut stage)[320..]
             .iter()
@@ -446,14 +447,14 @@ fn losses_are_made_up_pauses_are_kept_and_order_is_restored() {
 fn a_pause_stays_a_pause_and_a_clock_set_anew_does_not_stop_the_sound() {
     let mut stage = Stage::new(Codec::Pcmu);
     let mut frames = say_and_collect(&mut stage, 700.0, 10);
-    // A pause of a second, without loss of packets.
+    // A pause of a second, without loss.
     stage.header.timestamp = stage.header.timestamp.wrapping_add(8_000);
     stage.header.marker = true;
     stage.now += Duration::from_secs(1);
     frames.extend(say_and_collect(&mut stage, 700.0, 10));
     assert_eq!(steps(&frames)[9], 960 + 48_000);
     assert!(frames[10].marker);
-    // A jump of the clock, of the numbers, of the source.
+    // A jump of the timestamp, the sequence number, the SSRC.
     for change in 0..3 {
         match change {
             0 => stage.header.timestamp = stage.header.timestamp.wrapping_sub(500_000),
@@ -502,7 +503,7 @@ fn keys_are_heard_once_and_are_not_sound() {
         stage.header.write(&mut packet);
         packet.extend([11, u8::from(n >= 7) << 7 | 0x0A, duration[0], duration[1]]);
         stage.header.sequence = stage.header.sequence.wrapping_add(1);
-        // Some are lost on the way.
+        // Some are lost.
         if n % 3 != 0 {
             stage.receive(&packet);
         }
@@ -559,7 +560,7 @@ fn keys_are_pressed_in_place_of_sound_and_sound_goes_on_after_them() {
     let numbers = heard.windows(2);
     let mut numbers = numbers.map(|w| w[1].0.sequence.wrapping_sub(w[0].0.sequence));
     assert!(numbers.all(|step| step == 1));
-    // No sound while a key is pressed, sound in the pause.
+    // No audio during a digit; audio in the pause.
     assert_eq!(heard.len(), 8 + 25 + 8 + 10 - 2);
 }
 
@@ -567,7 +568,7 @@ fn keys_are_pressed_in_place_of_sound_and_sound_goes_on_after_them() {
 fn where_no_keys_are_known_they_are_heard_as_tones() {
     let mut stage = Stage::new(Codec::Pcma);
     let agreement = Agreement {
-        keys: None,
+        dtmf: None,
         ..stage.agreement.clone()
     };
     stage.session.agree(&agreement, stage.now);
@@ -610,7 +611,7 @@ fn encrypted_calls_are_heard_both_ways_and_forgeries_are_not() {
     assert!(after.encrypted && stage.frames().is_empty());
 }
 
-/// An encrypted call that lasts longer than the numbers of packets; it counts anew both ways.
+/// An encrypted call longer than a cycle of sequence numbers, which wrap in both directions.
 fn long_encrypted_call() -> Stage {
     let mut stage = Stage::with(Codec::Pcmu, Encryption::Require);
     stage.session.stream.sequence = 65_500;
@@ -619,7 +620,7 @@ fn long_encrypted_call() -> Stage {
     stage
 }
 
-/// Both sides understand each other for a second.
+/// Both sides decrypt each other for a second.
 fn hears_both_ways(stage: &mut Stage) {
     stage.heard();
     let frames = say_and_collect(stage, 700.0, 50);
@@ -637,15 +638,15 @@ fn keys_that_stay_go_on_counting_when_the_rest_is_agreed_upon_anew() {
     let mut stage = long_encrypted_call();
     let ssrc = stage.session.stream.ssrc;
     let mut agreement = stage.agreement.clone();
-    // The other side numbers its lines otherwise.
+    // The other side uses other tags.
     let (ours, theirs) = keys(&mut agreement);
     (ours.tag, theirs.tag) = (7, 7);
     stage.session.agree(&agreement, stage.now);
     hears_both_ways(&mut stage);
-    // It has a new key, we do not; it begins to count anew.
+    // It has a new key, we do not: it begins a new rollover counter.
     let (_, theirs) = keys(&mut agreement);
     *theirs = Crypto::new(7, theirs.suite).unwrap();
-    stage.lock = Lock::new(theirs);
+    stage.protect = ProtectContext::new(theirs);
     stage.session.agree(&agreement, stage.now);
     hears_both_ways(&mut stage);
     assert_eq!(stage.session.stream.ssrc, ssrc);
@@ -665,17 +666,17 @@ fn a_key_of_ours_never_locks_two_packets_alike() {
     stage.tick();
     stage.sent.0.clear();
     stage.session.agree(&encrypted, stage.now);
-    // So does the telephone.
-    stage.lock = Lock::new(&keys(&mut encrypted.clone()).1);
+    // So does the phone.
+    stage.protect = ProtectContext::new(&keys(&mut encrypted.clone()).1);
     stage.header.ssrc += 1;
     assert_ne!(stage.session.stream.ssrc, ssrc);
     hears_both_ways(&mut stage);
-    // A new key of ours begins a new stream as well: its count is known to nobody.
+    // A new key of ours begins a new stream, too: nobody knows its rollover counter.
     let ssrc = stage.session.stream.ssrc;
     let mut other = encrypted;
     let (ours, _) = keys(&mut other);
     *ours = Crypto::new(1, ours.suite).unwrap();
-    stage.unlock = Some(Unlock::new(ours.clone()));
+    stage.unprotect = Some(UnprotectContext::new(ours.clone()));
     stage.session.agree(&other, stage.now);
     hears_both_ways(&mut stage);
     assert_ne!(stage.session.stream.ssrc, ssrc);
@@ -687,7 +688,7 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     let mut stage = Stage::new(Codec::Pcmu);
     stage.tick();
     assert_eq!(stage.sent.0[0].1, phone_address());
-    // Another port of the host that signals: a NAT.
+    // Another port of the signalling peer: a NAT.
     let behind_nat = SocketAddr::new(phone_address().ip(), 33_333);
     let packet = stage.packet(700.0, 20);
     stage
@@ -708,8 +709,8 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     assert_eq!(stage.session.report().packets_in, 1);
 }
 
-/// Somebody sends good packets to every port from many addresses, before the telephone says its first word, while it speaks,
-/// while it is silent and after its media was moved: nothing of that is heard, and nothing goes there.
+/// An attacker sends well-formed packets to every port from many addresses: before the phone's first packet, while it
+/// sends, while it is silent, and after media was moved. None of them is heard, and nothing is sent there.
 #[test]
 fn a_call_is_not_taken_by_who_sprays_ports() {
     let mut stage = Stage::new(Codec::Pcmu);
@@ -739,7 +740,7 @@ fn a_call_is_not_taken_by_who_sprays_ports() {
         let now = stage.now;
         stage.session.receive(Port::Rtp, packet, *from, now);
         stage.session.receive(Port::Rtcp, &report, *from, now);
-        // It speaks, is silent for more than a second, and moves.
+        // The phone sends, is silent for more than a second, and moves.
         match n {
             50..100 | 200..250 => stage.say(700.0, 1),
             150 => {
@@ -766,7 +767,7 @@ fn a_call_is_not_taken_by_who_sprays_ports() {
     assert_eq!(astray.count(), 0);
 }
 
-/// Before the answer is acknowledged nobody knows whether who is described wants to hear anything.
+/// Before the ACK it is unknown whether the described address wants media.
 #[test]
 fn a_call_that_nobody_acknowledges_is_sent_nothing() {
     let mut stage = Stage::new(Codec::Pcmu);
@@ -805,28 +806,67 @@ fn what_is_said_while_the_answer_is_on_its_way_is_heard_from_its_beginning() {
     }
     let loud = |frame: &&[i16]| vivavoce_audio::pcm::level_dbov(frame) < 40;
     let heard = sound.chunks_exact(160).filter(loud).count();
-    // What evens out the network's jitter takes a little of the first and adds to the last.
+    // The jitter buffer takes a little of the beginning and adds it at the end.
     assert!((48..=56).contains(&heard), "{heard} of 50 frames");
     assert_eq!(sound.len() / 160, 140, "nothing is late at the end");
 }
 
 #[test]
-fn who_speaks_before_its_acknowledgement_arrives_is_sent_no_more_than_it_sends() {
+fn who_speaks_before_its_acknowledgement_is_neither_heard_nor_sent_anything_until_it_arrives() {
     let mut stage = Stage::new(Codec::Pcmu);
     stage.session.await_acknowledgement();
+    // A phone behind a NAT, which speaks, presses a key and reports all the while.
+    let behind = SocketAddr::new(phone_address().ip(), 7_000);
     let mut speaker = Speaker::new(&mut stage, 600.0);
-    for n in 0..200 {
+    let say = |stage: &mut Stage, speaker: &mut Speaker| {
         speaker.say(stage.now);
-        if n % 4 == 0 {
-            let packet = stage.packet(700.0, 20);
-            stage.receive(&packet);
-        }
+        let packet = stage.packet(700.0, 20);
+        stage.session.receive(Port::Rtp, &packet, behind, stage.now);
+        let mut key = Vec::new();
+        stage.header.payload_type = 101;
+        stage.header.write(&mut key);
+        key.extend([5, 0x8A, 0, 160]);
+        stage.header.sequence = stage.header.sequence.wrapping_add(1);
+        stage.header.payload_type = stage.agreement.payload_type;
+        stage.session.receive(Port::Rtp, &key, behind, stage.now);
+        let mut report = Vec::new();
+        rtcp::write(&mut report, 77, None, None, "phone", false);
+        let from = SocketAddr::new(behind.ip(), 7_001);
+        stage.session.receive(Port::Rtcp, &report, from, stage.now);
         stage.tick();
+    };
+    for _ in 0..300 {
+        say(&mut stage, &mut speaker);
+        assert!(stage.frames().is_empty());
     }
-    assert_eq!(stage.heard().len(), 50);
+    assert!(stage.sent.0.is_empty() && stage.events().is_empty());
+    let report = stage.session.report();
+    assert_eq!((report.packets_in, report.packets_out), (0, 0));
+
+    stage.session.acknowledged();
+    let mut frames = 0;
+    for n in 0..50 {
+        say(&mut stage, &mut speaker);
+        frames += stage.frames().len();
+        let events = stage.events();
+        let pressed = MediaEvent::Digit {
+            code: 5,
+            digit: '5',
+        };
+        let first = [MediaEvent::FirstPacket, pressed];
+        assert!(events.ends_with(&[pressed]), "{n}: {events:?}");
+        assert_eq!(events.starts_with(&first), n == 0, "{n}: {events:?}");
+    }
+    assert_eq!(frames, 50, "heard from the acknowledgement on");
+    assert_eq!(stage.session.report().lost_in, 0);
+    // The room is heard where the phone sends from, the greeting first.
+    let sent = std::mem::take(&mut stage.sent.0);
+    let rtp = sent.iter().filter(|(port, ..)| *port == Port::Rtp);
+    assert!(rtp.clone().all(|(_, to, _)| *to == behind));
+    assert_eq!(rtp.count(), 50);
 }
 
-/// Who is in a call may send packets as fast as the network takes them: that must not become work as fast.
+/// The peer of a call may send packets as fast as the network allows: the work must stay bounded.
 #[test]
 fn more_sound_than_time_is_not_work_and_more_keys_than_fingers_are_not_told() {
     let mut stage = Stage::new(Codec::Pcmu);
@@ -847,7 +887,7 @@ fn more_sound_than_time_is_not_work_and_more_keys_than_fingers_are_not_told() {
         keys += stage.events().len();
         stage.tick();
     }
-    // A second: twice as much sound as that and what may come at once; 5,000 packets came of each.
+    // One second: at most twice the audio of that time and the burst; 5,000 packets of each arrived.
     assert!((150..=260).contains(&frames), "{frames} frames");
     assert!((40..=65).contains(&keys), "{keys} keys");
 }
@@ -892,10 +932,10 @@ fn silence_before_the_answer_does_not_count() {
         }
         stage.events()
     };
-    // Early media was agreed upon, and none came, however long it rang.
+    // Early media was negotiated but none arrived, however long it rang.
     assert_eq!(wait(&mut stage, 50 * 95), []);
     stage.session.answered(stage.now);
-    // The answer says nothing new.
+    // The answer changes nothing.
     let agreement = stage.agreement.clone();
     stage.session.agree(&agreement, stage.now);
     assert_eq!(wait(&mut stage, 50 * 30), []);
@@ -1006,6 +1046,7 @@ fn jitter_of_the_network_reaches_the_room_as_such_and_is_evened_out_there() {
                 timestamp: frame.timestamp,
                 payload: frame.payload,
                 at,
+                level: Some(frame.level),
             });
         }
     }

@@ -1,9 +1,9 @@
-//! What people complain about where speech is played (`lessons.md`), and what the protocol says of `speak` and `clear`,
+//! Failures that users of voice systems report where speech is played, and the rules of the protocol for `speak` and `clear`,
 //! one scenario each.
 
 use super::*;
 
-// Complaint 2: the state says "speaking" but nothing is heard; silence after an interruption.
+// The state says "speaking" but nothing is heard, or there is silence after an interruption.
 
 #[test]
 fn complaint_2_it_is_playing_only_while_samples_are_heard() {
@@ -79,7 +79,7 @@ fn complaint_2_a_failure_does_not_hold_up_what_comes_behind_it() {
     assert_eq!(stage.end(third), Some((ms(1_000), &complete(ms(500)))));
 }
 
-// Complaint 5: last words cut at hang-up.
+// The last words are cut at hang-up.
 
 #[test]
 fn complaint_5_complete_means_that_the_last_sample_was_heard() {
@@ -108,7 +108,7 @@ fn complaint_5_what_synthesis_made_before_it_failed_is_heard() {
     assert_eq!(stage.end(key), Some((ms(600), &failed(ms(600), "Half of"))));
 }
 
-// Complaint 8: memory grows until restart.
+// Memory grows until a restart.
 
 #[test]
 fn complaint_8_waiting_utterances_and_text_are_bounded_and_a_refusal_changes_nothing() {
@@ -191,7 +191,7 @@ fn complaint_8_synthesis_waits_while_enough_sound_waits() {
     );
 }
 
-// Complaint 10: gaps and crackle on socket audio.
+// There are gaps and crackle on socket audio.
 
 #[test]
 fn complaint_10_ten_minutes_of_utterances_follow_each_other_without_gap_or_drift() {

@@ -1,4 +1,4 @@
-//! Places of words in sound that is made up, and in real speech.
+//! Places of words in audio that is made up, and in real speech.
 
 use std::fs;
 use std::process::Command;
@@ -115,7 +115,7 @@ impl Spoken {
         place(&self.text, &[], sound)
     }
 
-    /// Where each of these words ends: with the last sound before the next begins.
+    /// Where each of these words ends: with the last audio before the next begins.
     fn ends(&self, placed: &[PlacedWord]) -> Vec<f64> {
         let start = |word: &PlacedWord| {
             let told = self.words.iter().find(|(at, _)| word.text.contains(at));

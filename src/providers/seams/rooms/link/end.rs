@@ -1,7 +1,7 @@
-//! The other end of a [`RoomLink`], for those who make one: what it wants sent and wished, and where they say what happens.
+//! The provider's end of a [`RoomLink`]: reads what is to be sent and requested, and reports events.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
@@ -9,8 +9,8 @@ use tokio::sync::{Notify, mpsc};
 use super::ring::Ring;
 use super::{
     Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, MESSAGE_BYTES, Outgoing,
-    Packet, PublishSink, RoomLink, SendError, TrackAudio, WAITING_BYTES, WAITING_EVENTS,
-    WAITING_FRAMES, WAITING_PACKETS,
+    Packet, PublishSink, RoomLink, SendError, TrackAudio, UNREAD_BYTES, WAITING_BYTES,
+    WAITING_EVENTS, WAITING_FRAMES, WAITING_PACKETS,
 };
 
 /// What a link wants, as it is now.
@@ -46,6 +46,9 @@ pub(super) struct Shared {
     over: Notify,
     is_over: AtomicBool,
     wake: Wake,
+    /// Bytes of messages among the events that wait to be read, and a sign that events were read.
+    pub(super) unread_bytes: AtomicUsize,
+    pub(super) read: Notify,
     /// Whether [`Woken::Media`] was said and nothing was taken since.
     woken: AtomicBool,
 }
@@ -141,6 +144,8 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
         over: Notify::new(),
         is_over: AtomicBool::new(false),
         wake: Box::new(wake),
+        unread_bytes: AtomicUsize::new(0),
+        read: Notify::new(),
         woken: AtomicBool::new(false),
     });
     let link = RoomLink {
@@ -160,7 +165,7 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
     (link, end)
 }
 
-/// See the module. The link is over when all clones are dropped; without a word from [`Self::end`] it counts as lost.
+/// The provider's end of a link. The link ends when all clones are dropped; unless [`Self::end`] was called, it counts as lost.
 #[derive(Debug, Clone)]
 pub struct LinkEnd(Arc<Inner>);
 
@@ -211,13 +216,31 @@ impl LinkEnd {
         if loseable && self.0.events.capacity() < WAITING_EVENTS / 4 {
             return true;
         }
+        let bytes = event.bytes();
+        let unread = &self.0.shared.unread_bytes;
+        // Counted before the reader can have it.
+        unread.fetch_add(bytes, Ordering::AcqRel);
         match self.0.events.try_send(event) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Full(_)) => {
+                unread.fetch_sub(bytes, Ordering::AcqRel);
                 let _ = self.0.shared.ending.set(Ending::Overrun);
                 false
             }
             Err(mpsc::error::TrySendError::Closed(_)) => false,
+        }
+    }
+
+    /// Waits until a further message takes no place from other events. For one caller at a time; cancel safe.
+    pub async fn takes_messages(&self) {
+        let (events, shared) = (&self.0.events, &self.0.shared);
+        while events.capacity() < WAITING_EVENTS / 2
+            || shared.unread_bytes.load(Ordering::Acquire) > UNREAD_BYTES
+        {
+            tokio::select! {
+                () = shared.read.notified() => {}
+                () = events.closed() => return,
+            }
         }
     }
 

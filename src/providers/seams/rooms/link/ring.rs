@@ -1,4 +1,4 @@
-//! A bounded ring between two threads: the writer never waits, the oldest makes room and is counted.
+//! A bounded ring buffer between two threads. The writer never waits; the oldest entry is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// See the module.
+/// A bounded ring buffer that drops its oldest entry when it is full.
 #[derive(Debug)]
 pub struct Ring<T> {
     slots: Mutex<Slots<T>>,

@@ -1,0 +1,156 @@
+//! Publishes a session's speech in its room: encodes what the player sends as the Opus frames of one track. The player
+//! paces it; nothing is queued here, so that speech that has been cut is not heard.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use vivavoce_audio::opus::{
+    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
+};
+use vivavoce_audio::pcm::level_dbov;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+
+/// The audio of a room.
+pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
+/// How far ahead of real time a frame may leave: one frame, so that a late timer leaves no gap.
+pub const LEAD: Duration = Duration::from_millis(40);
+/// How long the first speech waits for a subscriber.
+const SUBSCRIBER_PATIENCE: Duration = Duration::from_secs(2);
+/// A frame that is later than this starts a new talkspurt instead of following the last one.
+const GAP: Duration = Duration::from_millis(60);
+/// Bits per second: speech is indistinguishable from its original, and forward error correction has room.
+const BITRATE_BPS: u32 = 40_000;
+/// Packet loss, in percent, that forward error correction is configured for.
+const EXPECTED_LOSS_PERCENT: u8 = 10;
+
+/// The published track of a session; clones are the same track.
+#[derive(Clone)]
+pub struct TrackPublisher(Rc<Inner>);
+
+struct Inner {
+    publish: PublishSink,
+    frames: RefCell<Frames>,
+    open: Cell<bool>,
+    /// Until when a subscriber is waited for.
+    patience: Cell<Option<Instant>>,
+    opened: Notify,
+}
+
+/// Encodes and timestamps frames.
+struct Frames {
+    encoder: OpusEncoder,
+    packet: Vec<u8>,
+    /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
+    timestamp: u32,
+    due: Option<Instant>,
+}
+
+impl TrackPublisher {
+    /// A publisher for this track. `complexity` is the encoder's, 0 (cheap) to 10.
+    pub fn new(publish: PublishSink, complexity: u8) -> Result<Self, OpusError> {
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: BITRATE_BPS,
+            complexity,
+            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
+        };
+        let frames = Frames {
+            encoder: OpusEncoder::new(LAYOUT, settings)?,
+            packet: vec![0; MAX_FRAME_PACKET],
+            timestamp: fastrand::u32(..),
+            due: None,
+        };
+        Ok(Self(Rc::new(Inner {
+            publish,
+            frames: RefCell::new(frames),
+            open: Cell::new(false),
+            patience: Cell::new(None),
+            opened: Notify::new(),
+        })))
+    }
+
+    /// The track has a subscriber.
+    pub fn open(&self) {
+        self.0.open.set(true);
+        self.0.opened.notify_waiters();
+    }
+
+    /// Whether speech may be sent now. The wait for a subscriber begins with the first call.
+    pub fn is_open(&self) -> bool {
+        if self.0.open.get() {
+            return true;
+        }
+        let now = Instant::now();
+        let until = self.patience(now);
+        if now >= until {
+            self.open();
+        }
+        self.0.open.get()
+    }
+
+    fn patience(&self, now: Instant) -> Instant {
+        let until = self.0.patience.get().unwrap_or(now + SUBSCRIBER_PATIENCE);
+        self.0.patience.set(Some(until));
+        until
+    }
+
+    /// Waits until speech may be sent.
+    pub async fn opened(&self) {
+        loop {
+            let opened = self.0.opened.notified();
+            if self.is_open() {
+                return;
+            }
+            let until = self.patience(Instant::now());
+            tokio::select! {
+                () = opened => {}
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Sends 20 ms of [`LAYOUT`]; less is padded with silence.
+    pub fn send(&self, samples: &[i16]) -> Result<(), OpusError> {
+        let frame = self.0.frames.borrow_mut().next(samples, Instant::now())?;
+        self.0.publish.push(frame);
+        Ok(())
+    }
+}
+
+impl Frames {
+    fn next(&mut self, samples: &[i16], now: Instant) -> Result<Frame, OpusError> {
+        let due = self.due.unwrap_or(now);
+        let late = now.saturating_duration_since(due);
+        let marker = self.due.is_none() || late > GAP;
+        let (due, skipped) = if marker {
+            (now, late)
+        } else {
+            (due, Duration::ZERO)
+        };
+        self.timestamp = self.timestamp.wrapping_add(clock(skipped));
+        let mut whole = samples.to_vec();
+        whole.resize(LAYOUT.samples_in(FRAME), 0);
+        let bytes = self.encoder.encode(&whole, &mut self.packet)?;
+        let frame = Frame {
+            payload: self.packet.get(..bytes).unwrap_or_default().into(),
+            timestamp: self.timestamp,
+            marker,
+            level: level_dbov(&whole),
+        };
+        self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
+        self.due = Some(due + FRAME);
+        Ok(frame)
+    }
+}
+
+/// In ticks of the RTP clock.
+fn clock(time: Duration) -> u32 {
+    let ticks = time.as_micros() * u128::from(CLOCK_HZ) / 1_000_000;
+    // The clock wraps.
+    (ticks & u128::from(u32::MAX)) as u32
+}

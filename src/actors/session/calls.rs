@@ -1,0 +1,198 @@
+//! The telephone calls in a session's room: transfers, hang-ups and DTMF.
+
+use actix::prelude::*;
+use tracing::Instrument;
+
+use super::SessionActor;
+use super::protocol::{CallCommand, ErrorCode, ServerMessage, SipTransfer, TransferErrorCode};
+use crate::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
+use crate::registry::rooms::RoomsError;
+use crate::room::{OnThePhone, PressKeys, RoomActor};
+use vivavoce_auth::Access;
+use vivavoce_core::phone::PhoneNumber;
+use vivavoce_seams::rooms::link::{SendError, TelephoneKey};
+use vivavoce_seams::rooms::telephone::{CallErrorKind, TransferTarget};
+
+/// The most transfers and hang-ups of one session that are in progress.
+const MAX_CALL_COMMANDS: usize = 16;
+
+const NOBODY: &str =
+    "participant_identity: nobody in the room is on the telephone, or not this one";
+
+/// What carrying out a call command needs of its session.
+struct CallControl {
+    access: Access,
+    room: Addr<RoomActor>,
+    calls: Addr<CallRegistry>,
+    name: String,
+}
+
+impl SessionActor {
+    pub(super) fn call(&mut self, command: CallCommand, context: &mut Context<Self>) {
+        let Some(membership) = &self.membership else {
+            return;
+        };
+        if self.access.is_public() {
+            // A session without a token is in no room with a call, or for a moment only.
+            return self.has_no_telephone(&command);
+        }
+        let Some(calls) = self.services.calls.clone() else {
+            return self.refuse(ErrorCode::RtcFailed, "these rooms have no telephone");
+        };
+        let control = CallControl {
+            access: self.access.clone(),
+            room: membership.actor.clone(),
+            calls,
+            name: membership.name.clone(),
+        };
+        if let CallCommand::Press {
+            keys,
+            participant_identity,
+        } = command
+        {
+            return self.press(&control, keys, participant_identity, context);
+        }
+        if self.call_commands >= MAX_CALL_COMMANDS {
+            let problem = "too many transfers and hang-ups are under way";
+            return self.refuse(ErrorCode::Overloaded, problem);
+        }
+        self.call_commands += 1;
+        let outcome = async move {
+            match command {
+                CallCommand::Transfer(transfer) => Some(control.transfer(transfer).await),
+                CallCommand::HangUp {
+                    participant_identity,
+                } => control.hang_up(participant_identity).await,
+                CallCommand::Press { .. } => None,
+            }
+        };
+        let outcome = outcome.in_current_span().into_actor(self);
+        context.spawn(outcome.map(|told, session, context| {
+            session.call_commands -= 1;
+            if let Some(message) = told {
+                session.tell(&message);
+            }
+            session.carry_out(context);
+        }));
+    }
+
+    fn has_no_telephone(&mut self, command: &CallCommand) {
+        match command {
+            CallCommand::Transfer(_) => self.tell(&ServerMessage::SipTransferError {
+                message: NOBODY.to_owned(),
+                code: TransferErrorCode::ParticipantNotFound,
+            }),
+            CallCommand::HangUp { .. } | CallCommand::Press { .. } => {
+                self.refuse(ErrorCode::ParticipantNotFound, NOBODY);
+            }
+        }
+    }
+
+    /// In the order of the client's messages: the session handles the next one when these keys have been sent.
+    fn press(
+        &mut self,
+        control: &CallControl,
+        keys: Vec<TelephoneKey>,
+        identity: Option<String>,
+        context: &mut Context<Self>,
+    ) {
+        let pressed = control.room.send(PressKeys { keys, identity });
+        context.wait(pressed.into_actor(self).map(|pressed, session, context| {
+            match pressed {
+                Ok(Some(Ok(()))) => {}
+                Ok(None) => session.refuse(ErrorCode::ParticipantNotFound, NOBODY),
+                Ok(Some(Err(SendError::Full))) => {
+                    session.refuse(
+                        ErrorCode::Overloaded,
+                        format!("send_dtmf: {}", SendError::Full),
+                    );
+                }
+                Ok(Some(Err(error))) => {
+                    session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}"));
+                }
+                Err(_) => session.refuse(
+                    ErrorCode::RtcFailed,
+                    format!("send_dtmf: {}", SendError::Ended),
+                ),
+            }
+            session.carry_out(context);
+        }));
+    }
+}
+
+impl CallControl {
+    async fn who(&self, identity: Option<String>) -> Option<String> {
+        self.room.send(OnThePhone { identity }).await.ok().flatten()
+    }
+
+    /// Transfers a call; returns the event about it.
+    async fn transfer(self, transfer: SipTransfer) -> ServerMessage {
+        let error = |code, message: String| ServerMessage::SipTransferError { message, code };
+        let to = match PhoneNumber::parse(&transfer.transfer_to) {
+            Ok(to) => to,
+            Err(problem) => {
+                return error(
+                    TransferErrorCode::InvalidPhoneNumber,
+                    format!("transfer_to: {problem}"),
+                );
+            }
+        };
+        let Some(identity) = self.who(transfer.participant_identity).await else {
+            return error(TransferErrorCode::ParticipantNotFound, NOBODY.to_owned());
+        };
+        let command = TransferCall {
+            access: self.access,
+            room: self.name,
+            identity: identity.clone(),
+            to: TransferTarget::Number(to.clone()),
+            ringing_timeout: None,
+            until: Until::Done,
+        };
+        match self.calls.send(command).await {
+            Ok(Ok(())) => ServerMessage::SipTransferComplete {
+                transfer_to: to.as_str().to_owned(),
+                participant_identity: identity,
+            },
+            Ok(Err(problem)) => error(transfer_code(&problem), problem.to_string()),
+            Err(problem) => error(TransferErrorCode::TransferFailed, problem.to_string()),
+        }
+    }
+
+    /// Hangs up a call; returns an error event if that fails.
+    async fn hang_up(self, identity: Option<String>) -> Option<ServerMessage> {
+        let refusal = |code, message: String| {
+            Some(ServerMessage::refusal(code, format!("hangup: {message}")))
+        };
+        let Some(identity) = self.who(identity).await else {
+            return refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned());
+        };
+        let command = HangUp {
+            access: self.access,
+            room: self.name,
+            identity,
+        };
+        match self.calls.send(command).await {
+            Ok(Ok(())) => None,
+            // The far end has hung up meanwhile.
+            Ok(Err(problem)) if is_nobody(&problem) => None,
+            Ok(Err(problem)) => refusal(ErrorCode::CallFailed, problem.to_string()),
+            Err(problem) => refusal(ErrorCode::CallFailed, problem.to_string()),
+        }
+    }
+}
+
+const fn is_nobody(problem: &CallsError) -> bool {
+    match problem {
+        CallsError::Rooms(RoomsError::NoParticipant | RoomsError::NoRoom) => true,
+        CallsError::Call(error) => matches!(error.kind, CallErrorKind::NotFound),
+        _ => false,
+    }
+}
+
+const fn transfer_code(problem: &CallsError) -> TransferErrorCode {
+    match problem {
+        CallsError::NotAllowed { .. } => TransferErrorCode::DestinationNotAllowed,
+        problem if is_nobody(problem) => TransferErrorCode::ParticipantNotFound,
+        _ => TransferErrorCode::TransferFailed,
+    }
+}

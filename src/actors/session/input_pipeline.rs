@@ -1,0 +1,548 @@
+//! The pipeline of one audio format: decoder, noise suppression, resampler, voice activity detection, and the
+//! [`ReplayBuffer`] of the recogniser. Which pipeline is in force is decided by the [audio input](super::audio_input).
+//!
+//! A recogniser that is replaced while the client goes on sending is replaced within the pipeline: the audio goes to the
+//! former one until the next quiet gap, so that no word is cut in two, and from there on to the next one. Each sample is
+//! sent to exactly one of them.
+
+use std::time::Duration;
+
+use super::audio_input::InputEvent;
+use super::protocol::{ListenConfig, VadConfig};
+use crate::stt::replay_buffer::{self, ReplayBuffer};
+use vivavoce_audio::decode::{DecodeError, StreamDecoder};
+use vivavoce_audio::denoise::Denoiser;
+use vivavoce_audio::vad::{self, Vad, VadEvent, VadSettings};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+
+/// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of audio.
+const SLICE: usize = 4 << 10;
+const OGG_SLICE: usize = 256;
+/// Chunks after which the decoder yields: a page of Ogg may hold half a minute.
+const CHUNKS_AT_ONCE: usize = 8;
+
+/// Length of the blocks in which a quiet gap is looked for.
+const BLOCK: Duration = Duration::from_millis(10);
+/// Quiet blocks in a row that make a quiet gap: longer than the closure of a plosive, which is silent too.
+const GAP_BLOCKS: u32 = 7;
+/// The ratio of the energy of the loudest block to that of a quiet one: 16 dB.
+const FAINTER: u64 = 40;
+/// The energy of a sample below which a block is quiet in any case: −55 dBFS.
+const QUIET: u64 = 60 * 60;
+
+pub(super) struct InputPipeline {
+    listen: ListenConfig,
+    decoder: StreamDecoder,
+    inner: Inner,
+    failed: bool,
+    /// Whether the buffer ends once the bytes that wait have been decoded.
+    pub(super) ends: bool,
+}
+
+/// The stages behind the decoder.
+struct Inner {
+    noise_suppression: bool,
+    denoiser: Option<Denoiser>,
+    rate: RecogniserRate,
+    vad: Option<PipelineVad>,
+    vad_config: VadConfig,
+    buffer: ReplayBuffer,
+    handover: Option<Handover>,
+}
+
+/// A handover from one recogniser to the next.
+struct Handover {
+    /// The config of the former one.
+    listen: ListenConfig,
+    stage: Stage,
+    /// The config of the next one is in force.
+    committed: bool,
+    /// The former buffer ends with the handover.
+    ends: bool,
+}
+
+enum Stage {
+    /// It waits for a quiet gap.
+    Waits {
+        next: ReplayBuffer,
+        quiet_gap: QuietGap,
+    },
+    /// It was made, and is taken back if the config fails.
+    Made { former: ReplayBuffer },
+}
+
+/// Finds a gap in which nobody is in the middle of a word.
+#[derive(Default)]
+struct QuietGap {
+    /// The greatest energy of a sample in any block, on average.
+    loudest: u64,
+    quiet: u32,
+}
+
+/// Resamples to the rate of the recogniser.
+struct RecogniserRate {
+    accepted: Layout,
+    resampler: Option<Resampler>,
+    resampled: Vec<i16>,
+}
+
+/// Voice activity detection over the audio that the recogniser is sent.
+struct PipelineVad {
+    vad: Vad,
+    resampler: Resampler,
+    /// The position of its first sample in the session's audio.
+    start: u64,
+    resampled: Vec<i16>,
+}
+
+impl InputPipeline {
+    /// A pipeline whose first sample has the position `start` in the session's audio. `accepted` is what its recogniser
+    /// takes.
+    pub(super) fn new(
+        listen: ListenConfig,
+        accepted: AudioFormat,
+        vad: &VadConfig,
+        start: Duration,
+    ) -> Result<Self, DecodeError> {
+        let decoder = StreamDecoder::new(listen.format)?;
+        let accepted = Layout::mono(accepted.layout.rate);
+        let mut inner = Inner {
+            noise_suppression: false,
+            denoiser: None,
+            rate: RecogniserRate::new(accepted),
+            vad: None,
+            vad_config: VadConfig {
+                enabled: false,
+                ..*vad
+            },
+            buffer: ReplayBuffer::new(accepted, start),
+            handover: None,
+        };
+        inner.set_vad(vad, &mut |_| {});
+        Ok(Self {
+            listen,
+            decoder,
+            inner,
+            failed: false,
+            ends: false,
+        })
+    }
+
+    /// Its config, or that of the handover that waits.
+    pub(super) const fn listen(&self) -> &ListenConfig {
+        &self.listen
+    }
+
+    /// The buffer of the recogniser in force, or of the one that is about to take over, and its layout.
+    pub(super) fn newest(&self) -> (ReplayBuffer, Layout) {
+        let buffer = match &self.inner.handover {
+            Some(Handover {
+                stage: Stage::Waits { next, .. },
+                ..
+            }) => next,
+            _ => &self.inner.buffer,
+        };
+        (buffer.clone(), buffer.layout())
+    }
+
+    /// The buffer that audio goes to now.
+    pub(super) const fn buffer(&self) -> &ReplayBuffer {
+        &self.inner.buffer
+    }
+
+    /// Whether these bytes take so long that they are better decoded piece by piece than in the reading task.
+    pub(super) fn takes_long(&self, bytes: &[u8]) -> bool {
+        self.listen.format.encoding == Encoding::OggOpus || bytes.len() > self.slice()
+    }
+
+    /// How many bytes are decoded at once.
+    pub(super) fn slice(&self) -> usize {
+        match self.listen.format.encoding {
+            Encoding::OggOpus => OGG_SLICE,
+            // One message is one packet.
+            Encoding::Opus => usize::MAX,
+            _ => SLICE,
+        }
+    }
+
+    /// About how much audio so many bytes are; zero where only decoding could tell.
+    pub(super) fn duration_of(&self, bytes: usize) -> Duration {
+        let layout = self.listen.format.layout;
+        let frame = match self.listen.format.encoding {
+            Encoding::Linear16 => 2 * layout.channels.count(),
+            Encoding::Mulaw | Encoding::Alaw => layout.channels.count(),
+            _ => return Duration::ZERO,
+        };
+        layout.rate.duration_of(bytes / frame)
+    }
+
+    /// Changes voice activity detection and noise suppression. Speech that is under way ends with a pause.
+    pub(super) fn set_vad(&mut self, config: &VadConfig, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.set_vad(config, tell);
+    }
+
+    /// Ends speech that is under way with a pause: the pipeline in which it goes on reports that it has resumed.
+    pub(super) fn break_off(&mut self) -> Option<InputEvent> {
+        self.inner.vad.as_mut().and_then(PipelineVad::break_off)
+    }
+
+    /// Whether speech seems to begin.
+    pub(super) fn is_onset(&self) -> bool {
+        let vad = self.inner.vad.as_ref();
+        vad.is_some_and(|pipeline| pipeline.vad.is_onset())
+    }
+
+    /// Decodes some of it; false if there is more. `record` is given the audio as it came, and the Opus packet that it came
+    /// in.
+    pub(super) fn hear(
+        &mut self,
+        bytes: &[u8],
+        mut record: impl FnMut(&Pcm, Option<&[u8]>),
+        mut tell: impl FnMut(InputEvent),
+    ) -> bool {
+        let mut chunks = self.decoder.push(bytes);
+        for _ in 0..CHUNKS_AT_ONCE {
+            let Some(chunk) = chunks.next() else {
+                return true;
+            };
+            match chunk {
+                Ok(sound) => {
+                    record(&sound, chunks.packet());
+                    self.inner.listen(sound.into_mono(), &mut tell);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.failed, true) {
+                        tell(InputEvent::Undecodable(error.to_string()));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes audio that needs no decoding.
+    pub(super) fn push_pcm(&mut self, audio: Pcm, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.listen(audio.into_mono(), tell);
+    }
+
+    /// Takes audio that went to a pipeline whose config failed.
+    pub(super) fn take_over(&mut self, sound: Pcm, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.understand(sound, tell);
+    }
+
+    /// Removes the audio that no final covers.
+    pub(super) fn give_away(&self) -> Pcm {
+        Pcm::new(self.inner.rate.accepted, self.inner.buffer.give_away())
+    }
+
+    /// No more audio comes: what noise suppression holds back is passed on.
+    pub(super) fn finish(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.drain_denoiser(tell);
+    }
+
+    /// Skips a gap in the audio.
+    pub(super) fn skip(&mut self, gap: Duration, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.skip(gap, tell);
+    }
+
+    /// From the next quiet gap on the audio goes to another recogniser.
+    pub(super) fn hand_over(
+        &mut self,
+        listen: ListenConfig,
+        accepted: AudioFormat,
+        tell: &mut impl FnMut(InputEvent),
+    ) {
+        self.make_handover(tell);
+        let former = std::mem::replace(&mut self.listen, listen);
+        let accepted = Layout::mono(accepted.layout.rate);
+        self.inner.handover = Some(Handover {
+            listen: former,
+            stage: Stage::Waits {
+                next: ReplayBuffer::new(accepted, Duration::ZERO),
+                quiet_gap: QuietGap::default(),
+            },
+            committed: false,
+            ends: false,
+        });
+    }
+
+    /// Makes a handover that waits.
+    pub(super) fn make_handover(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.make_handover(tell);
+    }
+
+    /// The newest config of this pipeline is in force.
+    pub(super) fn commit(&mut self) {
+        self.newest().0.limit(replay_buffer::LIMIT);
+        if let Some(handover) = &mut self.inner.handover {
+            handover.committed = true;
+            if let Stage::Made { .. } = handover.stage {
+                self.inner.handover = None;
+            }
+        }
+    }
+
+    /// Has this buffer end with its handover. False if no handover waits.
+    pub(super) fn ends_with_handover(&mut self, buffer: &ReplayBuffer) -> bool {
+        match &mut self.inner.handover {
+            Some(handover) if self.inner.buffer.is(buffer) => {
+                let waits = matches!(handover.stage, Stage::Waits { .. });
+                handover.ends |= waits;
+                waits
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a handover back: the former recogniser is sent the audio of the next one.
+    pub(super) fn take_back(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        let Some(handover) = self.inner.handover.take() else {
+            return;
+        };
+        self.listen = handover.listen;
+        if let Stage::Made { former } = handover.stage {
+            let layout = self.inner.rate.accepted;
+            self.inner.hear_at(former.layout(), tell);
+            let kept = Pcm::new(layout, self.inner.buffer.give_away());
+            self.inner.buffer = former;
+            // `convert` is complete, and the audio after it is resampled with the same delay.
+            let kept = Resampler::convert(kept, self.inner.rate.accepted.rate);
+            // Voice activity detection has had it already.
+            self.inner.buffer.push(kept.samples(), true);
+        }
+    }
+}
+
+impl Inner {
+    fn set_vad(&mut self, config: &VadConfig, tell: &mut impl FnMut(InputEvent)) {
+        self.noise_suppression = config.noise_suppression;
+        if !config.noise_suppression {
+            self.drain_denoiser(tell);
+        }
+        let same = VadConfig {
+            noise_suppression: self.vad_config.noise_suppression,
+            ..*config
+        } == self.vad_config;
+        if same {
+            return;
+        }
+        if let Some(paused) = self.vad.as_mut().and_then(PipelineVad::break_off) {
+            tell(paused);
+        }
+        self.vad_config = *config;
+        self.begin_vad();
+    }
+
+    /// Starts voice activity detection anew at the current position.
+    fn begin_vad(&mut self) {
+        let settings: VadSettings = self.vad_config.turn_settings().vad();
+        let start = vad::RATE.frames_in(self.buffer.position()) as u64;
+        self.vad = self.vad_config.enabled.then(|| PipelineVad {
+            vad: voice_activity(settings),
+            resampler: Resampler::new(self.rate.accepted, vad::RATE),
+            start,
+            resampled: Vec::new(),
+        });
+    }
+
+    fn skip(&mut self, gap: Duration, tell: &mut impl FnMut(InputEvent)) {
+        self.drain_denoiser(tell);
+        self.drain_resampler(tell);
+        if let Some(paused) = self.vad.as_mut().and_then(PipelineVad::break_off) {
+            tell(paused);
+        }
+        self.buffer.skip(gap);
+        self.begin_vad();
+    }
+
+    /// Takes decoded audio.
+    fn listen(&mut self, sound: Pcm, tell: &mut impl FnMut(InputEvent)) {
+        if !self.noise_suppression {
+            return self.understand(sound, tell);
+        }
+        // A stream with a header may change its rate.
+        if self
+            .denoiser
+            .as_ref()
+            .is_some_and(|known| known.layout() != sound.layout())
+        {
+            self.drain_denoiser(tell);
+        }
+        let layout = sound.layout();
+        let denoiser = self
+            .denoiser
+            .get_or_insert_with(|| Denoiser::new(layout.rate));
+        let mut clean = Vec::with_capacity(sound.frames());
+        denoiser.push(sound.samples(), &mut clean);
+        self.understand(Pcm::new(layout, clean), tell);
+    }
+
+    fn drain_denoiser(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        if let Some(mut denoiser) = self.denoiser.take() {
+            let mut rest = Vec::new();
+            denoiser.finish(&mut rest);
+            self.understand(Pcm::new(denoiser.layout(), rest), tell);
+        }
+    }
+
+    /// Sends audio to the recogniser; from a quiet gap on, to the next one.
+    fn understand(&mut self, mut sound: Pcm, tell: &mut impl FnMut(InputEvent)) {
+        if let Some(Handover {
+            stage: Stage::Waits { quiet_gap, .. },
+            ..
+        }) = &mut self.handover
+        {
+            let paused = self.vad.as_ref().is_some_and(|vad| vad.vad.is_pause());
+            if let Some(end) = quiet_gap.end_in(&sound, paused) {
+                let (layout, mut samples) = (sound.layout(), sound.into_samples());
+                let rest = samples.split_off(end);
+                self.send(&Pcm::new(layout, samples), tell);
+                self.make_handover(tell);
+                sound = Pcm::new(layout, rest);
+            }
+        }
+        self.send(&sound, tell);
+    }
+
+    fn send(&mut self, sound: &Pcm, tell: &mut impl FnMut(InputEvent)) {
+        let samples = self.rate.bring(sound);
+        let vad = self.vad.as_mut();
+        let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+        self.buffer.push(samples, speech);
+    }
+
+    /// Passes on audio at the recogniser's rate.
+    fn pass_on(&mut self, samples: &[i16], tell: &mut impl FnMut(InputEvent)) {
+        let vad = self.vad.as_mut();
+        let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+        self.buffer.push(samples, speech);
+    }
+
+    fn make_handover(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        let Some(handover) = self.handover.take() else {
+            return;
+        };
+        let Stage::Waits { next, .. } = handover.stage else {
+            self.handover = Some(handover);
+            return;
+        };
+        self.hear_at(next.layout(), tell);
+        next.begin(self.buffer.position());
+        let former = std::mem::replace(&mut self.buffer, next);
+        former.finalize();
+        if handover.ends {
+            former.end();
+        }
+        if !handover.committed {
+            self.handover = Some(Handover {
+                stage: Stage::Made { former },
+                ..handover
+            });
+        }
+    }
+
+    fn drain_resampler(&mut self, tell: &mut impl FnMut(InputEvent)) {
+        if let Some(mut resampler) = self.rate.resampler.take() {
+            let mut rest = Vec::new();
+            resampler.finish(&mut rest);
+            self.pass_on(&rest, tell);
+        }
+    }
+
+    /// Changes the rate to that of the next recogniser. Where it is the same not a sample is lost.
+    fn hear_at(&mut self, accepted: Layout, tell: &mut impl FnMut(InputEvent)) {
+        if accepted == self.rate.accepted {
+            return;
+        }
+        self.drain_resampler(tell);
+        self.rate = RecogniserRate::new(accepted);
+        if let Some(vad) = &mut self.vad {
+            vad.resampler = Resampler::new(accepted, vad::RATE);
+        }
+    }
+}
+
+impl QuietGap {
+    /// Where a quiet gap has lasted long enough, in samples of this audio. `paused` says that voice activity detection
+    /// reports a pause.
+    fn end_in(&mut self, sound: &Pcm, paused: bool) -> Option<usize> {
+        if paused {
+            return Some(0);
+        }
+        let block = sound.rate().frames_in(BLOCK).max(1);
+        let mut end = 0;
+        for block in sound.samples().chunks(block) {
+            end += block.len();
+            let energy = block.iter().map(|&sample| i64::from(sample).pow(2) as u64);
+            let energy = energy.sum::<u64>() / block.len() as u64;
+            let quiet = energy < (self.loudest / FAINTER).max(QUIET);
+            self.loudest = self.loudest.max(energy);
+            self.quiet = if quiet { self.quiet + 1 } else { 0 };
+            if self.quiet >= GAP_BLOCKS {
+                return Some(end);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(not(test))]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::new(settings)
+}
+
+/// In tests loud audio is speech.
+#[cfg(test)]
+fn voice_activity(settings: VadSettings) -> Vad {
+    Vad::with_score(settings, Box::new(super::tests::loudness))
+}
+
+impl RecogniserRate {
+    const fn new(accepted: Layout) -> Self {
+        Self {
+            accepted,
+            resampler: None,
+            resampled: Vec::new(),
+        }
+    }
+
+    /// A stream with a header may have another rate than was announced, or change it.
+    fn bring<'a>(&'a mut self, sound: &'a Pcm) -> &'a [i16] {
+        if sound.layout() == self.accepted {
+            return sound.samples();
+        }
+        let known = self
+            .resampler
+            .take()
+            .filter(|resampler| resampler.input_layout() == sound.layout());
+        let new = || Resampler::new(sound.layout(), self.accepted.rate);
+        let resampler = self.resampler.insert(known.unwrap_or_else(new));
+        self.resampled.clear();
+        resampler.push(sound.samples(), &mut self.resampled);
+        &self.resampled
+    }
+}
+
+impl PipelineVad {
+    fn break_off(&mut self) -> Option<InputEvent> {
+        let speech = self.vad.is_active() && !self.vad.is_pause();
+        self.vad.interrupt();
+        let at = self.vad.position();
+        speech.then(|| InputEvent::Voice(VadEvent::SilenceBegan { at }.later(self.start)))
+    }
+
+    /// Reports voice activity; true while there is speech, or a pause that is not over.
+    fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(InputEvent)) -> bool {
+        let samples = if self.resampler.input_layout() == self.resampler.output_layout() {
+            samples
+        } else {
+            self.resampled.clear();
+            self.resampler.push(samples, &mut self.resampled);
+            &self.resampled
+        };
+        for event in self.vad.push(samples) {
+            tell(InputEvent::Voice(event.later(self.start)));
+        }
+        self.vad.is_active()
+    }
+}

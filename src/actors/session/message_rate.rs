@@ -1,0 +1,67 @@
+//! How many messages a client may send its session. Sessions share threads, so that one that is sent thousands of messages
+//! would delay others. Time is an argument; what becomes of messages beyond the rate is left to the socket's handler.
+
+use std::time::Instant;
+
+/// Messages per second, in the long run: more than a language model has tokens.
+pub const PER_SECOND: u32 = 200;
+/// Messages at once.
+const AT_ONCE: u32 = 2_000;
+/// A message costs as much as one more for each time that it is so long.
+const BYTES: u32 = 16 << 10;
+
+/// What a client may still send.
+#[derive(Debug, Clone, Copy)]
+pub struct MessageRate {
+    left: f64,
+    since: Option<Instant>,
+}
+
+impl Default for MessageRate {
+    fn default() -> Self {
+        Self {
+            left: f64::from(AT_ONCE),
+            since: None,
+        }
+    }
+}
+
+impl MessageRate {
+    /// Whether a message of so many bytes is within the rate.
+    pub fn accepts(&mut self, bytes: usize, now: Instant) -> bool {
+        if let Some(since) = self.since {
+            let passed = now.saturating_duration_since(since).as_secs_f64();
+            self.left = (self.left + passed * f64::from(PER_SECOND)).min(f64::from(AT_ONCE));
+        }
+        self.since = Some(now);
+        let cost = 1.0 + bytes as f64 / f64::from(BYTES);
+        let fits = self.left >= cost;
+        if fits {
+            self.left -= cost;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn many_come_at_once_and_then_so_many_a_second_and_long_ones_count_for_more() {
+        let mut rate = MessageRate::default();
+        let mut now = Instant::now();
+        let accepted = |rate: &mut MessageRate, bytes, now| {
+            (0..5_000).filter(|_| rate.accepts(bytes, now)).count()
+        };
+        assert_eq!(accepted(&mut rate, 0, now), 2_000);
+        now += Duration::from_secs(1);
+        assert_eq!(accepted(&mut rate, 0, now), 200);
+        now += Duration::from_hours(1);
+        assert_eq!(accepted(&mut rate, 1 << 20, now), 30);
+        now += Duration::from_secs(1);
+        assert_eq!(accepted(&mut rate, 1 << 20, now), 3);
+    }
+}

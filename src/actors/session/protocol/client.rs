@@ -1,0 +1,249 @@
+//! What a client sends. A message is checked here once and trusted inside.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::config::{ConfigUpdate, SessionConfig, WireConfig};
+use super::{misfit, required};
+use crate::session::playback::Speak;
+use vivavoce_core::json::{self, Misfit};
+use vivavoce_seams::rooms::link::TelephoneKey;
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum ClientMessage {
+    /// Begins a session, or changes it.
+    Config(Box<SessionConfig>),
+    /// Changes a part of it while it runs.
+    UpdateConfig(Box<ConfigUpdate>),
+    /// Says a text.
+    Speak(Speak),
+    /// Stops what is being said.
+    Clear,
+    /// Starts the loading sound.
+    LoadingStart,
+    /// Stops it.
+    LoadingStop,
+    /// Relays a message into the room.
+    SendMessage(SendMessage),
+    /// Moves the telephone call, ends it, or presses keys on it.
+    Call(CallCommand),
+}
+
+/// `send_message`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SendMessage {
+    /// What is sent.
+    pub message: String,
+    /// For example `user` or `assistant`.
+    pub role: String,
+    /// `messages` when absent.
+    pub topic: String,
+    /// Anything.
+    pub debug: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    r#type: Option<String>,
+}
+
+/// Says a text.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Speak")]
+struct WireSpeak {
+    /// What is said. At most 64 KiB wait.
+    #[schemars(required)]
+    text: Option<String>,
+    /// Whether it is said now, with whatever waited before it; else complete sentences are, and the rest waits.
+    #[schemars(extend("default" = true))]
+    flush: Option<bool>,
+    /// Whether `clear` and `replace` may cut it.
+    #[schemars(extend("default" = true))]
+    allow_interruption: Option<bool>,
+    /// Whether it clears first.
+    #[schemars(extend("default" = false))]
+    replace: Option<bool>,
+    /// Comes back in the events of this utterance.
+    id: Option<String>,
+}
+
+/// Relays a message into the room.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SendMessage")]
+struct WireSendMessage {
+    /// What is sent.
+    #[schemars(required)]
+    message: Option<String>,
+    /// For example `user` or `assistant`.
+    #[schemars(required)]
+    role: Option<String>,
+    /// Under which topic.
+    #[schemars(extend("default" = "messages"))]
+    topic: Option<String>,
+    /// Anything.
+    debug: Option<Value>,
+}
+
+/// A message without fields.
+#[derive(JsonSchema)]
+struct Bare {}
+
+/// Makes the schema of a type.
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
+/// The schemas of what a client may send, by `type`.
+pub const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
+    ("config", WireConfig::json_schema),
+    ("update_config", ConfigUpdate::json_schema),
+    ("speak", WireSpeak::json_schema),
+    ("clear", Bare::json_schema),
+    ("loading_start", Bare::json_schema),
+    ("loading_stop", Bare::json_schema),
+    ("send_message", WireSendMessage::json_schema),
+    ("sip_transfer", WireSipTransfer::json_schema),
+    ("hangup", WireHangup::json_schema),
+    ("send_dtmf", WireSendDtmf::json_schema),
+];
+
+impl ClientMessage {
+    /// The message of a text frame.
+    pub fn parse(text: &[u8]) -> Result<Self, Misfit> {
+        let kind: Kind = json::parse(text)?;
+        match kind.r#type.as_deref() {
+            Some("config") => Ok(Self::Config(Box::new(
+                json::parse::<WireConfig>(text)?.check()?,
+            ))),
+            Some("update_config") => Ok(Self::UpdateConfig(json::parse(text)?)),
+            Some("speak") => Ok(Self::Speak(json::parse::<WireSpeak>(text)?.check()?)),
+            Some("clear") => Ok(Self::Clear),
+            Some("loading_start") => Ok(Self::LoadingStart),
+            Some("loading_stop") => Ok(Self::LoadingStop),
+            Some("send_message") => Ok(Self::SendMessage(
+                json::parse::<WireSendMessage>(text)?.check()?,
+            )),
+            Some("sip_transfer") => Ok(Self::Call(json::parse::<WireSipTransfer>(text)?.check()?)),
+            Some("hangup") => Ok(Self::Call(json::parse::<WireHangup>(text)?.check())),
+            Some("send_dtmf") => Ok(Self::Call(json::parse::<WireSendDtmf>(text)?.check()?)),
+            Some(other) => {
+                let other: String = other.chars().take(40).collect();
+                Err(misfit("type", format!("unknown message {other:?}")))
+            }
+            None => Err(misfit("type", "is required")),
+        }
+    }
+}
+
+impl WireSpeak {
+    fn check(self) -> Result<Speak, Misfit> {
+        Ok(Speak {
+            text: required(self.text, "text")?,
+            flush: self.flush.unwrap_or(true),
+            allow_interruption: self.allow_interruption.unwrap_or(true),
+            replace: self.replace.unwrap_or(false),
+            id: self.id,
+        })
+    }
+}
+
+impl WireSendMessage {
+    fn check(self) -> Result<SendMessage, Misfit> {
+        Ok(SendMessage {
+            message: required(self.message, "message")?,
+            role: required(self.role, "role")?,
+            topic: self.topic.unwrap_or_else(|| "messages".to_owned()),
+            debug: self.debug,
+        })
+    }
+}
+
+/// Keys of one message.
+const MAX_DIGITS: usize = 32;
+
+/// What a client wants of the telephone. Who is meant is the first telephone participant where nobody is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallCommand {
+    /// `sip_transfer`.
+    Transfer(SipTransfer),
+    /// `hangup`.
+    HangUp {
+        /// Whose call.
+        participant_identity: Option<String>,
+    },
+    /// `send_dtmf`.
+    Press {
+        /// Which keys, one after the other.
+        keys: Vec<TelephoneKey>,
+        /// On whose call.
+        participant_identity: Option<String>,
+    },
+}
+
+/// `sip_transfer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SipTransfer {
+    /// Where to, as the client wrote it.
+    pub transfer_to: String,
+    /// Who; the first telephone participant when absent.
+    pub participant_identity: Option<String>,
+}
+
+/// Moves the telephone call.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SipTransfer")]
+struct WireSipTransfer {
+    /// The number to call instead.
+    #[schemars(required)]
+    transfer_to: Option<String>,
+    /// Whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+}
+
+/// Ends the telephone call.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Hangup")]
+struct WireHangup {
+    /// Whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+}
+
+/// Presses keys on the telephone call.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "SendDtmf")]
+struct WireSendDtmf {
+    /// Which, one after the other.
+    #[schemars(required, regex(pattern = r"^[0-9*#A-Da-d]{1,32}$"))]
+    digits: Option<String>,
+    /// On whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+}
+
+impl WireSipTransfer {
+    fn check(self) -> Result<CallCommand, Misfit> {
+        Ok(CallCommand::Transfer(SipTransfer {
+            transfer_to: required(self.transfer_to, "transfer_to")?,
+            participant_identity: self.participant_identity,
+        }))
+    }
+}
+
+impl WireHangup {
+    fn check(self) -> CallCommand {
+        CallCommand::HangUp {
+            participant_identity: self.participant_identity,
+        }
+    }
+}
+
+impl WireSendDtmf {
+    fn check(self) -> Result<CallCommand, Misfit> {
+        let digits = required(self.digits, "digits")?;
+        let keys: Option<Vec<TelephoneKey>> = digits.chars().map(TelephoneKey::new).collect();
+        let keys = keys.filter(|keys| (1..=MAX_DIGITS).contains(&keys.len()));
+        Ok(CallCommand::Press {
+            keys: keys.ok_or_else(|| misfit("digits", "must be 1 to 32 of 0-9 * # A-D"))?,
+            participant_identity: self.participant_identity,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! What the server sends. Messages are named here and nowhere else.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::StreamId;
+use crate::session::barge_in::InterruptionEvent;
+use crate::session::turn::VoiceEvent;
+use vivavoce_seams::SttResult;
+
+/// What we tell a client. Times are milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ServerMessage {
+    /// The session is as it was configured.
+    Ready {
+        /// Its name.
+        stream_id: StreamId,
+        /// The room that it is in.
+        #[serde(flatten)]
+        room: Option<RoomOfSession>,
+    },
+    /// Somebody said something in writing in the room.
+    Message {
+        /// What.
+        message: RoomText,
+    },
+    /// Somebody is in the room; those who were there before are told too.
+    ParticipantConnected {
+        /// Who.
+        participant: RoomParticipant,
+    },
+    /// Somebody has left the room.
+    ParticipantDisconnected {
+        /// Who.
+        participant: RoomParticipant,
+    },
+    /// Somebody is heard from now on.
+    TrackSubscribed {
+        /// Of whom.
+        track: RoomTrack,
+    },
+    /// A telephone call of the room has come further.
+    SipCall {
+        /// Which.
+        sip_call_id: String,
+        /// Whose.
+        participant_identity: String,
+        /// Where it is.
+        #[schemars(extend("enum" = ["dialing", "ringing", "active", "hangup"]))]
+        status: &'static str,
+        /// Why it is over; null before.
+        cause: Option<&'static str>,
+    },
+    /// Somebody has pressed a key of their telephone.
+    Dtmf {
+        /// 0 to 9, `*`, `#`, A to D.
+        digit: String,
+        /// Who.
+        identity: String,
+        /// Unix time.
+        timestamp: u64,
+    },
+    /// A telephone call was moved, or was over before it could be.
+    SipTransferComplete {
+        /// As it was dialled.
+        transfer_to: String,
+        /// Whose.
+        participant_identity: String,
+    },
+    /// A telephone call was not moved; it goes on as it was.
+    SipTransferError {
+        /// For people.
+        message: String,
+        /// For programs.
+        code: TransferErrorCode,
+    },
+    /// What was heard.
+    SttResult(SttResult),
+    /// What the voice does.
+    VadEvent(VoiceEvent),
+    /// Whether somebody who speaks over playback interrupts it.
+    Interruption(InterruptionEvent),
+    /// The first sound of an utterance leaves.
+    TtsStarted {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// Unix time.
+        timestamp: u64,
+    },
+    /// The listener begins to hear a word of an utterance: `tts_config.progress`.
+    TtsProgress {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// The number of the word in the utterance, from 0.
+        word_index: u64,
+        /// The word as it was sent, with the marks that belong to it.
+        text: String,
+        /// Where the word begins in the utterance's sound.
+        played_ms: u64,
+        /// Whether that was estimated from the sound, as the voice does not tell it.
+        estimated: bool,
+    },
+    /// The last sample of an utterance has been played out.
+    TtsPlaybackComplete {
+        /// Unix time.
+        timestamp: u64,
+        /// Of its `speak`.
+        id: Option<String>,
+        /// How long it was.
+        duration_ms: u64,
+    },
+    /// An utterance was cut off.
+    TtsInterrupted {
+        /// Of its `speak`.
+        id: Option<String>,
+        /// Unix time.
+        timestamp: u64,
+        /// How much was played.
+        played_ms: u64,
+        /// What was heard of it.
+        heard_text: String,
+    },
+    /// A provider's fate.
+    ProviderEvent {
+        /// `stt`, `tts`, `rtc` or `recording`.
+        #[schemars(extend("enum" = ["stt", "tts", "rtc", "recording"]))]
+        kind: &'static str,
+        /// `reconnecting`, `recovered`, `switched` (the provider is the new one), `ignored` (wishes that it does not know)
+        /// or `failed`.
+        #[schemars(extend("enum" = ["reconnecting", "recovered", "switched", "ignored", "failed"]))]
+        state: &'static str,
+        /// Its slug.
+        provider: String,
+        /// For people.
+        message: String,
+    },
+    /// Something that was asked for cannot be done.
+    Error {
+        /// For people.
+        message: String,
+        /// For programs.
+        code: ErrorCode,
+        /// Whether the session ends.
+        fatal: bool,
+    },
+}
+
+/// The room of a session, as `ready` names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomOfSession {
+    /// Its name.
+    pub rtc_room_name: String,
+    /// Where clients connect.
+    pub rtc_url: String,
+    /// Who the session is in it.
+    pub service_participant_identity: String,
+    /// What it is called there.
+    pub service_participant_name: String,
+}
+
+/// A message of a room; `message` where it is UTF-8, else `data`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomText {
+    /// As it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("contentEncoding" = "base64"))]
+    pub data: Option<String>,
+    /// Who sent it; null where the server's API did.
+    pub identity: Option<String>,
+    /// What it is about; null where it does not say.
+    pub topic: Option<String>,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
+}
+
+/// Somebody in a room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomParticipant {
+    /// Who, as the room knows them.
+    pub identity: String,
+    /// What people read.
+    pub name: String,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
+}
+
+/// A track of somebody in a room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoomTrack {
+    /// Whose.
+    pub identity: String,
+    /// What they call it.
+    pub name: String,
+    /// `audio`: nothing else is subscribed to.
+    #[schemars(extend("const" = "audio"))]
+    pub track_kind: &'static str,
+    /// Its id.
+    pub track_sid: String,
+    /// Where.
+    pub room: String,
+    /// Unix time.
+    pub timestamp: u64,
+}
+
+/// `error.code`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The message is not of the protocol; it is ignored.
+    InvalidMessage,
+    /// No `config` came in time.
+    ConfigTimeout,
+    /// Something else came before `config`.
+    NotConfigured,
+    /// The token of the session has expired or was revoked.
+    Unauthorized,
+    /// The session has no sound.
+    AudioDisabled,
+    /// The name is taken.
+    StreamIdInUse,
+    /// No such provider.
+    UnsupportedProvider,
+    /// A credential of the wrong shape.
+    InvalidProviderAuth,
+    /// No credential.
+    MissingProviderAuth,
+    /// The provider refused the credential.
+    ProviderAuth,
+    /// The provider is not there.
+    ProviderUnavailable,
+    /// The provider will never accept this.
+    ProviderRejected,
+    /// The provider asks for patience.
+    ProviderRateLimited,
+    /// The provider was too slow.
+    ProviderTimeout,
+    /// Hearing failed.
+    SttFailed,
+    /// Speaking failed.
+    TtsFailed,
+    /// There are no rooms.
+    RtcNotConfigured,
+    /// The room failed.
+    RtcFailed,
+    /// The room belongs to somebody else.
+    RoomAccessDenied,
+    /// Nobody is on the telephone, or not who was named.
+    ParticipantNotFound,
+    /// The telephone call could not be ended.
+    CallFailed,
+    /// It cannot be recorded.
+    RecordingUnavailable,
+    /// The loading sound is none.
+    InvalidLoadingAudio,
+    /// There is no loading sound.
+    LoadingUnavailable,
+    /// A bound of ours is reached.
+    Overloaded,
+    /// Our own fault.
+    Internal,
+}
+
+/// `sip_transfer_error.code`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TransferErrorCode {
+    /// It is no telephone number.
+    InvalidPhoneNumber,
+    /// This number is not called.
+    DestinationNotAllowed,
+    /// Nobody is on the telephone, or not who was named.
+    ParticipantNotFound,
+    /// The other side would not, or could not.
+    TransferFailed,
+}
+
+impl ServerMessage {
+    /// The text frame.
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and null cannot fail to be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// A provider's change of state.
+    pub fn provider_event(
+        kind: &'static str,
+        state: &'static str,
+        provider: &str,
+        message: String,
+    ) -> Self {
+        Self::ProviderEvent {
+            kind,
+            state,
+            provider: provider.to_owned(),
+            message,
+        }
+    }
+
+    /// An error that leaves the session as it is.
+    pub fn refusal(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::Error {
+            message: message.into(),
+            code,
+            fatal: false,
+        }
+    }
+}

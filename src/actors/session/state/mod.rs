@@ -1,0 +1,605 @@
+//! What a session decides, as pure state machines: [`config`] knows which message is carried out when and what is in force,
+//! [`recogniser`] and [`synthesiser`] supervise the two providers and turn their reports into messages, [`ending`] closes
+//! the session in order. [`Session`] connects them. Audio does not come here and time does not pass by itself: the actor
+//! around it ([`super::SessionActor`]) brings every input and carries out the [`Effect`]s.
+
+pub mod config;
+pub mod ending;
+pub mod recogniser;
+pub mod synthesiser;
+
+use std::time::{Duration, Instant};
+
+use super::audio_input::InputEvent;
+use super::barge_in::{InterruptionMode, InterruptionReason};
+use super::error_codes::Refusal;
+use super::loading::Clip;
+use super::playback::Speak;
+use super::protocol::{
+    CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, RoomConfig, RoomOfSession,
+    SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
+};
+use super::turn::Moment;
+use crate::stt::SttReport;
+use crate::tts::TtsReport;
+use config::{AUDIO_DISABLED, Admission, ConfigMachine};
+use ending::Ending;
+use recogniser::{Output, RecogniserMachine};
+use synthesiser::SynthesiserMachine;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_core::json::Misfit;
+use vivavoce_seams::rooms::link::Ending as RoomEnding;
+use vivavoce_synthesis::SpeechConfig;
+
+/// How long the last transcripts may take when the server ends a session.
+pub const LAST_WORDS: Duration = Duration::from_millis(2_500);
+/// How much earlier those of participants must be there, so that they are sent before the socket closes.
+const PARTICIPANTS_EARLIER: Duration = Duration::from_millis(100);
+
+/// A message of the client.
+#[derive(Debug)]
+pub struct Command {
+    /// Its number, if it is a config.
+    pub config: u64,
+    pub message: ClientMessage,
+    /// Its length on the wire.
+    pub bytes: usize,
+}
+
+/// What has to be prepared for a config.
+#[derive(Debug)]
+pub struct Preparation {
+    pub config: u64,
+    /// The session's name: the one it has, or the one it shall have.
+    pub stream_id: StreamId,
+    pub params: SessionParams,
+    pub loading_audio: Option<LoadingAudio>,
+    /// An `update_config`: its audio comes where that of the config in force comes.
+    pub is_update: bool,
+    /// It replaces the recogniser in force, though the format of its audio may be the same.
+    pub replaces_recogniser: bool,
+}
+
+/// What was found out about a config before any provider is started.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The loading sound, if one was given.
+    pub clip: Option<Result<Clip, Misfit>>,
+    /// Whether the recogniser in force is sent the config's audio already.
+    pub is_sent: bool,
+    /// How long each of the recognisers that it names may take over a final.
+    pub patience: Vec<Duration>,
+    /// The room that was joined.
+    pub room: Option<RoomOfSession>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send this to the client.
+    Tell(ServerMessage),
+    /// Find out whether a config can be carried out; the answer is [`Session::prepared`].
+    Prepare(Box<Preparation>),
+    /// The config is in force.
+    Commit {
+        config: u64,
+        vad: VadConfig,
+        /// Whether it is recorded, and the rates of both sides.
+        recording: Option<(SampleRate, SampleRate)>,
+        /// Whether the room's provider records it.
+        egress: bool,
+    },
+    /// The config will not be carried out.
+    Discard {
+        config: u64,
+    },
+    /// Start a recogniser over the audio of this config.
+    StartStt {
+        /// Names it in its reports.
+        attempt: u32,
+        config: u64,
+        listen: ListenConfig,
+    },
+    /// Let a recogniser drain the audio that it has.
+    EndStt {
+        attempt: u32,
+    },
+    /// End a recogniser that drains at once.
+    StopStt {
+        attempt: u32,
+    },
+    /// Let the recognisers of participants drain within this time; [`Session::participants_ended`] follows.
+    EndParticipants(Duration),
+    /// Request a final from the recogniser.
+    Finalize,
+    /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
+    SetOutput(Option<Box<SpeechConfig>>),
+    /// Speak what is queued from now on with this config.
+    ChangeVoice(Box<SpeechConfig>),
+    /// Start a synthesiser for the output.
+    StartTts {
+        /// Names it in its reports.
+        attempt: u32,
+        speech: Box<SpeechConfig>,
+    },
+    /// The synthesiser has gone: fail the utterance that it was speaking.
+    TtsLost,
+    /// Set the loading sound.
+    SetClip(Option<Clip>),
+    /// Start or stop the loading sound.
+    Load(bool),
+    SendToRoom(SendMessage),
+    Call(CallCommand),
+    /// Apply what may change of the room's config.
+    ChangeRoom(Box<RoomConfig>),
+    /// Queue text.
+    Speak(Speak),
+    /// Cut speech.
+    Clear,
+    /// Let speech yield to somebody who may be interrupting it.
+    Yield(InterruptionMode),
+    /// Let it go on as it was.
+    Resume,
+    /// Close the socket.
+    Close {
+        code: u16,
+        reason: &'static str,
+    },
+}
+
+/// The session.
+#[derive(Debug)]
+pub struct Session {
+    config: ConfigMachine,
+    recogniser: RecogniserMachine,
+    synthesiser: SynthesiserMachine,
+    ending: Ending,
+    effects: Vec<Effect>,
+}
+
+impl Session {
+    /// A session whose socket has just been opened.
+    pub fn new(now: Instant, config_timeout: Duration) -> Self {
+        Self {
+            config: ConfigMachine::new(now, config_timeout),
+            recogniser: RecogniserMachine::default(),
+            synthesiser: SynthesiserMachine::default(),
+            ending: Ending::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// What is to be done now, in this order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    pub fn is_in_force(&self, config: u64) -> bool {
+        let in_force = self.config.in_force();
+        in_force.is_some_and(|known| known.config == config)
+    }
+
+    pub fn is_pending(&self, config: u64) -> bool {
+        self.config.is_pending(config)
+    }
+
+    /// Whether a recogniser that was replaced still drains the audio of this config.
+    pub fn drains(&self, config: u64) -> bool {
+        self.recogniser.drains(config)
+    }
+
+    /// Takes a message; while a config is pending it waits.
+    pub fn message(&mut self, command: Command) {
+        if self.ending.has_begun() {
+            return;
+        }
+        match self.config.admit(command) {
+            Admission::Now(command) => self.carry_out(command),
+            Admission::Waits => {}
+            Admission::Refused(command) => {
+                if let ClientMessage::Config(_) = command.message {
+                    let config = command.config;
+                    self.effects.push(Effect::Discard { config });
+                }
+                let message = "too many messages wait for the config that is pending";
+                self.refuse(ErrorCode::Overloaded, message);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        let Command {
+            config, message, ..
+        } = command;
+        match message {
+            ClientMessage::Config(wanted) => match self.config.configure(config, *wanted) {
+                Ok(()) => self.prepare(config),
+                Err(refusal) => self.config_failed(config, refusal),
+            },
+            ClientMessage::UpdateConfig(update) => match self.config.update(config, *update) {
+                Ok(()) => self.prepare(config),
+                Err(refusal) => self.refuse(refusal.code, refusal.message),
+            },
+            message => match self.action(message) {
+                Ok(effect) => self.effects.push(effect),
+                Err(refusal) => self.refuse(refusal.code, refusal.message),
+            },
+        }
+    }
+
+    /// What a message other than a config asks for.
+    fn action(&mut self, message: ClientMessage) -> Result<Effect, Refusal> {
+        let in_force = self.config.configured()?;
+        let (has_room, has_clip) = (in_force.room.is_some(), in_force.clip.is_some());
+        let speaks = in_force.params.tts.is_some();
+        let refused = |code, problem| Err(Refusal::new(code, problem));
+        match message {
+            ClientMessage::SendMessage(_) | ClientMessage::Call(_) if !has_room => {
+                refused(ErrorCode::RtcNotConfigured, "the session is in no room")
+            }
+            ClientMessage::SendMessage(message) => Ok(Effect::SendToRoom(message)),
+            ClientMessage::Call(command) => Ok(Effect::Call(command)),
+            _ if !speaks => refused(ErrorCode::AudioDisabled, AUDIO_DISABLED),
+            ClientMessage::Speak(_) if self.synthesiser.has_failed() => {
+                refused(ErrorCode::TtsFailed, synthesiser::GIVEN_UP)
+            }
+            ClientMessage::Speak(speak) => {
+                if speak.replace {
+                    self.abandon_barge_in(InterruptionReason::Cleared);
+                }
+                Ok(Effect::Speak(speak))
+            }
+            ClientMessage::Clear => {
+                self.abandon_barge_in(InterruptionReason::Cleared);
+                Ok(Effect::Clear)
+            }
+            ClientMessage::LoadingStart | ClientMessage::LoadingStop if !has_clip => refused(
+                ErrorCode::LoadingUnavailable,
+                "there is no loading sound: it needs loading_audio in config, and linear16 output",
+            ),
+            ClientMessage::LoadingStart => Ok(Effect::Load(true)),
+            ClientMessage::LoadingStop => Ok(Effect::Load(false)),
+            ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) => {
+                refused(ErrorCode::Internal, "a config is no action")
+            }
+        }
+    }
+
+    /// Has the pending config prepared.
+    fn prepare(&mut self, config: u64) {
+        let Some(pending) = self.config.pending(config) else {
+            return;
+        };
+        let listen = pending.params.stt.as_ref();
+        let preparation = Preparation {
+            config,
+            stream_id: pending.stream_id.clone(),
+            replaces_recogniser: self.recogniser.would_replace(listen),
+            params: pending.params.clone(),
+            loading_audio: pending.loading_audio.take(),
+            is_update: pending.is_update,
+        };
+        self.effects.push(Effect::Prepare(Box::new(preparation)));
+    }
+
+    fn config_failed(&mut self, config: u64, refusal: Refusal) {
+        self.config.abandon();
+        self.recogniser.abandon();
+        self.effects.push(Effect::Discard { config });
+        self.refuse(refusal.code, refusal.message);
+    }
+
+    /// Takes what was found out about a config.
+    pub fn prepared(&mut self, config: u64, prepared: Result<Prepared, Refusal>, moment: Moment) {
+        let Some(pending) = self.config.pending(config) else {
+            return;
+        };
+        let Prepared {
+            clip,
+            is_sent,
+            patience,
+            room,
+        } = match prepared {
+            Ok(prepared) => prepared,
+            Err(refusal) => {
+                self.config_failed(config, refusal);
+                return self.carry_on();
+            }
+        };
+        pending.room = room;
+        let listen = pending.params.stt.clone();
+        match clip {
+            Some(Ok(clip)) => pending.clip = Some(clip),
+            Some(Err(misfit)) => {
+                self.refuse(ErrorCode::InvalidLoadingAudio, misfit.to_string());
+            }
+            None => {}
+        }
+        let outputs = self.recogniser.prepare(config, listen, patience, is_sent);
+        self.follow(outputs, moment);
+    }
+
+    /// The recogniser of the pending config is ready: the config comes into force.
+    fn commit(&mut self, moment: Moment) {
+        let Some(change) = self.config.commit() else {
+            return;
+        };
+        let Some(in_force) = self.config.in_force() else {
+            return;
+        };
+        let (config, clip, room) = (
+            in_force.config,
+            in_force.clip.clone(),
+            in_force.room.clone(),
+        );
+        let SessionParams {
+            stt, tts, vad, rtc, ..
+        } = in_force.params.clone();
+        let rate = |layout: Layout| layout.rate;
+        let heard = stt.map(|stt| stt.format.layout);
+        let played = tts.as_ref().map(|tts| tts.format.layout);
+        let rates = [heard, played].map(|layout| layout.map_or(SampleRate::HZ_48000, rate));
+        self.effects.push(Effect::Commit {
+            config,
+            vad,
+            recording: in_force.params.records().then_some(rates.into()),
+            egress: in_force.params.room_for_egress().is_some(),
+        });
+        let outputs = self.recogniser.commit(vad, moment);
+        self.follow(outputs, moment);
+        let effects = self.synthesiser.configure(tts.as_ref(), change.is_update);
+        let is_new_output = matches!(effects.first(), Some(Effect::SetOutput(_)));
+        if is_new_output {
+            self.abandon_barge_in(InterruptionReason::Cleared);
+        }
+        self.effects.extend(effects);
+        if is_new_output || change.changes_clip {
+            self.effects.push(Effect::SetClip(clip));
+        }
+        if let Some(rtc) = rtc.filter(|_| change.changes_room) {
+            self.effects.push(Effect::ChangeRoom(Box::new(rtc)));
+        }
+        if let Some(stream_id) = self.config.stream_id().cloned() {
+            self.tell(ServerMessage::Ready { stream_id, room });
+        }
+        let outputs = self.recogniser.replay_early();
+        self.follow(outputs, moment);
+        self.carry_on();
+    }
+
+    /// Carries out what waited for the config, up to the next one.
+    fn carry_on(&mut self) {
+        while let Some(command) = self.config.next() {
+            self.carry_out(command);
+        }
+    }
+
+    /// Does what the recogniser's machine has decided.
+    fn follow(&mut self, outputs: Vec<Output>, moment: Moment) {
+        for output in outputs {
+            let effect = match output {
+                Output::Tell(message) => Effect::Tell(message),
+                Output::Start {
+                    attempt,
+                    config,
+                    listen,
+                } => Effect::StartStt {
+                    attempt,
+                    config,
+                    listen,
+                },
+                Output::End { attempt } => Effect::EndStt { attempt },
+                Output::Stop { attempt } => Effect::StopStt { attempt },
+                Output::Finalize => Effect::Finalize,
+                Output::Yield(mode) => Effect::Yield(mode),
+                Output::Resume => Effect::Resume,
+                Output::Cut => Effect::Clear,
+                Output::Ready => {
+                    self.commit(moment);
+                    continue;
+                }
+                Output::Failed(refusal) => {
+                    if let Some(config) = self.config.abandon() {
+                        self.config_failed(config, refusal);
+                        self.carry_on();
+                    }
+                    continue;
+                }
+            };
+            self.effects.push(effect);
+        }
+        if self.ending.awaits_recogniser_only() && self.recogniser.is_drained() {
+            self.close(moment);
+        }
+    }
+
+    /// Takes whether speech is being played that may be cut, and how much audio the session has heard.
+    pub const fn set_playing(&mut self, playing: bool, heard: Duration) {
+        self.recogniser.set_playing(playing, heard);
+    }
+
+    fn abandon_barge_in(&mut self, reason: InterruptionReason) {
+        for output in self.recogniser.abandon_barge_in(reason) {
+            match output {
+                Output::Resume => self.effects.push(Effect::Resume),
+                Output::Tell(message) => self.tell(message),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes a report of a recogniser. `lost` is how much audio was dropped so far because none could be sent it.
+    pub fn stt(&mut self, report: SttReport, lost: Duration, moment: Moment) {
+        let outputs = self.recogniser.report(report, lost, moment);
+        self.follow(outputs, moment);
+    }
+
+    /// Takes a report of a synthesiser.
+    pub fn tts(&mut self, report: TtsReport, now: Instant) {
+        let effects = self.synthesiser.report(report, now);
+        // The loading sound does not need a synthesiser.
+        let is_new_output = matches!(effects.last(), Some(Effect::SetOutput(_)));
+        self.effects.extend(effects);
+        if let Some(in_force) = self.config.in_force().filter(|_| is_new_output) {
+            self.effects.push(Effect::SetClip(in_force.clip.clone()));
+        }
+    }
+
+    /// Takes an event of the audio input.
+    pub fn input(&mut self, event: InputEvent, moment: Moment) {
+        let outputs = self.recogniser.input(event, moment);
+        self.follow(outputs, moment);
+    }
+
+    /// The session has been alone in its room for long enough.
+    pub fn deserted(&mut self, moment: Moment) {
+        self.end(1000, "nobody else is left in the room", moment);
+    }
+
+    /// The session is no longer in its room.
+    pub fn room_lost(&mut self, provider: &str, ending: &RoomEnding, moment: Moment) {
+        if self.ending.has_begun() {
+            return;
+        }
+        self.provider_event("rtc", "failed", provider, ending.to_string());
+        let (code, reason) = match ending {
+            RoomEnding::Left => (1000, "the room was left"),
+            RoomEnding::Removed => (1000, "the session was removed from its room"),
+            RoomEnding::Disowned => (1000, "the room belongs to somebody else now"),
+            RoomEnding::Duplicate => (1000, "another participant took the session's identity"),
+            RoomEnding::RoomDeleted => (1000, "the room was deleted"),
+            RoomEnding::Refused(_)
+            | RoomEnding::Quota(_)
+            | RoomEnding::Network(_)
+            | RoomEnding::Overrun => {
+                self.fail(ErrorCode::RtcFailed, ending.to_string());
+                (1011, "the room was lost")
+            }
+        };
+        self.end(code, reason, moment);
+    }
+
+    /// The link to the room is lost, or re-established.
+    pub fn room_changes(&mut self, state: &'static str, provider: &str, message: &str) {
+        self.provider_event("rtc", state, provider, message.to_owned());
+    }
+
+    /// The recording has failed.
+    pub fn recording_failed(&mut self, store: &str, problem: String) {
+        self.provider_event("recording", "failed", store, problem);
+    }
+
+    /// When [`Session::tick`] is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.ending.is_closed() {
+            return None;
+        }
+        let deadlines = [
+            self.config.next_deadline(),
+            self.recogniser.next_deadline(),
+            self.synthesiser.next_deadline(),
+            self.ending.deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, moment: Moment) {
+        if self.ending.is_closed() {
+            return;
+        }
+        if self.ending.deadline().is_some_and(|at| at <= moment.now) {
+            return self.close(moment);
+        }
+        if let Some(timeout) = self.config.timed_out(moment.now) {
+            let seconds = timeout.as_secs_f64();
+            let message = format!("no config came into force within {seconds} s");
+            self.fail(ErrorCode::ConfigTimeout, message);
+            self.ending.close();
+            let reason = "no config";
+            return self.effects.push(Effect::Close { code: 4408, reason });
+        }
+        let outputs = self.recogniser.tick(moment);
+        self.follow(outputs, moment);
+        self.effects.extend(self.synthesiser.tick(moment.now));
+    }
+
+    /// The server ends the session: the last audio is transcribed first, speech is cut.
+    pub fn end(&mut self, code: u16, reason: &'static str, moment: Moment) {
+        if self.ending.has_begun() {
+            return;
+        }
+        if let Some(config) = self.config.end() {
+            self.effects.push(Effect::Discard { config });
+        }
+        let in_force = self.config.in_force();
+        let rtc = in_force.and_then(|in_force| in_force.params.rtc.as_ref());
+        let participants = rtc.is_some_and(|rtc| rtc.listen.is_some());
+        self.abandon_barge_in(InterruptionReason::Ended);
+        self.effects.push(Effect::SetOutput(None));
+        if participants {
+            let patience = LAST_WORDS.saturating_sub(PARTICIPANTS_EARLIER);
+            self.effects.push(Effect::EndParticipants(patience));
+        }
+        self.ending = Ending::Draining {
+            code,
+            reason,
+            deadline: moment.now + LAST_WORDS,
+            participants,
+        };
+        let outputs = self.recogniser.end();
+        self.follow(outputs, moment);
+    }
+
+    /// The last transcripts of all participants have been sent.
+    pub fn participants_ended(&mut self, moment: Moment) {
+        self.ending.participants_drained();
+        self.follow(Vec::new(), moment);
+    }
+
+    /// Ends the session because its client is no longer authorised.
+    pub fn expel(&mut self, why: &'static str, moment: Moment) {
+        if self.ending.has_begun() {
+            return;
+        }
+        self.fail(ErrorCode::Unauthorized, why.to_owned());
+        self.end(1008, why, moment);
+    }
+
+    fn close(&mut self, moment: Moment) {
+        let closing = self.ending.close();
+        let outputs = self.recogniser.close(moment);
+        self.follow(outputs, moment);
+        if let Some((code, reason)) = closing {
+            self.effects.push(Effect::Close { code, reason });
+        }
+    }
+
+    fn tell(&mut self, message: ServerMessage) {
+        self.effects.push(Effect::Tell(message));
+    }
+
+    fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
+        self.tell(ServerMessage::refusal(code, message));
+    }
+
+    /// Tells an error that ends the session.
+    fn fail(&mut self, code: ErrorCode, message: String) {
+        self.tell(ServerMessage::Error {
+            message,
+            code,
+            fatal: true,
+        });
+    }
+
+    fn provider_event(
+        &mut self,
+        kind: &'static str,
+        state: &'static str,
+        provider: &str,
+        message: String,
+    ) {
+        let event = ServerMessage::provider_event(kind, state, provider, message);
+        self.tell(event);
+    }
+}

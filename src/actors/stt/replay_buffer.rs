@@ -1,0 +1,801 @@
+//! The replay buffer: audio on its way to the recogniser. The task that reads the socket writes it by plain calls, the
+//! upload of the current stream reads it, and audio that no final covers is kept, so that the next stream can be sent it
+//! again. When streams open and fail, and what a final covers, is the knowledge of the [actor](super).
+//!
+//! The buffer is bounded. Audio that the recogniser has not been sent is dropped, oldest first, only beyond the limit, and
+//! counted. Silence is shortened once it has been sent, or while no stream is open: of more than a second of it the half
+//! second after speech and the half second before speech stay. Before the first stream nothing is shortened.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::stream_clock::StreamClock;
+use vivavoce_audio::linear16;
+use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_seams::Transcript;
+use vivavoce_telemetry::metrics::{self, DropCause};
+
+/// Length of the chunks that are sent.
+const CHUNK: Duration = Duration::from_millis(20);
+/// Chunks of silence that are never shortened: 1 s.
+const LONGEST_SILENCE: usize = 50;
+/// Chunks of a longer silence that stay after speech and before it: 500 ms.
+const AROUND_SPEECH: usize = 25;
+/// Speech that is followed by this much silence without a transcript was none.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+/// The fewest chunks of a pause that ends an utterance, 400 ms: no vendor ends one after less silence.
+const PAUSE: usize = 20;
+/// The mean square below which audio is a pause whatever voice activity detection says: −45 dBFS.
+const FAINT: i64 = 180 * 180;
+/// The most audio that is kept while the session's config is pending (protocol, section 1).
+pub const LIMIT_WHILE_CONFIGURED: Duration = Duration::from_secs(10);
+/// The most audio that is kept afterwards (protocol, "STT drops").
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// The audio of one recogniser, with one writer and one stream at a time that reads it. Clones are the same buffer.
+#[derive(Debug, Clone)]
+pub struct ReplayBuffer(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    backlog: RefCell<Backlog>,
+    /// There is something to send.
+    work: Notify,
+    /// There will be no more audio.
+    ended: Notify,
+}
+
+/// 20 ms of audio, or less where it was cut short.
+#[derive(Debug, Clone)]
+pub(super) struct Chunk {
+    /// The position of its first sample, counted from the buffer's first.
+    at: u64,
+    /// linear16.
+    pub(super) sound: Bytes,
+    speech: bool,
+    /// Its energy is below [`FAINT`].
+    faint: bool,
+    /// A final is requested for everything up to its end.
+    finalize: bool,
+    pushed: Instant,
+    /// When a stream has accepted it last.
+    sent: Option<Instant>,
+}
+
+impl Chunk {
+    fn samples(&self) -> u64 {
+        self.sound.len() as u64 / 2
+    }
+
+    fn end(&self) -> u64 {
+        self.at + self.samples()
+    }
+
+    fn is_pause(&self) -> bool {
+        !self.speech || self.faint
+    }
+}
+
+/// What a stream does next.
+#[derive(Debug)]
+pub(super) enum Upload {
+    Sound(Chunk),
+    Finalize,
+    End,
+}
+
+fn is_faint(samples: &[i16]) -> bool {
+    let squares = samples.iter().map(|&sample| i64::from(sample).pow(2));
+    squares.sum::<i64>() < FAINT * samples.len() as i64
+}
+
+/// Rounds to milliseconds: the other digits are noise of the arithmetic.
+fn whole_ms(seconds: f64) -> f64 {
+    (seconds * 1_000.0).round() / 1_000.0
+}
+
+impl ReplayBuffer {
+    /// A buffer of mono samples at the recogniser's rate; `start` is the position of the first one in the session's
+    /// audio. Its limit is [`LIMIT_WHILE_CONFIGURED`] at first.
+    pub fn new(layout: Layout, start: Duration) -> Self {
+        Self(Rc::new(Shared {
+            backlog: RefCell::new(Backlog::new(layout.rate, start)),
+            work: Notify::new(),
+            ended: Notify::new(),
+        }))
+    }
+
+    /// Sets the position of the first sample in the session's audio, before there is one.
+    pub fn begin(&self, start: Duration) {
+        self.0.backlog.borrow_mut().start = start;
+    }
+
+    pub fn layout(&self) -> Layout {
+        Layout::mono(self.0.backlog.borrow().rate)
+    }
+
+    /// Appends audio; never waits. `speech` says that voice activity detection reports speech, or a pause that is not over
+    /// yet; it is always true where there is no detection. Audio after [`ReplayBuffer::end`] is ignored.
+    pub fn push(&self, samples: &[i16], speech: bool) {
+        self.change(|backlog| backlog.push(samples, speech, Instant::now()));
+    }
+
+    /// Skips a gap in the session's audio: nothing is sent for it, and the next audio has its position behind it.
+    pub fn skip(&self, gap: Duration) {
+        self.change(|backlog| backlog.skip(gap, Instant::now()));
+    }
+
+    /// Requests a final for everything that was pushed so far.
+    pub fn finalize(&self) {
+        self.change(|backlog| backlog.finalize(Instant::now()));
+    }
+
+    /// There is no more audio: the stream is ended once the rest has been sent.
+    pub fn end(&self) {
+        self.change(|backlog| backlog.end(Instant::now()));
+        self.0.ended.notify_one();
+    }
+
+    /// Sets how much audio is kept at most.
+    pub fn limit(&self, limit: Duration) {
+        self.change(|backlog| backlog.limit(limit));
+    }
+
+    /// The end of the buffer in the session's audio, exact to the sample.
+    pub fn position(&self) -> Duration {
+        let backlog = self.0.backlog.borrow();
+        backlog.place(backlog.cut + backlog.rest.len() as u64)
+    }
+
+    /// How much audio was dropped at the limit before any recogniser was sent it.
+    pub fn lost(&self) -> Duration {
+        let backlog = self.0.backlog.borrow();
+        backlog.rate.duration_of(backlog.lost as usize)
+    }
+
+    pub fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Removes all audio that is kept.
+    pub fn give_away(&self) -> Vec<i16> {
+        self.0.backlog.borrow_mut().give_away()
+    }
+
+    /// How much audio is kept.
+    pub fn kept(&self) -> Duration {
+        let backlog = self.0.backlog.borrow();
+        backlog.rate.duration_of(backlog.kept as usize)
+    }
+
+    /// Finals cover the session's audio up to here: as far as the current stream was sent it, it need not be kept.
+    pub(super) fn acknowledge(&self, until: Duration) {
+        let mut backlog = self.0.backlog.borrow_mut();
+        let until = backlog.sample(until);
+        backlog.acknowledge(until);
+    }
+
+    /// Up to where in the session's audio the current stream was sent it.
+    pub(super) fn sent(&self) -> Duration {
+        let backlog = self.0.backlog.borrow();
+        backlog.place(backlog.accepted)
+    }
+
+    /// Where the latest silence begins in the audio that the current stream was sent.
+    pub(super) fn latest_pause(&self) -> Option<Duration> {
+        let backlog = self.0.backlog.borrow();
+        backlog.latest_pause().map(|at| backlog.place(at))
+    }
+
+    /// The end, at a pause, of the utterance that a final without an end has surely transcribed: the first one that is
+    /// kept. What was sent until `sure` counts as transcribed as well.
+    pub(super) fn end_of_utterance(&self, sure: Option<Instant>) -> Option<Duration> {
+        let backlog = self.0.backlog.borrow();
+        let end = backlog.end_of_utterance(sure);
+        end.map(|at| backlog.place(at))
+    }
+
+    /// Nobody is speaking now.
+    pub(super) fn is_silent(&self) -> bool {
+        self.0.backlog.borrow().is_silent()
+    }
+
+    /// The recogniser reports speech, whatever voice activity detection says.
+    pub(super) fn recogniser_hears_speech(&self) {
+        self.0.backlog.borrow_mut().recogniser_hears_speech();
+    }
+
+    /// A new stream is open and is sent everything that is kept.
+    pub(super) fn rewind(&self) {
+        self.change(Backlog::rewind);
+    }
+
+    /// The stream is lost, and the next one may take a while.
+    pub(super) fn interrupt(&self) {
+        self.0.backlog.borrow_mut().interrupt();
+    }
+
+    /// Waits for what is to be sent next. Cancel-safe.
+    pub(super) async fn next(&self) -> Upload {
+        loop {
+            let next = self.0.backlog.borrow_mut().take();
+            match next {
+                Some(upload) => return upload,
+                None => self.0.work.notified().await,
+            }
+        }
+    }
+
+    /// The stream has accepted the chunk.
+    pub(super) fn accepted(&self, chunk: &Chunk) {
+        let for_the_first_time = self.0.backlog.borrow_mut().accepted(chunk);
+        if for_the_first_time {
+            metrics::input_delay(chunk.pushed.elapsed());
+        }
+    }
+
+    /// Waits for [`ReplayBuffer::end`].
+    pub(super) async fn ended(&self) {
+        while !self.0.backlog.borrow().ended {
+            self.0.ended.notified().await;
+        }
+    }
+
+    /// Maps the times of a transcript from the stream to the session.
+    pub(super) fn place_words(&self, transcript: &mut Transcript) {
+        let backlog = self.0.backlog.borrow();
+        let start = backlog.start.as_secs_f64();
+        for word in &mut transcript.words {
+            word.start = whole_ms(start + backlog.clock.begin(word.start));
+            word.end = whole_ms(start + backlog.clock.end(word.end));
+        }
+        let end = transcript.end;
+        transcript.end = end.map(|end| start + backlog.clock.end(end));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Backlog)) {
+        change(&mut self.0.backlog.borrow_mut());
+        self.0.work.notify_one();
+    }
+}
+
+/// The state of a buffer. Positions are samples from its first one.
+#[derive(Debug)]
+struct Backlog {
+    rate: SampleRate,
+    /// Where the buffer begins in the session's audio.
+    start: Duration,
+    limit: u64,
+    /// Samples that do not fill a chunk yet.
+    rest: Vec<i16>,
+    rest_is_speech: bool,
+    /// Samples that have been cut into chunks so far.
+    cut: u64,
+    chunks: VecDeque<Chunk>,
+    /// The samples in `chunks`.
+    kept: u64,
+    /// The first chunk that the current stream has not been given.
+    unsent: usize,
+    /// Up to here silence has been shortened.
+    shortened: usize,
+    /// Up to where the current stream has accepted audio.
+    accepted: u64,
+    /// Up to where any stream has.
+    ever_accepted: u64,
+    clock: StreamClock,
+    finalize_next: bool,
+    ended: bool,
+    streams: Streams,
+    /// Samples that there were when the current stream opened.
+    opened_at: u64,
+    lost: u64,
+    /// Speech that was sent and is no longer kept, though no final has covered it.
+    not_replayable: u64,
+}
+
+/// The streams so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Streams {
+    NoneYet,
+    Open,
+    Lost,
+}
+
+impl Backlog {
+    fn give_away(&mut self) -> Vec<i16> {
+        let mut samples = Vec::with_capacity(self.kept as usize + self.rest.len());
+        for chunk in self.chunks.drain(..) {
+            linear16::decode(&chunk.sound, &mut samples);
+        }
+        samples.append(&mut self.rest);
+        (self.kept, self.unsent, self.shortened) = (0, 0, 0);
+        samples
+    }
+
+    fn new(rate: SampleRate, start: Duration) -> Self {
+        Self {
+            rate,
+            start,
+            limit: rate.frames_in(LIMIT_WHILE_CONFIGURED) as u64,
+            rest: Vec::new(),
+            rest_is_speech: false,
+            cut: 0,
+            chunks: VecDeque::new(),
+            kept: 0,
+            unsent: 0,
+            shortened: 0,
+            accepted: 0,
+            ever_accepted: 0,
+            clock: StreamClock::new(rate),
+            finalize_next: false,
+            ended: false,
+            streams: Streams::NoneYet,
+            opened_at: 0,
+            lost: 0,
+            not_replayable: 0,
+        }
+    }
+
+    fn place(&self, sample: u64) -> Duration {
+        self.start + self.rate.duration_of(sample as usize)
+    }
+
+    /// The sample nearest to a position in the session's audio.
+    fn sample(&self, place: Duration) -> u64 {
+        let half_a_sample = Duration::from_secs(1) / (2 * self.rate.hz());
+        let since = place.saturating_sub(self.start);
+        self.rate.frames_in(since.saturating_add(half_a_sample)) as u64
+    }
+
+    fn push(&mut self, mut samples: &[i16], speech: bool, now: Instant) {
+        if self.ended {
+            return;
+        }
+        let chunk = self.rate.frames_in(CHUNK);
+        while !samples.is_empty() {
+            let (taken, others) = samples.split_at(samples.len().min(chunk - self.rest.len()));
+            samples = others;
+            self.rest.extend_from_slice(taken);
+            self.rest_is_speech |= speech;
+            if self.rest.len() == chunk {
+                self.cut_rest(now);
+            }
+        }
+    }
+
+    fn cut_rest(&mut self, now: Instant) {
+        if self.rest.is_empty() {
+            return;
+        }
+        let chunk = Chunk {
+            at: self.cut,
+            sound: linear16::encode(&self.rest),
+            speech: self.rest_is_speech,
+            faint: is_faint(&self.rest),
+            finalize: false,
+            pushed: now,
+            sent: None,
+        };
+        self.rest.clear();
+        self.rest_is_speech = false;
+        self.cut += chunk.samples();
+        self.kept += chunk.samples();
+        self.chunks.push_back(chunk);
+        self.shorten_silence();
+        self.keep_to_limit();
+    }
+
+    fn skip(&mut self, gap: Duration, now: Instant) {
+        if !self.ended {
+            self.cut_rest(now);
+            self.cut += self.rate.frames_in(gap) as u64;
+        }
+    }
+
+    fn finalize(&mut self, now: Instant) {
+        self.cut_rest(now);
+        if let Some(last) = self.chunks.back_mut() {
+            last.finalize = true;
+        }
+        self.finalize_next |= self.unsent == self.chunks.len();
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.cut_rest(now);
+        self.ended = true;
+    }
+
+    fn limit(&mut self, limit: Duration) {
+        self.limit = self.rate.frames_in(limit) as u64;
+        self.keep_to_limit();
+    }
+
+    fn keep_to_limit(&mut self) {
+        while self.kept > self.limit
+            && let Some(oldest) = self.chunks.front()
+        {
+            if self.unsent == 0 {
+                let cause = match self.streams {
+                    Streams::NoneYet => DropCause::Configuring,
+                    Streams::Open | Streams::Lost => DropCause::Replay,
+                };
+                let lost = self.rate.duration_of(oldest.samples() as usize);
+                metrics::audio_dropped(cause, lost);
+                self.lost += oldest.samples();
+            } else if oldest.speech {
+                self.not_replayable += oldest.samples();
+            }
+            self.forget(1);
+        }
+    }
+
+    /// Drops the oldest chunks.
+    fn forget(&mut self, chunks: usize) {
+        self.kept -= self
+            .chunks
+            .drain(..chunks)
+            .map(|chunk| chunk.samples())
+            .sum::<u64>();
+        self.unsent = self.unsent.saturating_sub(chunks);
+        self.shortened = self.shortened.saturating_sub(chunks);
+    }
+
+    /// What the current stream sends next.
+    fn take(&mut self) -> Option<Upload> {
+        if self.finalize_next {
+            self.finalize_next = false;
+            return Some(Upload::Finalize);
+        }
+        let Some(chunk) = self.chunks.get(self.unsent).cloned() else {
+            return self.ended.then_some(Upload::End);
+        };
+        self.unsent += 1;
+        self.finalize_next = chunk.finalize;
+        self.shorten_silence();
+        Some(Upload::Sound(chunk))
+    }
+
+    /// Whether it is the first stream that has accepted this.
+    fn accepted(&mut self, chunk: &Chunk) -> bool {
+        self.clock.append(chunk.at, chunk.samples());
+        self.accepted = chunk.end();
+        let kept = self.chunks.range_mut(..self.unsent).next_back();
+        if let Some(kept) = kept.filter(|kept| kept.at == chunk.at) {
+            kept.sent = Some(Instant::now());
+        }
+        let new = chunk.end() > self.ever_accepted;
+        self.ever_accepted = self.ever_accepted.max(chunk.end());
+        new
+    }
+
+    fn acknowledge(&mut self, until: u64) {
+        let until = until.min(self.accepted);
+        let sent = self.chunks.range(..self.unsent);
+        let covered = sent.take_while(|chunk| chunk.end() <= until).count();
+        self.forget(covered);
+        if let Some(chunk) = self.chunks.front_mut()
+            && chunk.at < until
+        {
+            let samples = until - chunk.at;
+            chunk.sound.advance(samples as usize * 2);
+            chunk.at = until;
+            self.kept -= samples;
+        }
+        self.not_replayable = 0;
+        // Gives back the memory of a long replay.
+        self.chunks.shrink_to(2 * LONGEST_SILENCE);
+    }
+
+    fn latest_pause(&self) -> Option<u64> {
+        self.chunks
+            .range(..self.unsent)
+            .rev()
+            .skip_while(|chunk| chunk.end() > self.accepted || chunk.speech)
+            .take_while(|chunk| !chunk.speech)
+            .last()
+            .map(|chunk| chunk.at)
+    }
+
+    fn end_of_utterance(&self, sure: Option<Instant>) -> Option<u64> {
+        let sent = self.chunks.range(..self.unsent);
+        let sent = sent.take_while(|chunk| chunk.end() <= self.accepted);
+        let (mut spoken, mut pause) = (false, 0);
+        let (mut pause_at, mut end, mut sure_until) = (0, None, None);
+        for chunk in sent {
+            let is_sure = chunk.sent.is_some_and(|at| Some(at) <= sure);
+            if is_sure {
+                sure_until = Some(chunk.end());
+            }
+            if !chunk.is_pause() {
+                (spoken, pause) = (true, 0);
+                continue;
+            }
+            if pause == 0 {
+                pause_at = chunk.at;
+            }
+            pause += 1;
+            if spoken && pause == PAUSE && (end.is_none() || is_sure) {
+                end = Some(pause_at);
+            }
+        }
+        end.or(sure_until)
+    }
+
+    fn is_silent(&self) -> bool {
+        !self.rest_is_speech && self.chunks.back().is_none_or(|chunk| !chunk.speech)
+    }
+
+    fn recogniser_hears_speech(&mut self) {
+        let mut sent = self.chunks.range_mut(..self.unsent);
+        if !sent.any(|chunk| chunk.speech) {
+            let sent = self.chunks.range_mut(..self.unsent);
+            sent.for_each(|chunk| chunk.speech = true);
+        }
+    }
+
+    fn rewind(&mut self) {
+        if self.streams != Streams::NoneYet {
+            let leading = self.chunks.iter().take_while(|chunk| !chunk.speech).count();
+            self.forget(leading.saturating_sub(AROUND_SPEECH));
+        }
+        self.streams = Streams::Open;
+        self.unsent = 0;
+        self.accepted = self.chunks.front().map_or(self.cut, |chunk| chunk.at);
+        self.clock = StreamClock::new(self.rate);
+        self.finalize_next = false;
+        self.opened_at = self.cut;
+    }
+
+    fn interrupt(&mut self) {
+        if self.streams == Streams::Open {
+            self.streams = Streams::Lost;
+            self.lost += std::mem::take(&mut self.not_replayable);
+            self.unsent = 0;
+            self.shorten_silence();
+        }
+    }
+
+    /// Shortens silence in the audio that has been sent; while there is no stream, in all of it.
+    fn shorten_silence(&mut self) {
+        loop {
+            let end = match self.streams {
+                Streams::NoneYet => 0,
+                Streams::Open => self.unsent,
+                Streams::Lost => self.chunks.len(),
+            };
+            if self.shortened >= end {
+                return;
+            }
+            self.shortened += 1;
+            self.shorten_last_silence();
+        }
+    }
+
+    /// Shortens the silence that ends at `shortened` if it has just become too long.
+    fn shorten_last_silence(&mut self) {
+        let heard = self.chunks.range(..self.shortened);
+        let silence = heard
+            .rev()
+            .take(LONGEST_SILENCE + 1)
+            .take_while(|chunk| !chunk.speech)
+            .count();
+        if silence <= LONGEST_SILENCE {
+            return;
+        }
+        let begin = self.shortened - silence;
+        if begin == 0 {
+            return self.forget(1);
+        }
+        let since = self.opened_at.max(self.chunks[begin].at);
+        let lasts = self.chunks[self.shortened - 1].end().saturating_sub(since);
+        if self.streams == Streams::Open && self.rate.duration_of(lasts as usize) > FORGOTTEN_AFTER
+        {
+            return self.forget(begin);
+        }
+        self.leave_out(begin + AROUND_SPEECH);
+    }
+
+    /// Removes a chunk before `shortened`.
+    fn leave_out(&mut self, index: usize) {
+        let Some(chunk) = self.chunks.remove(index) else {
+            return;
+        };
+        self.kept -= chunk.samples();
+        self.shortened -= 1;
+        if index < self.unsent {
+            self.unsent -= 1;
+        }
+        self.chunks[index - 1].finalize |= chunk.finalize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATE: SampleRate = SampleRate::HZ_8000;
+    /// Samples of a chunk.
+    const WHOLE: u64 = 160;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Push {
+            chunks: usize,
+            speech: bool,
+        },
+        Send(usize),
+        /// Of what was sent, in per cent.
+        Acknowledge(u64),
+        Fail,
+        Reopen,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1usize..40).prop_map(|chunks| Step::Push {
+                chunks,
+                speech: true
+            }),
+            // Never so much in one test that speech before it is forgotten.
+            (1usize..40).prop_map(|chunks| Step::Push {
+                chunks,
+                speech: false
+            }),
+            (1usize..80).prop_map(Step::Send),
+            (0u64..=100).prop_map(Step::Acknowledge),
+            Just(Step::Fail),
+            Just(Step::Reopen),
+        ]
+    }
+
+    /// A buffer, what was pushed, and what the present stream has heard.
+    struct Fed {
+        backlog: Backlog,
+        speech: Vec<bool>,
+        covered: u64,
+        heard: Vec<(u64, u64)>,
+        open: bool,
+    }
+
+    impl Fed {
+        fn new(limit: Duration) -> Self {
+            let mut backlog = Backlog::new(RATE, Duration::ZERO);
+            backlog.limit(limit);
+            Self {
+                backlog,
+                speech: Vec::new(),
+                covered: 0,
+                heard: Vec::new(),
+                open: false,
+            }
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Push { chunks, speech } => {
+                    let samples = vec![0; chunks * WHOLE as usize];
+                    self.backlog.push(&samples, speech, Instant::now());
+                    self.speech.extend(vec![speech; chunks]);
+                }
+                Step::Send(chunks) if self.open => self.send(chunks),
+                Step::Acknowledge(per_cent) if self.open => {
+                    let until = self.backlog.accepted * per_cent / 100;
+                    self.backlog.acknowledge(until);
+                    self.covered = self.covered.max(until);
+                }
+                Step::Fail if self.open => {
+                    self.backlog.interrupt();
+                    self.open = false;
+                }
+                Step::Reopen if !self.open => {
+                    self.backlog.rewind();
+                    self.heard.clear();
+                    self.open = true;
+                }
+                _ => {}
+            }
+            self.check();
+        }
+
+        fn send(&mut self, chunks: usize) {
+            for _ in 0..chunks {
+                let Some(Upload::Sound(chunk)) = self.backlog.take() else {
+                    return;
+                };
+                self.backlog.accepted(&chunk);
+                self.heard.push((chunk.at, chunk.end()));
+            }
+        }
+
+        fn check(&self) {
+            let backlog = &self.backlog;
+            let kept: u64 = backlog.chunks.iter().map(Chunk::samples).sum();
+            assert_eq!(backlog.kept, kept);
+            assert!(kept <= backlog.limit);
+            assert!(backlog.unsent.max(backlog.shortened) <= backlog.chunks.len());
+        }
+
+        /// Whether somebody would miss this chunk: speech, or what is around it.
+        fn matters(&self, chunk: usize) -> bool {
+            let from = chunk.saturating_sub(AROUND_SPEECH);
+            let to = (chunk + AROUND_SPEECH + 1).min(self.speech.len());
+            (from..to).any(|near| self.speech[near] && near as u64 * WHOLE >= self.covered)
+        }
+    }
+
+    #[test]
+    fn what_comes_behind_a_gap_has_its_place_there_and_the_gap_is_not_sent() {
+        let mut backlog = Backlog::new(RATE, Duration::from_secs(1));
+        backlog.rewind();
+        backlog.push(&[0; 240], true, Instant::now());
+        backlog.skip(Duration::from_secs(2), Instant::now());
+        backlog.push(&[0; 160], true, Instant::now());
+        let mut sent = Vec::new();
+        while let Some(Upload::Sound(chunk)) = backlog.take() {
+            backlog.accepted(&chunk);
+            sent.push((chunk.at, chunk.end()));
+        }
+        assert_eq!(sent, [(0, 160), (160, 240), (16_240, 16_400)]);
+        assert_eq!(backlog.place(backlog.cut), Duration::from_millis(3_050));
+        // 10 ms into the last of what was sent.
+        assert!((backlog.clock.begin(0.04) - 2.04).abs() < 1e-9);
+        assert_eq!(backlog.lost, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_hears_what_no_final_covers_in_order_once_and_nothing_else(
+            steps in prop::collection::vec(step(), 0..40),
+        ) {
+            let silence: usize = steps.iter().map(|step| match step {
+                Step::Push { chunks, speech: false } => *chunks,
+                _ => 0,
+            }).sum();
+            prop_assume!(CHUNK * (silence as u32) < FORGOTTEN_AFTER);
+            let mut fed = Fed::new(Duration::from_hours(1));
+            steps.into_iter().for_each(|step| fed.step(step));
+            fed.step(Step::Fail);
+            let covered = fed.covered;
+            fed.step(Step::Reopen);
+            fed.send(usize::MAX);
+            prop_assert!(fed.heard.iter().all(|&(from, _)| from >= covered));
+            prop_assert!(fed.heard.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            for chunk in (0..fed.speech.len()).filter(|&chunk| fed.matters(chunk)) {
+                let (from, to) = (chunk as u64 * WHOLE, (chunk as u64 + 1) * WHOLE);
+                let from = from.max(covered);
+                let heard = fed.heard.contains(&(from, to));
+                prop_assert!(heard || from >= to, "chunk {} is not heard", chunk);
+            }
+            prop_assert_eq!(fed.backlog.lost, 0);
+        }
+
+        #[test]
+        fn beyond_the_limit_what_is_not_heard_is_counted(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    (1usize..200).prop_map(|chunks| Step::Push { chunks, speech: true }),
+                    (1usize..200).prop_map(Step::Send),
+                ],
+                0..40,
+            ),
+        ) {
+            let mut fed = Fed::new(Duration::from_secs(2));
+            fed.step(Step::Reopen);
+            steps.into_iter().for_each(|step| fed.step(step));
+            fed.send(usize::MAX);
+            let heard: u64 = fed.heard.iter().map(|(from, to)| to - from).sum();
+            prop_assert_eq!(heard + fed.backlog.lost, fed.backlog.cut);
+            // What was heard but is not kept is lost with the stream.
+            let gone = fed.backlog.cut - fed.backlog.kept;
+            fed.step(Step::Fail);
+            prop_assert_eq!(fed.backlog.lost, gone);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The certificate authorities that the server trusts when it connects to other servers over TLS: the system's, and
+//! those of a file (`outgoing.ca_file`) for networks with a private CA.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use reqwest::{Certificate, Client, ClientBuilder};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// Why the CA file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("outgoing.ca_file: {}: {problem}", path.display())]
+pub struct AuthoritiesError {
+    path: PathBuf,
+    problem: Problem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    #[error("holds something that is no certificate in PEM")]
+    NotPem,
+    #[error("holds no certificate")]
+    Empty,
+    #[error("certificate {number} cannot be used: {source}")]
+    Unusable {
+        number: usize,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The additional certificate authorities; none by default.
+#[derive(Debug, Clone, Default)]
+pub struct Authorities(Vec<CertificateDer<'static>>);
+
+impl Authorities {
+    /// Reads the PEM file, if there is one.
+    pub fn read(file: Option<&Path>) -> Result<Self, AuthoritiesError> {
+        let certificates = file.map(|path| {
+            certificates(path).map_err(|problem| AuthoritiesError {
+                path: path.to_owned(),
+                problem,
+            })
+        });
+        Ok(Self(certificates.transpose()?.unwrap_or_default()))
+    }
+
+    /// An HTTP client that trusts these authorities in addition to the system's.
+    pub fn client(&self) -> ClientBuilder {
+        let known = |der: &CertificateDer<'static>| Certificate::from_der(der).ok();
+        Client::builder().tls_certs_merge(self.0.iter().filter_map(known))
+    }
+
+    /// The certificates of the file.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.0
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Problem> {
+    let pem = std::fs::read(path)?;
+    let mut certificates = Vec::new();
+    for der in CertificateDer::pem_slice_iter(&pem) {
+        let der = der.map_err(|_| Problem::NotPem)?;
+        let number = certificates.len() + 1;
+        // Otherwise the client would fail only when it first connects.
+        let added = RootCertStore::empty().add(der.clone());
+        added.map_err(|source| Problem::Unusable {
+            number,
+            source: source.into(),
+        })?;
+        let usable = Certificate::from_der(&der);
+        usable.map_err(|source| Problem::Unusable {
+            number,
+            source: source.into(),
+        })?;
+        certificates.push(der);
+    }
+    if certificates.is_empty() {
+        return Err(Problem::Empty);
+    }
+    Ok(certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_usable_certificates_is_named_with_its_setting() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        let missing = Authorities::read(Some(&file)).unwrap_err().to_string();
+        assert!(missing.starts_with("outgoing.ca_file: "), "{missing}");
+        let good = rcgen::generate_simple_self_signed(["ca.example".to_owned()]).unwrap();
+        let good = good.cert.pem();
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (text, part) in [
+            ("", "no certificate"),
+            ("text", "no certificate"),
+            (broken, "certificate 1"),
+            (&format!("{good}{broken}"), "certificate 2"),
+            ("-----BEGIN CERTIFICATE-----\n%", "no certificate in PEM"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = Authorities::read(Some(&file)).unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+        std::fs::write(&file, format!("{good}{good}")).unwrap();
+        assert_eq!(Authorities::read(Some(&file)).unwrap().0.len(), 2);
+        assert!(Authorities::read(None).unwrap().0.is_empty());
+    }
+}

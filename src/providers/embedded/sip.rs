@@ -1,0 +1,287 @@
+//! The SIP bridge of embedded rooms: builds its settings, and implements the `Telephone` seam.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::link;
+use vivavoce_auth::{Owner, Takeover};
+use vivavoce_config::{MediaEncryption, RoomMode, Rtc, Sip};
+use vivavoce_hooks::CallOwners;
+use vivavoce_rooms::RoomServer;
+use vivavoce_seams::rooms::link::{Join, RoomLink};
+use vivavoce_seams::rooms::telephone::{
+    CallError, CallOf, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
+};
+use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
+use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
+use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
+
+/// The most media threads; audio is little work.
+const MOST_THREADS: usize = 4;
+/// A timeout that never expires.
+const NEVER: Duration = Duration::from_hours(24 * 365);
+
+/// Telephone calls in embedded rooms, on a thread of their own: what a gateway sends, however much, delays none of the
+/// registries that HTTP asks.
+pub struct EmbeddedSip {
+    bridge: Bridge,
+    /// The thread ends when this is dropped.
+    _running: oneshot::Sender<()>,
+}
+
+impl EmbeddedSip {
+    /// Starts the bridge. The error names the setting.
+    pub async fn start(
+        sip: &Sip,
+        rtc: &Rtc,
+        tls: TlsSettings,
+        rooms: (RoomServer, String),
+        owners: Option<CallOwners>,
+        news: NewsSender,
+    ) -> Result<Self, io::Error> {
+        let (server, api_key) = rooms;
+        let settings = settings(sip, rtc, tls, owners)?;
+        let rooms = Arc::new(Local { server, api_key });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (started, bridge) = oneshot::channel();
+        let (running, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("sip".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    // Fails if nobody waits for it any more: then it is dropped with all its tasks.
+                    let _begun = started.send(Bridge::start(settings, rooms, news).await);
+                    let _dropped = ended.await;
+                });
+            })?;
+        let bridge = bridge.await.map_err(io::Error::other)?;
+        let bridge = bridge.map_err(io::Error::other)?;
+        Ok(Self {
+            bridge,
+            _running: running,
+        })
+    }
+
+    /// Checks the settings without opening sockets or files. The error names the setting.
+    pub fn check(sip: &Sip) -> Result<(), io::Error> {
+        let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        for text in &sip.listen.0 {
+            let secured = sip.tls_cert.is_some() && sip.tls_key.is_some();
+            if listen(text)?.protocol == Protocol::Tls && !secured {
+                let needs = "needs sip.tls_cert and sip.tls_key";
+                return Err(wrong(format!("sip.listen: {text}: {needs}")));
+            }
+        }
+        let (first, last) = (sip.rtp_ports.first, sip.rtp_ports.last);
+        if first
+            .checked_next_multiple_of(2)
+            .is_none_or(|rtp| rtp >= last)
+        {
+            let needs = "a call needs an even port and the one above it";
+            return Err(wrong(format!("sip.rtp_ports: {first}-{last}: {needs}")));
+        }
+        Ok(())
+    }
+
+    /// Refuses new calls; existing ones continue.
+    pub fn take_no_more(&self) {
+        self.bridge.take_no_more();
+    }
+
+    /// Ends all calls.
+    pub async fn stop(&self) {
+        self.bridge.stop().await;
+    }
+}
+
+#[async_trait]
+impl Telephone for EmbeddedSip {
+    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
+        self.bridge.call(call).await
+    }
+
+    async fn transfer(
+        &self,
+        transfer: NewTransfer,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<(), CallError> {
+        self.bridge.transfer(transfer, accepted).await
+    }
+
+    async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
+        self.bridge.hang_up(call).await
+    }
+
+    fn calls(&self) -> Vec<CallReport> {
+        self.bridge.calls()
+    }
+}
+
+/// Rooms of this process.
+struct Local {
+    server: RoomServer,
+    api_key: String,
+}
+
+#[async_trait]
+impl Rooms for Local {
+    async fn join(&self, join: Join) -> Result<RoomLink, String> {
+        let joined = link::connect(&self.server, &self.api_key, join).await;
+        joined.map_err(|ending| ending.to_string())
+    }
+
+    async fn has(&self, room: &str, identity: &str) -> bool {
+        let found = self
+            .server
+            .get_participant(room.to_owned(), identity.to_owned());
+        found.await.is_ok()
+    }
+
+    async fn may_take(&self, room: &str, call: &Takeover) -> bool {
+        let may = self.server.may_take(room.to_owned(), call.clone()).await;
+        // Where the rooms have stopped nothing can be taken; the call fails to join.
+        may.unwrap_or(true)
+    }
+
+    async fn keep(&self, room: &str) {
+        // A room that has ended cannot be kept.
+        let _kept = self.server.keep_room(room.to_owned()).await;
+    }
+}
+
+/// Decides who owns an inbound call, and why, from its attributes.
+fn owners(owners: CallOwners) -> Owners {
+    Arc::new(move |headers, number| {
+        let header = |name: &str| {
+            let mut headers = headers.iter();
+            let found = headers.find(|(known, _)| known == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        let owner = owners.owner(header, number);
+        let of_number = owners.tenant_of(number);
+        let by_number = matches!(&owner, Owner::Tenant(tenant) if of_number == Some(tenant));
+        Takeover { owner, by_number }
+    })
+}
+
+fn settings(
+    sip: &Sip,
+    rtc: &Rtc,
+    tls: TlsSettings,
+    call_owners: Option<CallOwners>,
+) -> Result<BridgeSettings, io::Error> {
+    let listen = sip.listen.0.iter().map(|one| listen(one));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let timeout = sip.media_timeout_seconds;
+    Ok(BridgeSettings {
+        listen: listen.collect::<Result<_, _>>()?,
+        allowed: sip.allowed_addresses.0.clone(),
+        advertised: sip.advertised_address,
+        tls,
+        room_prefix: sip.room_prefix.clone().unwrap_or_default(),
+        // With tenants, each call has its own room, unless the settings say otherwise.
+        room_mode: sip.room_mode.unwrap_or(if call_owners.is_some() {
+            RoomMode::Call
+        } else {
+            RoomMode::Number
+        }),
+        owners: call_owners.map(owners),
+        most_calls: sip.max_calls,
+        most_calls_per_room: sip.max_calls_per_room,
+        unacknowledged: Unacknowledged {
+            most: sip.max_unacknowledged_calls,
+            most_of_address: sip.max_unacknowledged_calls_per_address,
+            patience: sip.ack_timeout_seconds,
+        },
+        max_duration: sip.max_call_seconds,
+        media: MediaSettings {
+            ports: sip.rtp_ports.first..=sip.rtp_ports.last,
+            threads: threads.min(MOST_THREADS),
+            timeout: if timeout.is_zero() { NEVER } else { timeout },
+            encryption: match sip.media_encryption {
+                MediaEncryption::Off => Encryption::Off,
+                MediaEncryption::Allow => Encryption::Allow,
+                MediaEncryption::Require => Encryption::Require,
+            },
+            // Wideband first; every phone has the last two.
+            codecs: vec![Codec::Opus, Codec::G722, Codec::Pcmu, Codec::Pcma],
+            advertised: sip.advertised_address.into_iter().collect(),
+            sources: {
+                let also = sip.media_addresses.0.iter();
+                sip.allowed_addresses
+                    .0
+                    .iter()
+                    .chain(also)
+                    .copied()
+                    .collect()
+            },
+            complexity: rtc.complexity,
+        },
+    })
+}
+
+/// Parses `udp:host:port`; the port is optional.
+fn listen(text: &str) -> Result<Listen, io::Error> {
+    let wrong = |problem: &str| {
+        let message = format!("sip.listen: {text}: {problem}");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    };
+    let (name, address) = text.split_once(':').unwrap_or((text, ""));
+    let protocol = Protocol::parse(name.trim());
+    let protocol = protocol.ok_or_else(|| wrong("must begin with udp:, tcp: or tls:"))?;
+    let address = address.trim();
+    let default = protocol.default_port();
+    let parsed = address.parse::<SocketAddr>().ok().or_else(|| {
+        let ip = address.trim_start_matches('[').trim_end_matches(']');
+        let ip = ip.parse::<IpAddr>().ok()?;
+        Some((ip, default).into())
+    });
+    let address = match parsed {
+        Some(address) => address,
+        None => {
+            let named = match address.rsplit_once(':') {
+                Some(_) => address.to_socket_addrs(),
+                None => (address, default).to_socket_addrs(),
+            };
+            let mut addresses = named.map_err(|error| wrong(&error.to_string()))?;
+            addresses.next().ok_or_else(|| wrong("has no address"))?
+        }
+    };
+    Ok(Listen { protocol, address })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_to_listen_is_a_protocol_and_an_address() {
+        let read = |text: &str| listen(text).map(|one| (one.protocol, one.address.to_string()));
+        for (text, protocol, address) in [
+            ("udp:127.0.0.1:5070", Protocol::Udp, "127.0.0.1:5070"),
+            ("TCP:0.0.0.0:0", Protocol::Tcp, "0.0.0.0:0"),
+            ("tls:[::1]:5071", Protocol::Tls, "[::1]:5071"),
+            ("tls:127.0.0.1", Protocol::Tls, "127.0.0.1:5061"),
+            ("udp:[::]", Protocol::Udp, "[::]:5060"),
+        ] {
+            assert_eq!(read(text).unwrap(), (protocol, address.to_owned()));
+        }
+        for text in [
+            "",
+            "udp",
+            "127.0.0.1:5060",
+            "sctp:127.0.0.1",
+            "udp:127.0.0.1:x",
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("sip.listen: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The threads that write recordings: they encode the sessions' audio and append it to the journals, with a higher
+//! priority than the sessions' own threads where the system allows it, so that audio reaches the disk even while the
+//! machine is busy. A separate thread syncs all files that have grown, so that no recording waits for another's
+//! `fsync`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vivavoce_telemetry::metrics;
+
+/// Capacity of the job queue: each recording has at most one job in it.
+const WAITING: usize = 4096;
+/// More threads would not write faster.
+const MAX_THREADS: usize = 4;
+/// The threads' `nice` value.
+const PRIORITY: i32 = -10;
+/// The interval between two rounds of syncing.
+const ROUND: Duration = Duration::from_millis(200);
+/// Audio that is not on disk by then is late: half of what may be lost when the process is killed.
+pub const LATE: Duration = Duration::from_millis(500);
+/// The minimum interval between two warnings about that.
+const WARNING: Duration = Duration::from_secs(10);
+
+/// A job for a writer thread.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// The writer threads. Clones share them; they end with the last clone.
+#[derive(Debug, Clone)]
+pub struct Writers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// `None` if jobs run on the caller's thread.
+    threads: Option<Threads>,
+    late: Late,
+}
+
+#[derive(Debug)]
+struct Threads {
+    jobs: SyncSender<Job>,
+    dirty: Arc<DirtyFiles>,
+}
+
+/// How often recordings were late, and when that was last logged.
+#[derive(Debug, Default)]
+struct Late {
+    times: AtomicU64,
+    said: Mutex<Option<Instant>>,
+}
+
+/// A file that is synced to disk in the background.
+#[derive(Debug)]
+pub struct Durable {
+    file: File,
+    /// Why syncing failed, if it did.
+    failed: OnceLock<String>,
+}
+
+impl Durable {
+    /// Wraps a file.
+    pub fn new(file: File) -> Arc<Self> {
+        Arc::new(Self {
+            file,
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// The file. After a failed sync it fails for good, because its content on disk is unknown.
+    pub fn file(&self) -> io::Result<&File> {
+        match self.failed.get() {
+            Some(problem) => Err(io::Error::other(problem.clone())),
+            None => Ok(&self.file),
+        }
+    }
+
+    fn write_through(&self) {
+        if let Err(error) = self.file.sync_data() {
+            // Only the first failure counts.
+            let _ = self.failed.set(error.to_string());
+        }
+    }
+}
+
+/// Files that have grown since they were last synced.
+#[derive(Debug, Default)]
+struct DirtyFiles {
+    state: Mutex<DirtyState>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct DirtyState {
+    /// By address, so that each file is listed once however often it has grown.
+    files: HashMap<usize, Arc<Durable>>,
+    closed: bool,
+}
+
+impl DirtyFiles {
+    fn state(&self) -> MutexGuard<'_, DirtyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The files that have grown, as soon as there are any; `None` once there never will be.
+    fn next(&self) -> Option<Vec<Arc<Durable>>> {
+        let mut state = self.state();
+        while state.files.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state = self
+                .more
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(state.files.drain().map(|(_, file)| file).collect())
+    }
+
+    /// Waits for the next round, or for the end.
+    fn pause(&self) {
+        let state = self.state();
+        if !state.closed {
+            let _state = self
+                .more
+                .wait_timeout_while(state, ROUND, |state| !state.closed);
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.dirty.state().closed = true;
+        self.dirty.more.notify_all();
+    }
+}
+
+impl Writers {
+    /// Starts the threads.
+    pub fn start() -> io::Result<Self> {
+        let (jobs, waiting) = sync_channel::<Job>(WAITING);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        for number in 0..count.min(MAX_THREADS) {
+            let waiting = Arc::clone(&waiting);
+            let thread = thread::Builder::new().name(format!("recording-{number}"));
+            thread.spawn(move || work(&waiting, number == 0))?;
+        }
+        let dirty = Arc::<DirtyFiles>::default();
+        let all = Arc::clone(&dirty);
+        let thread = thread::Builder::new().name("recording-sync".to_owned());
+        thread.spawn(move || {
+            while let Some(files) = all.next() {
+                files.iter().for_each(|file| file.write_through());
+                drop(files);
+                all.pause();
+            }
+        })?;
+        Ok(Self(Arc::new(Inner {
+            threads: Some(Threads { jobs, dirty }),
+            late: Late::default(),
+        })))
+    }
+
+    /// No threads: jobs run on the caller's thread, for tests with virtual time.
+    pub fn none() -> Self {
+        Self(Arc::new(Inner {
+            threads: None,
+            late: Late::default(),
+        }))
+    }
+
+    /// Queues a job; returns it if the queue is full.
+    pub fn submit(&self, job: Job) -> Result<(), Job> {
+        let Some(threads) = &self.0.threads else {
+            job();
+            return Ok(());
+        };
+        threads.jobs.try_send(job).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
+        })
+    }
+
+    /// Schedules a sync of what was written to a file.
+    pub fn sync(&self, file: &Arc<Durable>) {
+        let Some(threads) = &self.0.threads else {
+            return file.write_through();
+        };
+        let mut state = threads.dirty.state();
+        state
+            .files
+            .entry(Arc::as_ptr(file) as usize)
+            .or_insert_with(|| Arc::clone(file));
+        drop(state);
+        threads.dirty.more.notify_one();
+    }
+
+    /// Reports that audio was late. Counted each time, logged at intervals.
+    pub fn late(&self, by: Duration) {
+        metrics::recording_late();
+        let late = &self.0.late;
+        let times = late.times.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut said = late.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if said.is_none_or(|said| now.duration_since(said) >= WARNING) {
+            *said = Some(now);
+            let ms = by.as_millis();
+            tracing::warn!(
+                times,
+                "writing a recording to disk is {ms} ms behind: if the process is killed now, more than the last second is lost"
+            );
+            late.times.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs jobs until no more can arrive.
+fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
+    // On Linux this sets the priority of the calling thread only.
+    if let Err(error) = rustix::process::setpriority_process(None, PRIORITY)
+        && logs
+    {
+        tracing::debug!(%error, "recordings are written without raised priority (CAP_SYS_NICE or RLIMIT_NICE would give it)");
+    }
+    loop {
+        let next = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok(job) = next else {
+            return;
+        };
+        // A panic is noticed by whoever waits for what the job drops.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("writing a recording panicked; this is a bug");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_piece_of_work_that_panics_costs_no_thread() {
+        let writers = Writers::start().unwrap();
+        for _ in 0..MAX_THREADS * 2 {
+            assert!(writers.submit(Box::new(|| panic!("on purpose"))).is_ok());
+        }
+        let (tell, told) = channel();
+        assert!(
+            writers
+                .submit(Box::new(move || tell.send(1).unwrap()))
+                .is_ok()
+        );
+        assert_eq!(told.recv(), Ok(1));
+    }
+
+    #[test]
+    fn more_work_than_may_wait_is_given_back() {
+        let writers = Writers::start().unwrap();
+        let (go, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let held = |gate: &Arc<Mutex<Receiver<()>>>| -> Job {
+            let gate = Arc::clone(gate);
+            Box::new(move || {
+                let _ = gate.lock().unwrap().recv();
+            })
+        };
+        let taken = (0..WAITING * 2).take_while(|_| writers.submit(held(&gate)).is_ok());
+        assert!((WAITING..=WAITING + MAX_THREADS).contains(&taken.count()));
+        drop(go);
+    }
+
+    #[test]
+    fn a_file_that_grows_often_is_written_through_once_a_round() {
+        let writers = Writers::start().unwrap();
+        let file = Durable::new(tempfile::tempfile().unwrap());
+        for _ in 0..1_000 {
+            file.file().unwrap().write_all(b"x").unwrap();
+            writers.sync(&file);
+        }
+        let waiting = writers
+            .0
+            .threads
+            .as_ref()
+            .unwrap()
+            .dirty
+            .state()
+            .files
+            .len();
+        assert!(waiting <= 1);
+    }
+}

@@ -1,0 +1,631 @@
+//! The SFU as a sans-IO state machine.
+//!
+//! A *selective forwarding unit* is the server of a conference that forwards each participant's media to the others without
+//! mixing it (RFC 7667 section 3.7): one upload per participant, one download per subscription. [`Sfu`] holds all rooms of
+//! a server without sockets, threads or clocks: datagrams, signalling messages and the time go in, and [`Outputs`] come
+//! out, so that tests run in virtual time.
+//!
+//! This file has the state, the demultiplexing of datagrams, and the timers. The messages are handled in `session`,
+//! `signalling`, `publishing`, `subscribing`, `media`, `data` and `operations`, each an `impl Sfu`.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use livekit_protocol as proto;
+use prost::Message as _;
+use proto::signal_response::Message;
+use str0m::Input;
+use str0m::net::{Protocol, Receive, Transmit};
+
+use super::events::{Event, RoomEvent};
+use super::outbound::{Held, Told, Topic};
+use super::participant::{Participant, Side};
+use super::peer::{Arrival, Certificate, Peer, Polled};
+use super::room::Room;
+use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
+use vivavoce_quotas::Tally;
+
+/// The interval of timers, speaker updates and counts.
+const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
+/// How long a client has to close its socket after a `leave`.
+const LEAVE_LINGER: Duration = Duration::from_secs(2);
+/// Source addresses that are remembered per participant.
+pub(super) const MOST_ROUTES: usize = 32;
+/// Outputs of one peer connection before others get their turn.
+const MOST_PER_TURN: usize = 1_000;
+
+/// What the media thread has to send. Taken after each input.
+#[derive(Default)]
+pub struct Outputs {
+    /// Encoded `SignalResponse`s, in order.
+    pub signals: Vec<(ConnectionId, Arc<Told>)>,
+    /// Signalling connections to close after their messages.
+    pub closes: Vec<ConnectionId>,
+    /// Datagrams.
+    pub datagrams: Vec<Transmit>,
+    /// For webhooks.
+    pub events: Vec<RoomEvent>,
+}
+
+/// Counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that belong to no participant.
+    pub stray_datagrams: u64,
+    /// Media packets forwarded.
+    pub forwarded_packets: u64,
+    /// Data messages forwarded.
+    pub forwarded_messages: u64,
+    /// Receivers that had to reconnect because they were too far behind.
+    pub slow_receivers: u64,
+    /// Peer connections given up because str0m failed.
+    pub broken_connections: u64,
+    /// Session descriptions refused.
+    pub refused_descriptions: u64,
+    /// Signalling messages refused.
+    pub refused_signals: u64,
+}
+
+/// The quotas of rooms and participants.
+pub(super) struct Places {
+    pub rooms: Tally,
+    pub participants: Tally,
+}
+
+/// All rooms of a server. See the module.
+pub struct Sfu {
+    pub(super) settings: Settings,
+    pub(super) certificate: Certificate,
+    pub(super) rng: fastrand::Rng,
+    pub(super) rooms: HashMap<RoomKey, Room>,
+    pub(super) room_names: HashMap<String, RoomKey>,
+    pub(super) participants: HashMap<ParticipantKey, Participant>,
+    pub(super) connections: HashMap<ConnectionId, ParticipantKey>,
+    pub(super) outputs: Outputs,
+    pub(super) counters: Counters,
+    pub(super) places: Places,
+    /// Bytes of all messages that are still queued.
+    pub(super) held: Held,
+    /// Connections that were told to leave, and when they are closed at the latest.
+    pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
+    pub(super) routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
+    pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
+    queue: VecDeque<(ParticipantKey, Side)>,
+    /// Rooms on trial that the last member has left.
+    pub(super) deserted: Vec<RoomKey>,
+    /// Members of large rooms whose subscriptions are to be reconciled, and since when.
+    pub(super) reconciling: VecDeque<ParticipantKey>,
+    pub(super) unreconciled: HashSet<ParticipantKey>,
+    pub(super) reconcile_at: Option<Instant>,
+    /// Units of work that the size of rooms added to requests, see [`Self::take_work`].
+    work: u32,
+    next_key: u64,
+    housekeeping_at: Instant,
+}
+
+impl Sfu {
+    /// A server without rooms.
+    pub fn new(settings: Settings, now: Now) -> Self {
+        let Bounds {
+            rooms,
+            participants,
+            share,
+        } = settings.bounds;
+        let places = Places {
+            rooms: Tally::new(rooms as u64, share),
+            participants: Tally::new(participants as u64, share),
+        };
+        Self {
+            rng: fastrand::Rng::with_seed(settings.seed),
+            settings,
+            certificate: Certificate::new(),
+            rooms: HashMap::new(),
+            room_names: HashMap::new(),
+            participants: HashMap::new(),
+            connections: HashMap::new(),
+            outputs: Outputs::default(),
+            counters: Counters::default(),
+            places,
+            held: Held::default(),
+            leaving: VecDeque::new(),
+            routes: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            queue: VecDeque::new(),
+            deserted: Vec::new(),
+            reconciling: VecDeque::new(),
+            unreconciled: HashSet::new(),
+            reconcile_at: None,
+            work: 0,
+            next_key: 0,
+            housekeeping_at: now.instant + HOUSEKEEPING,
+        }
+    }
+
+    /// Takes the outputs since the last call.
+    pub fn take_outputs(&mut self) -> Outputs {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Takes the units of work that the size of the room added to the last request or join.
+    pub fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.work)
+    }
+
+    /// Counts work that is proportional to this.
+    pub(super) fn worked(&mut self, things: usize, per_unit: usize) {
+        let units = u32::try_from(things / per_unit).unwrap_or(u32::MAX);
+        self.work = self.work.saturating_add(units);
+    }
+
+    /// Whether work was put off, which [`Self::tick`] continues.
+    pub fn has_more_to_do(&self) -> bool {
+        self.reconcile_at.is_some()
+    }
+
+    /// When [`Self::tick`] is due.
+    pub fn deadline(&self) -> Instant {
+        let media = self.deadlines.first().map(|(at, ..)| *at);
+        let earliest = media.into_iter().chain(self.reconcile_at).min();
+        earliest.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at))
+    }
+
+    /// Handles timers.
+    pub fn tick(&mut self, now: Now) {
+        while let Some(&(at, key, side)) = self.deadlines.first() {
+            if at > now.instant {
+                break;
+            }
+            self.deadlines.pop_first();
+            if let Some(peer) = self.peer_mut(key, side) {
+                peer.deadline = None;
+                peer.handle(Input::Timeout(now.instant));
+                self.touch(key, side);
+            }
+        }
+        if self.reconcile_at.is_some() {
+            self.reconcile_some(now);
+        }
+        if self.housekeeping_at <= now.instant {
+            self.housekeeping_at = now.instant + HOUSEKEEPING;
+            self.keep_house(now);
+        }
+        self.settle(now);
+    }
+
+    /// Closes a connection after the client had time to read why. The Rust SDK takes a socket that closes right after a
+    /// `leave` for a lost connection, and reconnects.
+    pub(super) fn close_soon(&mut self, connection: ConnectionId, now: Now) {
+        self.leaving
+            .push_back((now.instant + LEAVE_LINGER, connection));
+    }
+
+    fn keep_house(&mut self, now: Now) {
+        while let Some((_, connection)) = self.leaving.pop_front_if(|(at, _)| *at <= now.instant) {
+            self.outputs.closes.push(connection);
+        }
+        let keys: Vec<ParticipantKey> = self.participants.keys().copied().collect();
+        for key in keys {
+            self.check_timers(key, now);
+        }
+        let rooms: Vec<RoomKey> = self.rooms.keys().copied().collect();
+        for room in rooms {
+            self.tell_speakers(room, now);
+            self.tell_counts(room);
+            if self
+                .rooms
+                .get(&room)
+                .is_some_and(|room| room.ends_at.is_some_and(|at| at <= now.instant))
+            {
+                self.end_room(room, proto::DisconnectReason::RoomClosed, now);
+            }
+        }
+    }
+
+    /// Handles a datagram received on one of the addresses in the settings.
+    pub fn datagram(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        bytes: &[u8],
+        now: Now,
+    ) {
+        let Ok(receive) = Receive::new(Protocol::Udp, source, destination, bytes) else {
+            self.counters.stray_datagrams += 1;
+            return;
+        };
+        let input = Input::Receive(now.instant, receive);
+        let Some((key, side)) = self.route(source, &input, bytes) else {
+            self.counters.stray_datagrams += 1;
+            return;
+        };
+        let Some(peer) = self.peer_mut(key, side) else {
+            return;
+        };
+        if !peer.receive(input, bytes) {
+            self.counters.stray_datagrams += 1;
+            return;
+        }
+        self.touch(key, side);
+        self.settle(now);
+    }
+
+    /// Demultiplexes a datagram: by its source address, or by the user name of a STUN request.
+    fn route(
+        &mut self,
+        source: SocketAddr,
+        input: &Input<'_>,
+        bytes: &[u8],
+    ) -> Option<(ParticipantKey, Side)> {
+        if let Some(&(key, side)) = self.routes.get(&source)
+            && self
+                .peer_mut(key, side)
+                .is_some_and(|peer| peer.accepts(input))
+        {
+            return Some((key, side));
+        }
+        // STUN begins with 0 to 3 (RFC 7983). Anything else must come from an address that was checked before.
+        if bytes.first().is_none_or(|first| *first > 3) {
+            return None;
+        }
+        // A connection is asked only if the user fragment matches: anyone can send STUN, and asking is expensive.
+        let ufrag = stun_ufrag(bytes)?;
+        let mut found = None;
+        'search: for participant in self.participants.values_mut() {
+            for side in participant.link.sides() {
+                if participant
+                    .link
+                    .peer_mut(side)
+                    .is_some_and(|peer| peer.is_called(ufrag) && peer.accepts(input))
+                {
+                    found = Some((participant.key, side));
+                    break 'search;
+                }
+            }
+        }
+        let found = found?;
+        // A client has few addresses; one with ever new ones starts over.
+        let known = self
+            .routes
+            .values()
+            .filter(|(key, _)| *key == found.0)
+            .count();
+        if known >= MOST_ROUTES {
+            self.routes.retain(|_, (key, _)| *key != found.0);
+        }
+        self.routes.insert(source, found);
+        Some(found)
+    }
+
+    pub(super) fn peer_mut(&mut self, key: ParticipantKey, side: Side) -> Option<&mut Peer> {
+        self.participants.get_mut(&key)?.link.peer_mut(side)
+    }
+
+    /// Queues a changed peer connection to be polled.
+    pub(super) fn touch(&mut self, key: ParticipantKey, side: Side) {
+        if let Some(peer) = self.peer_mut(key, side)
+            && !std::mem::replace(&mut peer.queued, true)
+        {
+            self.queue.push_back((key, side));
+        }
+    }
+
+    /// Polls changed peer connections until none has output left.
+    pub(super) fn settle(&mut self, now: Now) {
+        for key in std::mem::take(&mut self.deserted) {
+            let room = self.rooms.get(&key);
+            if room.is_some_and(|room| room.on_trial && room.members.is_empty()) {
+                self.end_room(key, proto::DisconnectReason::RoomClosed, now);
+            }
+        }
+        while let Some((key, side)) = self.queue.pop_front() {
+            if let Some(peer) = self.peer_mut(key, side) {
+                peer.queued = false;
+            }
+            for turn in 0.. {
+                let Some(peer) = self.peer_mut(key, side) else {
+                    break;
+                };
+                match peer.poll(now.instant) {
+                    Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
+                    Polled::Arrival(arrival) => self.arrived(key, side, arrival, now),
+                    Polled::Wait(at) => {
+                        let before = peer.deadline.replace(at);
+                        if let Some(before) = before {
+                            self.deadlines.remove(&(before, key, side));
+                        }
+                        self.deadlines.insert((at, key, side));
+                        break;
+                    }
+                }
+                if turn == MOST_PER_TURN {
+                    self.touch(key, side);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, key: ParticipantKey, side: Side, arrival: Arrival, now: Now) {
+        match arrival {
+            Arrival::Connected => self.media_connected(key, side, now),
+            Arrival::Silent => self.media_lost(key, side, now),
+            Arrival::Heard => self.media_heard(key),
+            Arrival::Closed => {
+                let broken = self
+                    .peer_mut(key, side)
+                    .is_some_and(|peer| peer.is_broken());
+                self.counters.broken_connections += u64::from(broken);
+                self.media_closed(key, side, now);
+            }
+            Arrival::ChannelOpen => self.channel_open(key, side, now),
+            Arrival::Message(channel, bytes) => self.message(key, channel, &bytes, now),
+            Arrival::Rtp { mid, rid, packet } => self.rtp(key, &mid, rid, &packet, now),
+            Arrival::KeyframeWanted(mid, kind) => self.keyframe_wanted(key, &mid, kind, now),
+            Arrival::Loss(loss) => {
+                if let Some(participant) = self.participants.get_mut(&key) {
+                    participant.loss = loss;
+                }
+            }
+        }
+    }
+
+    /// Drops a participant's peer connections, closing them or not.
+    pub(super) fn retire(&mut self, participant: &mut Participant, goodbye: bool, now: Now) {
+        for side in participant.link.sides() {
+            let Some(peer) = participant.link.peer_mut(side) else {
+                continue;
+            };
+            if let Some(at) = peer.deadline.take() {
+                self.deadlines.remove(&(at, participant.key, side));
+            }
+            if !goodbye {
+                continue;
+            }
+            peer.close();
+            for _ in 0..MOST_PER_TURN {
+                match peer.poll(now.instant) {
+                    Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
+                    Polled::Arrival(_) => {}
+                    Polled::Wait(_) => break,
+                }
+            }
+        }
+        self.routes.retain(|_, (key, _)| *key != participant.key);
+    }
+
+    /// A number that was never used before.
+    pub(super) fn fresh_key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// A sid with this prefix and twelve unambiguous characters.
+    pub(super) fn sid(&mut self, prefix: &str) -> Arc<str> {
+        const ALPHABET: &[u8] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+        let mut sid = prefix.to_owned();
+        while sid.len() < 3 + 12 {
+            sid.push(char::from(*self.rng.choice(ALPHABET).unwrap_or(&b'2')));
+        }
+        sid.into()
+    }
+
+    /// Sends a message to a participant, if it is connected.
+    pub(super) fn tell(&mut self, key: ParticipantKey, message: Message) {
+        self.tell_newest(key, message, None);
+    }
+
+    /// The same; with a topic, only the newest is kept.
+    pub(super) fn tell_newest(
+        &mut self,
+        key: ParticipantKey,
+        message: Message,
+        topic: Option<Topic>,
+    ) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        if let Some(connection) = participant.connection {
+            let told = self.encoded(Some(participant.room), message, topic);
+            self.outputs.signals.push((connection, told));
+        }
+    }
+
+    pub(super) fn tell_connection(&mut self, connection: ConnectionId, message: Message) {
+        let told = self.encoded(None, message, None);
+        self.outputs.signals.push((connection, told));
+    }
+
+    /// Encodes a message once for all its receivers.
+    fn encoded(&self, room: Option<RoomKey>, message: Message, topic: Option<Topic>) -> Arc<Told> {
+        let response = proto::SignalResponse {
+            message: Some(message),
+        };
+        let room = room.and_then(|room| self.rooms.get(&room));
+        let of_room = room.map(|room| room.held.clone()).unwrap_or_default();
+        let held = [of_room, self.held.clone()];
+        Told::new(response.encode_to_vec().into(), topic, held)
+    }
+
+    /// Sends a message to everyone in a room but one. Returns the bytes, counted once per receiver.
+    pub(super) fn tell_room(
+        &mut self,
+        key: RoomKey,
+        message: Message,
+        topic: Option<Topic>,
+        except: Option<ParticipantKey>,
+    ) -> u64 {
+        self.tell_members(key, message, topic, |member| Some(member.key) != except)
+    }
+
+    /// Sends a message to the members of a room that `to` selects. Returns the bytes, counted once per receiver.
+    pub(super) fn tell_members(
+        &mut self,
+        key: RoomKey,
+        message: Message,
+        topic: Option<Topic>,
+        to: impl Fn(&Participant) -> bool,
+    ) -> u64 {
+        let told = self.encoded(Some(key), message, topic);
+        let Some(room) = self.rooms.get(&key) else {
+            return 0;
+        };
+        let before = self.outputs.signals.len();
+        let members = room
+            .members
+            .iter()
+            .filter_map(|key| self.participants.get(key));
+        for member in members.filter(|member| to(member)) {
+            if let Some(connection) = member.connection {
+                let told = Arc::clone(&told);
+                self.outputs.signals.push((connection, told));
+            }
+        }
+        (told.bytes.len() * (self.outputs.signals.len() - before)) as u64
+    }
+
+    /// Tells everyone in the room, itself included, the state of a participant. A hidden one is told alone. Beyond its rate
+    /// limit the update is delayed, see [`super::pace`].
+    pub(super) fn announce(&mut self, key: ParticipantKey) {
+        let Some(participant) = self.participants.get_mut(&key) else {
+            return;
+        };
+        participant.version += 1;
+        if !participant.pace.admit() {
+            return;
+        }
+        let (room, visible) = (participant.room, participant.visible());
+        let update = Message::Update(proto::ParticipantUpdate {
+            participants: vec![participant.info()],
+        });
+        let topic = Some(Topic::Participant(key));
+        if visible {
+            let cost = self.tell_room(room, update, topic, None);
+            if let Some(participant) = self.participants.get_mut(&key) {
+                participant.pace.spend(cost);
+            }
+        } else {
+            self.tell_newest(key, update, topic);
+        }
+    }
+
+    /// What clients are told of a room.
+    pub(super) fn room_info(&self, room: &Room) -> proto::Room {
+        let members = || {
+            room.members
+                .iter()
+                .filter_map(|key| self.participants.get(key))
+                .filter(|member| member.counts())
+        };
+        let publishers = members()
+            .filter(|member| member.published().next().is_some())
+            .count();
+        room.info(
+            u32::try_from(members().count()).unwrap_or(u32::MAX),
+            u32::try_from(publishers).unwrap_or(u32::MAX),
+        )
+    }
+
+    /// Records an event for webhooks.
+    pub(super) fn record(
+        &mut self,
+        event: Event,
+        room: RoomKey,
+        participant: Option<proto::ParticipantInfo>,
+        track: Option<proto::TrackInfo>,
+        now: Now,
+    ) {
+        let Some(room) = self.rooms.get(&room) else {
+            return;
+        };
+        let of = room.party.clone();
+        let room = self.room_info(room);
+        self.outputs.events.push(RoomEvent {
+            event,
+            room,
+            of,
+            participant,
+            track,
+            at_ms: now.unix_ms,
+        });
+    }
+
+    fn tell_counts(&mut self, key: RoomKey) {
+        let Some(room) = self.rooms.get_mut(&key) else {
+            return;
+        };
+        if room.pace.rest() || std::mem::take(&mut room.counts_changed) {
+            self.tell_room_info(key);
+        }
+    }
+
+    /// Tells everyone in a room its state, delayed beyond its rate limit.
+    pub(super) fn tell_room_info(&mut self, key: RoomKey) {
+        let Some(room) = self.rooms.get_mut(&key) else {
+            return;
+        };
+        if !room.pace.admit() {
+            return;
+        }
+        let Some(room) = self.rooms.get(&key) else {
+            return;
+        };
+        let info = self.room_info(room);
+        let update = Message::RoomUpdate(proto::RoomUpdate { room: Some(info) });
+        let cost = self.tell_room(key, update, Some(Topic::Room), None);
+        if let Some(room) = self.rooms.get_mut(&key) {
+            room.pace.spend(cost);
+        }
+    }
+}
+
+/// The user fragment in a STUN request: the user name up to the colon (RFC 8445 section 7.2.2).
+fn stun_ufrag(datagram: &[u8]) -> Option<&str> {
+    const HEADER: usize = 20;
+    const USERNAME: u16 = 6;
+    let mut rest = datagram.get(HEADER..)?;
+    loop {
+        let (head, after) = rest.split_first_chunk::<4>()?;
+        let [kind_high, kind_low, high, low] = *head;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let value = after.get(..length)?;
+        if u16::from_be_bytes([kind_high, kind_low]) == USERNAME {
+            return std::str::from_utf8(value).ok()?.split(':').next();
+        }
+        rest = after.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stun_ufrag;
+
+    fn request(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; 20];
+        for (kind, value) in attributes {
+            bytes.extend(kind.to_be_bytes());
+            bytes.extend((value.len() as u16).to_be_bytes());
+            bytes.extend(*value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn who_is_meant_is_found_behind_other_attributes_and_nobody_in_what_is_broken() {
+        let meant = request(&[(0x24, &[1, 2, 3, 4]), (0x8022, b"abc"), (6, b"here:there")]);
+        assert_eq!(stun_ufrag(&meant), Some("here"));
+        let without_padding = meant.len() - 2;
+        for length in 0..without_padding {
+            assert_eq!(stun_ufrag(&meant[..length]), None, "{length}");
+        }
+        assert_eq!(stun_ufrag(&request(&[(6, b"\xff:x")])), None);
+        assert_eq!(stun_ufrag(&request(&[(0x24, &[0; 4])])), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! Receive path, phone to room: packets in order are decoded, transcoded to Opus frames on the clock of the published
+//! track, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
+//! once. Losses are concealed, pauses stay pauses, and silence is not sent.
+
+use std::time::{Duration, Instant};
+
+use super::super::allowance::Allowance;
+use super::Codec;
+use super::codec::Decoder;
+use super::plc::Concealment;
+use vivavoce_audio::Layout;
+use vivavoce_audio::opus::{
+    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
+};
+use vivavoce_audio::pcm::level_dbov;
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+
+/// The longest gap that is concealed, in milliseconds. A longer one is a pause.
+const MOST_LOST_MS: u32 = 100;
+/// A timestamp that jumps further ahead than this, or backwards, means that the sender restarted its clock.
+const LONGEST_PAUSE_MS: u32 = 10_000;
+/// Audio at or below this level counts as silence …
+const SILENCE_DBOV: u8 = 72;
+/// … after so many frames, so that word endings are not cut off.
+const HANG_OVER: u32 = 15;
+/// Milliseconds of audio that are decoded each second, and in a burst: a network that stalled delivers a burst; more than
+/// that over time is an attack on the media thread, which other calls share.
+const MOST_MS_PER_SECOND: u32 = 2_000;
+const MOST_MS_AT_ONCE: u32 = 3_000;
+/// Timestamp units of a 20 ms frame.
+const FRAME_TICKS: u32 = CLOCK_HZ / 50;
+
+/// The receive path of a call. See the module.
+#[derive(Debug)]
+pub struct RxPipeline {
+    complexity: u8,
+    sink: Option<PublishSink>,
+    transcoder: Option<Transcoder>,
+    /// Timestamp of the next frame.
+    timestamp: u32,
+    marker: bool,
+    packet: Vec<u8>,
+    allowance: Allowance,
+}
+
+/// Decoder, concealment and encoder for one codec.
+#[derive(Debug)]
+struct Transcoder {
+    codec: Codec,
+    decoder: Decoder,
+    concealment: Concealment,
+    encoder: OpusEncoder,
+    /// Less than a frame, left over between packets.
+    sound: Vec<i16>,
+    scratch: Vec<i16>,
+    /// The timestamp at which the next packet is expected, and when it should arrive.
+    next: Option<(u32, Instant)>,
+    quiet: u32,
+}
+
+impl RxPipeline {
+    /// `complexity` is that of the Opus encoder, for wideband codecs.
+    pub fn new(complexity: u8) -> Self {
+        Self {
+            complexity,
+            sink: None,
+            transcoder: None,
+            timestamp: crate::random::u32(),
+            marker: true,
+            packet: vec![0; MAX_FRAME_PACKET],
+            allowance: Allowance::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
+        }
+    }
+
+    /// Publishes frames from now on.
+    pub fn publish(&mut self, sink: PublishSink) {
+        self.sink = Some(sink);
+        self.marker = true;
+    }
+
+    /// The next packet is unrelated to those before; it is placed by its arrival time.
+    pub fn restart(&mut self, now: Instant) {
+        if let Some(transcoder) = &mut self.transcoder {
+            transcoder.concealment.forget();
+            transcoder.sound.clear();
+            if let Some((_, due)) = transcoder.next.take() {
+                let late = ticks(now.saturating_duration_since(due));
+                self.timestamp = self.timestamp.wrapping_add(late);
+            }
+        }
+        self.marker = true;
+    }
+
+    /// Takes a packet and the number of packets lost before it. `false` if it exceeds the rate limit.
+    pub fn hear(
+        &mut self,
+        codec: Codec,
+        timestamp: u32,
+        payload: &[u8],
+        lost: u64,
+        now: Instant,
+    ) -> bool {
+        if !self.allowance.take(1.0, now) {
+            return false;
+        }
+        if self
+            .transcoder
+            .as_ref()
+            .is_none_or(|transcoder| transcoder.codec != codec)
+        {
+            self.transcoder = match Transcoder::new(codec, self.complexity) {
+                Ok(transcoder) => Some(transcoder),
+                Err(error) => {
+                    tracing::error!(%error, "cannot create a codec");
+                    None
+                }
+            };
+            self.marker = true;
+        }
+        let Some(transcoder) = &mut self.transcoder else {
+            return true;
+        };
+        let mut skipped = 0;
+        if let Some((expected, due)) = transcoder.next {
+            let gap = timestamp.wrapping_sub(expected);
+            let per_ms = codec.clock_hz() / 1_000;
+            if gap == 0 {
+            } else if lost > 0 && gap <= MOST_LOST_MS * per_ms {
+                self.allowance.charge(f64::from(gap / per_ms));
+                transcoder.conceal(codec.samples(gap));
+            } else if gap <= LONGEST_PAUSE_MS * per_ms {
+                skipped = gap * (CLOCK_HZ / codec.clock_hz());
+            } else {
+                skipped = ticks(now.saturating_duration_since(due));
+            }
+        }
+        if skipped > 0 {
+            // The rest of an unfinished frame is filled with silence.
+            let waiting = transcoder.sound.len();
+            if waiting > 0 {
+                let whole = transcoder.encoder.frame_samples();
+                transcoder.sound.resize(whole, 0);
+                let filled = (whole - waiting) as u32 * (FRAME_TICKS / whole as u32);
+                skipped = skipped.saturating_sub(filled);
+            }
+        }
+        self.leave();
+        self.timestamp = self.timestamp.wrapping_add(skipped);
+        self.marker |= skipped > 0;
+        let Some(transcoder) = &mut self.transcoder else {
+            return true;
+        };
+        transcoder.scratch.clear();
+        transcoder.decoder.decode(payload, &mut transcoder.scratch);
+        transcoder.concealment.heard(&mut transcoder.scratch);
+        transcoder.sound.extend_from_slice(&transcoder.scratch);
+        let samples = transcoder.scratch.len();
+        let length = codec.rate().duration_of(samples);
+        transcoder.next = Some((timestamp.wrapping_add(codec.ticks(samples)), now + length));
+        self.allowance.charge(length.as_secs_f64() * 1_000.0 - 1.0);
+        self.leave();
+        true
+    }
+
+    /// Encodes and publishes whole frames.
+    fn leave(&mut self) {
+        let Some(transcoder) = &mut self.transcoder else {
+            return;
+        };
+        let whole = transcoder.encoder.frame_samples();
+        let mut start = 0;
+        while let Some(frame) = transcoder.sound.get(start..start + whole) {
+            start += whole;
+            let timestamp = self.timestamp;
+            self.timestamp = timestamp.wrapping_add(FRAME_TICKS);
+            let level = level_dbov(frame);
+            transcoder.quiet = match level {
+                SILENCE_DBOV.. => transcoder.quiet.saturating_add(1),
+                _ => 0,
+            };
+            let Some(sink) = self.sink.as_ref().filter(|_| transcoder.quiet <= HANG_OVER) else {
+                self.marker = true;
+                continue;
+            };
+            match transcoder.encoder.encode(frame, &mut self.packet) {
+                Ok(bytes) => sink.push(Frame {
+                    payload: self.packet.get(..bytes).unwrap_or_default().into(),
+                    timestamp,
+                    marker: std::mem::take(&mut self.marker),
+                    level,
+                }),
+                Err(error) => tracing::debug!(%error, "cannot encode a frame"),
+            }
+        }
+        transcoder.sound.drain(..start);
+    }
+}
+
+impl Transcoder {
+    fn new(codec: Codec, complexity: u8) -> Result<Self, OpusError> {
+        let rate = codec.rate();
+        // Encoded at the sample rate of the call. The bit rates are transparent for the second codec; `Audio` is closer to
+        // the original than `Voip`, and several times cheaper.
+        let settings = OpusSettings {
+            application: Application::Audio,
+            bitrate_bps: match codec {
+                Codec::Pcmu | Codec::Pcma => 32_000,
+                Codec::G722 | Codec::Opus => 40_000,
+            },
+            // Narrowband audio gains nothing audible from a higher complexity, which costs several times as much.
+            complexity: match codec {
+                Codec::Pcmu | Codec::Pcma => 0,
+                Codec::G722 | Codec::Opus => complexity,
+            },
+            fec_loss_percent: None,
+        };
+        let frame = rate.frames_in(FRAME);
+        Ok(Self {
+            codec,
+            decoder: Decoder::new(codec)?,
+            concealment: Concealment::new(rate.hz()),
+            encoder: OpusEncoder::new(Layout::mono(rate), settings)?,
+            sound: Vec::with_capacity(6 * frame),
+            scratch: Vec::with_capacity(6 * frame),
+            next: None,
+            quiet: 0,
+        })
+    }
+
+    fn conceal(&mut self, samples: usize) {
+        self.concealment.conceal(samples, &mut self.sound);
+    }
+}
+
+/// A duration in timestamp units of the track, wrapping as timestamps do.
+fn ticks(time: Duration) -> u32 {
+    let ticks = time.as_micros() * u128::from(CLOCK_HZ) / 1_000_000;
+    (ticks & u128::from(u32::MAX)) as u32
+}
