@@ -11,6 +11,7 @@
 //! * **Connections to other servers.** [`tls_roots`] are the certificate authorities that are trusted beside the system's;
 //!   [`egress_policy`] decides which addresses may be connected to when somebody else supplied the URL.
 //! * **The server's own certificate.** [`listener_tls`] reloads it when its files change.
+//! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
 //!   are described everywhere, [`hash`] is SHA-256 in hexadecimal.
@@ -54,3 +55,4 @@ pub mod sdp;
 pub mod sentences;
 pub mod stream_id;
 pub mod tls_roots;
+pub mod token_bucket;

@@ -18,6 +18,7 @@ use tracing::{Instrument, Span};
 
 use super::limits::{PROBES, path};
 use super::state::AppState;
+use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_quotas::Party;
 use vivavoce_telemetry::metrics::{self, Answered};
 use vivavoce_telemetry::traces;
@@ -31,8 +32,8 @@ const MAX_ID_BYTES: usize = 128;
 /// Replaces the pattern if no route matches.
 const NO_ROUTE: &str = "none";
 /// Lines of the access log about strangers each second, and in a burst.
-const STRANGERS_LINES_PER_SECOND: f64 = 10.0;
-const STRANGERS_BURST: f64 = 100.0;
+const STRANGERS_LINES_PER_SECOND: u32 = 10;
+const STRANGERS_BURST: u32 = 100;
 /// How often the log says how many lines it does not have.
 const TOLD_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -68,11 +69,10 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// Which requests of strangers have a line in the access log: a token bucket.
+/// Which requests of strangers have a line in the access log.
 #[derive(Debug)]
 struct StrangersLines {
-    left: f64,
-    since: Option<Instant>,
+    rate: TokenBucket,
     /// Requests without a line that the log does not mention yet, and when the first of them was.
     missing: u64,
     first_missing: Option<Instant>,
@@ -81,8 +81,7 @@ struct StrangersLines {
 impl StrangersLines {
     const fn new() -> Self {
         Self {
-            left: STRANGERS_BURST,
-            since: None,
+            rate: TokenBucket::new(STRANGERS_LINES_PER_SECOND, STRANGERS_BURST),
             missing: 0,
             first_missing: None,
         }
@@ -90,16 +89,8 @@ impl StrangersLines {
 
     /// Whether another request has a line; otherwise it is counted.
     fn take(&mut self, now: Instant) -> bool {
-        if let Some(since) = self.since {
-            let passed = now.saturating_duration_since(since).as_secs_f64();
-            let back = passed * STRANGERS_LINES_PER_SECOND;
-            self.left = (self.left + back).min(STRANGERS_BURST);
-        }
-        self.since = Some(now);
-        let fits = self.left >= 1.0;
-        if fits {
-            self.left -= 1.0;
-        } else {
+        let fits = self.rate.take(1.0, now.into_std());
+        if !fits {
             self.missing += 1;
             self.first_missing.get_or_insert(now);
         }

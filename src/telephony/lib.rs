@@ -79,7 +79,6 @@
 //! [SDP]: https://www.rfc-editor.org/rfc/rfc8866
 
 pub mod agent;
-pub mod allowance;
 pub mod bridge;
 pub mod call;
 pub mod media;

@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use vivavoce_core::token_bucket::TokenBucket;
+
 /// Messages per second, in the long run: more than a language model has tokens.
 pub const PER_SECOND: u32 = 200;
 /// Messages at once.
@@ -12,34 +14,19 @@ const BYTES: u32 = 16 << 10;
 
 /// What a client may still send.
 #[derive(Debug, Clone, Copy)]
-pub struct MessageRate {
-    left: f64,
-    since: Option<Instant>,
-}
+pub struct MessageRate(TokenBucket);
 
 impl Default for MessageRate {
     fn default() -> Self {
-        Self {
-            left: f64::from(AT_ONCE),
-            since: None,
-        }
+        Self(TokenBucket::new(PER_SECOND, AT_ONCE))
     }
 }
 
 impl MessageRate {
     /// Whether a message of so many bytes is within the rate.
     pub fn accepts(&mut self, bytes: usize, now: Instant) -> bool {
-        if let Some(since) = self.since {
-            let passed = now.saturating_duration_since(since).as_secs_f64();
-            self.left = (self.left + passed * f64::from(PER_SECOND)).min(f64::from(AT_ONCE));
-        }
-        self.since = Some(now);
         let cost = 1.0 + bytes as f64 / f64::from(BYTES);
-        let fits = self.left >= cost;
-        if fits {
-            self.left -= cost;
-        }
-        fits
+        self.0.take(cost, now)
     }
 }
 

@@ -10,9 +10,9 @@ use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, StatusCode};
 
-use super::super::allowance::Allowance;
 use super::dialog::ALLOW;
 use super::header::Address;
+use vivavoce_core::token_bucket::TokenBucket;
 
 /// Stateless responses each second, and in a burst: to networks that may call, and to all others. A request left without a
 /// response is retransmitted; a response is hardly larger than its request, so that it is no use for amplification.
@@ -35,7 +35,7 @@ pub(super) struct Acl {
     allowed: Vec<IpNet>,
     refusals: Mutex<Refusals>,
     /// For networks that may call, and for all others.
-    answers: Mutex<[Allowance; 2]>,
+    answers: Mutex<[TokenBucket; 2]>,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Acl {
         Self {
             allowed,
             refusals: Mutex::default(),
-            answers: Mutex::new([Allowance::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND); 2]),
+            answers: Mutex::new([TokenBucket::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND); 2]),
         }
     }
 

@@ -36,7 +36,6 @@ use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
-use super::allowance::Allowance;
 use super::random;
 use acl::{Acl, to_tag};
 use client::Caller;
@@ -49,6 +48,7 @@ pub use refer::Notification;
 use transports::Transports;
 pub use unacknowledged::Unacknowledged;
 use unacknowledged::{Trial, Trials};
+use vivavoce_core::token_bucket::TokenBucket;
 
 /// Inbound calls that wait to be handled.
 const WAITING_CALLS: usize = 64;
@@ -230,7 +230,7 @@ pub struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
 struct Registered {
     requests: mpsc::Sender<Transaction>,
     remote: SocketAddr,
-    allowance: Allowance,
+    allowance: TokenBucket,
 }
 
 impl std::fmt::Debug for Registered {
@@ -253,7 +253,7 @@ impl Dialogs {
         let registered = Registered {
             requests,
             remote,
-            allowance: Allowance::new(REQUESTS_PER_SECOND, MOST_REQUESTS_AT_ONCE),
+            allowance: TokenBucket::new(REQUESTS_PER_SECOND, MOST_REQUESTS_AT_ONCE),
         };
         self.table().insert(key, registered);
     }

@@ -4,7 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::allowance::Allowance;
 use super::Codec;
 use super::codec::Decoder;
 use super::plc::Concealment;
@@ -13,6 +12,7 @@ use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
 use vivavoce_audio::pcm::level_dbov;
+use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
 
 /// The longest gap that is concealed, in milliseconds. A longer one is a pause.
@@ -40,7 +40,7 @@ pub struct RxPipeline {
     timestamp: u32,
     marker: bool,
     packet: Vec<u8>,
-    allowance: Allowance,
+    allowance: TokenBucket,
 }
 
 /// Decoder, concealment and encoder for one codec.
@@ -68,7 +68,7 @@ impl RxPipeline {
             timestamp: crate::random::u32(),
             marker: true,
             packet: vec![0; MAX_FRAME_PACKET],
-            allowance: Allowance::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
+            allowance: TokenBucket::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
         }
     }
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tokio::sync::mpsc;
 
-use super::super::allowance::Allowance;
 use super::consent::Consent;
 use super::dtmf::{DtmfReceiver, DtmfSender, Sent};
 use super::latch::{Latch, Seen};
@@ -24,6 +23,7 @@ use super::tx::TxPipeline;
 use super::{MediaEvent, MediaReport, rtcp};
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::track_receiver::TrackReceiver;
+use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_seams::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
 
 /// Payload type of comfort noise (RFC 3389). It is treated as a pause.
@@ -78,7 +78,7 @@ pub struct Session {
     unprotect: Option<UnprotectContext>,
     reorder: ReorderBuffer<Kept>,
     dtmf_receiver: DtmfReceiver,
-    dtmf_allowance: Allowance,
+    dtmf_allowance: TokenBucket,
     rx: RxPipeline,
     room: TrackReceiver<TrackAudio>,
     tx: Option<TxPipeline>,
@@ -136,7 +136,7 @@ impl Session {
             unprotect: None,
             reorder: ReorderBuffer::default(),
             dtmf_receiver: DtmfReceiver::default(),
-            dtmf_allowance: Allowance::new(DTMF_PER_SECOND, MOST_DTMF_AT_ONCE),
+            dtmf_allowance: TokenBucket::new(DTMF_PER_SECOND, MOST_DTMF_AT_ONCE),
             rx: RxPipeline::new(complexity),
             room: TrackReceiver::default(),
             tx: None,

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// The tokens left, and how fast they come back.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowance {
+pub struct TokenBucket {
     most: f64,
     per_second: f64,
     left: f64,
     since: Option<Instant>,
 }
 
-impl Allowance {
+impl TokenBucket {
     /// `per_second` tokens come back each second, up to `most` for a burst.
     pub const fn new(per_second: u32, most: u32) -> Self {
         Self {
@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn a_burst_fits_and_then_what_comes_back() {
-        let mut allowance = Allowance::new(10, 5);
+        let mut bucket = TokenBucket::new(10, 5);
         let mut now = Instant::now();
-        let taken = (0..20).filter(|_| allowance.take(1.0, now)).count();
+        let taken = (0..20).filter(|_| bucket.take(1.0, now)).count();
         assert_eq!(taken, 5);
         now += Duration::from_millis(100);
-        assert!(allowance.take(1.0, now) && !allowance.take(1.0, now));
+        assert!(bucket.take(1.0, now) && !bucket.take(1.0, now));
         // A clock that goes back adds nothing, and a long pause no more than a burst.
-        assert!(!allowance.take(1.0, now - Duration::from_millis(50)));
+        assert!(!bucket.take(1.0, now - Duration::from_millis(50)));
         now += Duration::from_hours(1);
-        let taken = (0..20).filter(|_| allowance.take(1.0, now)).count();
+        let taken = (0..20).filter(|_| bucket.take(1.0, now)).count();
         assert_eq!(taken, 5);
     }
 }
