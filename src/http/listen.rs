@@ -24,6 +24,7 @@ use actix_web::rt::net::TcpStream;
 use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
 use super::connections::{Connections, Pipelined, TrackedStream};
 use vivavoce_socket as socket;
@@ -33,6 +34,9 @@ const BACKLOG: i32 = 1024;
 
 /// How long closing a connection may take after its last response.
 const DISCONNECTING: Duration = Duration::from_secs(1);
+
+/// How long a new connection may be silent.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// How to listen.
 pub struct Listen {
@@ -95,9 +99,20 @@ impl Listen {
                     &stopping,
                     Pipelined::<TrackedStream>::get_ref,
                 );
-                let plain = fn_service(|io: TrackedStream| async move {
-                    let (peer, state) = (io.peer(), Rc::clone(io.state()));
-                    Ok((Pipelined::new(io, state), Protocol::Http1, peer))
+                let stopping = stopping.clone();
+                let plain = fn_service(move |io: TrackedStream| {
+                    let stopping = stopping.clone();
+                    async move {
+                        tokio::select! {
+                            turn = timeout(SILENT, io.first_turn()) => match turn {
+                                Ok(Ok(())) => {}
+                                Ok(Err(_)) | Err(_) => return Err(()),
+                            },
+                            () = stopping.notified() => return Err(()),
+                        }
+                        let (peer, state) = (io.peer(), Rc::clone(io.state()));
+                        Ok((Pipelined::new(io, state), Protocol::Http1, peer))
+                    }
                 });
                 judged(plain.and_then(http.map_err(drop)), &connections)
             }),

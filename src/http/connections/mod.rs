@@ -6,6 +6,7 @@
 
 mod pipelining;
 mod table;
+mod turns;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -35,6 +36,7 @@ use super::peer::TrustedProxies;
 pub use pipelining::Pipelined;
 use pipelining::PipelinedRequests;
 use table::{Bounds, Phase, Table, Ticket};
+use turns::{Turn, poll_turn};
 use vivavoce_config::Settings;
 use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
 use vivavoce_telemetry::metrics::{self, ConnectionCut};
@@ -151,6 +153,7 @@ impl Connections {
             is_socket: Cell::new(false),
             sent: Cell::new(0),
             heads: PipelinedRequests::default(),
+            turn: Rc::default(),
             cut,
             _of_address: of_address,
         };
@@ -200,6 +203,8 @@ pub struct ConnectionState {
     sent: Cell<usize>,
     /// Unanswered requests.
     heads: PipelinedRequests,
+    /// Its turn to be read from, while it is unauthenticated.
+    turn: Rc<Turn>,
     cut: Arc<Notify>,
     _of_address: Option<Share<IpAddr>>,
 }
@@ -354,6 +359,21 @@ impl TrackedStream {
         &self.state
     }
 
+    /// Resolves when there is something to read and, if the client is unauthenticated, it is its turn to be read from. The
+    /// buffers of the HTTP parser are allocated after that.
+    pub async fn first_turn(&self) -> io::Result<()> {
+        if self.state.ticket().is_none() {
+            return Ok(());
+        }
+        poll_fn(|context| {
+            ready!(self.io.poll_read_ready(context))?;
+            ready!(poll_turn(self.state.address, &self.state.turn, context));
+            self.state.turn.keep();
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
     /// The client's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.io.peer_addr().ok()
@@ -366,6 +386,11 @@ impl AsyncRead for TrackedStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.state.ticket().is_some() {
+            // Who has sent nothing needs no turn.
+            ready!(self.io.poll_read_ready(context))?;
+            ready!(poll_turn(self.state.address, &self.state.turn, context));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
         self.state.received(buffer.filled().len() - before);
