@@ -467,12 +467,17 @@ async fn refused_strangers_do_not_fill_the_access_log_and_known_callers_have_a_l
         ("LOG_FORMAT", "json"),
         ("AUTH_REQUIRED", "true"),
         ("AUTH_API_SECRET", TOKEN),
+        ("AUTH_SOCKET", "public"),
     ]);
     let (client, url) = (client(), format!("{}/sessions", server.url));
+    let socket = format!("{}/ws", server.url);
     let begun = Instant::now();
     for _ in 0..600 {
         let refused = client.get(&url).send().await.unwrap();
         assert_eq!(refused.status(), 401);
+        // Counted for its address, which makes nobody known.
+        let refused = client.get(&socket).send().await.unwrap();
+        assert_eq!(refused.status(), 400);
     }
     let seconds = begun.elapsed().as_secs() + 1;
     for _ in 0..150 {
@@ -496,7 +501,8 @@ async fn refused_strangers_do_not_fill_the_access_log_and_known_callers_have_a_l
             .count() as u64
     };
     // A burst of 100, and 10 a second.
-    assert!(lines(401) <= 101 + 10 * seconds, "{} lines", lines(401));
+    let refused = lines(401) + lines(400);
+    assert!(refused <= 101 + 10 * seconds, "{refused} lines");
     assert_eq!(lines(200), 150);
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use vivavoce_config::HttpUrl;
+use vivavoce_core::log_interval::LogInterval;
 use vivavoce_core::party::TenantId;
 use vivavoce_core::tls_roots::Authorities;
 
@@ -211,7 +212,7 @@ impl AuthService {
     ) -> Result<Holder, AuthError> {
         let answer = tokio::time::timeout(self.patience, self.put(token, request)).await;
         answer.unwrap_or_else(|_| {
-            tracing::warn!("the authentication service did not answer in time");
+            warn("did not answer in time");
             Err(AuthError::ServiceUnavailable)
         })
     }
@@ -247,7 +248,7 @@ impl AuthService {
                 Err(AuthError::ServiceRefused)
             }
             _ => {
-                tracing::warn!(%status, "the authentication service failed");
+                warn(format_args!("failed with status {status}"));
                 Err(AuthError::ServiceFailed)
             }
         }
@@ -292,10 +293,22 @@ impl fmt::Debug for AuthService {
     }
 }
 
+/// Logs what is wrong with the service. Every unknown caller's token can cause it.
+fn warn(what: impl fmt::Display) {
+    static WARNINGS: Mutex<LogInterval> = Mutex::new(LogInterval::new());
+    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let times = warnings.count(Instant::now());
+    drop(warnings);
+    if let Some(times) = times {
+        tracing::warn!(times, "the authentication service {what}");
+    }
+}
+
 fn unreachable(error: reqwest::Error) -> AuthError {
     let error = error.without_url();
     let cause = std::error::Error::source(&error).map(ToString::to_string);
-    tracing::warn!(%error, cause, "the authentication service cannot be reached");
+    let cause = cause.unwrap_or_default();
+    warn(format_args!("cannot be reached: {error}: {cause}"));
     AuthError::ServiceUnavailable
 }
 
@@ -323,7 +336,7 @@ impl Answer {
         };
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
             if answer.body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                tracing::warn!("the authentication service's answer is too long");
+                warn("gave an answer that is too long");
                 return Err(AuthError::ServiceFailed);
             }
             answer.body.extend_from_slice(&chunk);
@@ -336,7 +349,7 @@ impl Answer {
     fn tenant(&self) -> Result<Option<TenantId>, AuthError> {
         use serde_json::Value;
         let failed = |why| {
-            tracing::warn!("the authentication service's answer {why}");
+            warn(format_args!("gave an answer that {why}"));
             AuthError::ServiceFailed
         };
         let start = start(&self.body);

@@ -11,7 +11,8 @@
 //! * **Connections to other servers.** [`tls_roots`] are the certificate authorities that are trusted beside the system's;
 //!   [`egress_policy`] decides which addresses may be connected to when somebody else supplied the URL.
 //! * **The server's own certificate.** [`listener_tls`] reloads it when its files change.
-//! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again.
+//! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again, and
+//!   [`log_interval`] whether what happens often is logged again.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
 //!   are described everywhere, [`hash`] is SHA-256 in hexadecimal.
@@ -47,6 +48,7 @@ pub mod hash;
 pub mod host_name;
 pub mod json;
 pub mod listener_tls;
+pub mod log_interval;
 pub mod party;
 pub mod phone;
 pub mod process;

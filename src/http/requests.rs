@@ -145,7 +145,10 @@ pub async fn observe(
         let (status, route, is_known) = match &answer {
             Ok(response) => {
                 let request = response.request();
-                let is_known = request.extensions().get::<Party>().is_some();
+                let extensions = request.extensions();
+                let party = extensions.get::<Party>();
+                // A public socket's callers are counted by address.
+                let is_known = matches!(party, Some(Party::Operator | Party::Tenant(_)));
                 (response.status(), request.match_pattern(), is_known)
             }
             Err(error) => (error.as_response_error().status_code(), None, false),

@@ -212,7 +212,9 @@ impl Sfu {
         {
             self.give_room(*key, &call.owner.clone(), now);
         }
-        if self.check(&admission).is_err() || !self.has_room_for(&admission) {
+        // What sessions and calls say about themselves is bounded; participants must not keep them out.
+        let has_room = local.is_some() || self.has_room_for(&admission);
+        if self.check(&admission).is_err() || !has_room {
             self.refuse(
                 connection,
                 Action::Disconnect,

@@ -598,6 +598,29 @@ async fn a_key_that_is_spoilt_is_a_mistake_of_ours_until_it_is_repaired() {
     assert!(service.signed_with(&EC) >= 1);
 }
 
+#[tokio::test]
+async fn a_service_that_is_away_fills_no_log_whoever_asks() {
+    let file = KeyFile::new(&EC.pkcs8);
+    let key = file.path().display().to_string();
+    let mut server = Server::start_logged(&[
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_SERVICE_URL", "http://127.0.0.1:9/"),
+        ("AUTH_SIGNING_KEY_PATH", &key),
+    ]);
+    let begun = std::time::Instant::now();
+    for n in 0..200 {
+        let response = get(&server, "/sessions", &format!("guess-{n}")).await;
+        assert_eq!(response.status(), 503);
+    }
+    let most = 1 + begun.elapsed().as_secs() / 10;
+    let log = server.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("cannot be reached"));
+    let lines = lines.count() as u64;
+    assert!((1..=most).contains(&lines), "{lines} lines");
+}
+
 #[test]
 fn settings_that_do_not_fit_stop_the_start_and_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -65,6 +65,30 @@ fn bodies_that_strangers_never_finish_do_not_keep_a_good_token_out() {
 }
 
 #[test]
+fn requests_behind_an_answer_that_is_not_read_cost_no_work() {
+    let server = Server::start_with(&LOCKED);
+    let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    stream.set_recv_buffer_size(4_096).unwrap();
+    let address: std::net::SocketAddr = server.url["http://".len()..].parse().unwrap();
+    stream.connect(&address.into()).unwrap();
+    let mut stream = std::net::TcpStream::from(stream);
+    stream.set_write_timeout(Some(PATIENCE / 6)).unwrap();
+    let many = head("GET /openapi.json", &[]) + &head("GET /healthz", &[]).repeat(16);
+    // And more than the parser keeps, without the end of a head. Who reads nothing has 30 s; such a connection is cut at once.
+    let junk = [b'x'; 1_024];
+    let mut sent = stream.write_all(many.as_bytes());
+    for _ in 0..4_096 {
+        sent = sent.and_then(|()| stream.write_all(&junk));
+    }
+    let kind = sent.unwrap_err().kind();
+    let cut = [
+        std::io::ErrorKind::ConnectionReset,
+        std::io::ErrorKind::BrokenPipe,
+    ];
+    assert!(cut.contains(&kind), "{kind}");
+}
+
+#[test]
 fn sockets_of_strangers_leave_places_for_good_tokens() {
     for (limit, name) in [
         ("LIMITS_UNCONFIGURED_SOCKETS", "limits.unconfigured_sockets"),

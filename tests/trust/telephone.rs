@@ -250,3 +250,26 @@ async fn what_is_asked_without_a_call_costs_no_memory() {
     let grown = memory(&exchange).saturating_sub(before);
     assert!(grown < 8 * 1_024, "{grown} KiB for what was answered");
 }
+
+#[tokio::test]
+async fn a_refusal_is_not_much_longer_than_what_is_refused() {
+    let exchange = Exchange::start();
+    let stranger = bound(STRANGER).await;
+    stranger.connect(exchange.address()).await.unwrap();
+    let local = stranger.local_addr().unwrap().to_string();
+    // In a response the short name becomes the long one, and a tag is added.
+    let short = format!("Max-Forwards: 70\r\n{}", "t:\r\n".repeat(100));
+    for field in ["t:", "f:", "i:"] {
+        let repeated = short.replace("t:", field);
+        let grown = invite(&local, "grown", "").replace("Max-Forwards: 70\r\n", &repeated);
+        stranger.send(grown.as_bytes()).await.unwrap();
+    }
+    let message = invite(&local, "plain", "");
+    stranger.send(message.as_bytes()).await.unwrap();
+    let mut buffer = vec![0; 65_536];
+    let received = timeout(PATIENCE, stranger.recv(&mut buffer)).await;
+    let refusal = String::from_utf8_lossy(&buffer[..received.unwrap().unwrap()]).into_owned();
+    assert!(refusal.starts_with("SIP/2.0 403 "), "{refusal}");
+    assert!(refusal.contains("plain"), "the first answer is {refusal}");
+    assert!(refusal.len() < message.len() + 60, "{refusal}");
+}

@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::ConnectionState;
 use vivavoce_telemetry::metrics::{self, ConnectionCut};
 
-/// The maximum number of unanswered requests.
-pub const MAX_PIPELINED: usize = 32;
+/// The maximum number of unanswered requests. actix-http holds 16 beside the one in progress (`MAX_PIPELINED_MESSAGES`) and
+/// parses no further; if its read buffer then fills up, it polls itself without a pause until a response has been sent.
+pub const MAX_PIPELINED: usize = 16;
 
 /// Bytes read before yielding.
 const MAX_READ_AT_ONCE: usize = 16 << 10;

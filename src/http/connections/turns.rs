@@ -190,7 +190,7 @@ mod tests {
         for task in tasks {
             let _ = task.await;
         }
-        time::sleep(INTERVAL).await;
+        time::sleep(3 * INTERVAL).await;
         assert!(!readers.serving.get(), "nobody waits any more");
         told.take()
     }

@@ -37,6 +37,8 @@ impl LocalMedia for Silent {
 /// An inbound call joins the room.
 fn call(bench: &mut Bench, identity: &str) -> ConnectionId {
     let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
+    let told = [("sip.phoneNumber".to_owned(), "+4930123".to_owned())];
+    admission.claims.attributes = told.into();
     admission.route = Route::OneConnection;
     bench.connections += 1;
     let connection = ConnectionId(bench.connections);
@@ -72,6 +74,22 @@ fn a_call_that_nobody_has_acknowledged_leaves_no_room_behind() {
     assert_eq!(rooms(&bench), 1);
     hang_up(&mut bench, second);
     assert_eq!(rooms(&bench), 0);
+}
+
+#[test]
+fn participants_who_say_much_about_themselves_do_not_keep_a_call_out() {
+    let mut bench = Bench::new(|_| ());
+    let said = super::super::limits::ROOM_STATE_BYTES / 50;
+    for n in 0..51 {
+        bench.join_with(&format!("mallory{n}"), |claims| {
+            claims.metadata = "x".repeat(said);
+        });
+    }
+    let caller = call(&mut bench, "caller");
+    assert!(bench.leave_of(caller).is_none());
+    let inside = bench.sfu.list_participants("kitchen").unwrap();
+    let caller = inside.iter().find(|inside| inside.identity == "caller");
+    assert_eq!(caller.unwrap().attributes.len(), 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
@@ -12,6 +12,7 @@ use rsipstack::sip::{Header, Method, Request, StatusCode};
 
 use super::dialog::ALLOW;
 use super::header::Address;
+use vivavoce_core::log_interval::LogInterval;
 use vivavoce_core::token_bucket::TokenBucket;
 
 /// Stateless responses each second, and in a burst: to networks that may call, and to all others. A request left without a
@@ -19,8 +20,6 @@ use vivavoce_core::token_bucket::TokenBucket;
 const ANSWERS_PER_SECOND: u32 = 2_000;
 /// `Retry-After` of a 503, in seconds: by then the calls on trial that were in the way are over, or give way.
 const RETRY_AFTER_S: u32 = 1;
-/// Refusals are logged at most this often.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What to do with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,20 +27,16 @@ pub(super) enum Verdict {
     Take,
     /// Respond statelessly with this status code.
     Answer(u16),
+    /// Nothing is to be answered.
+    Drop,
 }
 
 #[derive(Debug)]
 pub(super) struct Acl {
     allowed: Vec<IpNet>,
-    refusals: Mutex<Refusals>,
+    refusals: Mutex<LogInterval>,
     /// For networks that may call, and for all others.
     answers: Mutex<[TokenBucket; 2]>,
-}
-
-#[derive(Debug, Default)]
-struct Refusals {
-    logged: Option<Instant>,
-    since: u64,
 }
 
 impl Acl {
@@ -62,6 +57,8 @@ impl Acl {
     /// `in_dialog` says whether the request belongs to one of our dialogs.
     pub fn judge(&self, request: &Request, from: IpAddr, in_dialog: bool) -> Verdict {
         match request.method {
+            // Who may not call has received no response that it could acknowledge.
+            Method::Ack if !in_dialog && !self.allows(from) => Verdict::Drop,
             // They belong to transactions: the stack matches them, or drops them without keeping state.
             Method::Ack | Method::Cancel => Verdict::Take,
             _ if to_tag(request).is_some() => {
@@ -90,13 +87,7 @@ impl Acl {
     /// Logs refusals, at most once per interval.
     pub fn log_refusal(&self, code: u16, from: IpAddr, now: Instant) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.since += 1;
-        let due = refusals
-            .logged
-            .is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);
-        if due {
-            let times = std::mem::take(&mut refusals.since);
-            refusals.logged = Some(now);
+        if let Some(times) = refusals.count(now) {
             tracing::info!(code, %from, times, "refused a SIP request");
         }
     }
@@ -144,6 +135,8 @@ pub(super) fn answer(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn request(method: &str, to: &str) -> Request {
@@ -152,6 +145,18 @@ mod tests {
              Call-ID: c\r\nCSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n"
         );
         Request::try_from(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn who_may_not_call_acknowledges_only_in_a_call() {
+        let acl = Acl::new(vec!["192.0.2.0/24".parse().unwrap()]);
+        let judge = |from: &str, in_dialog| {
+            let request = request("ACK", "<sip:1@h>");
+            acl.judge(&request, from.parse().unwrap(), in_dialog)
+        };
+        assert_eq!(judge("192.0.2.9", false), Verdict::Take);
+        assert_eq!(judge("192.0.3.9", true), Verdict::Take);
+        assert_eq!(judge("192.0.3.9", false), Verdict::Drop);
     }
 
     #[test]

@@ -6,15 +6,35 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use rsipstack::sip::Method;
 use rsipstack::transaction::key::TransactionKey;
 
 /// Repetitions of a request are answered at most this often: with room for clients with a shorter T1, and for jitter.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// When repetitions were answered last, by transaction, and whether they are of its CANCEL. There are no more entries than
-/// the stack has transactions.
+/// Which request of a transaction is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Repeated {
+    Request,
+    Cancel,
+    /// The stack takes an ACK that comes before the final response for a repetition of the INVITE.
+    Ack,
+}
+
+impl Repeated {
+    pub fn of(method: &Method) -> Self {
+        match method {
+            Method::Cancel => Self::Cancel,
+            Method::Ack => Self::Ack,
+            _ => Self::Request,
+        }
+    }
+}
+
+/// When repetitions were answered last, by transaction and by which of its requests is repeated. There are at most three
+/// times as many entries as the stack has transactions.
 #[derive(Debug)]
-pub(super) struct Repetitions<K = (TransactionKey, bool)> {
+pub(super) struct Repetitions<K = (TransactionKey, Repeated)> {
     answered: HashMap<K, Instant>,
     swept: Option<Instant>,
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use rsipstack::EndpointBuilder;
 use rsipstack::sip::prelude::{HeadersExt as _, ToTypedHeader as _};
-use rsipstack::sip::{Host, Method, Request, Response, SipMessage};
+use rsipstack::sip::{Header, Host, Method, Request, Response, SipMessage};
 use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::endpoint::{EndpointInnerRef, EndpointOption};
 use rsipstack::transaction::key::{TransactionKey, TransactionRole};
@@ -29,7 +29,7 @@ use super::acl::{Acl, Verdict, answer, to_tag};
 use super::bounds::fits;
 use super::dialog::PRODUCT;
 use super::flow::{Flow, Protocol, canonical, is_asked, mapped, source_towards, stack_address};
-use super::repetitions::Repetitions;
+use super::repetitions::{Repeated, Repetitions};
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
@@ -377,10 +377,17 @@ impl Transports {
                     if protocol == Protocol::Udp && !is_answered_at(request, from) {
                         return None;
                     }
+                    if !has_single_fields(request) {
+                        return None;
+                    }
                     in_dialog = self.dialogs.knows(request);
                     let now = Instant::now();
                     let verdict = match self.acl.judge(request, from.ip(), in_dialog) {
                         Verdict::Take => self.admit(request, from.ip(), protocol, endpoint, now),
+                        Verdict::Drop => {
+                            metrics::sip_refused(SipRefusal::NotAllowed);
+                            return None;
+                        }
                         Verdict::Answer(code) => {
                             if code == 403 {
                                 metrics::sip_refused(SipRefusal::NotAllowed);
@@ -440,9 +447,6 @@ impl Transports {
         endpoint: &EndpointInnerRef,
         now: Instant,
     ) -> Result<Option<TransactionKey>, Option<u16>> {
-        if request.method == Method::Ack {
-            return Ok(None);
-        }
         // The stack will say what is wrong with it.
         let Ok(key) = TransactionKey::from_request(request, TransactionRole::Server) else {
             return Ok(None);
@@ -450,13 +454,16 @@ impl Transports {
         let known = endpoint.transactions.contains_key(&key)
             || endpoint.finished_transactions.contains_key(&key);
         if known {
-            let repeated = (key, request.method == Method::Cancel);
+            let repeated = (key, Repeated::of(&request.method));
             let answers =
                 protocol != Protocol::Udp || lock(&self.repetitions).answers(repeated, now);
             return if answers { Ok(None) } else { Err(None) };
         }
-        if request.method == Method::Cancel {
-            return Err(Some(481));
+        match request.method {
+            // That of a 2xx response has a transaction of its own (RFC 3261 section 17.1.1.3).
+            Method::Ack => return Ok(None),
+            Method::Cancel => return Err(Some(481)),
+            _ => {}
         }
         if to_tag(request).is_some() {
             if self.dialogs.admits(request, now) {
@@ -718,6 +725,21 @@ fn is_answered_at(request: &Request, from: SocketAddr) -> bool {
         Host::IpAddr(ip) => ip.to_canonical() == from.ip().to_canonical(),
         Host::Domain(_) => false,
     })
+}
+
+/// Whether a request has no field twice that every response repeats (RFC 3261 section 8.2.6.2). Each may grow in a response,
+/// from the compact form of its name to the full one.
+fn has_single_fields(request: &Request) -> bool {
+    let count =
+        |is: fn(&Header) -> bool| request.headers.iter().filter(|header| is(header)).count();
+    [
+        count(|header| matches!(header, Header::From(_))),
+        count(|header| matches!(header, Header::To(_))),
+        count(|header| matches!(header, Header::CallId(_))),
+        count(|header| matches!(header, Header::CSeq(_))),
+    ]
+    .iter()
+    .all(|count| *count <= 1)
 }
 
 /// Whether the response comes from where its request went.
