@@ -72,6 +72,22 @@ impl TenantNumbers {
         let number = PhoneNumber::parse(number).ok()?;
         self.0.get(number.as_str())
     }
+
+    /// Whether this number, as a caller ID, would be taken for one of another tenant's: gateways read `+49…`, `0049…` and
+    /// `49…` alike. Whoever has the number in one of these spellings may show it in each.
+    pub fn is_anothers(&self, number: &PhoneNumber, tenant: &TenantId) -> bool {
+        let shown = digits(number.as_str());
+        let mut alike = self.0.iter().filter(|(own, _)| digits(own) == shown);
+        let is_known = alike.clone().next().is_some();
+        is_known && alike.all(|(_, owner)| owner != tenant)
+    }
+}
+
+/// A number without what marks it as international.
+fn digits(number: &str) -> &str {
+    let international = number.strip_prefix('+');
+    let international = international.or_else(|| number.strip_prefix("00"));
+    international.unwrap_or(number)
 }
 
 /// Determines the owners of calls. Clones share the same state.

@@ -89,8 +89,16 @@ impl OpenRooms {
                 let started = embedded::start(rtc, data_dir, claim_unowned, bounds)?;
                 let rooms = (started.server.clone(), started.key.key.clone());
                 let tls = sip_tls(settings)?;
-                let telephone =
-                    EmbeddedSip::start(&settings.sip, rtc, tls, rooms, owners, sender).await;
+                let telephone = EmbeddedSip::start(
+                    &settings.sip,
+                    rtc,
+                    tls,
+                    rooms,
+                    owners,
+                    calls.clone(),
+                    sender,
+                )
+                .await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
@@ -144,7 +152,7 @@ impl OpenRooms {
             claim_unowned: settings.auth.claim_unowned_rooms,
             guarded: settings.auth.required,
         };
-        let ledger = Arc::new(Ledger::counting(quota.clone()));
+        let ledger = Arc::new(Ledger::default());
         let news = News::follow(news, rooms.clone(), Arc::clone(&ledger), webhooks.clone());
         let calls = Calls {
             rooms: rooms.clone(),

@@ -24,10 +24,11 @@ use super::media::{CallMedia, Media, MediaSettings};
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{RoomMode, SipTransport};
 use vivavoce_core::egress_policy::is_public;
+use vivavoce_quotas::{Party, Permit, Quota, Refused};
 use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, NewCall, NewTransfer,
-    NewsSender, PlacedCall, TransferTarget, Trunk,
+    CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, Line, NewCall,
+    NewTransfer, NewsSender, PlacedCall, TransferTarget, Trunk,
 };
 use vivavoce_telemetry::metrics::{self, SipRefusal};
 
@@ -76,6 +77,8 @@ pub struct BridgeSettings {
     pub room_mode: RoomMode,
     /// Decides who owns inbound calls; `None` without tenants.
     pub owners: Option<Owners>,
+    /// What each tenant may have of them. Calls that are placed have asked for theirs.
+    pub quota: Quota,
     /// Limit of concurrent calls.
     pub most_calls: usize,
     /// Limit of concurrent calls in one room.
@@ -113,6 +116,7 @@ struct Kept {
     room_prefix: String,
     room_mode: RoomMode,
     owners: Option<Owners>,
+    quota: Quota,
     most_calls: usize,
     most_calls_per_room: usize,
     max_duration: Duration,
@@ -135,6 +139,9 @@ struct Calls {
 struct Slot {
     inner: Arc<Inner>,
     room: Option<String>,
+    /// The unit of the quota for this place. It is given back after the place: else whoever ends calls would have places
+    /// that count for nobody while their ends are on their way.
+    permit: Option<Permit>,
 }
 
 impl Slot {
@@ -189,6 +196,7 @@ impl Inner {
         Some(Slot {
             inner: Arc::clone(self),
             room: None,
+            permit: None,
         })
     }
 
@@ -203,7 +211,7 @@ impl Inner {
     }
 
     /// Runs a call to its end.
-    fn run(self: &Arc<Self>, task: Task, slot: Slot) {
+    fn run(self: &Arc<Self>, task: Task, mut slot: Slot) {
         let handle = Arc::clone(&task.handle);
         let mut calls = self.table();
         calls
@@ -214,6 +222,7 @@ impl Inner {
             handle.hang_up_for_shutdown();
         }
         drop(calls);
+        let permit = slot.permit.take();
         drop(slot);
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -227,6 +236,7 @@ impl Inner {
             calls.ended.push_back(handle);
             calls.forget(Instant::now());
             drop(calls);
+            drop(permit);
             inner.fewer.notify_waiters();
         });
     }
@@ -242,9 +252,26 @@ impl Calls {
             let ended = handle.ended().unwrap_or(handle.began);
             now.saturating_duration_since(ended) > REMEMBERED
         };
-        while self.ended.len() > MOST_REMEMBERED || self.ended.front().is_some_and(old) {
+        while self.ended.front().is_some_and(old) {
             self.ended.pop_front();
         }
+        while self.ended.len() > MOST_REMEMBERED {
+            let dropped = self.oldest_of_whoever_has_most();
+            self.ended.remove(dropped.unwrap_or_default());
+        }
+    }
+
+    /// The oldest call that has ended of the owner who has most of these: the calls of one forget none of another's.
+    fn oldest_of_whoever_has_most(&self) -> Option<usize> {
+        fn whose(handle: &Arc<CallHandle>) -> Option<&str> {
+            handle.owner.as_ref().and_then(Owner::tenant)
+        }
+        let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+        for handle in &self.ended {
+            *counts.entry(whose(handle)).or_default() += 1;
+        }
+        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        self.ended.iter().position(|handle| whose(handle) == most)
     }
 }
 
@@ -282,6 +309,7 @@ impl Bridge {
                 room_prefix: settings.room_prefix,
                 room_mode: settings.room_mode,
                 owners: settings.owners,
+                quota: settings.quota,
                 most_calls: settings.most_calls,
                 most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
@@ -330,10 +358,10 @@ impl Bridge {
     }
 
     /// Places a call.
-    pub async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
+    pub async fn call(&self, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
         let inner = Arc::clone(&self.inner);
         // The caller's thread may end before the call does, or the caller may lose interest.
-        let placed = self.inner.runtime.spawn(inner.place(call)).await;
+        let placed = self.inner.runtime.spawn(inner.place(call, line)).await;
         placed.unwrap_or_else(|_| {
             Err(CallError::new(
                 CallErrorKind::Unavailable,
@@ -389,9 +417,10 @@ impl Bridge {
 }
 
 impl Inner {
-    async fn place(self: Arc<Self>, call: NewCall) -> Result<PlacedCall, CallError> {
+    async fn place(self: Arc<Self>, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
         let inner = &self;
         let mut slot = inner.slot().ok_or_else(full)?;
+        slot.permit = Some(line.permit);
         if !slot.enter(&call.room) {
             return Err(full_room());
         }
@@ -437,7 +466,7 @@ impl Inner {
             Direction::Outbound,
             call.room,
             call.identity,
-            None,
+            Some(line.owner),
             gateway,
         );
         let task = Task {
@@ -551,6 +580,13 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     // Decided before anyone hears of the call.
     let owners = inner.settings.owners.as_ref();
     let takeover = owners.map(|owners| owners(&of_headers, &ours));
+    match inner.permit(takeover.as_ref().map(|call| &call.owner)) {
+        Ok(permit) => slot.permit = Some(permit),
+        Err(refused) => {
+            tracing::warn!(%refused, "refused a call");
+            return invitation.refuse(503);
+        }
+    }
     let is_anothers = match &takeover {
         Some(call) => !inner.may_take(&ours, call).await,
         None => false,
@@ -627,6 +663,15 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
 }
 
 impl Inner {
+    /// The unit of the quota for an inbound call: whoever calls one tenant's numbers, or has them called, does not take the
+    /// lines of all. Calls of the operator are bounded by the number of places only.
+    fn permit(&self, owner: Option<&Owner>) -> Result<Permit, Refused> {
+        match owner.map_or(Party::Operator, Owner::party) {
+            Party::Operator => Ok(self.settings.quota.hold(&Party::Operator)),
+            tenant => self.settings.quota.take(&tenant),
+        }
+    }
+
     /// Whether an inbound call may take the room that its number names.
     async fn may_take(&self, ours: &str, call: &Takeover) -> bool {
         // With a number of its owner's it always may, and the rooms need not be asked.
@@ -776,5 +821,34 @@ fn refer_to(to: &TransferTarget, host: &str) -> String {
                 format!("<sip:{}@{host}>", header::encode_user(number))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vivavoce_auth::TenantId;
+
+    #[test]
+    fn the_calls_of_one_tenant_forget_no_report_of_another() {
+        let mut calls = Calls::default();
+        let mut end = |id: &str, tenant: &str| {
+            let owner = Some(Owner::Tenant(TenantId::new(tenant).unwrap()));
+            let direction = Direction::Inbound;
+            let [id, room] = [id, "room"].map(str::to_owned);
+            let none = String::new;
+            let (handle, _) = CallHandle::new(id, direction, room, none(), owner, none());
+            calls.ended.push_back(handle);
+            calls.forget(Instant::now());
+        };
+        end("of a", "a");
+        for number in 0..2 * MOST_REMEMBERED {
+            end(&number.to_string(), "b");
+        }
+        assert_eq!(calls.ended.len(), MOST_REMEMBERED);
+        assert_eq!(calls.ended[0].sip_call_id, "of a");
+        // Of those of b the oldest were forgotten.
+        let oldest = (MOST_REMEMBERED + 1).to_string();
+        assert_eq!(calls.ended[1].sip_call_id, oldest);
     }
 }

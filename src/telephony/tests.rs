@@ -15,10 +15,11 @@ use super::media::{Codec, Encryption, MediaSettings};
 use vivavoce_auth::{Owner, Principal, Takeover, TenantId};
 use vivavoce_config::{RoomMode, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_quotas::{Kind, Party, Quota, Share};
 use vivavoce_seams::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
 use vivavoce_seams::rooms::telephone::{
-    CallErrorKind, CallNews, CallOf, CallStatus, HangupCause, NewCall, NewTransfer, TransferTarget,
-    Trunk, WAITING_NEWS,
+    CallErrorKind, CallNews, CallOf, CallStatus, HangupCause, Line, NewCall, NewTransfer,
+    TransferTarget, Trunk, WAITING_NEWS,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -144,11 +145,24 @@ async fn bridge_with(
         room_mode,
         owners,
         unacknowledged,
+        lines(most_calls),
     )
     .await
 }
 
-/// The same with limits of calls on trial.
+fn lines(most_calls: usize) -> Quota {
+    Quota::new(Kind::Calls, most_calls, Share::default())
+}
+
+/// A line of nobody's.
+fn line() -> Line {
+    Line {
+        owner: Owner::Nobody,
+        permit: lines(1).hold(&Party::Operator),
+    }
+}
+
+/// The same with limits of calls on trial, and of tenants.
 async fn bridge_bounded(
     protocol: Protocol,
     most_calls: usize,
@@ -156,6 +170,7 @@ async fn bridge_bounded(
     room_mode: RoomMode,
     owners: Option<Owners>,
     unacknowledged: Unacknowledged,
+    quota: Quota,
 ) -> (Bridge, mpsc::Receiver<CallNews>) {
     use std::sync::atomic::{AtomicU16, Ordering};
     static PORTS: AtomicU16 = AtomicU16::new(0);
@@ -173,6 +188,7 @@ async fn bridge_bounded(
         room_prefix: "call-".to_owned(),
         room_mode,
         owners,
+        quota,
         most_calls,
         most_calls_per_room: 2,
         unacknowledged,
@@ -246,7 +262,7 @@ async fn connected(protocol: Protocol) -> (House, House) {
     let (mut ann, mut bob) = tokio::join!(house(protocol, 4), house(protocol, 4));
     let placed = ann
         .bridge
-        .call(House::new_call(&bob, protocol))
+        .call(House::new_call(&bob, protocol), line())
         .await
         .unwrap();
     assert_eq!(placed.participant_sid, "PA_1");
@@ -304,7 +320,7 @@ async fn a_call_goes_from_one_room_into_another() {
 async fn the_room_of_a_call_is_kept_only_once_its_answer_was_acknowledged() {
     let (ann, mut bob) = tokio::join!(house(Protocol::Udp, 4), house(Protocol::Udp, 4));
     let call = House::new_call(&bob, Protocol::Udp);
-    ann.bridge.call(call).await.unwrap();
+    ann.bridge.call(call, line()).await.unwrap();
     assert_eq!(ann.hall.kept(), ["room"], "it was we who called");
     bob.becomes(CallStatus::Ringing).await;
     ann.bridge.hang_up(&ann.call()).await.unwrap();
@@ -323,6 +339,11 @@ async fn the_room_of_a_call_is_kept_only_once_its_answer_was_acknowledged() {
 
 /// An INVITE of a telephone that sends and receives what the test says, and no more.
 async fn invite(socket: &UdpSocket, call: &str) {
+    invite_as(socket, call, "x").await;
+}
+
+/// The same from somebody.
+async fn invite_as(socket: &UdpSocket, call: &str, user: &str) {
     let local = socket.local_addr().unwrap();
     let sdp = format!(
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
@@ -331,7 +352,7 @@ async fn invite(socket: &UdpSocket, call: &str) {
     );
     let text = format!(
         "INVITE sip:100@h SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{call};rport\r\n\
-         From: <sip:x@{local}>;tag=f\r\nTo: <sip:100@h>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\n\
+         From: <sip:{user}@{local}>;tag=f\r\nTo: <sip:100@h>\r\nCall-ID: {call}\r\nCSeq: 1 INVITE\r\n\
          Contact: <sip:x@{local}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
         sdp.len(),
     );
@@ -358,7 +379,9 @@ async fn whoever_never_acknowledges_keeps_no_line_while_it_is_hung_up_on() {
         ..Unacknowledged::default()
     };
     let mode = RoomMode::Call;
-    let (bridge, news) = bridge_bounded(Protocol::Udp, 1, hall.clone(), mode, None, bounds).await;
+    let rooms = hall.clone();
+    let (bridge, news) =
+        bridge_bounded(Protocol::Udp, 1, rooms, mode, None, bounds, lines(1)).await;
     let mut bob = House { bridge, hall, news };
     let forger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     forger.connect(bob.bridge.addresses()[0]).await.unwrap();
@@ -376,6 +399,144 @@ async fn whoever_never_acknowledges_keeps_no_line_while_it_is_hung_up_on() {
     }
     invite(&forger, "next").await;
     bob.becomes(CallStatus::Ringing).await;
+}
+
+/// A gateway that answers an INVITE with this status, and says nothing to CANCEL, BYE and whatever else.
+async fn answers_once(gateway: &UdpSocket, status: &str, sdp: &str) {
+    let mut bytes = [0; 4_096];
+    let (text, from) = loop {
+        let received = timeout(PATIENCE, gateway.recv_from(&mut bytes)).await;
+        let (length, from) = received.unwrap().unwrap();
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        if text.starts_with("INVITE ") {
+            break (text, from);
+        }
+    };
+    let of_the_call = text.lines().filter(|line| {
+        let name = line.split(':').next().unwrap_or_default();
+        ["Via", "From", "To", "Call-ID", "CSeq"].contains(&name)
+    });
+    let headers = of_the_call.map(|line| {
+        let tag = if line.starts_with("To:") {
+            ";tag=g"
+        } else {
+            ""
+        };
+        format!("{line}{tag}\r\n")
+    });
+    let answer = format!(
+        "SIP/2.0 {status}\r\n{}Contact: <sip:g@{}>\r\nContent-Type: application/sdp\r\n\
+         Content-Length: {}\r\n\r\n{sdp}",
+        headers.collect::<String>(),
+        gateway.local_addr().unwrap(),
+        sdp.len(),
+    );
+    gateway.send_to(answer.as_bytes(), from).await.unwrap();
+}
+
+/// Else whoever ends calls at a gateway of its own would have as many more as it can end while that is silent.
+#[tokio::test]
+async fn a_call_counts_until_its_place_is_free_however_silent_the_other_side_is_at_the_end() {
+    let mut ann = house(Protocol::Udp, 1).await;
+    let gateway = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = gateway.local_addr().unwrap();
+    let sdp = format!(
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
+         m=audio {} RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n",
+        address.port(),
+    );
+    let quota = lines(1);
+    let tenant = TenantId::new("a").unwrap();
+    let party = Party::Tenant(tenant.clone());
+    let other = house(Protocol::Udp, 1).await;
+    for (status, sdp, reached, cause) in [
+        (
+            "180 Ringing",
+            "",
+            CallStatus::Ringing,
+            HangupCause::Cancelled,
+        ),
+        ("200 OK", &sdp, CallStatus::Active, HangupCause::Local),
+    ] {
+        let call = || {
+            let mut call = House::new_call(&other, Protocol::Udp);
+            call.trunk.gateway = Gateway::parse(&address.to_string()).unwrap();
+            call
+        };
+        let line = Line {
+            owner: Owner::Tenant(tenant.clone()),
+            permit: quota.take(&party).unwrap(),
+        };
+        let placing = ann.bridge.call(call(), line);
+        let (placed, ()) = tokio::join!(placing, answers_once(&gateway, status, sdp));
+        placed.unwrap();
+        let news = ann.becomes(CallStatus::Dialing).await;
+        assert_eq!(news.owner, Some(Owner::Tenant(tenant.clone())));
+        ann.becomes(reached).await;
+        let call_of = CallOf {
+            room: news.room,
+            identity: news.identity,
+            sip_call_id: news.sip_call_id,
+        };
+        ann.bridge.hang_up(&call_of).await.unwrap();
+        ann.becomes(CallStatus::Hangup(cause)).await;
+        // It is over, and its place is not free.
+        let full = ann.bridge.call(call(), self::line()).await.unwrap_err();
+        assert_eq!((full.kind, quota.of(&party)), (CallErrorKind::Full, 1));
+        let given_back = async {
+            while quota.of(&party) > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, given_back).await.unwrap();
+    }
+}
+
+/// Else the calls to one tenant's number would keep those of all others out.
+#[tokio::test]
+async fn inbound_calls_leave_lines_to_others_than_the_tenant_whom_they_are_for() {
+    let quota = lines(4);
+    let owners: Owners = Arc::new(|headers: &[(String, String)], _: &str| {
+        let of_tenant = headers.iter().any(|(_, value)| value.contains("for-b"));
+        let owner = if of_tenant {
+            Owner::Tenant(TenantId::new("b").unwrap())
+        } else {
+            Owner::Operator
+        };
+        Takeover {
+            owner,
+            by_number: true,
+        }
+    });
+    let hall = Arc::new(Hall::default());
+    let (bridge, mut news) = bridge_bounded(
+        Protocol::Udp,
+        4,
+        hall.clone(),
+        RoomMode::Call,
+        Some(owners),
+        Unacknowledged::default(),
+        quota.clone(),
+    )
+    .await;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    socket.connect(bridge.addresses()[0]).await.unwrap();
+    let party = Party::Tenant(TenantId::new("b").unwrap());
+    for number in 0..4 {
+        invite_as(&socket, &format!("b{number}"), "for-b").await;
+    }
+    let refused = told(&socket, "SIP/2.0 503 ").await;
+    assert!(refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
+    assert_eq!(quota.of(&party), 3);
+    // Those of the operator have all that are left.
+    invite_as(&socket, "operators", "x").await;
+    let mut begun = 0;
+    while begun < 4 {
+        let next = timeout(PATIENCE, news.recv()).await.unwrap().unwrap();
+        begun += usize::from(next.status == CallStatus::Ringing);
+    }
+    bridge.stop().await;
+    assert_eq!(quota.of(&party), 0);
 }
 
 #[tokio::test]
@@ -396,7 +557,7 @@ async fn whoever_calls_puts_nobody_out_who_has_their_number_as_an_identity() {
     };
     let _session = bob.hall.join(present).await.unwrap();
     let call = House::new_call(&bob, Protocol::Udp);
-    ann.bridge.call(call).await.unwrap();
+    ann.bridge.call(call, line()).await.unwrap();
     let news = bob.becomes(CallStatus::Ringing).await;
     let id = news.sip_call_id.trim_start_matches("SCL_");
     assert_eq!(
@@ -443,7 +604,7 @@ async fn a_call_that_is_being_placed_when_the_server_stops_ends_before_it_does()
     let slow = Arc::new(Slow::default());
     let (ann, _news) = bridge(Protocol::Udp, 1, slow.clone()).await;
     let (caller, call) = (ann.clone(), House::new_call(&bob, Protocol::Udp));
-    let placing = tokio::spawn(async move { caller.call(call).await });
+    let placing = tokio::spawn(async move { caller.call(call, line()).await });
     slow.asked.notified().await;
     let opening = async { slow.open.notify_one() };
     let (stopped, ()) = tokio::join!(timeout(PATIENCE, ann.stop()), opening);
@@ -458,7 +619,7 @@ async fn a_call_that_is_being_placed_when_the_server_stops_ends_before_it_does()
 async fn there_are_no_more_calls_than_there_may_be() {
     let (mut ann, mut bob) = tokio::join!(house(Protocol::Udp, 2), house(Protocol::Udp, 1));
     ann.bridge
-        .call(House::new_call(&bob, Protocol::Udp))
+        .call(House::new_call(&bob, Protocol::Udp), line())
         .await
         .unwrap();
     bob.becomes(CallStatus::Ringing).await;
@@ -466,8 +627,11 @@ async fn there_are_no_more_calls_than_there_may_be() {
         identity: "second".to_owned(),
         ..House::new_call(&bob, Protocol::Udp)
     };
-    ann.bridge.call(second).await.unwrap();
-    let full = ann.bridge.call(House::new_call(&bob, Protocol::Udp)).await;
+    ann.bridge.call(second, line()).await.unwrap();
+    let full = ann
+        .bridge
+        .call(House::new_call(&bob, Protocol::Udp), line())
+        .await;
     assert_eq!(full.unwrap_err().kind, CallErrorKind::Full);
     loop {
         let news = timeout(PATIENCE, ann.news.recv()).await.unwrap().unwrap();
@@ -500,7 +664,7 @@ async fn there_are_no_more_calls_in_a_room_than_there_may_be() {
     ];
     let mut placed = Vec::new();
     for call in calls {
-        let error = ann.bridge.call(call).await.err();
+        let error = ann.bridge.call(call, line()).await.err();
         placed.push(error.map(|error| error.kind));
     }
     assert_eq!(placed, [None, None, Some(CallErrorKind::Full), None, None]);
@@ -523,12 +687,15 @@ async fn a_server_that_is_about_to_stop_begins_no_call_and_ends_none() {
     for bridge in [&ann.bridge, &bob.bridge] {
         bridge.take_no_more();
     }
-    let placed = ann.bridge.call(House::new_call(&bob, Protocol::Udp)).await;
+    let placed = ann
+        .bridge
+        .call(House::new_call(&bob, Protocol::Udp), line())
+        .await;
     assert_eq!(placed.unwrap_err().kind, CallErrorKind::Full);
     // Inbound calls are refused as well.
     let mut cid = house(Protocol::Udp, 1).await;
     cid.bridge
-        .call(House::new_call(&bob, Protocol::Udp))
+        .call(House::new_call(&bob, Protocol::Udp), line())
         .await
         .unwrap();
     cid.becomes(CallStatus::Dialing).await;
@@ -577,7 +744,7 @@ async fn rooms_in(
             room: format!("out-{index}"),
             ..House::new_call(&bob, Protocol::Udp)
         };
-        ann.bridge.call(call).await.unwrap();
+        ann.bridge.call(call, line()).await.unwrap();
         let news = loop {
             let news = timeout(PATIENCE, bob.news.recv()).await.unwrap().unwrap();
             if news.status == CallStatus::Ringing {

@@ -3,12 +3,16 @@
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use reqwest::{Response, StatusCode};
+use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
+use tokio::net::UdpSocket;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::harness::*;
+use crate::rooms::ask;
 use crate::rooms::rest::{A, B, NOBODY, tenants, wish};
+use crate::telephone::Exchange;
+use crate::telephone::hostile::{SDP, answer, invite, socket};
 
 /// A server with two tenants.
 fn server(more: &[(&str, &str)]) -> Server {
@@ -208,4 +212,141 @@ async fn long_texts_of_one_tenant_do_not_stand_before_anothers_word() {
     };
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(before < LONG / 2, "{before} of {LONG} came first");
+}
+
+const OF_A: &str = "+14155550101";
+const OF_B: &str = "+14155550102";
+/// How many calls there may be, and how many of them one tenant may have while there are no others.
+const LINES: usize = 12;
+const SHARE: usize = 9;
+
+/// A telephone with two tenants, each of whom has a number, and few lines.
+fn exchange() -> Exchange {
+    let tenants = tenants();
+    let numbers = json!({"a": [OF_A], "b": [OF_B]}).to_string();
+    Exchange::with(&[
+        ("AUTH_REQUIRED", "true"),
+        ("AUTH_API_SECRET", NOBODY),
+        ("AUTH_API_SECRETS_JSON", &tenants),
+        ("SIP_TENANT_NUMBERS", &numbers),
+        ("SIP_MAX_CALLS", &LINES.to_string()),
+    ])
+}
+
+/// Places a call of a tenant's at a gateway.
+async fn places(
+    exchange: &Exchange,
+    token: &str,
+    from: &str,
+    identity: &str,
+    gateway: &str,
+) -> (u16, Value) {
+    let body = json!({
+        "room_name": format!("room-of-{}", &token[..12]), "participant_name": "x", "participant_identity": identity,
+        "from_phone_number": from, "to_phone_number": "+14155550199", "sip": {"outbound_address": gateway},
+    });
+    ask(
+        &exchange.server,
+        Method::POST,
+        "/sip/call",
+        Some(token),
+        &body,
+    )
+    .await
+}
+
+/// A gateway that lets every call ring, and says nothing to CANCEL and BYE.
+async fn rings_and_never_ends() -> String {
+    let gateway = UdpSocket::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = gateway.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut bytes = [0; 8_192];
+        while let Ok((length, from)) = gateway.recv_from(&mut bytes).await {
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if !text.starts_with("INVITE ") {
+                continue;
+            }
+            let of_the_call = text.lines().filter(|line| {
+                let name = line.split(':').next().unwrap_or_default();
+                ["Via", "From", "Call-ID", "CSeq"].contains(&name)
+            });
+            let headers: Vec<&str> = of_the_call.collect();
+            let headers = headers.join("\r\n");
+            let to = text.lines().find(|line| line.starts_with("To:")).unwrap();
+            let ringing = format!(
+                "SIP/2.0 180 Ringing\r\n{headers}\r\n{to};tag=g\r\nContact: <sip:g@{address}>\r\nContent-Length: 0\r\n\r\n"
+            );
+            let _sent = gateway.send_to(ringing.as_bytes(), from).await;
+        }
+    });
+    address.to_string()
+}
+
+#[tokio::test]
+async fn whoever_replaces_calls_that_never_end_has_no_more_lines_than_its_share() {
+    let exchange = exchange();
+    let gateway = rings_and_never_ends().await;
+    for _ in 0..LINES {
+        // Each takes the identity, and so the place in the room, of the one before.
+        let (status, answer) = places(&exchange, B, OF_B, "one", &gateway).await;
+        if status != 200 {
+            let refused = (status, &answer["quota"]);
+            assert_eq!(refused, (429, &json!("calls")), "{answer}");
+            break;
+        }
+    }
+    let (status, answer) = places(&exchange, A, OF_A, "one", &gateway).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// The final answer to a call to a number.
+async fn calls(exchange: &Exchange, number: &str, id: &str) -> u16 {
+    let (socket, local) = socket(exchange).await;
+    let message = invite(&local, id, SDP).replace("+14155550199", number);
+    answer(&socket, &message, id).await
+}
+
+#[tokio::test]
+async fn whoever_calls_one_tenants_number_without_end_leaves_lines_to_calls_of_others() {
+    let exchange = exchange();
+    let ids: Vec<String> = (0..LINES)
+        .map(|number| format!("call{number}of-b"))
+        .collect();
+    let all = ids.iter().map(|id| calls(&exchange, OF_B, id));
+    let answers = futures_util::future::join_all(all).await;
+    let with = |status: u16| answers.iter().filter(|answer| **answer == status).count();
+    assert_eq!(
+        (with(200), with(503)),
+        (SHARE, LINES - SHARE),
+        "{answers:?}"
+    );
+    assert_eq!(calls(&exchange, OF_A, "of-a").await, 200);
+    // Those of the operator may have the last.
+    assert_eq!(calls(&exchange, "+14155550103", "of-nobody").await, 200);
+}
+
+#[tokio::test]
+async fn nobody_shows_a_number_of_another_tenant_however_it_is_written() {
+    let exchange = exchange();
+    let gateway = rings_and_never_ends().await;
+    for (number, from) in [
+        OF_A,
+        "14155550101",
+        "0014155550101",
+        "00 1 (415) 555-0101",
+        "tel:+1-415-555-0101",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let identity = number.to_string();
+        let (status, answer) = places(&exchange, B, from, &identity, &gateway).await;
+        assert_eq!(
+            (status, &answer["error"]),
+            (400, &json!("INVALID_REQUEST")),
+            "{from}"
+        );
+        let (status, answer) = places(&exchange, A, from, &identity, &gateway).await;
+        assert_eq!(status, 200, "{from}: {answer}");
+    }
 }

@@ -12,10 +12,11 @@ use super::link;
 use vivavoce_auth::{Owner, Takeover};
 use vivavoce_config::{MediaEncryption, RoomMode, Rtc, Sip};
 use vivavoce_hooks::CallOwners;
+use vivavoce_quotas::Quota;
 use vivavoce_rooms::RoomServer;
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallOf, CallReport, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
+    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
 };
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
@@ -42,10 +43,11 @@ impl EmbeddedSip {
         tls: TlsSettings,
         rooms: (RoomServer, String),
         owners: Option<CallOwners>,
+        quota: Quota,
         news: NewsSender,
     ) -> Result<Self, io::Error> {
         let (server, api_key) = rooms;
-        let settings = settings(sip, rtc, tls, owners)?;
+        let settings = settings(sip, rtc, tls, owners, quota)?;
         let rooms = Arc::new(Local { server, api_key });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -103,8 +105,8 @@ impl EmbeddedSip {
 
 #[async_trait]
 impl Telephone for EmbeddedSip {
-    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
-        self.bridge.call(call).await
+    async fn call(&self, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
+        self.bridge.call(call, line).await
     }
 
     async fn transfer(
@@ -176,6 +178,7 @@ fn settings(
     rtc: &Rtc,
     tls: TlsSettings,
     call_owners: Option<CallOwners>,
+    quota: Quota,
 ) -> Result<BridgeSettings, io::Error> {
     let listen = sip.listen.0.iter().map(|one| listen(one));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -193,6 +196,7 @@ fn settings(
             RoomMode::Number
         }),
         owners: call_owners.map(owners),
+        quota,
         most_calls: sip.max_calls,
         most_calls_per_room: sip.max_calls_per_room,
         unacknowledged: Unacknowledged {

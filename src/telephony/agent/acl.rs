@@ -19,7 +19,7 @@ use vivavoce_core::token_bucket::TokenBucket;
 /// response is retransmitted; a response is hardly larger than its request, so that it is no use for amplification.
 const ANSWERS_PER_SECOND: u32 = 2_000;
 /// `Retry-After` of a 503, in seconds: by then the calls on trial that were in the way are over, or give way.
-const RETRY_AFTER_S: u32 = 1;
+pub(super) const RETRY_AFTER_S: u32 = 1;
 
 /// What to do with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use rsipstack::transaction::transaction::{Transaction, TransactionEvent, Transac
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
-use super::acl::to_tag;
+use super::acl::{RETRY_AFTER_S, to_tag};
 use super::client::{Caller, lock, told};
 use super::dialog::sdp;
 use super::flow::Flow;
@@ -347,8 +347,10 @@ impl Invitation {
     /// Refuses the call.
     pub fn refuse(self, code: u16) {
         let unsupported = unsupported(&self.transaction.original).filter(|_| code == 420);
-        let headers = unsupported.map(|options| Header::Unsupported(options.into()));
-        let headers = headers.into_iter().collect();
+        let unsupported = unsupported.map(|options| Header::Unsupported(options.into()));
+        let later = Header::RetryAfter(RETRY_AFTER_S.to_string().into());
+        let later = (code == 503).then_some(later);
+        let headers = unsupported.into_iter().chain(later).collect();
         let status = StatusCode::from(code);
         tokio::spawn(refuse(self.transaction, self.trial, status, headers));
     }

@@ -60,7 +60,7 @@ pub struct CallHandle {
     pub room: String,
     /// Identity of its participant.
     pub identity: String,
-    /// Owner of the room, for inbound calls with tenants.
+    /// Owner of the room; `None` of inbound calls without tenants.
     pub owner: Option<Owner>,
     /// The host in the SIP URI of an extension.
     pub hostname: String,

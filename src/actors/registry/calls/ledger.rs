@@ -1,7 +1,7 @@
 //! The state of all calls: where each one is, who owns it, and what is reported when that changes. The telephone's events are
 //! its only source; media statistics are asked of the telephone on demand.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::registry::rooms::Owner;
-use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::telephone::{
     CallNews, CallReport, CallStatus, Direction, HangupCause, MediaReport,
 };
@@ -99,8 +98,6 @@ pub struct Change {
 /// The calls.
 #[derive(Default)]
 pub struct Ledger {
-    /// How many there may be: those that came are counted too.
-    quota: Option<Quota>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -108,8 +105,6 @@ pub struct Ledger {
 #[derive(Default)]
 struct State {
     calls: HashMap<String, Entry>,
-    /// Owners of the rooms of calls that are being placed, by room and identity.
-    expected: HashMap<(String, String), (Owner, Permit)>,
 }
 
 struct Entry {
@@ -122,8 +117,6 @@ struct Entry {
     started_at: u64,
     answered: Option<(Instant, u64)>,
     ended: Option<(Instant, u64)>,
-    /// As long as it goes on.
-    counted: Option<Permit>,
 }
 
 fn millis(time: Duration) -> u64 {
@@ -148,42 +141,15 @@ const fn rank(status: CallStatus) -> u8 {
 }
 
 impl Ledger {
-    /// Calls that count in this quota.
-    pub fn counting(quota: Quota) -> Self {
-        Self {
-            quota: Some(quota),
-            ..Self::default()
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call is about to be placed by somebody in a room of this owner: whatever becomes of the room, its news find them.
-    pub fn expect(&self, room: &str, identity: &str, owner: Owner, permit: Permit) {
-        let key = (room.to_owned(), identity.to_owned());
-        self.state().expected.insert(key, (owner, permit));
-    }
-
-    /// It could not be placed.
-    pub fn forget(&self, room: &str, identity: &str) {
-        let key = (room.to_owned(), identity.to_owned());
-        self.state().expected.remove(&key);
-    }
-
-    /// Whose room a call's news are of, as far as it is known without asking.
-    pub fn owner(&self, news: &CallNews) -> Option<Owner> {
+    /// Whose room a call is in that has news already.
+    pub fn owner(&self, sip_call_id: &str) -> Option<Owner> {
         let state = self.state();
-        if let Some(entry) = state.calls.get(&news.sip_call_id) {
-            return Some(entry.owner.clone());
-        }
-        // What a tenant expects is its own call, not a caller who happens to have this identity.
-        if news.direction != Direction::Outbound {
-            return None;
-        }
-        let key = (news.room.clone(), news.identity.clone());
-        state.expected.get(&key).map(|(owner, _)| owner.clone())
+        let entry = state.calls.get(sip_call_id)?;
+        Some(entry.owner.clone())
     }
 
     /// Takes a call's news; `None` where they say nothing new.
@@ -192,14 +158,7 @@ impl Ledger {
         state.forget_old(now);
         let wall = wall_clock();
         let is_new = !state.calls.contains_key(&news.sip_call_id);
-        let mut counted = None;
         if is_new {
-            let key = (news.room.clone(), news.identity.clone());
-            let is_ours = news.direction == Direction::Outbound;
-            let expected = is_ours.then(|| state.expected.remove(&key)).flatten();
-            // One that came counts for whose room it is in, whatever the quota says.
-            let came = || Some(self.quota.as_ref()?.hold(&owner.party()));
-            counted = expected.map(|(_, permit)| permit).or_else(came);
             metrics::call_began(news.direction);
         }
         let entry = state
@@ -215,7 +174,6 @@ impl Ledger {
                 started_at: wall,
                 answered: None,
                 ended: None,
-                counted,
             });
         if !is_new && rank(news.status) <= rank(entry.status) {
             return None;
@@ -229,7 +187,6 @@ impl Ledger {
             }
             CallStatus::Hangup(cause) => {
                 entry.ended = Some((now, wall));
-                entry.counted = None;
                 metrics::call_ended(news.direction, cause);
             }
         }
@@ -305,16 +262,24 @@ impl State {
             let ended = entry.ended.map(|(at, _)| now.saturating_duration_since(at));
             ended.is_none_or(|age| age < SHOWN)
         });
-        let mut over: Vec<(Instant, String)> = self
-            .calls
-            .iter()
-            .filter_map(|(id, entry)| Some((entry.ended?.0, id.clone())))
-            .collect();
-        if over.len() > MOST_SHOWN {
-            over.sort();
-            for (_, id) in over.drain(..over.len() - MOST_SHOWN) {
-                self.calls.remove(&id);
+        // Of whoever has most the oldest: the calls of one keep none of another's from being shown for its minute.
+        let mut over: HashMap<Option<&str>, BTreeSet<(Instant, &str)>> = HashMap::new();
+        let mut count = 0;
+        for (id, entry) in &self.calls {
+            if let Some((at, _)) = entry.ended {
+                count += 1;
+                let theirs = over.entry(entry.owner.tenant()).or_default();
+                theirs.insert((at, id.as_str()));
             }
+        }
+        let mut dropped = Vec::new();
+        for _ in MOST_SHOWN..count {
+            let most = over.values_mut().max_by_key(|theirs| theirs.len());
+            let oldest = most.and_then(BTreeSet::pop_first);
+            dropped.extend(oldest.map(|(_, id)| id.to_owned()));
+        }
+        for id in dropped {
+            self.calls.remove(&id);
         }
     }
 }
@@ -340,7 +305,6 @@ impl Entry {
 mod tests {
     use super::*;
     use vivavoce_auth::TenantId;
-    use vivavoce_quotas::{Kind, Party, Share};
 
     fn news(id: &str, status: CallStatus) -> CallNews {
         CallNews {
@@ -362,15 +326,10 @@ mod tests {
     fn a_call_goes_only_forward_and_each_step_is_told_once() {
         let ledger = Ledger::default();
         let now = Instant::now();
-        let quota = Quota::new(Kind::Calls, 10, Share::default());
-        let permit = quota.take(&Party::Operator).unwrap();
-        ledger.expect("kitchen", "caller", Owner::Unknown, permit);
-        assert_eq!(
-            ledger.owner(&news("a", CallStatus::Dialing)),
-            Some(Owner::Unknown)
-        );
         let note = |status, at| ledger.note(&news("a", status), Owner::Unknown, at);
+        assert_eq!(ledger.owner("a"), None);
         assert!(note(CallStatus::Dialing, now).is_some());
+        assert_eq!(ledger.owner("a"), Some(Owner::Unknown));
         assert!(note(CallStatus::Dialing, now).is_none());
         assert!(note(CallStatus::Active, now).is_some());
         assert!(note(CallStatus::Ringing, now).is_none());
@@ -381,31 +340,24 @@ mod tests {
     }
 
     #[test]
-    fn a_call_counts_for_its_tenant_until_it_is_over_also_one_that_came() {
-        let quota = Quota::new(Kind::Calls, 10, Share::default());
-        let ledger = Ledger::counting(quota.clone());
-        let tenant = TenantId::new("a").unwrap();
-        let party = Party::Tenant(tenant.clone());
+    fn the_calls_of_one_tenant_hide_no_call_of_another() {
+        let ledger = Ledger::default();
         let now = Instant::now();
-        let placed = quota.take(&party).unwrap();
-        ledger.expect("kitchen", "caller", Owner::Tenant(tenant.clone()), placed);
-        ledger.note(&news("placed", CallStatus::Dialing), Owner::Nobody, now);
-        ledger.note(
-            &news("came", CallStatus::Active),
-            Owner::Tenant(tenant),
-            now,
-        );
-        assert_eq!(quota.of(&party), 2);
-        let over = CallStatus::Hangup(HangupCause::Remote);
-        for id in ["placed", "came", "never known before"] {
-            ledger.note(&news(id, over), Owner::Nobody, now);
+        let over = CallStatus::Hangup(HangupCause::Busy);
+        let [a, b] = ["a", "b"].map(|id| Owner::Tenant(TenantId::new(id).unwrap()));
+        ledger.note(&news("of a", over), a.clone(), now);
+        for n in 0..2 * MOST_SHOWN as u64 {
+            // Within the minute.
+            let at = now + Duration::from_millis(n);
+            ledger.note(&news(&n.to_string(), over), b.clone(), at);
         }
-        assert_eq!(quota.of(&party), 0);
-        // What could not be placed is given back as well.
-        let permit = quota.take(&party).unwrap();
-        ledger.expect("kitchen", "caller", Owner::Nobody, permit);
-        ledger.forget("kitchen", "caller");
-        assert_eq!(quota.of(&party), 0);
+        let later = now + Duration::from_secs(59);
+        let of = |whose: &Owner| ledger.list(|owner| owner == whose, Vec::new(), later);
+        assert_eq!(of(&a).len(), 1);
+        assert_eq!(of(&b).len(), MOST_SHOWN - 1);
+        // Of those of b the newest.
+        let newest = (2 * MOST_SHOWN - 1).to_string();
+        assert!(of(&b).iter().any(|call| call.sip_call_id == newest));
     }
 
     #[test]

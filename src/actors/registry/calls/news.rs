@@ -47,7 +47,11 @@ impl News {
                 };
                 let Some(next) = next else { return };
                 // What was decided with the call is so, whosever the room is at this moment.
-                let owner = match next.owner.clone().or_else(|| ledger.owner(&next)) {
+                let owner = match next
+                    .owner
+                    .clone()
+                    .or_else(|| ledger.owner(&next.sip_call_id))
+                {
                     Some(owner) => owner,
                     None => owner(&rooms, &next.room).await,
                 };

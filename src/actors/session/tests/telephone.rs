@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, NewCall, NewTransfer, PlacedCall, Telephone,
+    CallError, CallErrorKind, CallOf, CallReport, Line, NewCall, NewTransfer, PlacedCall, Telephone,
 };
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl ScriptedTelephone {
 
 #[async_trait]
 impl Telephone for ScriptedTelephone {
-    async fn call(&self, _: NewCall) -> Result<PlacedCall, CallError> {
+    async fn call(&self, _: NewCall, _: Line) -> Result<PlacedCall, CallError> {
         Err(CallError::new(CallErrorKind::Full, "no line"))
     }
 

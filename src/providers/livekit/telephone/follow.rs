@@ -11,8 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::server_api::{ApiError, ServerApi, code};
+use vivavoce_quotas::Permit;
 use vivavoce_seams::rooms::telephone::{
-    CallNews, CallStatus, Direction, HangupCause, NewCall, NewsSender, cause_of, status_of,
+    CallNews, CallStatus, Direction, HangupCause, Line, NewCall, NewsSender, cause_of, status_of,
 };
 
 /// How often a participant is looked at before the answer, and after.
@@ -53,8 +54,8 @@ impl Followers {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows a call until it is over.
-    pub fn follow(&self, call: &NewCall, placed: &SipParticipantInfo) {
+    /// Follows a call until it is over, and holds its line as long.
+    pub fn follow(&self, call: &NewCall, placed: &SipParticipantInfo, line: Line) {
         let left = Arc::new(Notify::new());
         let followed = Followed {
             room: call.room.clone(),
@@ -73,10 +74,11 @@ impl Followers {
                 direction: Direction::Outbound,
                 room: call.room.clone(),
                 identity: call.identity.clone(),
-                owner: None,
+                owner: Some(line.owner),
                 status: CallStatus::Dialing,
             },
             left,
+            _permit: line.permit,
         };
         tokio::spawn(async move { follower.run(patience).await });
     }
@@ -111,6 +113,7 @@ struct Follower {
     sid: String,
     news: CallNews,
     left: Arc<Notify>,
+    _permit: Permit,
 }
 
 impl Follower {

@@ -26,8 +26,8 @@ use vivavoce_core::egress_policy::is_public;
 use vivavoce_core::phone::Gateway;
 use vivavoce_seams::ApiKey;
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, HangupCause, NewCall, NewTransfer, NewsSender,
-    PlacedCall, Telephone, TransferTarget, attribute,
+    CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
+    NewsSender, PlacedCall, Telephone, TransferTarget, attribute,
 };
 
 /// How long a deployment may take to send an INVITE (its own limit is 30 s).
@@ -109,7 +109,7 @@ impl LiveKitTelephone {
 
 #[async_trait]
 impl Telephone for LiveKitTelephone {
-    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError> {
+    async fn call(&self, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
         if !call.trunk.private {
             refuse_private(&call.trunk.gateway).await?;
         }
@@ -132,7 +132,7 @@ impl Telephone for LiveKitTelephone {
             .create(&call, request)
             .await
             .map_err(|error| hiding(error, &call))?;
-        self.followers.follow(&call, &placed);
+        self.followers.follow(&call, &placed, line);
         Ok(PlacedCall {
             participant_sid: placed.participant_id,
             sip_call_id: placed.sip_call_id,

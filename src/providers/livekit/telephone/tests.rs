@@ -10,11 +10,12 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::*;
-use vivavoce_auth::Principal;
+use vivavoce_auth::{Owner, Principal};
 use vivavoce_config::{Config, Secret, SipTransport};
 use vivavoce_core::phone::PhoneNumber;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_providers::transport::Transport;
+use vivavoce_quotas::{Kind, Party, Quota, Share};
 use vivavoce_seams::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
 use vivavoce_telephony::trunks::{Filter, Trunks};
 
@@ -213,12 +214,21 @@ fn call(address: &str, password: &str) -> NewCall {
     }
 }
 
+/// A line of nobody's.
+fn line() -> Line {
+    let quota = Quota::new(Kind::Calls, 1_000, Share::NONE);
+    Line {
+        owner: Owner::Nobody,
+        permit: quota.hold(&Party::Operator),
+    }
+}
+
 #[actix_web::test]
 async fn a_call_brings_its_own_trunk() {
     let stage = stage(true);
     let placed = stage
         .telephone
-        .call(call("sip.example.org:5070", "one"))
+        .call(call("sip.example.org:5070", "one"), line())
         .await
         .unwrap();
     assert_eq!(
@@ -253,7 +263,11 @@ async fn a_deployment_that_wants_stored_trunks_gets_one_for_each_address_credent
         ("b.example", "one"),
         ("a.example", "one"),
     ] {
-        stage.telephone.call(call(address, password)).await.unwrap();
+        stage
+            .telephone
+            .call(call(address, password), line())
+            .await
+            .unwrap();
     }
     let ids: Vec<String> = stage
         .state
@@ -285,14 +299,14 @@ async fn a_trunk_that_is_wrong_is_refused_and_the_next_call_brings_its_own() {
     *stage.state.refuses.lock().unwrap() = Some(wrong);
     let error = stage
         .telephone
-        .call(call("a.example", "one"))
+        .call(call("a.example", "one"), line())
         .await
         .unwrap_err();
     assert_eq!(error.kind, CallErrorKind::Refused);
     *stage.state.refuses.lock().unwrap() = None;
     stage
         .telephone
-        .call(call("b.example", "one"))
+        .call(call("b.example", "one"), line())
         .await
         .unwrap();
     let said = stage.state.calls.lock().unwrap().remove(0);
@@ -314,7 +328,10 @@ async fn a_deployment_keeps_only_so_many_trunks_of_ours_and_all_of_others() {
         .create_outbound(others("somebody's".to_owned()))
         .unwrap();
     let telephone = &stage.telephone;
-    telephone.call(call("a.example", "one")).await.unwrap();
+    telephone
+        .call(call("a.example", "one"), line())
+        .await
+        .unwrap();
     for index in 0..250 {
         let name = format!("vivavoce-{index}");
         trunks.create_outbound(others(name)).unwrap();
@@ -323,8 +340,14 @@ async fn a_deployment_keeps_only_so_many_trunks_of_ours_and_all_of_others() {
     let mut ours = 0;
     for index in 0..20 {
         let password = format!("new {index}");
-        telephone.call(call("a.example", &password)).await.unwrap();
-        telephone.call(call("a.example", "one")).await.unwrap();
+        telephone
+            .call(call("a.example", &password), line())
+            .await
+            .unwrap();
+        telephone
+            .call(call("a.example", "one"), line())
+            .await
+            .unwrap();
         let all = trunks.list_outbound(Filter::default(), &[]);
         assert!(all.iter().any(|trunk| trunk.name == "somebody's"));
         ours = all.len() - 1;
@@ -343,7 +366,7 @@ async fn what_the_other_side_answers_is_told_without_numbers() {
     *stage.state.refuses.lock().unwrap() = Some(busy);
     let error = stage
         .telephone
-        .call(call("a.example", "one"))
+        .call(call("a.example", "one"), line())
         .await
         .unwrap_err();
     assert_eq!(error.kind, CallErrorKind::Rejected(486));
@@ -351,7 +374,7 @@ async fn what_the_other_side_answers_is_told_without_numbers() {
         Some(r#"{"code":"internal","msg":"no route to +12125550101 with secret-word"}"#);
     let error = stage
         .telephone
-        .call(call("a.example", "secret-word"))
+        .call(call("a.example", "secret-word"), line())
         .await
         .unwrap_err();
     assert_eq!(error.kind, CallErrorKind::Unavailable);
@@ -366,7 +389,7 @@ async fn a_private_gateway_is_refused_unless_it_is_meant() {
     let stage = stage(true);
     let mut call = call("127.0.0.1:5070", "one");
     call.trunk.private = false;
-    let error = stage.telephone.call(call).await.unwrap_err();
+    let error = stage.telephone.call(call, line()).await.unwrap_err();
     assert_eq!(error.kind, CallErrorKind::Refused);
     assert!(stage.state.calls.lock().unwrap().is_empty());
 }
@@ -377,7 +400,7 @@ async fn a_call_is_followed_until_it_is_over() {
     *stage.state.statuses.lock().unwrap() = vec!["ringing", "active"];
     stage
         .telephone
-        .call(call("a.example", "one"))
+        .call(call("a.example", "one"), line())
         .await
         .unwrap();
     let mut seen = Vec::new();

@@ -13,6 +13,7 @@ pub use vivavoce_core::call::{Direction, HangupCause, MediaReport};
 use vivavoce_auth::{Owner, Principal};
 use vivavoce_config::{Secret, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
+use vivavoce_quotas::Permit;
 
 /// News that wait to be read. Whoever tells them waits then.
 pub const WAITING_NEWS: usize = 1_024;
@@ -47,8 +48,9 @@ pub mod attribute {
 #[async_trait]
 pub trait Telephone: Send + Sync {
     /// Places a call: its participant joins the room, and the INVITE is sent. The answer does not wait for anybody to
-    /// pick up.
-    async fn call(&self, call: NewCall) -> Result<PlacedCall, CallError>;
+    /// pick up. The line is given back when nothing of the call is left, which may be later than its end is told: who has
+    /// ended a call has not freed its place yet.
+    async fn call(&self, call: NewCall, line: Line) -> Result<PlacedCall, CallError>;
 
     /// Moves a participant's call to another number by REFER, and waits for the outcome. `accepted` is told when the
     /// other side has taken the wish, where that can be seen before. A call that has ended meanwhile counts as moved.
@@ -96,6 +98,15 @@ pub struct NewCall {
     pub max_duration: Duration,
     /// Keys that are pressed once it is answered; `w` is half a second of waiting.
     pub dtmf: String,
+}
+
+/// What a call that is placed holds of the quota of calls, and for whom.
+#[derive(Debug)]
+pub struct Line {
+    /// Whose room it is in. The call's news say so, whatever becomes of the room.
+    pub owner: Owner,
+    /// Held as long as the call has a place.
+    pub permit: Permit,
 }
 
 /// A gateway and how it is used.
