@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use actix::prelude::*;
 use bytes::{Bytes, BytesMut};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -32,9 +32,12 @@ const TICK: Duration = Duration::from_millis(50);
 /// How much audio a page holds. With the clock's lag, a tick and the disk's delay a process that is killed loses less than
 /// a second.
 const PAGE: Duration = Duration::from_millis(100);
-/// Pieces after which the task yields.
-const PIECES_AT_ONCE: usize = 16;
-/// The most bytes that wait for the disk: 40 s of stereo at 48 kHz.
+/// Pieces after which the task hands over and yields: 1.3 s, more than the input decodes between two yields.
+const PIECES_AT_ONCE: usize = 64;
+/// The task does not wait for its tick when the clock holds this much. In real time it never does; it drops what is
+/// beyond 30 s.
+const FULL: Duration = Duration::from_secs(8);
+/// The most bytes that wait for the disk: 40 s of stereo at 48 kHz. As much may be in the hands of the writers.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
 
@@ -46,6 +49,16 @@ struct Tapped {
     clock: RecordingClock,
     start: Instant,
     lines: String,
+    /// Wakes the task.
+    full: Rc<Notify>,
+}
+
+impl Tapped {
+    fn wake(&self) {
+        if self.clock.held() >= FULL {
+            self.full.notify_one();
+        }
+    }
 }
 
 impl Tap {
@@ -60,6 +73,7 @@ impl Tap {
             clock: RecordingClock::new(layout),
             start,
             lines: String::new(),
+            full: Rc::default(),
         })))
     }
 
@@ -68,12 +82,14 @@ impl Tap {
         let tapped = &mut *self.0.borrow_mut();
         let at = at.saturating_duration_since(tapped.start);
         tapped.clock.hear(sound, packet, at);
+        tapped.wake();
     }
 
     /// Takes audio that is sent now, to a client that has `unplayed` left to play before it.
     pub fn play(&self, sound: &Pcm, unplayed: Duration) {
         let tapped = &mut *self.0.borrow_mut();
         tapped.clock.play(sound, tapped.start.elapsed(), unplayed);
+        tapped.wake();
     }
 
     /// The last part of the audio that was sent will not be played.
@@ -99,6 +115,20 @@ impl Tap {
     fn layout(&self) -> Layout {
         self.0.borrow().clock.layout()
     }
+
+    /// What is due now.
+    fn due(&self) -> Due {
+        let tapped = &mut *self.0.borrow_mut();
+        let at = Instant::now();
+        let until = tapped.clock.due(at.saturating_duration_since(tapped.start));
+        Due { until, at }
+    }
+}
+
+/// Until which frame of the clock pieces were due at a moment.
+struct Due {
+    until: u64,
+    at: Instant,
 }
 
 /// The recording has failed; what was written of it is kept.
@@ -199,7 +229,7 @@ enum RecordError {
     Opus(#[from] OpusError),
     #[error(transparent)]
     Ogg(#[from] OggError),
-    #[error("the disk is too slow")]
+    #[error("it cannot be written as fast as it comes")]
     Slow,
 }
 
@@ -218,23 +248,25 @@ async fn record(
     pages.begin();
     let mut desk = Desk::new(Scribe { pages, journal });
     desk.hand_over();
+    let full = Rc::clone(&tap.0.borrow().full);
     loop {
         let over = tokio::select! {
+            biased;
             () = ended.cancelled() => true,
+            () = full.notified() => false,
             () = tokio::time::sleep(TICK) => false,
         };
         desk.take_back()?;
         if over {
             break;
         }
-        desk.take_due(&tap).await?;
-        desk.hand_over();
+        desk.take_due(&tap, &ended).await?;
     }
     let total = {
         let tapped = &mut *tap.0.borrow_mut();
         tapped.clock.finish(tapped.start.elapsed())
     };
-    desk.take_due(&tap).await?;
+    desk.take_rest(&tap).await?;
     desk.finish(total).await
 }
 
@@ -428,6 +460,10 @@ impl Unwritten {
     fn is_empty(&self) -> bool {
         self.sound.is_empty() && self.lines.is_empty() && self.end.is_none()
     }
+
+    const fn is_too_much(&self) -> bool {
+        self.size + self.lines.len() > MAX_UNWRITTEN
+    }
 }
 
 type Written = Result<Option<Scribe>, RecordError>;
@@ -464,34 +500,65 @@ impl Desk {
         }
     }
 
-    /// Takes what is due, piece by piece.
-    async fn take_due(&mut self, tap: &Tap) -> Result<(), RecordError> {
+    /// Takes what is due. Input faster than real time may keep something due for as long as it comes, so what was taken is
+    /// handed over meanwhile, and the bound holds meanwhile.
+    async fn take_due(&mut self, tap: &Tap, ended: &CancellationToken) -> Result<(), RecordError> {
+        let mut now = tap.due();
+        loop {
+            let all = self.take_some(tap)?;
+            if all || tap.0.borrow().clock.frames() >= now.until {
+                self.taken = now.at;
+                now = tap.due();
+            }
+            self.take_back()?;
+            self.hand_over();
+            if self.waiting.is_too_much() {
+                return Err(RecordError::Slow);
+            }
+            if all || ended.is_cancelled() {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes what is left on a clock that has ended. Nothing is added to it any more, so this can wait for the disk.
+    async fn take_rest(&mut self, tap: &Tap) -> Result<(), RecordError> {
+        while !self.take_some(tap)? {
+            if self.waiting.is_too_much() {
+                self.come_to_rest().await?;
+            }
+            self.take_back()?;
+            self.hand_over();
+            tokio::task::yield_now().await;
+        }
+        self.taken = Instant::now();
+        Ok(())
+    }
+
+    /// Takes some pieces. True if no more are due.
+    fn take_some(&mut self, tap: &Tap) -> Result<bool, RecordError> {
         let samples = tap.layout().samples_in(FRAME);
-        for number in 1.. {
+        let tapped = &mut *tap.0.borrow_mut();
+        self.waiting.lines.push_str(&tapped.lines);
+        tapped.lines.clear();
+        // A recording is not silently shorter than what was said.
+        if !tapped.clock.dropped().is_zero() {
+            return Err(RecordError::Slow);
+        }
+        let now = tapped.start.elapsed();
+        for _ in 0..PIECES_AT_ONCE {
             let mut block = Vec::with_capacity(samples);
-            let piece = {
-                let tapped = &mut *tap.0.borrow_mut();
-                tapped.clock.take(tapped.start.elapsed(), &mut block)
-            };
-            let piece = match piece {
+            let piece = match tapped.clock.take(now, &mut block) {
                 Some(Piece::Block) => Sound::Block(block.into()),
                 Some(Piece::Packet(packet)) => Sound::Packet(packet),
                 Some(Piece::Silence(units)) => Sound::Silence(units),
-                None => break,
+                None => return Ok(true),
             };
             self.waiting.size += piece.size();
             self.waiting.sound.push(piece);
-            if number % PIECES_AT_ONCE == 0 {
-                tokio::task::yield_now().await;
-            }
         }
-        let lines = std::mem::take(&mut tap.0.borrow_mut().lines);
-        self.waiting.lines.push_str(&lines);
-        self.taken = Instant::now();
-        if self.waiting.size + self.waiting.lines.len() > MAX_UNWRITTEN {
-            return Err(RecordError::Slow);
-        }
-        Ok(())
+        Ok(false)
     }
 
     /// Checks whether the last piece is written, and how late everything is.
@@ -554,18 +621,25 @@ impl Desk {
     async fn finish(mut self, frames: u64) -> Result<(), RecordError> {
         self.waiting.end = Some(frames);
         loop {
-            while let Some(job) = self.refused.take() {
-                tokio::time::sleep(TICK).await;
-                self.submit(job);
-            }
-            if let Some(writing) = self.writing.take() {
-                self.idle = writing.await.map_err(|_| lost())??;
-            }
+            self.come_to_rest().await?;
             if self.waiting.end.is_none() {
                 return Ok(());
             }
             self.hand_over();
         }
+    }
+
+    /// Waits until what was handed over is written.
+    async fn come_to_rest(&mut self) -> Result<(), RecordError> {
+        while let Some(job) = self.refused.take() {
+            tokio::time::sleep(TICK).await;
+            self.submit(job);
+        }
+        if let Some(writing) = self.writing.take() {
+            let written = writing.await.map_err(|_| lost())?;
+            self.written(written)?;
+        }
+        Ok(())
     }
 }
 

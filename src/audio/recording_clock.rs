@@ -52,6 +52,9 @@ const QUIET: u16 = 520;
 const SHORTEST: Duration = Duration::from_micros(2_500);
 /// The maximum size of a packet that is passed through, limited by the size of an Ogg page.
 const MAX_PACKET: usize = 60_000;
+/// The maximum size of all packets that are held: twice what [`MAX_READY`] takes at the highest bitrate of Opus. Padding
+/// makes a packet large, however short it is.
+const MAX_PACKETS: usize = 4 << 20;
 
 /// The clock, and the audio positioned on it.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct RecordingClock {
     /// Input that is not positioned yet.
     waiting: VecDeque<Waiting>,
     waiting_frames: usize,
+    /// Bytes of the packets that wait or follow what was returned.
+    packet_bytes: usize,
     lateness: Lateness,
     /// The lateness of waiting chunks; a field to reuse its memory.
     window: Vec<i64>,
@@ -139,6 +144,7 @@ impl RecordingClock {
             end: None,
             waiting: VecDeque::new(),
             waiting_frames: 0,
+            packet_bytes: 0,
             lateness: Lateness::default(),
             window: Vec::new(),
             was_loud: None,
@@ -156,6 +162,14 @@ impl RecordingClock {
         self.given
     }
 
+    /// How much audio is held, of the side that holds more.
+    pub fn held(&self) -> Duration {
+        let passed = usize::try_from(self.passed.frames).unwrap_or(usize::MAX);
+        let heard = self.heard.ready.len() + self.waiting_frames;
+        let frames = passed.saturating_add(heard.max(self.played.ready.len()));
+        self.layout.rate.duration_of(frames)
+    }
+
     /// How much audio was dropped because it was not taken in time.
     pub fn dropped(&self) -> Duration {
         let frames = usize::try_from(self.dropped).unwrap_or(usize::MAX);
@@ -167,8 +181,11 @@ impl RecordingClock {
         at + self.layout.rate.duration_of(self.pushed as usize)
     }
 
-    /// Adds input that arrived at `at`, with the Opus packet it was decoded from, if any.
+    /// Adds input that arrived at `at`, with the Opus packet it was decoded from, if any. After the end nothing is added.
     pub fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>, at: Duration) {
+        if self.end.is_some() {
+            return;
+        }
         let mut samples = Vec::new();
         self.heard.bring(sound, self.layout.rate, &mut samples);
         let packet = packet.filter(|packet| self.passing && packet.len() <= MAX_PACKET);
@@ -177,6 +194,12 @@ impl RecordingClock {
         }
         // The whole duration of a packet, even if some of its audio is skipped at the start of a stream.
         let frames = packet.map_or(samples.len(), |packet| self.frames_of(packet));
+        let bytes = packet.map_or(0, <[u8]>::len);
+        if self.packet_bytes + bytes > MAX_PACKETS {
+            self.dropped += frames as u64;
+            return;
+        }
+        self.packet_bytes += bytes;
         let packet = packet.map(Bytes::copy_from_slice);
         let start = self.clock(at) as i64 - frames as i64;
         self.waiting_frames += frames;
@@ -190,8 +213,11 @@ impl RecordingClock {
         self.place(at);
     }
 
-    /// Adds output sent at `at` to a listener who still has `unplayed` to hear before it.
+    /// Adds output sent at `at` to a listener who still has `unplayed` to hear before it. After the end nothing is added.
     pub fn play(&mut self, sound: &Pcm, at: Duration, unplayed: Duration) {
+        if self.end.is_some() {
+            return;
+        }
         let mut samples = Vec::new();
         self.played.bring(sound, self.layout.rate, &mut samples);
         self.passing = false;
@@ -215,16 +241,21 @@ impl RecordingClock {
         self.played.ready.truncate(kept);
     }
 
-    /// The next piece, if it is due. Blocks are appended to `block`.
-    pub fn take(&mut self, now: Duration, block: &mut Vec<i16>) -> Option<Piece> {
-        let horizon = match self.end {
+    /// Until which frame the recording is due.
+    pub fn due(&mut self, now: Duration) -> u64 {
+        match self.end {
             // At most one packet may extend beyond the end.
             Some(end) => end.next_multiple_of(self.frames_in(SHORTEST)),
             None => {
                 self.place(now);
                 self.clock(now).saturating_sub(self.frames_in(LAG))
             }
-        };
+        }
+    }
+
+    /// The next piece, if it is due. Blocks are appended to `block`.
+    pub fn take(&mut self, now: Duration, block: &mut Vec<i16>) -> Option<Piece> {
+        let horizon = self.due(now);
         let frames = self.layout.rate.frames_in(FRAME);
         let due = usize::try_from(horizon.saturating_sub(self.given)).unwrap_or(usize::MAX);
         if self.passing || self.passed.frames > 0 {
@@ -307,6 +338,8 @@ impl RecordingClock {
     /// Puts input at its position.
     fn put(&mut self, chunk: Waiting, silence: u64, left_out: usize) {
         let limit = self.max_ready();
+        let bytes = chunk.packet.as_ref().map_or(0, Bytes::len);
+        self.packet_bytes -= bytes;
         if !self.passing {
             self.heard.silence(silence, limit);
             let samples = chunk.samples.get(left_out..).unwrap_or_default();
@@ -320,7 +353,8 @@ impl RecordingClock {
         }
         if self.passed.frames + frames > limit as u64 {
             self.dropped += frames;
-        } else {
+        } else if frames > 0 {
+            self.packet_bytes += bytes;
             self.passed.add(chunk.packet, frames);
         }
     }
@@ -378,6 +412,7 @@ impl RecordingClock {
                 let piece = self.passed.pieces.pop_front()?;
                 self.passed.frames -= piece.frames;
                 self.given += piece.frames;
+                self.packet_bytes -= piece.packet.as_ref().map_or(0, Bytes::len);
                 return piece.packet.map(Piece::Packet);
             }
             Some(silence) => due.min(usize::try_from(silence.frames).unwrap_or(usize::MAX)),

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
@@ -12,7 +14,7 @@ use vivavoce_audio::decode::{FileDecoder, FileLimits};
 use vivavoce_audio::ogg::{OggItem, OggOpusReader};
 use vivavoce_audio::recording_clock::impaired_network::{arrivals, impaired_network, is_paused};
 use vivavoce_recordings::AUDIO;
-use vivavoce_recordings::journal::Journals;
+use vivavoce_recordings::journal::{FinishedJournal, Journals};
 use vivavoce_recordings::writers::Writers;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
@@ -190,4 +192,132 @@ async fn packets_of_one_source_are_in_the_file_as_they_came() {
         .sum();
     assert!(silent >= 48 * 505, "{silent}");
     assert!(silent <= 48 * 525, "{silent}");
+}
+
+/// Writers whose threads are all held up until the sender is dropped.
+fn held_writers() -> (Writers, Sender<()>) {
+    let writers = Writers::start().unwrap();
+    let (go, gate) = channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    for _ in 0..16 {
+        let gate = Arc::clone(&gate);
+        let held = writers.submit(Box::new(move || {
+            let _ = gate.lock().unwrap().recv();
+        }));
+        assert!(held.is_ok());
+    }
+    (writers, go)
+}
+
+/// Starts a recorder in stereo, and gives its task to `session`; then it is finished.
+async fn records<F: Future<Output = ()>>(
+    writers: Writers,
+    session: impl FnOnce(Tap, CancellationToken, tokio::task::JoinHandle<Result<(), RecordError>>) -> F,
+) -> FinishedJournal {
+    let folder = tempfile::tempdir().unwrap();
+    let journals = Journals::open_with(folder.path().to_owned(), writers).unwrap();
+    let recording = Recording {
+        journal: journals.begin(&metadata()).unwrap(),
+        settings: RecordingSettings {
+            channels: Channels::Stereo,
+            complexity: 0,
+        },
+        work: TaskTracker::new().token(),
+    };
+    let tap = Tap::new(RATE, RATE, Channels::Stereo, Instant::now());
+    let ended = CancellationToken::new();
+    let local = LocalSet::new();
+    let task = local.spawn_local(record(tap.clone(), recording, ended.clone()));
+    local.run_until(session(tap, ended, task)).await;
+    // After a failure a writer may still hold it.
+    journals.ends().await;
+    journals.finish("one").unwrap().unwrap()
+}
+
+/// As much of the tone as the recorder takes in the meantime, so many times.
+async fn flood(tap: &Tap, times: usize, mut goes_on: impl FnMut() -> bool) -> Duration {
+    let tone = tone();
+    let mut sent = Duration::ZERO;
+    for _ in 0..times {
+        if !goes_on() {
+            break;
+        }
+        for _ in 0..PIECES_AT_ONCE {
+            tap.hear(&tone, None, Instant::now());
+            sent += FRAME;
+        }
+        tokio::task::yield_now().await;
+    }
+    sent
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_that_is_not_written_fails_the_recording_while_it_lasts() {
+    let (writers, go) = held_writers();
+    let finished = records(writers, async |tap, _ended, task| {
+        // The recorder is behind before the flood begins.
+        flood(&tap, 10, || true).await;
+        tokio::time::sleep(TICK * 2).await;
+        let half_an_hour = 30 * 60 * 50 / PIECES_AT_ONCE;
+        let sent = flood(&tap, half_an_hour, || !task.is_finished()).await;
+        println!("{} s before it failed", sent.as_secs());
+        // 8 MiB are two minutes of this layout.
+        assert!(sent < Duration::from_mins(3), "{sent:?}");
+        drop(go);
+        assert!(matches!(task.await.unwrap(), Err(RecordError::Slow)));
+    })
+    .await;
+    // What was written is kept.
+    assert_eq!(finished.metadata.stream_id, "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_that_is_written_is_recorded_whole() {
+    let mut sent = Duration::ZERO;
+    let finished = records(Writers::none(), async |tap, ended, task| {
+        // More than may wait, before any tick has passed.
+        sent = flood(&tap, 5 * 60 * 50 / PIECES_AT_ONCE, || true).await;
+        ended.cancel();
+        task.await.unwrap().unwrap();
+    })
+    .await;
+    let recorded = Duration::from_millis(finished.metadata.duration_ms);
+    println!("{recorded:?} of {sent:?}");
+    assert!(recorded.abs_diff(sent) <= FRAME, "{recorded:?} of {sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_at_the_end_waits_for_the_disk() {
+    let mut sent = Duration::ZERO;
+    let (writers, go) = held_writers();
+    let finished = records(writers, async |tap, ended, task| {
+        let two_minutes = 120 * 50 / PIECES_AT_ONCE;
+        sent = flood(&tap, two_minutes, || true).await;
+        // More than the bound, together.
+        for _ in 0..15 * 50 {
+            tap.hear(&tone(), None, Instant::now());
+            sent += FRAME;
+        }
+        ended.cancel();
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!task.is_finished());
+        drop(go);
+        task.await.unwrap().unwrap();
+    })
+    .await;
+    let recorded = Duration::from_millis(finished.metadata.duration_ms);
+    assert!(recorded.abs_diff(sent) <= FRAME, "{recorded:?} of {sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn audio_that_the_clock_cannot_hold_fails_the_recording() {
+    records(Writers::none(), async |tap, _ended, task| {
+        for _ in 0..40 * 50 {
+            tap.hear(&tone(), None, Instant::now());
+        }
+        assert!(matches!(task.await.unwrap(), Err(RecordError::Slow)));
+    })
+    .await;
 }

@@ -29,8 +29,10 @@ use vivavoce_telemetry::metrics::{self, DropCause};
 const MAX_WAITING_BYTES: usize = 2 << 20;
 /// The most events that wait for the session; further ones are lost.
 const MAX_NEWS: usize = 256;
-/// The most audio that waits for the recorder of a pending config.
+/// The most audio that waits for the recorder of a pending config, and its size: padding makes an Opus packet large, however
+/// short it is.
 const MAX_EARLY: Duration = Duration::from_secs(10);
+const MAX_EARLY_BYTES: usize = 4 << 20;
 /// The most configs that are pending.
 pub const MAX_PIPELINES: usize = 8;
 
@@ -87,6 +89,7 @@ enum Recorded {
         since: Instant,
         sound: VecDeque<Early>,
         length: Duration,
+        bytes: usize,
     },
     /// The recorder takes it.
     By(Tap),
@@ -95,6 +98,11 @@ enum Recorded {
 /// Audio, the Opus packet that it came in, and when it came.
 type Early = (Pcm, Option<Bytes>, Instant);
 
+fn size_of_early(early: &Early) -> usize {
+    let (sound, packet, _) = early;
+    size_of::<Early>() + size_of_val(sound.samples()) + packet.as_ref().map_or(0, Bytes::len)
+}
+
 impl Recorded {
     fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>) {
         match self {
@@ -102,14 +110,19 @@ impl Recorded {
             Self::Early {
                 sound: early,
                 length,
+                bytes,
                 ..
             } => {
                 *length += sound.duration();
                 let packet = packet.map(Bytes::copy_from_slice);
-                early.push_back((sound.clone(), packet, Instant::now()));
-                while *length > MAX_EARLY
-                    && let Some((oldest, ..)) = early.pop_front()
+                let newest = (sound.clone(), packet, Instant::now());
+                *bytes += size_of_early(&newest);
+                early.push_back(newest);
+                while (*length > MAX_EARLY || *bytes > MAX_EARLY_BYTES)
+                    && let Some(oldest) = early.pop_front()
                 {
+                    *bytes -= size_of_early(&oldest);
+                    let (oldest, ..) = oldest;
                     *length -= oldest.duration();
                     metrics::audio_dropped(DropCause::Recording, oldest.duration());
                 }
@@ -227,6 +240,7 @@ impl AudioInput {
                 since: Instant::now(),
                 sound: VecDeque::new(),
                 length: Duration::ZERO,
+                bytes: 0,
             };
         }
     }
@@ -668,5 +682,35 @@ impl State {
             self.waiting.pop_front();
         }
         Some((pipeline, slice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vivavoce_audio::SampleRate;
+
+    #[test]
+    fn audio_that_waits_for_a_recorder_is_bounded_in_bytes() {
+        let (input, _news) = AudioInput::new();
+        input.expect_recorder();
+        let sound = Pcm::new(Layout::mono(SampleRate::HZ_16000), vec![0; 40]);
+        let packet = vec![0; 1 << 20];
+        for _ in 0..20 {
+            let recorded = &mut input.0.state.borrow_mut().recorded;
+            recorded.hear(&sound, Some(&packet));
+        }
+        let state = input.0.state.borrow();
+        let Recorded::Early {
+            sound, bytes: told, ..
+        } = &state.recorded
+        else {
+            panic!("no recorder was expected");
+        };
+        let bytes: usize = sound.iter().map(size_of_early).sum();
+        assert!(bytes <= MAX_EARLY_BYTES, "{bytes}");
+        assert_eq!(bytes, *told);
+        // The newest are kept.
+        assert_eq!(sound.len(), 3);
     }
 }

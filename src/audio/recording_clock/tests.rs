@@ -157,6 +157,43 @@ fn what_waits_is_bounded() {
 }
 
 #[test]
+fn packets_that_wait_are_bounded_in_bytes() {
+    let mut clock = RecordingClock::new(Layout::mono(RATE));
+    // 2.5 ms and padding.
+    let mut packet = vec![0; 50_000];
+    packet[0] = 0xE0;
+    for _ in 0..1_000 {
+        clock.hear(&loud(40), Some(&packet), Duration::ZERO);
+    }
+    let waiting = clock
+        .waiting
+        .iter()
+        .filter_map(|chunk| chunk.packet.as_ref());
+    let passed = clock.passed.pieces.iter();
+    let passed = passed.filter_map(|piece| piece.packet.as_ref());
+    let bytes: usize = waiting.chain(passed).map(Bytes::len).sum();
+    assert!(bytes <= MAX_PACKETS, "{bytes}");
+    assert_eq!(bytes, clock.packet_bytes);
+    assert!(clock.dropped() > ms(1));
+    clock.finish(ms(1));
+    while clock.take(ms(1), &mut Vec::new()).is_some() {}
+    assert_eq!(clock.packet_bytes, 0);
+}
+
+#[test]
+fn nothing_is_added_after_the_end() {
+    let mut clock = stereo();
+    let total = clock.finish(ms(20));
+    clock.hear(&loud(20 * MS), None, ms(20));
+    clock.play(&loud(20 * MS), ms(20), ms(0));
+    assert!(clock.held().is_zero());
+    let mut clock = RecordingClock::new(Layout::mono(RATE));
+    assert_eq!(clock.finish(ms(20)), total);
+    clock.hear(&loud(20 * MS), Some(&[0xF8, 0xFF, 0xFE]), ms(20));
+    assert!(clock.held().is_zero());
+}
+
+#[test]
 fn both_sides_are_mixed_in_mono() {
     let mut clock = RecordingClock::new(Layout::mono(RATE));
     clock.hear(&loud(20 * MS), None, ms(20));
