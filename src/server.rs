@@ -49,6 +49,7 @@ use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
 use rooms::OpenRooms;
 pub(crate) use rooms::check_telephone;
+use vivavoce_core::memory;
 
 /// How long sessions may take at shutdown to play out their last words and close their sockets.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -489,6 +490,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let metrics = metrics.transpose()?;
     announce(address, settings);
 
+    actix_web::rt::spawn(give_memory_back());
     actix_web::rt::spawn(drain.run(stop, running.handle()));
     running.await?;
     if let Some(metrics) = metrics {
@@ -498,6 +500,31 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     finish(uploads, &webhooks).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Gives back to the kernel, some seconds after a flood, what the allocator kept of it. For as long as the server runs.
+async fn give_memory_back() {
+    let mut surplus = memory::Surplus::default();
+    let mut looks = tokio::time::interval(memory::LOOK_EVERY);
+    loop {
+        looks.tick().await;
+        let Some(resident) = memory::resident() else {
+            return;
+        };
+        if !surplus.is_due(resident) {
+            continue;
+        }
+        // Only a runtime that is shutting down refuses it.
+        if tokio::task::spawn_blocking(memory::give_back)
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let after = memory::resident().unwrap_or(resident);
+        surplus.given_back(after);
+        tracing::debug!(resident, after, "freed memory was given back");
+    }
 }
 
 /// The background task that uploads recordings and deletes old ones.

@@ -13,6 +13,7 @@
 //! * **The server's own certificate.** [`listener_tls`] reloads it when its files change.
 //! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again, and
 //!   [`log_interval`] whether what happens often is logged again.
+//! * **Memory.** [`memory`] gives back to the kernel what the allocator kept of a flood.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
 //!   are described everywhere, [`hash`] is SHA-256 in hexadecimal.
@@ -49,6 +50,7 @@ pub mod host_name;
 pub mod json;
 pub mod listener_tls;
 pub mod log_interval;
+pub mod memory;
 pub mod party;
 pub mod phone;
 pub mod process;
