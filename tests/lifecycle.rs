@@ -155,7 +155,7 @@ fn listening_to_the_world_starts_with_a_warning() {
 
 #[test]
 fn a_recogniser_that_dies_before_it_is_needed_is_replaced() {
-    let server = Server::start();
+    let server = Server::start_with(&[("LOCAL_STT_PRELOAD", "true")]);
     let warm = || server.children("vivavoce").first().copied();
     let first = within(PATIENCE, "no recogniser was started", warm);
     let pid = rustix::process::Pid::from_raw(first.cast_signed()).unwrap();

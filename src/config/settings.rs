@@ -189,6 +189,9 @@ settings! {
         local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
         /// Maximum number of recogniser processes (about 100 MB each); 0 means one per core.
         local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
+        /// Whether a recogniser is loaded before the first session asks for it. Without, the first words of the first
+        /// session are recognised about a second later, and a server whose sessions name other providers saves 100 MB.
+        local_stt_preload: bool = "true", "providers.local.stt_preload", "LOCAL_STT_PRELOAD";
         /// Credential for Deepgram.
         deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
         /// URL of Deepgram's recognition API; default: the vendor's.

@@ -110,6 +110,8 @@ impl Server {
             .current_dir(data.path())
             // Servers of one machine cannot share the port of rooms.
             .env("RTC_UDP_PORT", "0")
+            // Loading one takes a second of a core, and few tests are about it. Sessions that need one load it.
+            .env("LOCAL_STT_PRELOAD", "false")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log)

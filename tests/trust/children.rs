@@ -107,6 +107,7 @@ async fn every_program_that_is_run_has_nothing_of_ours() {
     let path = programs.first();
     let mut environment = secrets().to_vec();
     environment.push(("PATH", &path));
+    environment.push(("LOCAL_STT_PRELOAD", "true"));
     let server = Server::start_with(&environment);
     // A recogniser's worker is kept warm from the start on.
     assert_confined(&server, "vivavoce").await;

@@ -92,6 +92,7 @@ pub fn add_to(
     let mut pool = PoolSettings::new(std::env::current_exe()?);
     pool.share = share;
     pool.model.clone_from(&settings.local_model_path);
+    pool.preload = settings.local_stt_preload;
     if settings.local_stt_workers > 0 {
         pool.size = settings.local_stt_workers;
     }

@@ -48,10 +48,11 @@ pub struct Pocketsphinx {
 }
 
 impl Pocketsphinx {
-    /// Starts to load one worker in the background, if the recogniser is installed; must be called in a runtime.
+    /// Starts to load one worker in the background, if that is wanted and the recogniser is installed; must be called in
+    /// a runtime.
     pub fn new(settings: PoolSettings) -> Self {
         let pool = WorkerPool::new(settings.clone());
-        if library::check(&settings.model).is_ok() {
+        if settings.preload && library::check(&settings.model).is_ok() {
             tokio::spawn(pool.share().tend());
         }
         Self { settings, pool }

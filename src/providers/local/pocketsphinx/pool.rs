@@ -44,6 +44,8 @@ pub struct PoolSettings {
     pub model: PathBuf,
     /// The most workers at a time, each 90 MB; the usual number is one for every core.
     pub size: usize,
+    /// Whether one is loaded before the first is asked for.
+    pub preload: bool,
     /// How long each step may take.
     pub deadlines: Deadlines,
     /// What one party may have of them.
@@ -60,6 +62,7 @@ impl PoolSettings {
             program: program.into(),
             model: Self::DEBIAN_MODEL.into(),
             size: std::thread::available_parallelism().map_or(1, usize::from),
+            preload: true,
             deadlines: Deadlines::default(),
             share: Share::default(),
         }
