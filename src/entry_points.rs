@@ -5,7 +5,7 @@
 use livekit_protocol as proto;
 use prost::Message as _;
 
-use crate::actors::session::protocol::CLIENT_SCHEMAS;
+use crate::actors::session::protocol::CLIENT_MESSAGES;
 use crate::http::socket::{MAX_BINARY_BYTES, MAX_EVENTS, MAX_TEXT_BYTES, MAX_WAITING_BYTES};
 use crate::rooms::limits as rooms;
 use crate::telephony::agent::{bounds as sip, dialog::ALLOW};
@@ -42,10 +42,10 @@ fn socket_messages() -> Option<Vec<String>> {
     let text = format!("text {MAX_TEXT_BYTES}");
     let time = "`socket.message_timeout_seconds`";
     let row = |name: &str, count: &str| row(&format!("`/ws` {name}"), caller, &text, time, count);
-    let mut rows = CLIENT_SCHEMAS
+    let mut rows = CLIENT_MESSAGES
         .iter()
-        .map(|(name, _)| {
-            let count = match *name {
+        .map(|kind| {
+            let count = match kind.name {
                 "config" => "one at a time, later commands are queued; loading sound 1.92 MB, 10 s; `limits.unconfigured_sockets` before, `limits.sessions` and quotas after",
                 "update_config" => "one at a time; quotas of syntheses and recognisers",
                 "speak" => "queue of 64 utterances and 64 KiB of text",
@@ -56,7 +56,7 @@ fn socket_messages() -> Option<Vec<String>> {
                 "send_dtmf" => "32 digits per message",
                 _ => return None,
             };
-            Some(row(&format!("`{name}`"), count))
+            Some(row(&format!("`{}`", kind.name), count))
         })
         .collect::<Option<Vec<_>>>()?;
     rows.push(self::row(

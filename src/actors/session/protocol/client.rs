@@ -45,7 +45,7 @@ pub struct SendMessage {
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct Named {
     r#type: Option<String>,
 }
 
@@ -90,47 +90,77 @@ struct WireSendMessage {
 #[derive(JsonSchema)]
 struct Bare {}
 
-/// Makes the schema of a type.
-type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+/// A kind of message: its name on the wire, its schema and how it is read. What it does is decided in
+/// [`state`](crate::session::state).
+pub struct MessageKind {
+    /// The value of `type`.
+    pub name: &'static str,
+    /// Makes its schema.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
+    parse: fn(&[u8]) -> Result<ClientMessage, Misfit>,
+}
 
-/// The schemas of what a client may send, by `type`.
-pub const CLIENT_SCHEMAS: [(&str, MakeSchema); 10] = [
-    ("config", WireConfig::json_schema),
-    ("update_config", ConfigUpdate::json_schema),
-    ("speak", WireSpeak::json_schema),
-    ("clear", Bare::json_schema),
-    ("loading_start", Bare::json_schema),
-    ("loading_stop", Bare::json_schema),
-    ("send_message", WireSendMessage::json_schema),
-    ("sip_transfer", WireSipTransfer::json_schema),
-    ("hangup", WireHangup::json_schema),
-    ("send_dtmf", WireSendDtmf::json_schema),
+impl MessageKind {
+    const fn new<Wire: JsonSchema>(
+        name: &'static str,
+        parse: fn(&[u8]) -> Result<ClientMessage, Misfit>,
+    ) -> Self {
+        Self {
+            name,
+            schema: Wire::json_schema,
+            parse,
+        }
+    }
+}
+
+/// What a client may send.
+pub const CLIENT_MESSAGES: [MessageKind; 10] = [
+    MessageKind::new::<WireConfig>("config", |text| {
+        let config = json::parse::<WireConfig>(text)?.check()?;
+        Ok(ClientMessage::Config(Box::new(config)))
+    }),
+    MessageKind::new::<ConfigUpdate>("update_config", |text| {
+        Ok(ClientMessage::UpdateConfig(json::parse(text)?))
+    }),
+    MessageKind::new::<WireSpeak>("speak", |text| {
+        let speak = json::parse::<WireSpeak>(text)?.check()?;
+        Ok(ClientMessage::Speak(speak))
+    }),
+    MessageKind::new::<Bare>("clear", |_| Ok(ClientMessage::Clear)),
+    MessageKind::new::<Bare>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
+    MessageKind::new::<Bare>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
+    MessageKind::new::<WireSendMessage>("send_message", |text| {
+        let message = json::parse::<WireSendMessage>(text)?.check()?;
+        Ok(ClientMessage::SendMessage(message))
+    }),
+    MessageKind::new::<WireSipTransfer>("sip_transfer", |text| {
+        let transfer = json::parse::<WireSipTransfer>(text)?.check()?;
+        Ok(ClientMessage::Call(transfer))
+    }),
+    MessageKind::new::<WireHangup>("hangup", |text| {
+        Ok(ClientMessage::Call(
+            json::parse::<WireHangup>(text)?.check(),
+        ))
+    }),
+    MessageKind::new::<WireSendDtmf>("send_dtmf", |text| {
+        let keys = json::parse::<WireSendDtmf>(text)?.check()?;
+        Ok(ClientMessage::Call(keys))
+    }),
 ];
 
 impl ClientMessage {
     /// The message of a text frame.
     pub fn parse(text: &[u8]) -> Result<Self, Misfit> {
-        let kind: Kind = json::parse(text)?;
-        match kind.r#type.as_deref() {
-            Some("config") => Ok(Self::Config(Box::new(
-                json::parse::<WireConfig>(text)?.check()?,
-            ))),
-            Some("update_config") => Ok(Self::UpdateConfig(json::parse(text)?)),
-            Some("speak") => Ok(Self::Speak(json::parse::<WireSpeak>(text)?.check()?)),
-            Some("clear") => Ok(Self::Clear),
-            Some("loading_start") => Ok(Self::LoadingStart),
-            Some("loading_stop") => Ok(Self::LoadingStop),
-            Some("send_message") => Ok(Self::SendMessage(
-                json::parse::<WireSendMessage>(text)?.check()?,
-            )),
-            Some("sip_transfer") => Ok(Self::Call(json::parse::<WireSipTransfer>(text)?.check()?)),
-            Some("hangup") => Ok(Self::Call(json::parse::<WireHangup>(text)?.check())),
-            Some("send_dtmf") => Ok(Self::Call(json::parse::<WireSendDtmf>(text)?.check()?)),
-            Some(other) => {
-                let other: String = other.chars().take(40).collect();
-                Err(misfit("type", format!("unknown message {other:?}")))
+        let named: Named = json::parse(text)?;
+        let Some(name) = named.r#type.as_deref() else {
+            return Err(misfit("type", "is required"));
+        };
+        match CLIENT_MESSAGES.iter().find(|kind| kind.name == name) {
+            Some(kind) => (kind.parse)(text),
+            None => {
+                let name: String = name.chars().take(40).collect();
+                Err(misfit("type", format!("unknown message {name:?}")))
             }
-            None => Err(misfit("type", "is required")),
         }
     }
 }

@@ -8,7 +8,7 @@ pub mod server;
 use vivavoce_core::json::Misfit;
 pub use vivavoce_core::stream_id::StreamId;
 
-pub use client::{CLIENT_SCHEMAS, CallCommand, ClientMessage, SendMessage, SipTransfer};
+pub use client::{CLIENT_MESSAGES, CallCommand, ClientMessage, SendMessage, SipTransfer};
 pub use config::{
     ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig, SessionConfig,
     SessionParams, VadConfig,

@@ -5,7 +5,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{CLIENT_SCHEMAS, ServerMessage};
+use super::{CLIENT_MESSAGES, ServerMessage};
 
 /// The whole schema: `ClientMessage`, `ServerMessage` and everything in them under `$defs`.
 pub fn socket_schema() -> Value {
@@ -13,7 +13,7 @@ pub fn socket_schema() -> Value {
     let mut reading = SchemaSettings::draft2020_12()
         .for_deserialize()
         .into_generator();
-    let sent = CLIENT_SCHEMAS.map(|(kind, schema)| tagged(kind, schema(&mut reading)));
+    let sent = CLIENT_MESSAGES.map(|kind| tagged(kind.name, (kind.schema)(&mut reading)));
     let client = one_of(sent.map(Value::from).to_vec(), &mut definitions);
     definitions.extend(reading.take_definitions(true));
 
