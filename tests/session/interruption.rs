@@ -30,7 +30,8 @@ fn cough() -> Pcm {
 /// The decisions of a session that hears a sound while it speaks.
 async fn decided(server: &Server, mode: &str, sound: &Pcm) -> (Vec<Event>, Session) {
     let fields = json!({
-        "vad": {"interruption": mode, "interruption_window_ms": 900},
+        // Long enough for a recogniser on a busy machine: what it has made of half a sound is not what this is about.
+        "vad": {"interruption": mode, "interruption_window_ms": 2_000},
         "tts_config": {"provider": "local", "model": "", "progress": true},
     });
     let mut session = Session::open(server, config(fields)).await;
