@@ -11,10 +11,10 @@ use crate::harness::{PATIENCE, text_stream as text, tts_request};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use vivavoce::audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce::config::Endpoint;
@@ -315,6 +315,13 @@ async fn faster_whisper(folder: &Path) -> (Child, Endpoint) {
         panic!("wyoming-faster-whisper ended");
     };
     timeout(PATIENCE, ready).await.expect("it loads its model");
+    // It says so before it listens.
+    let listening = async {
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, listening).await.expect("it listens");
     // It goes on writing, and would wait for a reader.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
     (server, endpoint(port))

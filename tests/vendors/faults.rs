@@ -11,6 +11,7 @@ use vivavoce::audio::{SampleRate, linear16};
 use vivavoce::emulators::{Emulators, Vendor};
 
 use super::{Backed, numbers_in, scripted, tone_words};
+use crate::harness::PATIENCE;
 use crate::session::client::{Session, config};
 
 /// The rate of everything that is heard and said here.
@@ -116,9 +117,7 @@ async fn hear(backed: &Backed, vendor: Vendor, demanded: &Outcome) -> Seen {
             session.send_sound(linear16::encode(frame)).await;
             tokio::time::sleep(Duration::from_millis(20) / HURRY).await;
         }
-        session
-            .until_heard(sent.len(), Duration::from_secs(25))
-            .await;
+        session.until_heard(sent.len(), PATIENCE).await;
     }
     let errors = codes(&session);
     let got = heard_numbers(&session);
