@@ -121,8 +121,12 @@ async fn hear(backed: &Backed, vendor: Vendor, demanded: &Outcome) -> Seen {
     }
     let errors = codes(&session);
     let got = heard_numbers(&session);
+    let seen = seen(&sent, &got, &errors, demanded);
+    if !seen.as_demanded {
+        println!("{}: {:?}", vendor.slug(), session.events());
+    }
     session.close().await;
-    seen(&sent, &got, &errors, demanded)
+    seen
 }
 
 /// One session that speaks.
