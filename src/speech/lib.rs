@@ -1,0 +1,15 @@
+//! Neural speech on a CPU: recognisers, voices and a model of the end of turns, as functions from samples to words and
+//! back. A model is a folder of files that `vivavoce models` has fetched and verified; still no byte is trusted, and a
+//! file that is not what it should be is an error.
+//!
+//! Nothing here knows a session or the network. Inference is native code that takes whole milliseconds at a time, so it
+//! happens in worker processes ([`worker`]): each loads one model, uses one core while it works, and takes down nobody
+//! when it crashes.
+//!
+//! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
+//! - [`worker`]: what the server and a worker process say to each other.
+
+pub mod onnx;
+#[cfg(test)]
+mod testing;
+pub mod worker;
