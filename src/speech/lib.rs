@@ -6,10 +6,16 @@
 //! happens in worker processes ([`worker`]): each loads one model, uses one core while it works, and takes down nobody
 //! when it crashes.
 //!
+//! - [`recogniser`]: what recognisers are asked and answer; [`whisper`] is one.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
 //! - [`worker`]: what the server and a worker process say to each other.
 
+mod graph;
+pub mod mel;
 pub mod onnx;
+pub mod recogniser;
 #[cfg(test)]
 mod testing;
+pub mod tokens;
+pub mod whisper;
 pub mod worker;
