@@ -2,6 +2,8 @@
 //!
 //! `hear RUNTIME KIND FOLDER FILE...`, where KIND is `whisper`.
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
