@@ -6,9 +6,11 @@
 //! happens in worker processes ([`worker`]): each loads one model, uses one core while it works, and takes down nobody
 //! when it crashes.
 //!
+//! - [`mel`]: log-mel spectrograms, what networks of the Whisper family hear.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
 //! - [`worker`]: what the server and a worker process say to each other.
 
+pub mod mel;
 pub mod onnx;
 #[cfg(test)]
 mod testing;
