@@ -8,10 +8,12 @@
 //!
 //! - [`mel`]: log-mel spectrograms, what networks of the Whisper family hear.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
+//! - [`smart_turn`]: whether a speaker has finished.
 //! - [`worker`]: what the server and a worker process say to each other.
 
 pub mod mel;
 pub mod onnx;
+pub mod smart_turn;
 #[cfg(test)]
 mod testing;
 pub mod worker;

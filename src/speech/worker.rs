@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::onnx::{OnnxError, Runtime};
+use crate::smart_turn::SmartTurn;
 
 /// The hidden subcommand that starts a worker.
 pub const SUBCOMMAND: &str = "speech-worker";
@@ -178,10 +179,7 @@ fn take_stdout() -> io::Result<std::fs::File> {
 fn load(spec: &Spec) -> Result<Box<dyn Model>, SpeechError> {
     let runtime = Runtime::load(&spec.runtime)?;
     match spec.kind {
-        Kind::SmartTurn => {
-            let _ = runtime;
-            Err(SpeechError::Request("not yet".to_owned()))
-        }
+        Kind::SmartTurn => Ok(Box::new(SmartTurn::load(&runtime, &spec.folder)?)),
     }
 }
 
