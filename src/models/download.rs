@@ -444,3 +444,23 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     };
     Some((start, total))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_says_where_it_begins_and_how_long_the_whole_is() {
+        assert_eq!(content_range("bytes 5-9/100"), Some((5, Some(100))));
+        assert_eq!(content_range("bytes 0-0/*"), Some((0, None)));
+        for text in [
+            "",
+            "bytes */100",
+            "bytes 5-9",
+            "items 5-9/100",
+            "bytes 5-9/x",
+        ] {
+            assert_eq!(content_range(text), None, "{text}");
+        }
+    }
+}
