@@ -139,10 +139,8 @@ impl Session {
                 self.report(SttEvent::UtteranceLost(lost)).await;
             }
         }
-        if self.in_turn && utterance.ended != Some(Ended::Length) {
-            self.report(SttEvent::EndOfSpeech).await;
-            self.in_turn = false;
-        }
+        // Whether the turn is over is not for it to say: it knows no more than that nobody speaks.
+        self.in_turn &= utterance.ended == Some(Ended::Length);
     }
 
     /// Has what there is of an utterance heard, when it is time and nobody has to wait for it.
