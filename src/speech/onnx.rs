@@ -81,10 +81,11 @@ impl std::fmt::Debug for Network {
 pub struct Value(DynValue);
 
 impl Value {
-    /// A tensor of floats with a length of zero.
-    pub fn empty(shape: &[usize]) -> Result<Self, OnnxError> {
+    /// A tensor of zeros; a length of it may be zero, too.
+    pub fn zeros(shape: &[usize]) -> Result<Self, OnnxError> {
         let allocator = ort::memory::Allocator::default();
-        let tensor = Tensor::<f32>::new(&allocator, shape.to_vec()).map_err(run_error)?;
+        let mut tensor = Tensor::<f32>::new(&allocator, shape.to_vec()).map_err(run_error)?;
+        tensor.extract_tensor_mut().1.fill(0.0);
         Ok(Self(tensor.into_dyn()))
     }
 }

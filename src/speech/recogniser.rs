@@ -1,6 +1,10 @@
 //! What every recogniser of this crate is asked and answers: one utterance at a time, whole or as much of it as there is.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
+
+use crate::worker::{Model, Reply, Request, SpeechError};
 
 /// The rate that recognisers hear, in Hz.
 pub const RATE_HZ: usize = 16_000;
@@ -48,6 +52,27 @@ pub struct HeardWord {
     pub end: f64,
     /// 0–1.
     pub confidence: f32,
+}
+
+/// A model that hears.
+pub trait Recogniser {
+    /// Hears an utterance of at most 29 seconds at 16 kHz; what is beyond is not heard.
+    fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError>;
+}
+
+impl<R: Recogniser> Model for R {
+    fn answer(
+        &mut self,
+        request: Request,
+        sound: &[i16],
+        reply: &mut dyn FnMut(&Reply, &[i16]) -> io::Result<()>,
+    ) -> Result<(), SpeechError> {
+        let Request::Hear(hearing) = request else {
+            return Err(SpeechError::Request("this model only hears".to_owned()));
+        };
+        let heard = self.hear(sound, &hearing)?;
+        Ok(reply(&Reply::Heard(heard), &[])?)
+    }
 }
 
 /// Where the last tokens repeat themselves, as models do that have lost the thread: how many of them belong to no more

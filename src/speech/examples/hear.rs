@@ -1,23 +1,31 @@
 //! Hears WAV files or raw samples (16 kHz, mono, 16 bits) with a model: a line of JSON for each, with what it took.
 //!
-//! `hear RUNTIME KIND FOLDER FILE...`, where KIND is `whisper`.
+//! `hear RUNTIME KIND FOLDER FILE...`, where KIND is `whisper` or `moonshine`.
+
+#![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
+use vivavoce_speech::moonshine::Moonshine;
 use vivavoce_speech::onnx::Runtime;
-use vivavoce_speech::recogniser::{Hearing, RATE_HZ};
+use vivavoce_speech::recogniser::{Hearing, RATE_HZ, Recogniser};
 use vivavoce_speech::whisper::Whisper;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [runtime, _kind, folder, files @ ..] = &arguments[..] else {
+    let [runtime, kind, folder, files @ ..] = &arguments[..] else {
         return Err("hear RUNTIME KIND FOLDER FILE...".into());
     };
     let runtime = Runtime::load(Path::new(runtime))?;
     let began = Instant::now();
-    let mut model = Whisper::load(&runtime, Path::new(folder))?;
+    let folder = Path::new(folder);
+    let mut model: Box<dyn Recogniser> = match kind.as_str() {
+        "whisper" => Box::new(Whisper::load(&runtime, folder)?),
+        "moonshine" => Box::new(Moonshine::load(&runtime, folder)?),
+        _ => return Err("KIND is whisper or moonshine".into()),
+    };
     let mut out = std::io::stdout().lock();
     writeln!(out, r#"{{"loaded_ms":{}}}"#, began.elapsed().as_millis())?;
     for file in files {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::mel;
 use crate::onnx::{Input, Network, OnnxError, Runtime, Value, tensor};
-use crate::recogniser::{Heard, Hearing, RATE_HZ, repeats};
+use crate::recogniser::{Heard, Hearing, RATE_HZ, Recogniser, repeats};
 use crate::tokens::Vocabulary;
 use crate::worker::SpeechError;
 use network::Sizes;
@@ -190,95 +190,6 @@ impl Whisper {
         self.special.languages.1 > 0
     }
 
-    /// Hears an utterance of at most 29 seconds at 16 kHz; what is beyond is not heard.
-    pub fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError> {
-        let samples = &samples[..samples.len().min(LONGEST - SILENCE)];
-        let mut decoding = self.encode(samples)?;
-        let language = self.language(&mut decoding, hearing)?;
-        let mut prompt = Vec::new();
-        let keyterms = self.keyterms(&hearing.keyterms);
-        if !keyterms.is_empty() {
-            prompt.push(self.special.previous);
-            prompt.extend(keyterms);
-        }
-        let start = prompt.len();
-        prompt.push(self.special.start);
-        if let Some(language) = language {
-            prompt.extend([language, self.special.transcribe]);
-        }
-        prompt.push(self.special.no_timestamps);
-        let begins = prompt.len();
-        let text = |token: &&u32| **token < self.special.end;
-        let prefix: Vec<u32> = hearing.prefix.iter().filter(text).copied().collect();
-        prompt.extend(&prefix[..prefix.len().min(64)]);
-
-        let logits = self.decode(&mut decoding, &prompt)?;
-        let row = |row: usize| {
-            let width = self.sizes.vocabulary;
-            logits.get(row * width..(row + 1) * width).unwrap_or(&[])
-        };
-        let no_speech = probability(row(start), self.special.no_speech as usize);
-        let mut tokens: Vec<u32> = prompt[begins..].to_vec();
-        let mut probabilities: Vec<f32> = tokens
-            .iter()
-            .enumerate()
-            .map(|(at, &token)| probability(row(begins + at - 1), token as usize))
-            .collect();
-        let mut next = row(prompt.len() - 1).to_vec();
-        let most = samples.len() * TOKENS_PER_SECOND / RATE_HZ + 12;
-        let most = most.min(self.sizes.context - prompt.len() - 1);
-        let mut looped = false;
-        while tokens.len() < most {
-            let (token, likely) = self.choose(&next, tokens.is_empty());
-            if token == self.special.end {
-                break;
-            }
-            tokens.push(token);
-            probabilities.push(likely);
-            if let Some(keep) = repeats(&tokens) {
-                tokens.truncate(keep);
-                probabilities.truncate(keep);
-                looped = true;
-                break;
-            }
-            next = self.decode(&mut decoding, &[token])?;
-        }
-        let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
-        let mean = log / probabilities.len().max(1) as f32;
-        let noise = (no_speech > NO_SPEECH && mean < UNLIKELY)
-            || mean < NONSENSE
-            || looped && mean < UNLIKELY;
-        let language = language.map_or_else(|| "en".to_owned(), |token| self.language_name(token));
-        if noise || tokens.is_empty() {
-            return Ok(Heard {
-                language,
-                no_speech,
-                ..Heard::default()
-            });
-        }
-        let words = if hearing.partial {
-            Vec::new()
-        } else {
-            let attention = attention(&decoding, begins - 1, tokens.len() + 1, samples.len());
-            let spaced = !matches!(language.as_str(), "zh" | "ja" | "th" | "lo" | "my");
-            words::words(
-                &self.vocabulary,
-                &tokens,
-                &probabilities,
-                &attention,
-                spaced,
-            )
-        };
-        Ok(Heard {
-            text: self.vocabulary.text(&tokens).trim().to_owned(),
-            confidence: mean.exp().clamp(0.0, 1.0),
-            words,
-            tokens,
-            language,
-            no_speech,
-        })
-    }
-
     fn encode(&mut self, samples: &[i16]) -> Result<Decoding, SpeechError> {
         let window = (samples.len() + SILENCE).clamp(SHORTEST, LONGEST);
         let positions = (window.div_ceil(POSITION)).min(self.sizes.positions);
@@ -309,8 +220,8 @@ impl Whisper {
                 outputs.take(&names.cross_value)?,
             ));
             past.push((
-                Value::empty(&[1, heads, head, 0])?,
-                Value::empty(&[1, heads, 0, head])?,
+                Value::zeros(&[1, heads, head, 0])?,
+                Value::zeros(&[1, heads, 0, head])?,
             ));
         }
         Ok(Decoding {
@@ -433,8 +344,8 @@ impl Whisper {
         let (heads, head) = (self.sizes.heads, self.sizes.head());
         for past in &mut decoding.past {
             *past = (
-                Value::empty(&[1, heads, head, 0])?,
-                Value::empty(&[1, heads, 0, head])?,
+                Value::zeros(&[1, heads, head, 0])?,
+                Value::zeros(&[1, heads, 0, head])?,
             );
         }
         decoding.length = 0;
@@ -457,6 +368,96 @@ impl Whisper {
             .encode(&format!(" {}.", keyterms.join(", ")));
         tokens.truncate(MAX_KEYTERM_TOKENS);
         tokens
+    }
+}
+
+impl Recogniser for Whisper {
+    fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError> {
+        let samples = &samples[..samples.len().min(LONGEST - SILENCE)];
+        let mut decoding = self.encode(samples)?;
+        let language = self.language(&mut decoding, hearing)?;
+        let mut prompt = Vec::new();
+        let keyterms = self.keyterms(&hearing.keyterms);
+        if !keyterms.is_empty() {
+            prompt.push(self.special.previous);
+            prompt.extend(keyterms);
+        }
+        let start = prompt.len();
+        prompt.push(self.special.start);
+        if let Some(language) = language {
+            prompt.extend([language, self.special.transcribe]);
+        }
+        prompt.push(self.special.no_timestamps);
+        let begins = prompt.len();
+        let text = |token: &&u32| **token < self.special.end;
+        let prefix: Vec<u32> = hearing.prefix.iter().filter(text).copied().collect();
+        prompt.extend(&prefix[..prefix.len().min(64)]);
+
+        let logits = self.decode(&mut decoding, &prompt)?;
+        let row = |row: usize| {
+            let width = self.sizes.vocabulary;
+            logits.get(row * width..(row + 1) * width).unwrap_or(&[])
+        };
+        let no_speech = probability(row(start), self.special.no_speech as usize);
+        let mut tokens: Vec<u32> = prompt[begins..].to_vec();
+        let mut probabilities: Vec<f32> = tokens
+            .iter()
+            .enumerate()
+            .map(|(at, &token)| probability(row(begins + at - 1), token as usize))
+            .collect();
+        let mut next = row(prompt.len() - 1).to_vec();
+        let most = samples.len() * TOKENS_PER_SECOND / RATE_HZ + 12;
+        let most = most.min(self.sizes.context - prompt.len() - 1);
+        let mut looped = false;
+        while tokens.len() < most {
+            let (token, likely) = self.choose(&next, tokens.is_empty());
+            if token == self.special.end {
+                break;
+            }
+            tokens.push(token);
+            probabilities.push(likely);
+            if let Some(keep) = repeats(&tokens) {
+                tokens.truncate(keep);
+                probabilities.truncate(keep);
+                looped = true;
+                break;
+            }
+            next = self.decode(&mut decoding, &[token])?;
+        }
+        let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
+        let mean = log / probabilities.len().max(1) as f32;
+        let noise = (no_speech > NO_SPEECH && mean < UNLIKELY)
+            || mean < NONSENSE
+            || looped && mean < UNLIKELY;
+        let language = language.map_or_else(|| "en".to_owned(), |token| self.language_name(token));
+        if noise || tokens.is_empty() {
+            return Ok(Heard {
+                language,
+                no_speech,
+                ..Heard::default()
+            });
+        }
+        let words = if hearing.partial {
+            Vec::new()
+        } else {
+            let attention = attention(&decoding, begins - 1, tokens.len() + 1, samples.len());
+            let spaced = !matches!(language.as_str(), "zh" | "ja" | "th" | "lo" | "my");
+            words::words(
+                &self.vocabulary,
+                &tokens,
+                &probabilities,
+                &attention,
+                spaced,
+            )
+        };
+        Ok(Heard {
+            text: self.vocabulary.text(&tokens).trim().to_owned(),
+            confidence: mean.exp().clamp(0.0, 1.0),
+            words,
+            tokens,
+            language,
+            no_speech,
+        })
     }
 }
 
