@@ -89,7 +89,6 @@ impl Moonshine {
         let states = self.encoder.run(inputs)?.take("last_hidden_state")?;
         let (shape, _) = tensor::<f32>(&states)?;
         let places = shape.get(1).copied().unwrap_or_default();
-        let mask = vec![1i64; places];
         let mut past: Vec<Value> = Vec::with_capacity(self.kept.len());
         for (_, _, own) in &self.kept {
             let length = if *own { 0 } else { places };
@@ -101,7 +100,11 @@ impl Moonshine {
         let mut again = false;
         while tokens.len() < most {
             let mut inputs = vec![
-                ("encoder_attention_mask", Input::of(&[1, places], &mask)?),
+                // In samples: the decoder thins it out itself, as the encoder thinned out the sound.
+                (
+                    "encoder_attention_mask",
+                    Input::of(&[1, sound.len()], &mask)?,
+                ),
                 ("input_ids", Input::of(&[1, ids.len()], &ids)?),
                 ("encoder_hidden_states", Input::again(&states)),
                 ("use_cache_branch", Input::new(&[1], vec![again])?),
@@ -311,6 +314,17 @@ mod tests {
         assert!(places[0].0 >= 1.0 && places[0].1 <= 1.5, "{places:?}");
         assert!(places[1].0 >= 1.49 && places[1].1 <= 2.0, "{places:?}");
         assert_eq!(spread(&said, &[]).len(), 2);
+    }
+
+    #[test]
+    fn an_utterance_of_any_length_is_heard() {
+        let folder = testing::model("moonshine-tiny-en");
+        let mut model = Moonshine::load(&testing::runtime(), &folder).unwrap();
+        for seconds in [1, 9, 10, 20, 29] {
+            let buzz = (0..seconds * RATE_HZ as i32).map(|at| (at % 133 * 40 - 2_660) as i16);
+            let heard = model.hear(&buzz.collect::<Vec<_>>(), &Hearing::default());
+            assert!(heard.is_ok(), "{seconds} s: {heard:?}");
+        }
     }
 
     #[test]
