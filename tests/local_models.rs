@@ -137,7 +137,8 @@ async fn words_understood(model: &str) -> (usize, usize) {
     for (audio, said) in read_aloud() {
         let heard = hear(&stt, request(model), &audio, false).await;
         assert!(heard.lost.is_empty(), "{heard:?}");
-        let (r, s) = words_right(&said, &heard.text());
+        let heard_as = heard.text().replace("mr ", "mister ");
+        let (r, s) = words_right(&said, &heard_as);
         println!("{r:2}/{s:2} heard as {:?}", heard.text());
         (right, all) = (right + r, all + s);
         for transcript in &heard.finals {
@@ -158,7 +159,7 @@ async fn words_understood(model: &str) -> (usize, usize) {
 #[tokio::test]
 async fn people_are_understood_by_moonshine() {
     let (right, all) = words_understood("").await;
-    assert!(right * 100 >= all * 93, "{right} of {all} words");
+    assert!(right * 100 >= all * 95, "{right} of {all} words");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use words::Attention;
 /// says sentences twice (benches/RESULTS.md, "Ears").
 const SILENCE: usize = 3 * RATE_HZ;
 /// The shortest window.
-const SHORTEST: usize = 2 * RATE_HZ;
+const SHORTEST: usize = 10 * RATE_HZ;
 /// The longest window.
 const LONGEST: usize = 30 * RATE_HZ;
 /// Samples of a position of the encoder.
