@@ -6,16 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use tokio::time::Instant;
 
 use super::audio_input::AudioInput;
 use super::protocol::{ListenConfig, ServerMessage, VadConfig};
+use super::turn::Answer;
 use crate::start_in_span;
 use crate::stt::replay_buffer::ReplayBuffer;
 use crate::stt::{Stop, SttActor, SttNews, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
 use vivavoce_quotas::{Permit, Quota, Refused};
-use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest, parameters};
+use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest, parameters};
+use vivavoce_telemetry::metrics::{self, TurnAnswer};
+
+/// How long the model may take to say whether a speaker has finished.
+const MODEL_PATIENCE: Duration = Duration::from_millis(250);
+/// How likely it must be that somebody has finished.
+const FINISHED: f32 = 0.5;
 
 pub(super) struct Listening {
     pub(super) input: AudioInput,
@@ -158,6 +166,28 @@ impl Listening {
         }
     }
 
+    /// Asks the model whether the speaker has finished whose turn began at `since`.
+    pub(super) fn ask_model(&self, since: Duration) -> impl Future<Output = Answer> + use<> {
+        let model = self.providers.turn_model();
+        let sound = self.input.turn_sound(since);
+        async move {
+            let (Some(model), Some(sound)) = (model, sound) else {
+                return Answer::None;
+            };
+            let asked = Instant::now();
+            let answer = model.finished(sound, MODEL_PATIENCE).await;
+            let (answer, told) = match answer {
+                Ok(finished) if finished > FINISHED => (Answer::Finished, TurnAnswer::Finished),
+                Ok(_) => (Answer::Unfinished, TurnAnswer::Unfinished),
+                Err(NoAnswer::Late) => (Answer::None, TurnAnswer::Late),
+                Err(NoAnswer::Busy) => (Answer::None, TurnAnswer::Busy),
+                Err(NoAnswer::Failed(_)) => (Answer::None, TurnAnswer::Failed),
+            };
+            metrics::turn_model_asked(told, asked.elapsed());
+            answer
+        }
+    }
+
     /// Ends a recogniser and its stream at once.
     pub(super) fn stop(&self, attempt: u32) {
         let mut recognisers = self.recognisers.iter();
@@ -226,6 +256,7 @@ pub(super) fn ignored(
         ("languages", !listen.languages.is_empty()),
         ("diarize", listen.diarize),
         ("punctuation", !listen.punctuation),
+        ("min_confidence", listen.min_confidence > 0.0),
     ];
     let ignored: Vec<_> = requested
         .into_iter()

@@ -355,7 +355,7 @@ impl TranscriberActor {
                 identity,
                 common,
                 listening,
-                machine: RecogniserMachine::default(),
+                machine: RecogniserMachine::new(common.services.turn_resources()),
                 ending: Ending::default(),
                 configs: 1,
                 waiting: VecDeque::from([(1, first)]),
@@ -378,8 +378,9 @@ impl TranscriberActor {
     fn moment(&mut self) -> Moment {
         let moment = self.listening.input.moment();
         let player = self.common.player.borrow();
-        let is_interruptible = player.as_ref().is_some_and(Player::is_interruptible);
-        self.machine.set_playing(is_interruptible, moment.heard);
+        let output = player.as_ref().map(Player::output_state);
+        self.machine
+            .set_playing(output.unwrap_or_default(), moment.heard);
         moment
     }
 
@@ -444,6 +445,14 @@ impl TranscriberActor {
                 Output::End { attempt } => self.listening.end(attempt),
                 Output::Stop { attempt } => self.listening.stop(attempt),
                 Output::Finalize => self.listening.input.finalize(),
+                Output::AskModel { question, since } => {
+                    let asked = self.listening.ask_model(since).into_actor(self);
+                    context.spawn(asked.map(move |answer, transcriber, context| {
+                        let moment = transcriber.moment();
+                        let outputs = transcriber.machine.answered(question, answer, moment);
+                        transcriber.follow(outputs, context);
+                    }));
+                }
                 Output::Yield(mode) => self.to_player(|player| player.yields(mode)),
                 Output::Resume => self.to_player(Player::resumes),
                 Output::Cut => self.to_player(Player::clear),

@@ -1,4 +1,5 @@
-//! The traits between the server and its providers: [`SpeechToText`], [`TextToSpeech`], [`RecordingStore`] and, in
+//! The traits between the server and its providers: [`SpeechToText`], [`TextToSpeech`], [`TurnModel`],
+//! [`RecordingStore`] and, in
 //! [`rooms`], rooms and telephone calls; their requests and events, and what a provider declares about itself as data
 //! ([`Accepts`], [`Speaks`], [`OutputFormat`]). Providers and the rest of the server both depend on this crate, not on each
 //! other.
@@ -12,6 +13,7 @@ pub mod rooms;
 mod store;
 mod stt_result;
 mod table;
+mod turn_model;
 pub mod veil;
 
 use std::fmt;
@@ -35,6 +37,7 @@ pub use rooms::{
 pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use stt_result::SttResult;
 pub use table::ProviderTable;
+pub use turn_model::{NoAnswer, TURN_RATE, TURN_SOUND, TurnModel};
 
 pub use vivavoce_core::provider_error::{ErrorKind, ProviderError};
 
