@@ -56,12 +56,13 @@ impl Model for SmartTurn {
         sound: &[i16],
         reply: &mut dyn FnMut(&Reply, &[i16]) -> io::Result<()>,
     ) -> Result<(), SpeechError> {
-        match request {
-            Request::Turn => {
-                let finished = self.finished(sound)?;
-                Ok(reply(&Reply::Turn { finished }, &[])?)
-            }
-        }
+        let Request::Turn = request else {
+            return Err(SpeechError::Request(
+                "this model only judges the end of turns".to_owned(),
+            ));
+        };
+        let finished = self.finished(sound)?;
+        Ok(reply(&Reply::Turn { finished }, &[])?)
     }
 }
 

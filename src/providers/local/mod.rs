@@ -8,6 +8,7 @@ pub mod tts;
 pub mod utterance;
 mod voices;
 mod wav;
+pub mod workers;
 pub mod wyoming;
 
 use std::io;
