@@ -348,6 +348,7 @@ impl TranscriberActor {
         let listening = Listening::new(input.clone(), providers, common.party.clone(), quota);
         let has_ended = Rc::new(Cell::new(false));
         let ended = Rc::clone(&has_ended);
+        let machine = RecogniserMachine::new(common.services.turn_resources());
         let begin = move |context: &mut Context<Self>| {
             context.add_stream(tokio_stream::wrappers::ReceiverStream::new(events));
             Self {
@@ -355,7 +356,7 @@ impl TranscriberActor {
                 identity,
                 common,
                 listening,
-                machine: RecogniserMachine::new(common.services.turn_resources()),
+                machine,
                 ending: Ending::default(),
                 configs: 1,
                 waiting: VecDeque::from([(1, first)]),

@@ -952,7 +952,7 @@ const fn is_written_without_spaces(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::TurnEndReason::{MaxTurn, Provider, SessionEnd, Silence, Timeout};
+    use super::TurnEndReason::{MaxTurn, Model, Provider, SessionEnd, Silence, Timeout};
     use super::*;
     use proptest::prelude::*;
     use vivavoce_seams::{ErrorKind, ProviderError, Word};
@@ -1070,6 +1070,21 @@ mod tests {
             };
             (self.voice, self.against_ms) = (voice, 0);
             Some(event)
+        }
+
+        /// The latest question is answered.
+        fn answer(&mut self, answer: Answer) -> &mut Self {
+            let question = self.turns.questions;
+            let events = self.turns.answer(question, answer, self.moment());
+            self.note(events);
+            self
+        }
+
+        /// When the model was asked.
+        fn questions(&self) -> Vec<u64> {
+            let asked = |event: &TurnEvent| matches!(event, TurnEvent::AskModel { .. });
+            let asked = self.told.iter().filter(|(_, event)| asked(event));
+            asked.map(|(at, _)| *at).collect()
         }
 
         fn speech(&mut self, length_ms: u64) -> &mut Self {
@@ -1619,7 +1634,7 @@ mod tests {
             .map(|(_, event)| match event {
                 TurnEvent::Result(result) => serde_json::to_string(result).unwrap(),
                 TurnEvent::Voice(event) => serde_json::to_string(event).unwrap(),
-                TurnEvent::Finalize => String::new(),
+                TurnEvent::Finalize | TurnEvent::AskModel { .. } => String::new(),
             })
             .collect();
         assert_eq!(
@@ -1632,6 +1647,111 @@ mod tests {
                 r#"{"event":"turn_end","timestamp_ms":1500,"silence_duration_ms":500,"reason":"silence"}"#,
             ]
         );
+    }
+
+    /// A model is asked in pauses.
+    mod the_model {
+        use super::*;
+
+        fn scene(model: ModelUse) -> Scene {
+            Scene::new(TurnSettings {
+                model,
+                ..TurnSettings::default()
+            })
+        }
+
+        #[test]
+        fn is_asked_once_in_each_pause_that_has_lasted_a_little() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(150).speech(500).silence(150);
+            scene.speech(500).silence(400).speech(500);
+            scene.silence(3_000);
+            assert_eq!(scene.questions(), [2_510, 3_410]);
+            let mut off = super::Scene::usual();
+            off.speech(1_000).silence(3_000);
+            assert_eq!(off.questions(), [0; 0]);
+        }
+
+        #[test]
+        fn is_asked_in_the_time_of_the_audio() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).stall(500);
+            assert_eq!(scene.questions(), [0; 0]);
+            scene.silence(200);
+            assert_eq!(scene.questions().len(), 1);
+        }
+
+        #[test]
+        fn ends_a_turn_with_its_text_or_asks_for_it() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).final_segment("one");
+            scene.silence(160).answer(Answer::Finished);
+            assert_eq!(scene.ends(), [(1_260, Model)]);
+            scene.silence(1_000).speech(1_000).partial("two");
+            scene.silence(260).answer(Answer::Finished);
+            assert_eq!(scene.ends().len(), 1);
+            scene.silence(100).final_segment("two");
+            assert_eq!(scene.ends().len(), 2);
+            assert_eq!(scene.turns(), ["one", "two"]);
+        }
+
+        #[test]
+        fn holds_a_turn_open_until_the_time_out() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).final_segment("one");
+            scene.silence(160).answer(Answer::Unfinished);
+            scene.silence(3_000);
+            assert_eq!(scene.ends(), [(2_900, Timeout)]);
+        }
+
+        #[test]
+        fn is_not_believed_when_silence_has_decided_or_speech_begins_again() {
+            let mut late = scene(ModelUse::Beside);
+            late.speech(1_000).silence(600).answer(Answer::Unfinished);
+            late.final_segment("one");
+            assert_eq!(late.ends(), [(1_600, Silence)]);
+            let mut onset = scene(ModelUse::Beside);
+            onset.speech(1_000).silence(100).final_segment("one");
+            onset.silence(160).speech(20).answer(Answer::Finished);
+            assert_eq!(onset.ends(), []);
+            let mut resumed = scene(ModelUse::Beside);
+            resumed.speech(1_000).silence(300).speech(100);
+            resumed.answer(Answer::Finished).final_segment("one");
+            assert_eq!(resumed.ends(), []);
+        }
+
+        #[test]
+        fn comes_before_the_provider_where_it_was_named() {
+            for (answer, ends) in [
+                (Answer::Finished, 1_260),
+                (Answer::None, 1_260),
+                (Answer::Unfinished, 1_500),
+            ] {
+                let mut scene = scene(ModelUse::First);
+                scene.speech(1_000).silence(100).final_segment("one").flag();
+                assert_eq!(scene.ends(), [], "{answer:?}");
+                scene.silence(160).answer(answer).silence(2_000);
+                assert_eq!(scene.ends(), [(ends, Provider)], "{answer:?}");
+            }
+            // In the middle of speech it waits as long.
+            let mut scene = scene(ModelUse::First);
+            scene.speech(1_000).final_segment("one").flag().speech(600);
+            assert_eq!(scene.ends(), [(1_500, Provider)]);
+        }
+    }
+
+    #[test]
+    fn a_backchannel_is_no_text_and_ends_nothing() {
+        let mut scene = Scene::usual();
+        scene.speech(300).silence(100).partial("mhm");
+        let events = scene.turns.backchannel(said("mhm"), scene.moment());
+        scene.note(events);
+        scene.silence(600);
+        assert_eq!(scene.turns(), [""; 0]);
+        assert_eq!(scene.ends(), []);
+        scene.speech(500).final_segment("what").silence(2_000);
+        assert_eq!(scene.turns(), ["what"]);
+        assert_eq!(scene.ends().len(), 1);
     }
 
     /// A cough or a "mhm" neither ends nor splits a turn.
