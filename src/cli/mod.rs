@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod emulate;
+mod models;
 mod openapi;
 mod print_config;
 mod recordings;
@@ -32,6 +33,7 @@ use crate::config::Config;
         vivavoce serve --port 8080              the same on another port\n  \
         vivavoce say \"Good morning.\" -o hi.mp3  speak into a file\n  \
         vivavoce transcribe meeting.flac        write down what is said in a file\n  \
+        vivavoce models fetch                   get the models of local speech\n  \
         vivavoce check                          find mistakes in the settings and missing engines\n\n\
         Every setting is listed in docs/configuration.md. Exit status: 0 done, 1 failed, 2 wrong use or settings."
 )]
@@ -66,6 +68,8 @@ enum Command {
     Say(say::Arguments),
     /// Transcribe an audio file
     Transcribe(transcribe::Arguments),
+    /// List, fetch, verify and remove the models of local speech
+    Models(models::Arguments),
     /// List and verify recordings, and retry uploads
     Recordings(recordings::Arguments),
     /// Create a token for joining a room
@@ -138,6 +142,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::Models(arguments) => models::run(&load(config, &[])?, &arguments),
         Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
         Command::Token(arguments) => token::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
