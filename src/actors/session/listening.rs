@@ -9,7 +9,7 @@ use actix::prelude::*;
 use tokio::time::Instant;
 
 use super::audio_input::AudioInput;
-use super::protocol::{ListenConfig, ServerMessage, VadConfig};
+use super::protocol::{ListenConfig, ServerMessage, TurnModelChoice, VadConfig};
 use super::turn::Answer;
 use crate::start_in_span;
 use crate::stt::replay_buffer::ReplayBuffer;
@@ -93,6 +93,7 @@ impl Listening {
 
     /// The config is in force. `drains` says whether a recogniser still drains the audio of a config.
     pub(super) fn commit(&mut self, config: u64, vad: &VadConfig, drains: impl Fn(u64) -> bool) {
+        self.warm_up(vad);
         self.input.commit(config, vad);
         self.reserved = None;
         let buffer = self.input.buffer(config);
@@ -163,6 +164,14 @@ impl Listening {
             let hold = || self.quota.hold(&self.party);
             let permit = self.reserved.take().unwrap_or_else(hold);
             self.counted.push(permit);
+        }
+    }
+
+    /// Lets the model get ready where it will be asked.
+    fn warm_up(&self, vad: &VadConfig) {
+        let asks = vad.enabled && vad.turn_model != TurnModelChoice::Silence;
+        if let Some(model) = self.providers.turn_model().filter(|_| asks) {
+            model.warm_up();
         }
     }
 

@@ -29,6 +29,8 @@ pub enum NoAnswer {
 pub trait TurnModel: Send + Sync {
     /// Its name on the wire.
     fn name(&self) -> &'static str;
+    /// A session may ask soon: what takes long is done now, in the background.
+    fn warm_up(&self) {}
     /// How likely it is, 0–1, that whoever said this has finished: the sound of a turn, mono at [`TURN_RATE`], up to and
     /// including the pause in which this is asked, at most [`TURN_SOUND`]. Resolves within `patience`, and never makes
     /// others wait for an answer that nobody wants any more.
