@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::audio_input::AudioInput;
 use super::protocol::{ListenConfig, ServerMessage, TurnModelChoice, VadConfig};
-use super::turn::Answer;
+use super::turn::{Answer, Manner};
 use crate::start_in_span;
 use crate::stt::replay_buffer::ReplayBuffer;
 use crate::stt::{Stop, SttActor, SttNews, SttReport};
@@ -244,14 +244,20 @@ pub(super) fn accepted(providers: &ProviderTable, listen: &ListenConfig) -> Audi
         .map_or(offered, |provider| provider.accepts().nearest(offered))
 }
 
-/// How long each recogniser of a config may take over a final.
-pub(super) fn patience(providers: &ProviderTable, listen: &ListenConfig) -> Vec<Duration> {
+/// How each recogniser of a config ends what it hears.
+pub(super) fn manners(providers: &ProviderTable, listen: &ListenConfig) -> Vec<Manner> {
     let choices = (0..listen.choices()).map(|number| listen.choice(number).provider);
-    let known = choices.map(|slug| providers.speech_to_text(&slug));
-    known
-        .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
-        .map(FinalDelay::patience)
-        .collect()
+    let manner = |slug: String| {
+        let known = providers.speech_to_text(&slug);
+        let delay = known
+            .as_ref()
+            .map_or(FinalDelay::UNKNOWN, |known| known.final_delay());
+        Manner {
+            final_patience: delay.patience(),
+            ends_at_pauses: known.is_some_and(|known| known.ends_at_pauses()),
+        }
+    };
+    choices.map(manner).collect()
 }
 
 /// The slug of a config's provider, and what the client is told of the options that it does not support, if any.

@@ -515,8 +515,8 @@ impl SessionActor {
             ..
         } = preparation;
         let listen = wanted.stt.as_ref();
-        let patience = listen.map_or_else(Vec::new, |listen| {
-            listening::patience(&self.services.providers, listen)
+        let manners = listen.map_or_else(Vec::new, |listen| {
+            listening::manners(&self.services.providers, listen)
         });
         if self.name.is_none() {
             self.usage.asks(&stream_id);
@@ -575,7 +575,7 @@ impl SessionActor {
                 Prepared {
                     clip,
                     is_sent,
-                    patience,
+                    manners,
                     room,
                 }
             });

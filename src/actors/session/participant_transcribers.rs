@@ -400,11 +400,9 @@ impl TranscriberActor {
             let refusal = Refusal::new(ErrorCode::Overloaded, refused.to_string());
             return self.follow(vec![Output::Failed(refusal)], context);
         }
-        let patience = listening::patience(&self.common.services.providers, &listen);
+        let manners = listening::manners(&self.common.services.providers, &listen);
         let is_sent = self.listening.is_sent(config).unwrap_or_default();
-        let outputs = self
-            .machine
-            .prepare(config, Some(listen), patience, is_sent);
+        let outputs = self.machine.prepare(config, Some(listen), manners, is_sent);
         self.follow(outputs, context);
     }
 

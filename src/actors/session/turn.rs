@@ -78,6 +78,18 @@ pub enum ModelUse {
     Beside,
     /// It is asked, and a provider's end of speech that it does not confirm waits as long as silence would.
     First,
+    /// It is asked, and the provider's end of speech is nothing but a pause: like silence, it does not end a turn that the
+    /// model hears is unfinished.
+    OverPauses,
+}
+
+/// How a recogniser ends what it hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manner {
+    /// How long its final is waited for.
+    pub final_patience: Duration,
+    /// Whether its end of speech is nothing but a pause.
+    pub ends_at_pauses: bool,
 }
 
 /// What the model says of a pause.
@@ -386,7 +398,9 @@ impl TurnDetector {
             let is_flagged = turn.flagged.is_some();
             match answer {
                 Answer::Unfinished => {
-                    if is_flagged {
+                    if self.settings.model == ModelUse::OverPauses {
+                        turn.flagged = None;
+                    } else if is_flagged {
                         let left = self.settings.silence.saturating_sub(paused);
                         turn.flagged = moment.now.checked_add(left);
                     }
@@ -543,13 +557,19 @@ impl TurnDetector {
         let Some(turn) = &mut self.turn else {
             return;
         };
+        let is_open = turn.ending.is_none();
+        let is_unfinished = matches!(self.question, Question::Answered(Answer::Unfinished));
+        if is_open && is_unfinished && self.settings.model == ModelUse::OverPauses {
+            return;
+        }
         let has_lasted = matches!(self.voice, Voice::Silence { .. });
-        let outranked = self.settings.model == ModelUse::First && !has_lasted;
+        let outranks = matches!(self.settings.model, ModelUse::First | ModelUse::OverPauses);
+        let outranked = outranks && !has_lasted;
         let confirmed = matches!(
             self.question,
             Question::Answered(Answer::Finished | Answer::None)
         );
-        if outranked && !confirmed && turn.ending.is_none() {
+        if outranked && !confirmed && is_open {
             let paused = match (self.question, self.voice) {
                 (Question::Answered(_), Voice::Pause { since }) => {
                     moment.heard.saturating_sub(since)
@@ -1732,6 +1752,20 @@ mod tests {
                 assert_eq!(scene.ends(), [], "{answer:?}");
                 scene.silence(160).answer(answer).silence(2_000);
                 assert_eq!(scene.ends(), [(ends, Provider)], "{answer:?}");
+            }
+            // One that is nothing but a pause is none where the speaker has not finished.
+            for flags_first in [true, false] {
+                let mut scene = scene(ModelUse::OverPauses);
+                scene.speech(1_000).silence(100).final_segment("one");
+                if flags_first {
+                    scene.flag();
+                }
+                scene.silence(160).answer(Answer::Unfinished);
+                if !flags_first {
+                    scene.silence(200).flag();
+                }
+                scene.silence(3_000);
+                assert_eq!(scene.ends(), [(2_900, Timeout)]);
             }
             // In the middle of speech it waits as long.
             let mut scene = scene(ModelUse::First);

@@ -263,6 +263,11 @@ pub trait SpeechToText: Send + Sync {
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::UNKNOWN
     }
+    /// Whether its [`SttEvent::EndOfSpeech`] says no more than that there was a pause: then a model that hears whether the
+    /// speaker has finished knows better.
+    fn ends_at_pauses(&self) -> bool {
+        false
+    }
     /// Opens a stream: connected, and what was asked for not refused so far.
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError>;
 }

@@ -19,7 +19,7 @@ use super::protocol::{
     CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, RoomConfig, RoomOfSession,
     SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
 };
-use super::turn::{Answer, Moment};
+use super::turn::{Answer, Manner, Moment};
 use crate::stt::SttReport;
 use crate::tts::TtsReport;
 use config::{AUDIO_DISABLED, Admission, ConfigMachine};
@@ -67,8 +67,8 @@ pub struct Prepared {
     pub clip: Option<Result<Clip, Misfit>>,
     /// Whether the recogniser in force is sent the config's audio already.
     pub is_sent: bool,
-    /// How long each of the recognisers that it names may take over a final.
-    pub patience: Vec<Duration>,
+    /// How each of the recognisers that it names ends what it hears.
+    pub manners: Vec<Manner>,
     /// The room that was joined.
     pub room: Option<RoomOfSession>,
 }
@@ -304,7 +304,7 @@ impl Session {
         let Prepared {
             clip,
             is_sent,
-            patience,
+            manners,
             room,
         } = match prepared {
             Ok(prepared) => prepared,
@@ -322,7 +322,7 @@ impl Session {
             }
             None => {}
         }
-        let outputs = self.recogniser.prepare(config, listen, patience, is_sent);
+        let outputs = self.recogniser.prepare(config, listen, manners, is_sent);
         self.follow(outputs, moment);
     }
 

@@ -12,7 +12,7 @@ use crate::session::error_codes::{Refusal, of_provider};
 use crate::session::protocol::TurnModelChoice;
 use crate::session::protocol::{ErrorCode, ListenConfig, ServerMessage, VadConfig};
 use crate::session::stt_handover::{Draining, SttHandover};
-use crate::session::turn::{Answer, ModelUse, Moment, TurnDetector, TurnEvent};
+use crate::session::turn::{Answer, Manner, ModelUse, Moment, TurnDetector, TurnEvent};
 use crate::stt::{SttNews, SttReport};
 use crate::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::vad::VadEvent;
@@ -100,7 +100,7 @@ pub struct RecogniserMachine {
 struct Next {
     config: u64,
     listen: Option<ListenConfig>,
-    patience: Vec<Duration>,
+    manners: Vec<Manner>,
     opening: Option<Opening>,
 }
 
@@ -117,8 +117,8 @@ struct Recogniser {
     /// The config whose audio it is sent.
     config: u64,
     listen: ListenConfig,
-    /// How long each of the configured recognisers may take over a final.
-    patience: Vec<Duration>,
+    /// How each of the configured recognisers ends what it hears.
+    manners: Vec<Manner>,
     /// Its position among the session's recognisers: the number of its first attempt.
     order: u32,
     attempt: u32,
@@ -207,12 +207,12 @@ impl RecogniserMachine {
     }
 
     /// Opens a recogniser for a config, unless the one in force `is_sent` its audio already. [`Output::Ready`] or
-    /// [`Output::Failed`] follows. `patience` is how long each of its recognisers may take over a final.
+    /// [`Output::Failed`] follows. `manners` is how each of its recognisers ends what it hears.
     pub fn prepare(
         &mut self,
         config: u64,
         listen: Option<ListenConfig>,
-        patience: Vec<Duration>,
+        manners: Vec<Manner>,
         is_sent: bool,
     ) -> Vec<Output> {
         let goes_on = self.current.as_ref().is_some_and(|stt| !stt.failed);
@@ -220,7 +220,7 @@ impl RecogniserMachine {
         self.next = Some(Next {
             config,
             listen,
-            patience,
+            manners,
             opening: None,
         });
         if opens {
@@ -272,7 +272,7 @@ impl RecogniserMachine {
                     config: next.config,
                     provider: listen.choice(opening.choice).provider,
                     listen,
-                    patience: next.patience,
+                    manners: next.manners,
                     order: opening.attempt,
                     attempt: opening.attempt,
                     restarts: Restarts::new(RestartPolicy::RECOGNISER),
@@ -289,7 +289,7 @@ impl RecogniserMachine {
             (Some(listen), None, Some(current)) => {
                 current.config = next.config;
                 current.listen = listen;
-                current.patience = next.patience;
+                current.manners = next.manners;
             }
             _ => {}
         }
@@ -337,14 +337,17 @@ impl RecogniserMachine {
     fn set_turns(&mut self) {
         let Some(stt) = &self.current else { return };
         let mut settings = self.vad.turn_settings();
-        if let Some(patience) = stt.patience.get(stt.choice) {
-            settings.final_patience = *patience;
+        let manner = stt.manners.get(stt.choice);
+        if let Some(manner) = manner {
+            settings.final_patience = manner.final_patience;
         }
+        let flags_pauses = manner.is_some_and(|manner| manner.ends_at_pauses);
         settings.model = match self.vad.turn_model {
             _ if !self.resources.has_model || !self.vad.enabled => ModelUse::Off,
+            TurnModelChoice::Silence => ModelUse::Off,
+            _ if flags_pauses => ModelUse::OverPauses,
             TurnModelChoice::Installed => ModelUse::Beside,
             TurnModelChoice::SmartTurn => ModelUse::First,
-            TurnModelChoice::Silence => ModelUse::Off,
         };
         match &mut self.turns {
             Some(turns) => turns.set(settings),

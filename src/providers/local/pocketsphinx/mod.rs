@@ -22,7 +22,6 @@ use pool::PoolSettings;
 use session::Session;
 use vivavoce_audio::vad::RATE;
 use vivavoce_audio::{AudioFormat, Encoding};
-use vivavoce_seams::parameters::{Parameter, converted, ignored};
 use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
@@ -61,21 +60,6 @@ impl Pocketsphinx {
     }
 }
 
-const PARAMETERS: &[Parameter] = &[
-    converted("language", "English only; another is refused"),
-    ignored("languages", "the local recogniser understands English only"),
-    converted("model", "one only; another is refused"),
-    converted("encoding", "decoded to linear16"),
-    converted("sample_rate", "resampled to 16000"),
-    converted("channels", "mixed to one"),
-    converted("punctuation", "there is none"),
-    ignored("keyterms", "the local recogniser's vocabulary is fixed"),
-    ignored("diarize", "the local recogniser tells no speakers apart"),
-    converted("min_confidence", "finals below it are dropped"),
-    converted("words", "always"),
-    converted("auth", "it needs none"),
-];
-
 #[async_trait]
 impl SpeechToText for Pocketsphinx {
     fn slug(&self) -> &'static str {
@@ -94,10 +78,6 @@ impl SpeechToText for Pocketsphinx {
             stereo: false,
             stream_limit: None,
         }
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        PARAMETERS
     }
 
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {

@@ -101,6 +101,10 @@ impl SpeechToText for WyomingStt {
         }
     }
 
+    fn ends_at_pauses(&self) -> bool {
+        true
+    }
+
     fn parameters(&self) -> &'static [Parameter] {
         PARAMETERS
     }
