@@ -385,7 +385,8 @@ impl AudioInput {
         }
     }
 
-    /// Requests a final from the recogniser in force, and from one that is about to take over.
+    /// Requests a final from the recogniser in force, and from one that is about to take over; where somebody is speaking, at
+    /// the next pause.
     pub fn finalize(&self) {
         let state = self.0.state.borrow();
         if let Some(Slot {
@@ -395,9 +396,9 @@ impl AudioInput {
         {
             let pipeline = pipeline.borrow();
             let (newest, _) = pipeline.newest();
-            pipeline.buffer().finalize();
+            pipeline.buffer().finalize_at_pause();
             if !newest.is(pipeline.buffer()) {
-                newest.finalize();
+                newest.finalize_at_pause();
             }
         }
     }

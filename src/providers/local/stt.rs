@@ -48,16 +48,16 @@ struct Model {
 /// (benches/RESULTS.md, "Ears").
 static MODELS: [Model; 4] = [
     Model {
-        name: "whisper-tiny.en",
-        kind: Kind::Whisper,
-        multilingual: false,
-        alias: "tiny.en",
-    },
-    Model {
         name: "moonshine-tiny-en",
         kind: Kind::Moonshine,
         multilingual: false,
         alias: "moonshine",
+    },
+    Model {
+        name: "whisper-tiny.en",
+        kind: Kind::Whisper,
+        multilingual: false,
+        alias: "tiny.en",
     },
     Model {
         name: "whisper-base",

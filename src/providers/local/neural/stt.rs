@@ -31,6 +31,11 @@ const AHEAD: usize = 16 * 200;
 /// Each of the last words of a partial may still become another.
 const UNSETTLED: usize = 3;
 
+/// Chunks that wait where a stream is behind.
+const BEHIND: usize = 8;
+/// The pause that ends an utterance: short, as the final is heard ahead of it.
+const PAUSE: Duration = Duration::from_millis(400);
+
 type Pool = Shared<Speech<true>>;
 type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
 
@@ -134,16 +139,15 @@ impl Session {
                 self.report(SttEvent::UtteranceLost(lost)).await;
             }
         }
-        if self.in_turn && utterance.ended != Some(Ended::Length) {
-            self.report(SttEvent::EndOfSpeech).await;
-            self.in_turn = false;
-        }
+        // Whether the turn is over is not for it to say: it knows no more than that nobody speaks.
+        self.in_turn &= utterance.ended == Some(Ended::Length);
     }
 
     /// Has what there is of an utterance heard, when it is time and nobody has to wait for it.
     fn look(&self, utterance: &mut Utterance) {
         let length = utterance.audio.len();
-        if utterance.asked.is_some() || !self.pool.is_free() {
+        // What comes faster than it is spoken is a file: nobody waits for its partials.
+        if utterance.asked.is_some() || !self.pool.is_free() || self.cuts.is_behind() {
             return;
         }
         let paused = utterance.quiet >= AHEAD;
@@ -373,6 +377,11 @@ impl Cuts {
         }
     }
 
+    /// Whether more sound waits than somebody says in a moment.
+    fn is_behind(&self) -> bool {
+        self.input.len() > BEHIND
+    }
+
     /// The next cut; `None` at the end of the input. Cancel-safe.
     async fn next(&mut self) -> Option<(Cut, usize)> {
         loop {
@@ -404,6 +413,3 @@ impl Cuts {
         }
     }
 }
-
-/// The pause that ends an utterance: short, as the final is heard ahead of it.
-const PAUSE: Duration = Duration::from_millis(400);
