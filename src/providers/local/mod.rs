@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use neural::Models;
+use neural::turn::SmartTurn;
 use stt::{LocalStt, LocalSttSettings};
 use tts::{EngineState, LocalTts, LocalTtsSettings};
 use vivavoce_config as config;
@@ -94,6 +95,13 @@ pub fn add_to(
     match &settings.local_tts_url {
         Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
         None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default()))),
+    }
+    let installed = Models {
+        program: std::env::current_exe()?,
+        root: models.to_owned(),
+    };
+    if let Some(model) = SmartTurn::installed(&installed) {
+        table.set_turn_model(Arc::new(model));
     }
     if let Some(server) = &settings.local_stt_url {
         let stt = WyomingStt::new(server.clone(), SttDeadlines::default());
