@@ -401,7 +401,16 @@ fn app_state(
         settings: session_settings(settings),
         backchannels: Arc::new(backchannels(settings)),
     });
+    let store = vivavoce_models::Store::new(settings.models_path());
+    let models = move || {
+        let installed = store
+            .list()
+            .into_iter()
+            .filter(|(_, state)| *state == vivavoce_models::State::Installed);
+        installed.map(|(model, _)| model.name.clone()).collect()
+    };
     let state = AppState {
+        models: Arc::new(models),
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(providers)).start(),
