@@ -92,7 +92,10 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     };
     let store = Store::with_catalogue(config.settings.models_path(), catalogue);
     match &arguments.action {
-        Action::List { json } => list(&store, *json),
+        Action::List { json } => {
+            list(&store, *json);
+            Ok(())
+        }
         Action::Fetch(arguments) => fetch(config, store, arguments),
         Action::Verify { names, json } => verify(&store, names, *json),
         Action::Remove { names } => remove(&store, names),
@@ -129,7 +132,7 @@ fn line(text: &str) {
     let _ = writeln!(stdout().lock(), "{text}");
 }
 
-fn list(store: &Store, json: bool) -> Result<(), Failure> {
+fn list(store: &Store, json: bool) {
     for (model, state) in store.list() {
         if json {
             line(&described(store, model, &state).to_string());
@@ -175,7 +178,6 @@ fn list(store: &Store, json: bool) -> Result<(), Failure> {
         }
         line(&format!("Folder: {}", store.root().display()));
     }
-    Ok(())
 }
 
 fn described(store: &Store, model: &ModelEntry, state: &State) -> Value {
