@@ -1,6 +1,7 @@
 //! One fuzz target per parser of outside input: a name, a function that accepts any bytes, and valid sample inputs (the
 //! seed corpus). `./test` runs seeded mutations of the samples through every target; `fuzz/` passes the same functions
-//! to libFuzzer. A target fails by panicking; limits of size and time are the parsers' own.
+//! to libFuzzer, and is built of this file and the crates that it names. A target fails by panicking; limits of size and time
+//! are the parsers' own.
 //!
 //! The targets of embedded rooms that need a whole server are in `src/rooms/tests/fuzz`.
 

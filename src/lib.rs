@@ -40,7 +40,7 @@
 pub mod cli;
 #[cfg(test)]
 mod entry_points;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 pub mod fuzzing;
 pub mod server;
 #[cfg(test)]

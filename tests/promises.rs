@@ -15,6 +15,7 @@ mod examples;
 mod harness;
 mod lifecycle;
 mod limits;
+mod local_models;
 mod local_stt;
 mod local_tts;
 mod models;

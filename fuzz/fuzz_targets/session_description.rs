@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| vivavoce::fuzzing::run("session_description", input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| vivavoce_fuzz::fuzzing::run("session_description", input));

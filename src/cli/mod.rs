@@ -9,6 +9,7 @@ mod print_config;
 mod recordings;
 mod say;
 mod serve;
+mod speech_worker;
 mod stt_worker;
 mod token;
 mod transcribe;
@@ -83,6 +84,9 @@ enum Command {
     /// Recognise speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
+    /// Run a neural model for a server (started by the server itself)
+    #[command(hide = true)]
+    SpeechWorker(speech_worker::Arguments),
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -152,6 +156,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::SttWorker(arguments) => stt_worker::run(&arguments),
+        Command::SpeechWorker(arguments) => speech_worker::run(&arguments),
     }
 }
 

@@ -495,6 +495,13 @@ settings! {
         allow_private_hooks: bool = "false", "sip.allow_private_hooks", "SIP_ALLOW_PRIVATE_HOOKS";
     }
 
+    /// Turns of a conversation.
+    turns: Turns {
+        /// Backchannels, `{"en":["mhm","right",…],"*":[…]}`: phrases that only say that somebody listens, by primary language
+        /// subtag, `*` for those of any language. A language that is named has these instead of the server's own.
+        backchannels_json: Option<JsonText> = "", "turns.backchannels_json", "TURNS_BACKCHANNELS_JSON";
+    }
+
     /// State shared by replicas.
     redis: Redis {
         /// Redis server through which replicas share hooks, `redis://` or `rediss://`.

@@ -28,14 +28,14 @@
 //! use vivavoce_core::phone::PhoneNumber;
 //! use vivavoce_core::sentences::complete_len;
 //!
-//! Visual separators and a `tel:` prefix (RFC 3966) are dropped.
+//! // Visual separators and a `tel:` prefix (RFC 3966) are dropped.
 //! let number = PhoneNumber::parse("tel:+49 (30) 123-456").unwrap();
 //! assert_eq!(number.as_str(), "+4930123456");
 //!
-//! Only the first sentence is certainly complete; the second may go on.
+//! // Only the first sentence is certainly complete; the second may go on.
 //! assert_eq!(complete_len("It is five. Shall we"), "It is five. ".len());
 //!
-//! A URL from outside may not point into the server's own network.
+//! // A URL from outside may not point into the server's own network.
 //! let metadata = "https://169.254.169.254/latest/meta-data".parse().unwrap();
 //! assert!(EgressPolicy::default().check(&metadata).is_err());
 //! ```

@@ -1,4 +1,7 @@
-//! Runs a seeded sample of every target, and checks that `fuzz/` has a file for each.
+//! Runs a seeded sample of every target, and checks that `fuzz/` has a file and the seeds of each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::targets;
 use vivavoce_core::fuzzing::rounds::fuzz;
@@ -40,5 +43,40 @@ fn every_target_has_a_file_for_libfuzzer() {
             "{}",
             target.name
         );
+    }
+}
+
+/// The files of a folder by their names; empty where there is none.
+fn files_in(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(folder).into_iter().flatten();
+    files
+        .map(|file| {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            (name, std::fs::read(file.path()).unwrap())
+        })
+        .collect()
+}
+
+/// libFuzzer begins with files. `UPDATE_DOCS=1 cargo test --lib seeds` writes them.
+#[test]
+fn the_seeds_of_every_target_are_its_samples() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+    for target in targets() {
+        let folder = seeds.join(target.name);
+        let samples: BTreeMap<String, Vec<u8>> = (target.samples)()
+            .into_iter()
+            .enumerate()
+            .map(|(number, sample)| (number.to_string(), sample))
+            .collect();
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            let _ = std::fs::remove_dir_all(&folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            for (name, sample) in &samples {
+                std::fs::write(folder.join(name), sample).unwrap();
+            }
+        }
+        let committed = files_in(&folder);
+        assert!(committed == samples, "{}: UPDATE_DOCS=1", target.name);
     }
 }

@@ -16,15 +16,16 @@ use vivavoce::providers::{
     TextToSpeech, TtsEvent, TtsRequest, Word,
 };
 
+use super::faults::heard_numbers;
 use super::{
-    client, english, finals, numbers_in, providers, said, scripted, start, stt_request, tone_words,
-    understood,
+    Backed, client, english, finals, numbers_in, providers, said, scripted, start, stt_request,
+    tone_words, understood,
 };
 use crate::harness::{
     PATIENCE, SENTENCES, Server, client as http, eventually, ffprobe, share_of_words, text_stream,
     tts_request,
 };
-use crate::session::client::Session;
+use crate::session::client::{Session, config};
 
 const WIDE: SampleRate = SampleRate::HZ_16000;
 /// A tone-word with the gap behind it.
@@ -656,6 +657,31 @@ async fn our_voices_are_those_of_the_list() {
     assert_eq!(guy.sample_rates, [48_000]);
     let keyless = providers(&[]).text_to_speech("azure").unwrap();
     assert!(keyless.voices().await.unwrap().is_empty());
+}
+
+/// Without voice activity detection, the session asks for a final whenever there was no text for a while, also within a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_final_that_a_session_asks_for_cuts_no_word_in_two() {
+    let emulators = scripted(&[]).await;
+    let backed = Backed::by(emulators);
+    let mut session = Session::connect(&backed.server).await;
+    let listen = json!({
+        "stt_config": {"provider": "azure"},
+        "vad": {"enabled": false, "speech_final_timeout_ms": 300},
+    });
+    session.send(config(listen)).await;
+    session.next_of(&["ready"]).await;
+    let sent: Vec<u16> = (100..112).collect();
+    let mut sound = tone_words(sent.iter().copied(), WIDE);
+    sound.resize(sound.len() + WIDE.hz() as usize, 0);
+    // As fast as a microphone, so that there is no text for so long within each word.
+    for frame in sound.chunks(WIDE.hz() as usize / 50) {
+        session.send_sound(linear16::encode(frame)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    session.until_heard(sent.len(), PATIENCE).await;
+    assert_eq!(heard_numbers(&session), sent, "{:?}", session.events());
+    session.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::stream_clock::StreamClock;
 use vivavoce_audio::linear16;
@@ -31,6 +31,12 @@ const AROUND_SPEECH: usize = 25;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// The fewest chunks of a pause that ends an utterance, 400 ms: no vendor ends one after less silence.
 const PAUSE: usize = 20;
+/// The fewest chunks of a pause between two words, 60 ms.
+const BETWEEN_WORDS: usize = 3;
+/// How much more audio a final that was requested within a word waits for such a pause.
+const LONGEST_WORD: Duration = Duration::from_millis(600);
+/// Where no audio has come for this long, no word goes on.
+pub(super) const NO_MORE_AUDIO: Duration = Duration::from_millis(500);
 /// The mean square below which audio is a pause whatever voice activity detection says: −45 dBFS.
 const FAINT: i64 = 180 * 180;
 /// The most audio that is kept while the session's config is pending (protocol, section 1).
@@ -95,6 +101,12 @@ fn is_faint(samples: &[i16]) -> bool {
     squares.sum::<i64>() < FAINT * samples.len() as i64
 }
 
+/// Whether the audio ends between two words.
+fn between_words(chunks: &VecDeque<Chunk>) -> bool {
+    let mut last = chunks.iter().rev().take(BETWEEN_WORDS);
+    chunks.len() >= BETWEEN_WORDS && last.all(Chunk::is_pause)
+}
+
 /// Rounds to milliseconds: the other digits are noise of the arithmetic.
 fn whole_ms(seconds: f64) -> f64 {
     (seconds * 1_000.0).round() / 1_000.0
@@ -134,6 +146,12 @@ impl ReplayBuffer {
     /// Requests a final for everything that was pushed so far.
     pub fn finalize(&self) {
         self.change(|backlog| backlog.finalize(Instant::now()));
+    }
+
+    /// The same, but for whoever is speaking: the final is requested for everything up to the next pause, so that no word is
+    /// cut in two. Some recognisers begin anew behind a final.
+    pub fn finalize_at_pause(&self) {
+        self.change(|backlog| backlog.finalize_at_pause(Instant::now()));
     }
 
     /// There is no more audio: the stream is ended once the rest has been sent.
@@ -224,10 +242,18 @@ impl ReplayBuffer {
     /// Waits for what is to be sent next. Cancel-safe.
     pub(super) async fn next(&self) -> Upload {
         loop {
-            let next = self.0.backlog.borrow_mut().take();
-            match next {
-                Some(upload) => return upload,
-                None => self.0.work.notified().await,
+            let (next, overdue) = {
+                let mut backlog = self.0.backlog.borrow_mut();
+                backlog.finalize_if_overdue(Instant::now());
+                (backlog.take(), backlog.pause_overdue())
+            };
+            match (next, overdue) {
+                (Some(upload), _) => return upload,
+                (None, None) => self.0.work.notified().await,
+                // Whether it was notified or is overdue is seen above.
+                (None, Some(at)) => {
+                    let _ = timeout_at(at, self.0.work.notified()).await;
+                }
             }
         }
     }
@@ -290,6 +316,10 @@ struct Backlog {
     ever_accepted: u64,
     clock: StreamClock,
     finalize_next: bool,
+    /// A final is requested at the next pause, or where there is none at this sample.
+    finalize_by: Option<u64>,
+    /// When audio was pushed last.
+    last_push: Option<Instant>,
     ended: bool,
     streams: Streams,
     /// Samples that there were when the current stream opened.
@@ -315,6 +345,7 @@ impl Backlog {
         }
         samples.append(&mut self.rest);
         (self.kept, self.unsent, self.shortened) = (0, 0, 0);
+        self.finalize_by = None;
         samples
     }
 
@@ -334,6 +365,8 @@ impl Backlog {
             ever_accepted: 0,
             clock: StreamClock::new(rate),
             finalize_next: false,
+            finalize_by: None,
+            last_push: None,
             ended: false,
             streams: Streams::NoneYet,
             opened_at: 0,
@@ -357,6 +390,7 @@ impl Backlog {
         if self.ended {
             return;
         }
+        self.last_push = Some(now);
         let chunk = self.rate.frames_in(CHUNK);
         while !samples.is_empty() {
             let (taken, others) = samples.split_at(samples.len().min(chunk - self.rest.len()));
@@ -387,6 +421,10 @@ impl Backlog {
         self.cut += chunk.samples();
         self.kept += chunk.samples();
         self.chunks.push_back(chunk);
+        let waited = |by: &mut u64| self.cut >= *by || between_words(&self.chunks);
+        if self.finalize_by.take_if(waited).is_some() {
+            self.finalize_last();
+        }
         self.shorten_silence();
         self.keep_to_limit();
     }
@@ -394,20 +432,56 @@ impl Backlog {
     fn skip(&mut self, gap: Duration, now: Instant) {
         if !self.ended {
             self.cut_rest(now);
+            if self.finalize_by.is_some() {
+                self.finalize_last();
+            }
             self.cut += self.rate.frames_in(gap) as u64;
         }
     }
 
     fn finalize(&mut self, now: Instant) {
         self.cut_rest(now);
+        self.finalize_last();
+    }
+
+    /// A final is requested for everything up to the end of the last chunk.
+    fn finalize_last(&mut self) {
+        self.finalize_by = None;
+        self.finalize_next |= self.unsent == self.chunks.len();
         if let Some(last) = self.chunks.back_mut() {
             last.finalize = true;
         }
-        self.finalize_next |= self.unsent == self.chunks.len();
+    }
+
+    fn finalize_at_pause(&mut self, now: Instant) {
+        if self.is_silent() {
+            return self.finalize(now);
+        }
+        if between_words(&self.chunks) {
+            // What follows it may be the beginning of a word.
+            return self.finalize_last();
+        }
+        let by = self.cut + self.rest.len() as u64 + self.rate.frames_in(LONGEST_WORD) as u64;
+        self.finalize_by.get_or_insert(by);
+        self.finalize_if_overdue(now);
+    }
+
+    /// When a final is requested although there was no pause, unless more audio comes.
+    fn pause_overdue(&self) -> Option<Instant> {
+        let last = self.last_push.filter(|_| self.finalize_by.is_some());
+        last.map(|last| last + NO_MORE_AUDIO)
+    }
+
+    fn finalize_if_overdue(&mut self, now: Instant) {
+        if self.pause_overdue().is_some_and(|at| at <= now) {
+            self.finalize(now);
+        }
     }
 
     fn end(&mut self, now: Instant) {
         self.cut_rest(now);
+        // The end is a final of everything.
+        self.finalize_by = None;
         self.ended = true;
     }
 

@@ -241,6 +241,11 @@ impl Session {
         }
     }
 
+    /// Pushes chunks of silence, where there is no voice activity detection.
+    fn rest(&mut self, count: usize) {
+        self.buffer.push(&vec![0; count * 160], true);
+    }
+
     async fn news(&mut self) -> SttNews {
         let report = self.reports.recv().await.unwrap();
         assert_eq!(report.attempt, self.attempts);
@@ -457,6 +462,76 @@ async fn a_finalize_keeps_its_place_in_the_sound_and_in_its_replay() {
     all.push(Up::Finalize);
     let (_attempt, mut far) = session.open().await;
     assert_eq!(far.everything().await, all);
+}
+
+/// What [`Session::rest`] pushes.
+const SILENT: Up = Up::Chunk(-LOUD);
+
+#[actix::test]
+async fn a_final_that_is_requested_within_a_word_waits_for_its_end_and_so_does_its_replay() {
+    let mut session = Session::new(&[]);
+    let (_attempt, mut far) = session.open().await;
+    session.push(3, true);
+    session.buffer.finalize_at_pause();
+    // A closure within the word is no pause.
+    session.rest(2);
+    session.push(4, true);
+    session.rest(5);
+    session.push(3, true);
+    let all: Vec<Up> = chunks(0..3)
+        .into_iter()
+        .chain([SILENT, SILENT])
+        .chain(chunks(3..7))
+        .chain([SILENT, SILENT, SILENT, Up::Finalize, SILENT, SILENT])
+        .chain(chunks(7..10))
+        .collect();
+    assert_eq!(far.everything().await, all);
+    far.fails();
+    assert_eq!(session.stopped().await, Err(ErrorKind::Unavailable));
+    let (_attempt, mut far) = session.open().await;
+    assert_eq!(far.everything().await, all);
+}
+
+#[actix::test]
+async fn a_final_that_is_requested_in_a_pause_waits_for_nothing() {
+    let mut session = Session::new(&[]);
+    let (_attempt, mut far) = session.open().await;
+    session.push(3, true);
+    session.rest(3);
+    // The beginning of a word, less than a chunk.
+    session.buffer.push(&[LOUD + 3; 80], true);
+    session.buffer.finalize_at_pause();
+    session.buffer.push(&[LOUD + 3; 80], true);
+    let mut all = chunks(0..3);
+    all.extend([SILENT, SILENT, SILENT, Up::Finalize, Up::Chunk(3)]);
+    assert_eq!(far.everything().await, all);
+    // Voice activity detection knows pauses that are not quiet.
+    session.pushed = 4;
+    session.push(1, false);
+    session.buffer.finalize_at_pause();
+    assert_eq!(far.everything().await, [Up::Chunk(4), Up::Finalize]);
+}
+
+#[actix::test]
+async fn speech_without_a_pause_and_audio_that_stops_coming_delay_a_final_by_no_more_than_a_word() {
+    let mut session = Session::new(&[]);
+    let (_attempt, mut far) = session.open().await;
+    session.push(2, true);
+    session.buffer.finalize_at_pause();
+    session.push(40, true);
+    let mut all = chunks(0..32);
+    all.push(Up::Finalize);
+    all.extend(chunks(32..42));
+    assert_eq!(far.everything().await, all);
+    session.push(1, true);
+    session.buffer.finalize_at_pause();
+    assert_eq!(far.everything().await, chunks(42..43));
+    tokio::time::advance(replay_buffer::NO_MORE_AUDIO).await;
+    assert_eq!(far.everything().await, [Up::Finalize]);
+    session.push(1, true);
+    tokio::time::advance(replay_buffer::NO_MORE_AUDIO).await;
+    session.buffer.finalize_at_pause();
+    assert_eq!(far.everything().await, [Up::Chunk(43), Up::Finalize]);
 }
 
 #[actix::test]
