@@ -6,9 +6,11 @@
 //! happens in worker processes ([`worker`]): each loads one model, uses one core while it works, and takes down nobody
 //! when it crashes.
 //!
+//! - [`hibari`]: a voice for English.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
 //! - [`worker`]: what the server and a worker process say to each other.
 
+pub mod hibari;
 pub mod onnx;
 #[cfg(test)]
 mod testing;

@@ -2,6 +2,8 @@
 //! runtime is a shared library that is loaded when it is needed: it is fetched like a model, costs no build time, and is
 //! never linked. Everything that knows `ort` is here, as it is pinned: its interface moves.
 
+pub mod subgraph;
+
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -202,6 +204,13 @@ impl Outputs {
         let at = self.values.iter().position(|(known, _)| known == name);
         at.map(|at| self.values.swap_remove(at).1)
             .ok_or(OnnxError::Foreign(name))
+    }
+
+    /// The same for a name that the network itself has told.
+    pub fn take_named(&mut self, name: &str) -> Result<Value, OnnxError> {
+        let at = self.values.iter().position(|(known, _)| known == name);
+        at.map(|at| self.values.swap_remove(at).1)
+            .ok_or_else(|| OnnxError::Run(format!("there is no {name:?}")))
     }
 
     /// All values in the network's order.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::hibari::Hibari;
 use crate::onnx::{OnnxError, Runtime};
 
 /// The hidden subcommand that starts a worker.
@@ -37,6 +38,8 @@ pub struct Spec {
 pub enum Kind {
     /// Says whether somebody has finished speaking.
     SmartTurn,
+    /// Speaks English.
+    Hibari,
 }
 
 /// What a worker is asked. The sound of the frame belongs to it.
@@ -45,6 +48,15 @@ pub enum Kind {
 pub enum Request {
     /// Has whoever said this finished? The sound is the end of it, at 16 kHz.
     Turn,
+    /// Say a sentence.
+    Speak {
+        /// What to say.
+        text: String,
+        /// Which of the model's voices; its first where there is none.
+        voice: Option<String>,
+        /// The rate of speech, where 1 is normal.
+        rate: f32,
+    },
 }
 
 /// What a worker answers.
@@ -58,6 +70,15 @@ pub enum Reply {
         /// How likely the speaker has finished, 0–1.
         finished: f32,
     },
+    /// To [`Request::Speak`]: the words of the sound that follows, up to the next words, in the order of the text.
+    Words {
+        /// The words.
+        words: Vec<SpokenWord>,
+    },
+    /// To [`Request::Speak`]: the next samples, in this frame.
+    Sound,
+    /// To [`Request::Speak`]: everything was said.
+    Said,
     /// A request could not be carried out; the next may be.
     Refused {
         /// Why, for people.
@@ -68,6 +89,19 @@ pub enum Reply {
         /// Why, for people.
         message: String,
     },
+}
+
+/// A word of a text that is spoken, and when it is heard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpokenWord {
+    /// Where it begins in the text, in bytes.
+    pub start_byte: u32,
+    /// Where it ends.
+    pub end_byte: u32,
+    /// When it begins, from the first sample of the answer.
+    pub start_seconds: f64,
+    /// When it ends.
+    pub end_seconds: f64,
 }
 
 /// Why a model cannot be loaded, or does not answer.
@@ -182,6 +216,7 @@ fn load(spec: &Spec) -> Result<Box<dyn Model>, SpeechError> {
             let _ = runtime;
             Err(SpeechError::Request("not yet".to_owned()))
         }
+        Kind::Hibari => Ok(Box::new(Hibari::load(&runtime, &spec.folder)?)),
     }
 }
 
