@@ -43,6 +43,11 @@ pub const MAX_TEXT_BYTES: usize = 4000;
 const MAX_PHONEMES: usize = 400;
 /// The rates of speech that sound natural.
 pub const RATES: std::ops::RangeInclusive<f32> = 0.5..=2.0;
+/// Silence that is kept before the first word, in frames: 50 ms. The network leaves a third of a second there, for which
+/// a listener would wait.
+const LEAD_FRAMES: usize = 4;
+/// How much of that silence is put behind the last word instead, so that sentences do not run into each other: 150 ms.
+const TRAIL_FRAMES: usize = 12;
 /// Frames of the first piece of sound: a quarter of a second, made while the listener waits.
 const FIRST_FRAMES: usize = 20;
 /// Frames of the others: what comes before one lasts longer than it takes to make.
@@ -187,12 +192,14 @@ impl Hibari {
         let mut samples_before = 0;
         for (nth, part) in parts.iter().enumerate() {
             let plan = network.plan(&part.ids, rate)?;
-            let words = words(text, part, &plan.ends, samples_before);
+            let silence = plan.ends.first().copied().unwrap_or_default();
+            let cut_off = silence.saturating_sub(LEAD_FRAMES);
+            let words = words(text, part, &plan.ends, samples_before - (cut_off * HOP) as i64);
             give(Piece::Words(words), &[])?;
-            let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, SEED);
-            let mut start = 0;
+            let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
+            let mut start = cut_off;
             while start < plan.len() {
-                let frames = if start == 0 && nth == 0 {
+                let frames = if start == cut_off && nth == 0 {
                     FIRST_FRAMES
                 } else {
                     LATER_FRAMES
@@ -202,7 +209,9 @@ impl Hibari {
                 give(Piece::Sound, &vocoder.push(&spectrum, start..end))?;
                 start = end;
             }
-            samples_before += plan.len() * HOP;
+            let trail = cut_off.min(TRAIL_FRAMES);
+            give(Piece::Sound, &vec![0.0; trail * HOP])?;
+            samples_before += ((plan.len() - cut_off + trail) * HOP) as i64;
         }
         Ok(())
     }
@@ -304,8 +313,11 @@ fn cut(said: &[Said], ids: &HashMap<char, i64>) -> Vec<Part> {
 }
 
 /// The words of the text that a part says, in its order, with their times.
-fn words(text: &str, part: &Part, ends: &[usize], samples_before: usize) -> Vec<SpokenWord> {
-    let seconds = |frame: usize| (samples_before + frame * HOP) as f64 / f64::from(RATE_HZ);
+fn words(text: &str, part: &Part, ends: &[usize], first_sample: i64) -> Vec<SpokenWord> {
+    let seconds = |frame: usize| {
+        let sample = first_sample + (frame * HOP) as i64;
+        sample.max(0) as f64 / f64::from(RATE_HZ)
+    };
     let end_of = |id: Option<usize>| id.and_then(|id| ends.get(id)).copied().unwrap_or_default();
     let mut words: Vec<SpokenWord> = Vec::new();
     for word in written_words(text) {

@@ -60,8 +60,10 @@ pub struct Vocoder<'t> {
     /// What has been added up so far, from the first sample that is not given out; and the windows' squares.
     sum: Vec<f32>,
     squares: Vec<f32>,
-    /// Samples given out, of the sentence with half a frame before it.
+    /// Samples given out or left out, of the sentence with half a frame before it.
     given: usize,
+    /// How many of them are left out at the beginning.
+    silent: usize,
     buffers: Buffers,
 }
 
@@ -79,8 +81,9 @@ impl std::fmt::Debug for Vocoder<'_> {
 }
 
 impl<'t> Vocoder<'t> {
-    /// For a sentence with this pitch in each frame. Of one seed the noise is always the same.
-    pub fn new(transforms: &'t Transforms, pitch: &[f32], seed: u64) -> Self {
+    /// For a sentence with this pitch in each frame, of which the sound begins with frame `first`. Of one seed the noise
+    /// is always the same.
+    pub fn new(transforms: &'t Transforms, pitch: &[f32], first: usize, seed: u64) -> Self {
         let scratch = transforms
             .forth
             .get_scratch_len()
@@ -90,9 +93,10 @@ impl<'t> Vocoder<'t> {
             pulses: pulses(pitch),
             noise: Noise(seed | 1),
             frames: pitch.len(),
+            silent: HALF + first * HOP,
             sum: Vec::new(),
             squares: Vec::new(),
-            given: 0,
+            given: first * HOP,
             buffers: Buffers {
                 samples: vec![0.0; WINDOW],
                 source: transforms.forth.make_output_vec(),
@@ -165,7 +169,7 @@ impl<'t> Vocoder<'t> {
     /// Gives out what comes before this sample; the half frame before the sentence is left out.
     fn give(&mut self, complete: usize) -> Vec<f32> {
         let count = complete.saturating_sub(self.given).min(self.sum.len());
-        let silent = HALF.saturating_sub(self.given).min(count);
+        let silent = self.silent.saturating_sub(self.given).min(count);
         let sums = self.sum.drain(..count);
         let squares = self.squares.drain(..count);
         let samples = sums.zip(squares).skip(silent);
