@@ -121,7 +121,7 @@ pub enum ServerError {
 
 /// Looks for the local engines.
 pub fn engines(settings: &Settings) -> Vec<local::Engine> {
-    local::engines(&settings.providers)
+    local::engines(&settings.providers, &settings.models_path())
 }
 
 /// The limits of the synthesiser, from the settings.
@@ -241,7 +241,7 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let mut table = ProviderTable::default();
     let providers = &settings.providers;
     let share = Share::of(settings);
-    local::add_to(&mut table, providers, share)?;
+    local::add_to(&mut table, providers, &settings.models_path(), share)?;
     null::add_to(&mut table, providers);
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(io::Error::other)?;

@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod local_stt;
 mod local_tts;
+mod models;
 mod openapi;
 mod readme;
 mod recordings;

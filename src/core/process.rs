@@ -142,6 +142,7 @@ impl Program {
         // A child that computes all the time ends with its deadline.
         let bounds = Bounds {
             work: limits.time.min(LONGEST_RUN),
+            memory: confinement::MEMORY,
         };
         let mut child = confinement::spawn(&mut command, file, &[], bounds).map_err(io)?;
         let gone = || io(std::io::ErrorKind::BrokenPipe.into());

@@ -7,11 +7,21 @@
 //! when it crashes.
 //!
 //! - [`hibari`]: a voice for English.
+//! - [`recogniser`]: what recognisers are asked and answer; [`whisper`] and [`moonshine`] are two.
+//! - [`mel`]: spectrograms as networks of the Whisper family take them.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
+//! - [`smart_turn`]: whether a speaker has finished.
 //! - [`worker`]: what the server and a worker process say to each other.
 
+mod graph;
 pub mod hibari;
+pub mod mel;
+pub mod moonshine;
 pub mod onnx;
+pub mod recogniser;
+pub mod smart_turn;
 #[cfg(test)]
 mod testing;
+pub mod tokens;
+pub mod whisper;
 pub mod worker;

@@ -33,7 +33,7 @@ pub enum OnnxError {
     },
     /// It is a network, but not the one that was expected.
     #[error("the network has no {0:?}: this is not the model that was expected")]
-    Foreign(&'static str),
+    Foreign(String),
     /// It does not go together with what it was given.
     #[error("the network does not run: {0}")]
     Run(String),
@@ -78,8 +78,19 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// A tensor: of a network's input, or what it gave.
-pub type Value = DynValue;
+/// A tensor that a network gave, or that it starts with.
+#[derive(Debug)]
+pub struct Value(DynValue);
+
+impl Value {
+    /// A tensor of zeros; a length of it may be zero, too.
+    pub fn zeros(shape: &[usize]) -> Result<Self, OnnxError> {
+        let allocator = ort::memory::Allocator::default();
+        let mut tensor = Tensor::<f32>::new(&allocator, shape.to_vec()).map_err(run_error)?;
+        tensor.extract_tensor_mut().1.fill(0.0);
+        Ok(Self(tensor.into_dyn()))
+    }
+}
 
 impl Network {
     /// A network from an `.onnx` or `.ort` file.
@@ -116,11 +127,7 @@ impl Network {
     }
 
     /// Refuses a network without these inputs and outputs.
-    pub fn expect(
-        &self,
-        inputs: &[&'static str],
-        outputs: &[&'static str],
-    ) -> Result<(), OnnxError> {
+    pub fn expect(&self, inputs: &[&str], outputs: &[&str]) -> Result<(), OnnxError> {
         let has = |outlets: &[ort::value::Outlet], name: &str| {
             outlets.iter().any(|outlet| outlet.name() == name)
         };
@@ -133,7 +140,7 @@ impl Network {
                     .find(|name| !has(self.session.outputs(), name))
             });
         match missing {
-            Some(name) => Err(OnnxError::Foreign(name)),
+            Some(name) => Err(OnnxError::Foreign((*name).to_owned())),
             None => Ok(()),
         }
     }
@@ -147,7 +154,7 @@ impl Network {
         let outputs = self.session.run(inputs).map_err(run_error)?;
         let values = outputs
             .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
+            .map(|(name, value)| (name.to_owned(), Value(value)))
             .collect();
         Ok(Outputs { values })
     }
@@ -188,7 +195,7 @@ impl<'v> Input<'v> {
 
     /// What a network gave before.
     pub fn again(value: &'v Value) -> Self {
-        Self(value.into())
+        Self((&value.0).into())
     }
 }
 
@@ -200,10 +207,10 @@ pub struct Outputs {
 
 impl Outputs {
     /// The value of that name, taken out.
-    pub fn take(&mut self, name: &'static str) -> Result<Value, OnnxError> {
+    pub fn take(&mut self, name: &str) -> Result<Value, OnnxError> {
         let at = self.values.iter().position(|(known, _)| known == name);
         at.map(|at| self.values.swap_remove(at).1)
-            .ok_or(OnnxError::Foreign(name))
+            .ok_or_else(|| OnnxError::Foreign(name.to_owned()))
     }
 
     /// The same for a name that the network itself has told.
@@ -223,7 +230,7 @@ impl Outputs {
 pub fn tensor<T: PrimitiveTensorElementType>(
     value: &Value,
 ) -> Result<(Vec<usize>, &[T]), OnnxError> {
-    let (shape, data) = value.try_extract_tensor::<T>().map_err(run_error)?;
+    let (shape, data) = value.0.try_extract_tensor::<T>().map_err(run_error)?;
     let shape = shape.iter().map(|&length| length.max(0) as usize).collect();
     Ok((shape, data))
 }
@@ -266,7 +273,7 @@ mod tests {
         network.expect(&["input_features"], &["logits"]).unwrap();
         assert!(matches!(
             network.expect(&["ids"], &[]),
-            Err(OnnxError::Foreign("ids"))
+            Err(OnnxError::Foreign(name)) if name == "ids"
         ));
         let silence = vec![0.0f32; 80 * 800];
         let inputs = vec![(

@@ -12,7 +12,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::hibari::Hibari;
+use crate::moonshine::Moonshine;
 use crate::onnx::{OnnxError, Runtime};
+use crate::recogniser::{Heard, Hearing};
+use crate::smart_turn::SmartTurn;
+use crate::whisper::Whisper;
 
 /// The hidden subcommand that starts a worker.
 pub const SUBCOMMAND: &str = "speech-worker";
@@ -36,6 +40,10 @@ pub struct Spec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// Hears: [`crate::whisper`].
+    Whisper,
+    /// Hears: [`crate::moonshine`].
+    Moonshine,
     /// Says whether somebody has finished speaking.
     SmartTurn,
     /// Speaks English.
@@ -46,6 +54,8 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Request {
+    /// What is said here? The sound is an utterance, at 16 kHz.
+    Hear(Hearing),
     /// Has whoever said this finished? The sound is the end of it, at 16 kHz.
     Turn,
     /// Say a sentence.
@@ -65,6 +75,8 @@ pub enum Request {
 pub enum Reply {
     /// The model is loaded. The first reply of every worker, unless it is [`Reply::Failed`].
     Ready,
+    /// To [`Request::Hear`].
+    Heard(Heard),
     /// To [`Request::Turn`].
     Turn {
         /// How likely the speaker has finished, 0–1.
@@ -212,10 +224,9 @@ fn take_stdout() -> io::Result<std::fs::File> {
 fn load(spec: &Spec) -> Result<Box<dyn Model>, SpeechError> {
     let runtime = Runtime::load(&spec.runtime)?;
     match spec.kind {
-        Kind::SmartTurn => {
-            let _ = runtime;
-            Err(SpeechError::Request("not yet".to_owned()))
-        }
+        Kind::Whisper => Ok(Box::new(Whisper::load(&runtime, &spec.folder)?)),
+        Kind::Moonshine => Ok(Box::new(Moonshine::load(&runtime, &spec.folder)?)),
+        Kind::SmartTurn => Ok(Box::new(SmartTurn::load(&runtime, &spec.folder)?)),
         Kind::Hibari => Ok(Box::new(Hibari::load(&runtime, &spec.folder)?)),
     }
 }

@@ -53,8 +53,8 @@ const KEPT: [&str; 2] = ["LD_LIBRARY_PATH", "ESPEAK_DATA_PATH"];
 /// The `PATH` of children.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Memory limit of a child: more than any of our programs uses, less than the machine needs.
-const MEMORY: u64 = 1 << 30;
+/// The usual memory limit of a child: more than any of our programs uses, less than the machine needs.
+pub const MEMORY: u64 = 1 << 30;
 /// Size limit of files a child writes. With Landlock it can only write to memory files, and a library used by
 /// espeak-ng creates one of this size.
 const FILE: u64 = 64 << 20;
@@ -128,11 +128,13 @@ impl fmt::Display for Confinement {
     }
 }
 
-/// CPU limits of a child.
+/// Limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// CPU time.
     pub work: Duration,
+    /// Memory, in bytes.
+    pub memory: u64,
 }
 
 /// Starts `command`, which runs `program` and may read `readable`. Must be called in a tokio runtime. Costs about
@@ -179,7 +181,7 @@ pub fn spawn(
     // Limits can only be set on an existing process. It has not read any input yet: we write that afterwards.
     if let Some(pid) = pid(&spawned) {
         for (resource, limit) in [
-            (Resource::Data, MEMORY),
+            (Resource::Data, bounds.memory),
             (Resource::Fsize, FILE),
             (Resource::Nofile, FILES),
             (Resource::Nproc, PROCESSES),

@@ -3,18 +3,22 @@
 
 mod espeak;
 mod flite;
+pub mod neural;
 pub mod pocketsphinx;
+pub mod stt;
 pub mod tts;
 pub mod utterance;
 mod voices;
 mod wav;
+pub mod workers;
 pub mod wyoming;
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pocketsphinx::Pocketsphinx;
-use pocketsphinx::pool::PoolSettings;
+use neural::Models;
+use stt::{LocalStt, LocalSttSettings};
 use tts::{EngineState, LocalTts, LocalTtsSettings};
 use vivavoce_config as config;
 use vivavoce_core::process::ProgramError;
@@ -45,10 +49,16 @@ impl std::fmt::Display for Engine {
 }
 
 /// Looks for the engines that the settings allow, without starting them or connecting to them.
-pub fn engines(settings: &config::Providers) -> Vec<Engine> {
+pub fn engines(settings: &config::Providers, models: &Path) -> Vec<Engine> {
     let hears = match &settings.local_stt_url {
         Some(server) => Ok(format!("the Wyoming server at {server}")),
-        None => pocketsphinx::probe(&settings.local_model_path).map_err(|error| error.message),
+        None => {
+            let models = Models {
+                program: PathBuf::new(),
+                root: models.to_owned(),
+            };
+            stt::probe(&models, &settings.local_model_path)
+        }
     };
     let mut engines = vec![Engine {
         role: "hears",
@@ -78,6 +88,7 @@ pub fn engines(settings: &config::Providers) -> Vec<Engine> {
 pub fn add_to(
     table: &mut ProviderTable,
     settings: &config::Providers,
+    models: &Path,
     share: Share,
 ) -> io::Result<()> {
     match &settings.local_tts_url {
@@ -89,14 +100,18 @@ pub fn add_to(
         table.add_speech_to_text(Arc::new(stt));
         return Ok(());
     }
-    let mut pool = PoolSettings::new(std::env::current_exe()?);
-    pool.share = share;
-    pool.model.clone_from(&settings.local_model_path);
-    pool.preload = settings.local_stt_preload;
-    if settings.local_stt_workers > 0 {
-        pool.size = settings.local_stt_workers;
-    }
-    table.add_speech_to_text(Arc::new(Pocketsphinx::new(pool)));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    table.add_speech_to_text(Arc::new(LocalStt::new(LocalSttSettings {
+        program: std::env::current_exe()?,
+        models: models.to_owned(),
+        size: match settings.local_stt_workers {
+            0 => cores,
+            workers => workers,
+        },
+        preload: settings.local_stt_preload,
+        share,
+        pocketsphinx: settings.local_model_path.clone(),
+    })));
     Ok(())
 }
 

@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::SLUG;
-use pool::{PoolSettings, WorkerPool};
+use super::workers::WorkerPool;
+use pool::PoolSettings;
 use session::Session;
 use vivavoce_audio::vad::RATE;
 use vivavoce_audio::{AudioFormat, Encoding};
@@ -44,14 +45,14 @@ pub fn probe(model: &Path) -> Result<String, ProviderError> {
 #[derive(Debug)]
 pub struct Pocketsphinx {
     settings: PoolSettings,
-    pool: WorkerPool,
+    pool: WorkerPool<pool::Pocketsphinx>,
 }
 
 impl Pocketsphinx {
     /// Starts to load one worker in the background, if that is wanted and the recogniser is installed; must be called in
     /// a runtime.
     pub fn new(settings: PoolSettings) -> Self {
-        let pool = WorkerPool::new(settings.clone());
+        let pool = WorkerPool::new(settings.workers());
         if settings.preload && library::check(&settings.model).is_ok() {
             tokio::spawn(pool.share().tend());
         }

@@ -12,10 +12,11 @@ use tracing::Instrument;
 use super::LANGUAGE;
 use super::library::{CepstralMean, UNKNOWN_SPEAKER};
 use super::narrowband::Narrowband;
-use super::pool::{Lease, PoolError, Shared, out_of_turn};
+use super::pool::Pocketsphinx;
 use super::wire::{Command, HeardWord, Report};
 use crate::local::SLUG;
 use crate::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
+use crate::local::workers::{self, PoolError, hung, out_of_turn};
 use vivavoce_audio::linear16;
 use vivavoce_audio::vad::RATE;
 use vivavoce_quotas::Party;
@@ -24,6 +25,8 @@ use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, W
 /// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
 const PIECE: usize = 1_600;
 
+type Shared = workers::Shared<Pocketsphinx>;
+type Lease = workers::Lease<Pocketsphinx>;
 type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
 
 /// An open stream.
@@ -84,7 +87,7 @@ impl Session {
     async fn recognise(&mut self, mut utterance: Utterance) {
         let mut heard = self.hear(&mut utterance).await;
         if let Err(error) = &heard
-            && !matches!(error, PoolError::Busy(_))
+            && !matches!(error, PoolError::Busy { .. })
         {
             tracing::warn!(%error, "an utterance is heard again by another worker");
             heard = self.hear(&mut utterance).await;
@@ -124,12 +127,13 @@ impl Session {
         utterance: &mut Utterance,
     ) -> Result<(Vec<HeardWord>, CepstralMean), PoolError> {
         let mut worker = self.pool.lease(&self.party).await?;
-        worker.send(&Command::Begin(self.mean)).await?;
+        worker.send(&Command::Begin(self.mean).to_bytes()).await?;
         let mut sent = 0;
         loop {
             while let Some(piece) = utterance.piece(sent) {
                 sent += piece.len();
-                worker.send(&Command::Audio(piece.to_vec())).await?;
+                let audio = Command::Audio(piece.to_vec()).to_bytes();
+                worker.send(&audio).await?;
             }
             if utterance.ended.is_some() {
                 break;
@@ -137,14 +141,14 @@ impl Session {
             tokio::select! {
                 report = worker.report() => match report? {
                     Report::Partial { text } => self.partial(text),
-                    other => return Err(out_of_turn(&other)),
+                    other => return Err(out_of_turn::<Pocketsphinx>(&other)),
                 },
                 cut = self.cuts.next() => {
                     utterance.more(cut);
                 }
             }
         }
-        worker.send(&Command::End).await?;
+        worker.send(&Command::End.to_bytes()).await?;
         let answer = self.answer(&mut worker, utterance).await?;
         worker.give_back();
         Ok(answer)
@@ -160,13 +164,10 @@ impl Session {
         let deadline = Instant::now() + limit;
         loop {
             let report = timeout_at(deadline, worker.report()).await;
-            match report.map_err(|_| PoolError::Hung {
-                step: "answer",
-                limit,
-            })?? {
+            match report.map_err(|_| hung::<Pocketsphinx>("answer", limit))?? {
                 Report::Partial { text } => self.partial(text),
                 Report::Final { words, mean } => return Ok((words, mean)),
-                other => return Err(out_of_turn(&other)),
+                other => return Err(out_of_turn::<Pocketsphinx>(&other)),
             }
         }
     }

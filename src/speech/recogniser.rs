@@ -1,0 +1,108 @@
+//! What every recogniser of this crate is asked and answers: one utterance at a time, whole or as much of it as there is.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::worker::{Model, Reply, Request, SpeechError};
+
+/// The rate that recognisers hear, in Hz.
+pub const RATE_HZ: usize = 16_000;
+
+/// How to hear an utterance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hearing {
+    /// The language, as its primary subtag in lower case (`en`); empty lets the model find out, where it can.
+    pub language: String,
+    /// The languages that may be found; empty means every one that the model knows.
+    pub languages: Vec<String>,
+    /// Words and phrases that may be said.
+    pub keyterms: Vec<String>,
+    /// The utterance is not complete: its text is wanted quickly, without the places of its words.
+    pub partial: bool,
+    /// What the text begins with for certain, as said by an earlier partial.
+    pub prefix: Vec<u32>,
+}
+
+/// An utterance as it was heard.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The text; empty where nothing was said.
+    pub text: String,
+    /// The language, as its primary subtag.
+    pub language: String,
+    /// Its words with their places; none of a partial.
+    pub words: Vec<HeardWord>,
+    /// The model's own units, for [`Hearing::prefix`].
+    pub tokens: Vec<u32>,
+    /// 0–1.
+    pub confidence: f32,
+    /// How likely nobody spoke, 0–1, where the model says it.
+    pub no_speech: f32,
+}
+
+/// A word of an utterance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeardWord {
+    /// The word with its punctuation.
+    pub word: String,
+    /// Seconds from the beginning of the utterance.
+    pub start: f64,
+    /// Seconds from the beginning of the utterance.
+    pub end: f64,
+    /// 0–1.
+    pub confidence: f32,
+}
+
+/// A model that hears.
+pub trait Recogniser {
+    /// Hears an utterance of at most 29 seconds at 16 kHz; what is beyond is not heard.
+    fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError>;
+}
+
+impl<R: Recogniser> Model for R {
+    fn answer(
+        &mut self,
+        request: Request,
+        sound: &[i16],
+        reply: &mut dyn FnMut(&Reply, &[i16]) -> io::Result<()>,
+    ) -> Result<(), SpeechError> {
+        let Request::Hear(hearing) = request else {
+            return Err(SpeechError::Request("this model only hears".to_owned()));
+        };
+        let heard = self.hear(sound, &hearing)?;
+        Ok(reply(&Reply::Heard(heard), &[])?)
+    }
+}
+
+/// Where the last tokens repeat themselves, as models do that have lost the thread: how many of them belong to no more
+/// than one repetition.
+pub fn repeats(tokens: &[u32]) -> Option<usize> {
+    for length in 1..=12 {
+        // One word may be said four times, a phrase three.
+        let times = if length < 3 { 6 } else { 4 };
+        let Some(begin) = tokens.len().checked_sub(length * times) else {
+            break;
+        };
+        let tail = &tokens[begin..];
+        let (first, rest) = tail.split_at(length);
+        if rest.chunks(length).all(|chunk| chunk == first) {
+            return Some(begin + length);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phrase_without_end_is_cut_to_one() {
+        assert_eq!(repeats(&[1, 2, 3, 4, 5]), None);
+        assert_eq!(repeats(&[9, 7, 7, 7, 7, 7, 7]), Some(2));
+        assert_eq!(repeats(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]), Some(4));
+        // "no, no, no, no" is something that people say.
+        assert_eq!(repeats(&[1, 5, 1, 5, 1, 5, 1, 5]), None);
+    }
+}
