@@ -213,13 +213,6 @@ impl Outputs {
             .ok_or_else(|| OnnxError::Foreign(name.to_owned()))
     }
 
-    /// The same for a name that the network itself has told.
-    pub fn take_named(&mut self, name: &str) -> Result<Value, OnnxError> {
-        let at = self.values.iter().position(|(known, _)| known == name);
-        at.map(|at| self.values.swap_remove(at).1)
-            .ok_or_else(|| OnnxError::Run(format!("there is no {name:?}")))
-    }
-
     /// All values in the network's order.
     pub fn into_values(self) -> impl Iterator<Item = (String, Value)> {
         self.values.into_iter()

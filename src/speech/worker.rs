@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::hibari::Hibari;
 use crate::moonshine::Moonshine;
 use crate::onnx::{OnnxError, Runtime};
+use crate::piper::{PhonemicWord, Piper};
 use crate::recogniser::{Heard, Hearing};
 use crate::smart_turn::SmartTurn;
 use crate::whisper::Whisper;
@@ -46,8 +47,10 @@ pub enum Kind {
     Moonshine,
     /// Says whether somebody has finished speaking.
     SmartTurn,
-    /// Speaks English.
+    /// Speaks English: [`crate::hibari`].
     Hibari,
+    /// Speaks phonemes: [`crate::piper`].
+    Piper,
 }
 
 /// What a worker is asked. The sound of the frame belongs to it.
@@ -67,6 +70,15 @@ pub enum Request {
         /// The rate of speech, where 1 is normal.
         rate: f32,
     },
+    /// Say a sentence that is in phonemes already.
+    SpeakPhonemes {
+        /// What to say.
+        words: Vec<PhonemicWord>,
+        /// Which of the voice's speakers; its first where there is none.
+        speaker: Option<String>,
+        /// The rate of speech, where 1 is normal.
+        rate: f32,
+    },
 }
 
 /// What a worker answers.
@@ -82,14 +94,14 @@ pub enum Reply {
         /// How likely the speaker has finished, 0–1.
         finished: f32,
     },
-    /// To [`Request::Speak`]: the words of the sound that follows, up to the next words, in the order of the text.
+    /// To [`Request::Speak`] and [`Request::SpeakPhonemes`]: the words of the sound that follows, up to the next words, in the order of the text.
     Words {
         /// The words.
         words: Vec<SpokenWord>,
     },
-    /// To [`Request::Speak`]: the next samples, in this frame.
+    /// To both: the next samples, in this frame.
     Sound,
-    /// To [`Request::Speak`]: everything was said.
+    /// To both: everything was said.
     Said,
     /// A request could not be carried out; the next may be.
     Refused {
@@ -227,6 +239,7 @@ fn load(spec: &Spec) -> Result<Box<dyn Model>, SpeechError> {
         Kind::Whisper => Ok(Box::new(Whisper::load(&runtime, &spec.folder)?)),
         Kind::Moonshine => Ok(Box::new(Moonshine::load(&runtime, &spec.folder)?)),
         Kind::SmartTurn => Ok(Box::new(SmartTurn::load(&runtime, &spec.folder)?)),
+        Kind::Piper => Ok(Box::new(Piper::load(&runtime, &spec.folder)?)),
         Kind::Hibari => Ok(Box::new(Hibari::load(&runtime, &spec.folder)?)),
     }
 }

@@ -94,13 +94,13 @@ impl Acoustic {
         };
         // Durations are whole numbers before they are added up.
         let Some([steps, ..]) = inputs_of(&|node| node.op_type == "CumSum") else {
-            return Err(OnnxError::Foreign("durations").into());
+            return Err(OnnxError::Foreign("durations".to_owned()).into());
         };
         let Some([durations, ..]) = inputs_of(&|node| node.outputs.contains(steps)) else {
-            return Err(OnnxError::Foreign("durations").into());
+            return Err(OnnxError::Foreign("durations".to_owned()).into());
         };
         let Some([frames, ..]) = inputs_of(&|node| node.inputs.contains(&SECOND_PART)) else {
-            return Err(OnnxError::Foreign(SECOND_PART).into());
+            return Err(OnnxError::Foreign(SECOND_PART.to_owned()).into());
         };
         let first = graph.cut(&[], &[durations, frames, "f0"])?;
         let mut first = Network::from_bytes(runtime, &first)?;
@@ -108,11 +108,11 @@ impl Acoustic {
         // How many channels it has, a run tells.
         let channels = {
             let mut outputs = run_first(&mut first, &[0, 0, 0], 1.0)?;
-            let value = outputs.take_named(frames)?;
+            let value = outputs.take(frames)?;
             let (shape, _) = tensor::<f32>(&value)?;
             match shape.as_slice() {
                 [1, channels, _] => *channels,
-                _ => return Err(OnnxError::Foreign("channels of frames").into()),
+                _ => return Err(OnnxError::Foreign("channels of frames".to_owned()).into()),
             }
         };
         let second = graph.cut(&[(frames, &[Some(1), Some(channels), None])], &PARTS)?;
@@ -130,17 +130,17 @@ impl Acoustic {
     /// How a sentence of these phonemes will be said. A rate of 1 is normal.
     pub fn plan(&mut self, ids: &[i64], rate: f32) -> Result<Plan, SpeechError> {
         let mut outputs = run_first(&mut self.first, ids, rate)?;
-        let durations = outputs.take_named(&self.durations)?;
+        let durations = outputs.take(&self.durations)?;
         let (_, durations) = tensor::<f32>(&durations)?;
         let pitch = outputs.take("f0")?;
         let (_, pitch) = tensor::<f32>(&pitch)?;
-        let frames = outputs.take_named(&self.frames)?;
+        let frames = outputs.take(&self.frames)?;
         let (shape, frames) = tensor::<f32>(&frames)?;
         let fits = shape == [1, self.channels, pitch.len()]
             && durations.len() == ids.len()
             && pitch.len() <= ids.len() * LONGEST_PHONEME;
         if !fits {
-            return Err(OnnxError::Foreign("frames of phonemes").into());
+            return Err(OnnxError::Foreign("frames of phonemes".to_owned()).into());
         }
         let ends = durations.iter().scan(0, |end, steps| {
             *end = (*end + *steps as usize * FRAMES_PER_STEP).min(pitch.len());
@@ -179,7 +179,7 @@ impl Acoustic {
             let value = outputs.take(name)?;
             let (shape, data) = tensor::<f32>(&value)?;
             if shape != [1, BINS, stride] {
-                return Err(OnnxError::Foreign("601 bins").into());
+                return Err(OnnxError::Foreign("601 bins".to_owned()).into());
             }
             *part = data.to_vec();
         }

@@ -101,7 +101,8 @@ pub fn stressed(phonemes: &str, stress: Option<f32>) -> String {
     let (primary, secondary) = (phonemes.contains(PRIMARY), phonemes.contains(SECONDARY));
     let weakened = || {
         let kept = phonemes.chars().filter(|&c| c != SECONDARY);
-        kept.map(|c| if c == PRIMARY { SECONDARY } else { c }).collect()
+        kept.map(|c| if c == PRIMARY { SECONDARY } else { c })
+            .collect()
     };
     let marked = |mark: char| match phonemes.find(|c| VOWELS.contains(c)) {
         Some(at) => {
@@ -518,9 +519,10 @@ impl Lexicon {
         let long = word.chars().count();
         let body = word.strip_suffix('s').filter(|_| long >= 3)?;
         let in_y = word.strip_suffix("ies").map(|stem| format!("{stem}y"));
-        let in_es = word
-            .strip_suffix("'s")
-            .or_else(|| word.strip_suffix("es").filter(|_| long > 4 && in_y.is_none()));
+        let in_es = word.strip_suffix("'s").or_else(|| {
+            word.strip_suffix("es")
+                .filter(|_| long > 4 && in_y.is_none())
+        });
         let stem = if !body.ends_with('s') && self.is_known(body) {
             Cow::Borrowed(body)
         } else if let Some(stem) = in_es.filter(|stem| self.is_known(stem)) {

@@ -14,6 +14,8 @@ mod oov;
 pub mod pronounce;
 mod table;
 mod tagger;
+#[cfg(test)]
+mod tests;
 mod tokenise;
 mod traced;
 mod vocoder;
@@ -79,7 +81,10 @@ pub fn voices(folder: &Path) -> Result<Vec<(String, Listed)>, SpeechError> {
         let plain = !voice.file.contains(['/', '\\']) && !voice.file.starts_with('.');
         plain && folder.join(&voice.file).is_file()
     };
-    let mut voices: Vec<_> = listed.into_iter().filter(|(_, voice)| here(voice)).collect();
+    let mut voices: Vec<_> = listed
+        .into_iter()
+        .filter(|(_, voice)| here(voice))
+        .collect();
     voices.sort_by_key(|(name, _)| (name != DEFAULT_VOICE, name.clone()));
     Ok(voices)
 }
@@ -194,7 +199,12 @@ impl Hibari {
             let plan = network.plan(&part.ids, rate)?;
             let silence = plan.ends.first().copied().unwrap_or_default();
             let cut_off = silence.saturating_sub(LEAD_FRAMES);
-            let words = words(text, part, &plan.ends, samples_before - (cut_off * HOP) as i64);
+            let words = words(
+                text,
+                part,
+                &plan.ends,
+                samples_before - (cut_off * HOP) as i64,
+            );
             give(Piece::Words(words), &[])?;
             let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
             let mut start = cut_off;
@@ -237,7 +247,8 @@ pub fn speakable(text: &str) -> Result<(), SpeechError> {
         let message = "the text is in a script that English is not written in";
         return Err(SpeechError::Request(message.to_owned()));
     }
-    if own == 0 && !text.contains(['%', '&', '+', '@', '$', '£', '€', '=', '#', '½', '¼', '¾']) {
+    if own == 0 && !text.contains(['%', '&', '+', '@', '$', '£', '€', '=', '#', '½', '¼', '¾'])
+    {
         return Err(nothing_to_say());
     }
     Ok(())

@@ -59,7 +59,13 @@ const BETWEEN: [&str; 4] = ["=", "<", ">", "~"];
 /// Any of these words as a pattern, the longest first.
 fn any_of<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     let mut words: Vec<_> = words.into_iter().collect();
-    words.sort_by(|one, other| other.chars().count().cmp(&one.chars().count()).then(one.cmp(other)));
+    words.sort_by(|one, other| {
+        other
+            .chars()
+            .count()
+            .cmp(&one.chars().count())
+            .then(one.cmp(other))
+    });
     words.dedup();
     let words: Vec<_> = words.into_iter().map(fancy_regex::escape).collect();
     words.join("|")
@@ -89,7 +95,7 @@ impl Normaliser {
         let abbreviations = keys(&tables.abbreviations);
         let before_cardinal = any_of(tables.roman_cardinal.iter().map(String::as_str));
         let before_ordinal = any_of(tables.roman_ordinal.iter().map(String::as_str));
-        let patterns: [(String, Rule); 23] = [
+        let patterns: [(String, Rule); 25] = [
             (
                 r"(?i)(?<![\w.@/-])(?:https?://|www\.)[^\s<>()\[\]]*[\w/]".to_owned(),
                 Self::address,
@@ -103,18 +109,12 @@ impl Normaliser {
                     .to_owned(),
                 Self::time,
             ),
-            (
-                r"\b(\d{4})-(\d{2})-(\d{2})\b".to_owned(),
-                Self::iso_date,
-            ),
+            (r"\b(\d{4})-(\d{2})-(\d{2})\b".to_owned(), Self::iso_date),
             (
                 r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b".to_owned(),
                 Self::numeric_date,
             ),
-            (
-                format!(r"([$£€])({NUMBER})\s?{MAGNITUDE}"),
-                Self::money,
-            ),
+            (format!(r"([$£€])({NUMBER})\s?{MAGNITUDE}"), Self::money),
             (format!(r"(?<![\w.])({NUMBER})\s?¢"), Self::cents),
             (
                 format!(r"(?<![\w])([¥₹₩]|Rs\.?|USD|EUR|GBP)\s?({NUMBER})(?:\s?{MAGNITUDE})?"),
@@ -129,9 +129,7 @@ impl Normaliser {
                 Self::unit,
             ),
             (
-                format!(
-                    r"\b({months})\.? (\d{{1,2}})(?:st|nd|rd|th)?\b(?![\d:%])(,? \d{{4}}\b)?"
-                ),
+                format!(r"\b({months})\.? (\d{{1,2}})(?:st|nd|rd|th)?\b(?![\d:%])(,? \d{{4}}\b)?"),
                 Self::month_day,
             ),
             (
@@ -170,8 +168,20 @@ impl Normaliser {
                 Self::range,
             ),
             (r"(?<![\w+])\+(?=\d)".to_owned(), Self::plus),
+            (
+                r"(?<![\w.,])\.(\d+)(?!\w|\.\d)".to_owned(),
+                Self::fraction_alone,
+            ),
+            (
+                r"(?<![\w.,:/\-])0\d+(?![\w:/\-]|[.,]\d)".to_owned(),
+                Self::code,
+            ),
         ];
-        let rules = patterns.into_iter().map(|(pattern, rule)| Ok((Regex::new(&pattern)?, rule)));
+        let rules = patterns.into_iter().map(|(pattern, rule)| {
+            // Digits of other scripts are read by the lexicon, one by one.
+            let pattern = pattern.replace(r"\d", "[0-9]");
+            Ok((Regex::new(&pattern)?, rule))
+        });
         let symbols = tables.symbols.iter().map(|(symbol, word)| {
             let escaped = fancy_regex::escape(symbol);
             let pattern = if BETWEEN.contains(&symbol.as_str()) {
@@ -248,17 +258,29 @@ impl Normaliser {
         let all = range(found, 0);
         let written = text(found, 0);
         let lower = written.to_lowercase();
-        let scheme = ["https://", "http://"].iter().find(|scheme| lower.starts_with(**scheme));
+        let scheme = ["https://", "http://"]
+            .iter()
+            .find(|scheme| lower.starts_with(**scheme));
         let skipped = scheme.map_or(0, |scheme| scheme.len());
-        let skipped = skipped + if lower.get(skipped..).is_some_and(|rest| rest.starts_with("www.")) {
-            4
-        } else {
-            0
-        };
+        let skipped = skipped
+            + if lower
+                .get(skipped..)
+                .is_some_and(|rest| rest.starts_with("www."))
+            {
+                4
+            } else {
+                0
+            };
         if skipped >= 4 && lower.get(skipped - 4..skipped) == Some("www.") {
-            new.say_for("double-u double-u double-u dot ", all.start..all.start + skipped);
+            new.say_for(
+                "double-u double-u double-u dot ",
+                all.start..all.start + skipped,
+            );
         }
-        let body = written.get(skipped..).unwrap_or_default().trim_end_matches('/');
+        let body = written
+            .get(skipped..)
+            .unwrap_or_default()
+            .trim_end_matches('/');
         // What a server is told behind the path is nothing to listen to.
         let body = body.split(['?', '#']).next().unwrap_or_default();
         let mut start = all.start + skipped;
@@ -308,7 +330,11 @@ impl Normaliser {
         new.say_for(&words, all.start..clock_end);
         if let Some(half) = half {
             // With full stops, so that it is spelt.
-            let stop = if new.text().get(all.end..).is_some_and(|rest| rest.starts_with('.')) {
+            let stop = if new
+                .text()
+                .get(all.end..)
+                .is_some_and(|rest| rest.starts_with('.'))
+            {
                 ""
             } else {
                 "."
@@ -327,7 +353,9 @@ impl Normaliser {
         month: (u128, Range<usize>),
         day: (u128, Range<usize>),
     ) -> bool {
-        let name = usize::try_from(month.0).ok().and_then(|month| self.month(month));
+        let name = usize::try_from(month.0)
+            .ok()
+            .and_then(|month| self.month(month));
         let Some(name) = name.filter(|_| (1..=31).contains(&day.0)) else {
             return false;
         };
@@ -363,12 +391,19 @@ impl Normaliser {
             (second, first)
         };
         let all = range(found, 0);
-        self.date(new, Some((&year, all.clone())), (month, all.clone()), (day, all))
+        self.date(
+            new,
+            Some((&year, all.clone())),
+            (month, all.clone()),
+            (day, all),
+        )
     }
 
     fn month_day(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
         let day = number(found, 2);
-        let Some(month) = self.month_called(text(found, 1)).filter(|_| (1..=31).contains(&day))
+        let Some(month) = self
+            .month_called(text(found, 1))
+            .filter(|_| (1..=31).contains(&day))
         else {
             return false;
         };
@@ -376,7 +411,10 @@ impl Normaliser {
         let all = range(found, 0);
         let year = found.get(3).map(|year| year.range());
         let day_end = year.as_ref().map_or(all.end, |year| year.start);
-        new.say_for(&format!(" {}", ordinal(day)), range(found, 2).start..day_end);
+        new.say_for(
+            &format!(" {}", ordinal(day)),
+            range(found, 2).start..day_end,
+        );
         if let Some(year) = year {
             new.keep(year);
         }
@@ -385,7 +423,9 @@ impl Normaliser {
 
     fn day_month(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
         let day = number(found, 2);
-        let Some(month) = self.month_called(text(found, 3)).filter(|_| (1..=31).contains(&day))
+        let Some(month) = self
+            .month_called(text(found, 3))
+            .filter(|_| (1..=31).contains(&day))
         else {
             return false;
         };
@@ -430,7 +470,10 @@ impl Normaliser {
         };
         let unit = if is_one(text(found, 1)) { one } else { many };
         new.keep(range(found, 1));
-        new.say_for(&format!(" {unit}"), range(found, 1).end..range(found, 0).end);
+        new.say_for(
+            &format!(" {unit}"),
+            range(found, 1).end..range(found, 0).end,
+        );
         true
     }
 
@@ -528,6 +571,29 @@ impl Normaliser {
             }
         }
         true
+    }
+
+    /// ".75" is "point seven five".
+    fn fraction_alone(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        let digits = range(found, 1);
+        new.say_for("point", range(found, 0).start..digits.start);
+        self.each_digit(" ", digits, new);
+        true
+    }
+
+    /// What begins with a zero is no amount: "007" is read digit by digit.
+    fn code(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        self.each_digit("", range(found, 0), new);
+        true
+    }
+
+    #[expect(clippy::unused_self, reason = "as the rules are")]
+    fn each_digit(&self, mut before: &str, digits: Range<usize>, new: &mut Rewriting<'_>) {
+        for at in digits {
+            new.say_for(before, at..at + 1);
+            new.keep(at..at + 1);
+            before = " ";
+        }
     }
 
     fn fraction(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {

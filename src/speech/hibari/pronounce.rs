@@ -9,9 +9,7 @@ use std::path::Path;
 
 use fancy_regex::Regex;
 
-use super::lexicon::{
-    Accent, Following, Lexicon, PAUSES, PRIMARY, currency, stressed, weight,
-};
+use super::lexicon::{Accent, Following, Lexicon, PAUSES, PRIMARY, currency, stressed, weight};
 use super::normalise::{Normaliser, Tables};
 use super::oov::UnknownWords;
 use super::table::{broken, parse, read};
@@ -60,6 +58,8 @@ struct Part {
     text: String,
     tag: String,
     space: bool,
+    /// Where it is in the written-out text, and in the original.
+    place: Range<usize>,
     origin: Range<usize>,
     phonemes: Option<String>,
     /// Whether it begins a word.
@@ -100,10 +100,8 @@ impl Pronouncer {
             lexicon: Lexicon::load(folder, accent)?,
             unknown: UnknownWords::load(runtime, folder, accent)?,
             parts: Regex::new(&parts).map_err(pattern)?,
-            fallback_parts: Regex::new(
-                r"[^\W\d_]+(?:['’][^\W\d_]+)*|\d+(?:[,.]\d+)*|[^\w\s]+",
-            )
-            .map_err(pattern)?,
+            fallback_parts: Regex::new(r"[^\W\d_]+(?:['’][^\W\d_]+)*|\d+(?:[,.]\d+)*|[^\w\s]+")
+                .map_err(pattern)?,
             link: Regex::new(r"\[([^\]]+)\]\(([^\)]*)\)").map_err(pattern)?,
         })
     }
@@ -112,7 +110,7 @@ impl Pronouncer {
     pub fn pronounce(&mut self, text: &str) -> Result<Vec<Said>, SpeechError> {
         let text = self.normaliser.normalise(text);
         let parts = self.tokens(&text);
-        let mut groups = self.group(parts);
+        let mut groups = self.group(&text, parts);
         let mut following = Following::default();
         for group in groups.iter_mut().rev() {
             following = self.say(&mut group.parts, following)?;
@@ -171,7 +169,8 @@ impl Pronouncer {
                 text: word.to_owned(),
                 tag: tag.to_owned(),
                 space: piece.space,
-                origin: text.origin(place),
+                origin: text.origin(place.clone()),
+                place,
                 ..Part::default()
             });
         }
@@ -179,12 +178,16 @@ impl Pronouncer {
 
     /// Cuts tokens further (at capitals inside a word, between letters and digits) and puts together what stands
     /// between two spaces.
-    fn group(&self, tokens: Vec<Part>) -> Vec<Group> {
+    fn group(&self, text: &Traced, tokens: Vec<Part>) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut money: Option<String> = None;
-        let next_tags: Vec<String> = tokens.iter().skip(1).map(|token| token.tag.clone()).collect();
+        let next_tags: Vec<String> = tokens
+            .iter()
+            .skip(1)
+            .map(|token| token.tag.clone())
+            .collect();
         for (nth, token) in tokens.into_iter().enumerate() {
-            let mut parts = self.cut(token);
+            let mut parts = self.cut(text, token);
             let texts: Vec<String> = parts.iter().map(|part| part.text.clone()).collect();
             let count = parts.len();
             for (at, part) in parts.iter_mut().enumerate() {
@@ -236,11 +239,11 @@ impl Pronouncer {
         groups
     }
 
-    fn cut(&self, token: Part) -> Vec<Part> {
+    fn cut(&self, text: &Traced, token: Part) -> Vec<Part> {
         if token.phonemes.is_some() {
             return vec![token];
         }
-        let exact = token.origin.len() == token.text.len();
+        let exact = token.place.len() == token.text.len();
         let mut parts: Vec<Part> = self
             .parts
             .find_iter(&token.text)
@@ -250,7 +253,8 @@ impl Pronouncer {
                 head: true,
                 space: false,
                 origin: if exact {
-                    token.origin.start + found.start()..token.origin.start + found.end()
+                    let start = token.place.start;
+                    text.origin(start + found.start()..start + found.end())
                 } else {
                     token.origin.clone()
                 },
@@ -288,7 +292,9 @@ impl Pronouncer {
         // The longest run of parts that the lexicon knows, from the end.
         while left < right {
             let run = parts.get(left..right).unwrap_or_default();
-            let free = run.iter().all(|part| part.phonemes.is_none() && part.alias.is_none());
+            let free = run
+                .iter()
+                .all(|part| part.phonemes.is_none() && part.alias.is_none());
             let whole = free.then(|| merged(run));
             let found = whole
                 .as_ref()
@@ -385,7 +391,9 @@ fn mark(tag: &str, text: &str) -> String {
 
 /// Whether the part stands between two letters of other parts.
 fn between_letters(texts: &[String], at: usize) -> bool {
-    let before = at.checked_sub(1).and_then(|at| texts.get(at)?.chars().next_back());
+    let before = at
+        .checked_sub(1)
+        .and_then(|at| texts.get(at)?.chars().next_back());
     let after = texts.get(at + 1).and_then(|text| text.chars().next());
     before.is_some_and(char::is_alphabetic) && after.is_some_and(char::is_alphabetic)
 }
@@ -402,7 +410,10 @@ fn give(parts: &mut [Part], range: Range<usize>, phonemes: String) {
 fn merged(parts: &[Part]) -> Part {
     let size = |part: &&Part| -> usize {
         let capital = |c: char| c.is_uppercase();
-        part.text.chars().map(|c| if capital(c) { 2 } else { 1 }).sum()
+        part.text
+            .chars()
+            .map(|c| if capital(c) { 2 } else { 1 })
+            .sum()
     };
     let mut text = String::new();
     for (nth, part) in parts.iter().enumerate() {
@@ -472,19 +483,30 @@ fn balance(parts: &mut [Part]) {
         }
     }
     let strong = heard.iter().filter(|(primary, ..)| *primary).count();
-    let letter = |nth: usize| parts.get(nth).is_some_and(|part| part.text.chars().count() == 1);
+    let letter = |nth: usize| {
+        parts
+            .get(nth)
+            .is_some_and(|part| part.text.chars().count() == 1)
+    };
     let weakened: Vec<usize> = match heard.as_slice() {
         [(_, _, first), (_, _, second)] if letter(*first) => vec![*second],
         [] | [_] => return,
         _ if strong <= heard.len().div_ceil(2) => return,
         _ => {
             heard.sort_unstable();
-            heard.iter().take(heard.len() / 2).map(|(.., nth)| *nth).collect()
+            heard
+                .iter()
+                .take(heard.len() / 2)
+                .map(|(.., nth)| *nth)
+                .collect()
         }
     };
     for nth in weakened {
         if let Some(part) = parts.get_mut(nth) {
-            part.phonemes = part.phonemes.as_deref().map(|said| stressed(said, Some(-0.5)));
+            part.phonemes = part
+                .phonemes
+                .as_deref()
+                .map(|said| stressed(said, Some(-0.5)));
         }
     }
 }

@@ -127,7 +127,12 @@ mod tests {
     #[test]
     fn every_word_of_a_table_is_found_and_no_other() {
         let words = ["b", "", "ab", "a", "é"];
-        let table = Table::new(words.iter().enumerate().map(|(at, word)| ((*word).into(), at)));
+        let table = Table::new(
+            words
+                .iter()
+                .enumerate()
+                .map(|(at, word)| ((*word).into(), at)),
+        );
         for (at, word) in words.iter().enumerate() {
             assert_eq!(table.get(word), Some(&at));
         }

@@ -97,7 +97,13 @@ impl Tagger {
         for (at, word) in words.iter().enumerate() {
             let tag = match self.known.get(word) {
                 Some(&tag) => self.tags.get(usize::from(tag)).map_or("NN", String::as_str),
-                None => self.predict(at, word, context.get(at..).unwrap_or_default(), last, before_last),
+                None => self.predict(
+                    at,
+                    word,
+                    context.get(at..).unwrap_or_default(),
+                    last,
+                    before_last,
+                ),
             };
             tags.push(tag);
             (before_last, last) = (last, tag);
@@ -159,7 +165,11 @@ impl Tagger {
             let Some(&(start, end)) = self.features.get(feature) else {
                 continue;
             };
-            for (tag, weight) in self.weights.get(start as usize..end as usize).unwrap_or_default() {
+            for (tag, weight) in self
+                .weights
+                .get(start as usize..end as usize)
+                .unwrap_or_default()
+            {
                 if let Some(score) = scores.get_mut(usize::from(*tag)) {
                     *score += i64::from(*weight);
                     any = true;

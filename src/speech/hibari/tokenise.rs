@@ -46,9 +46,7 @@ pub struct Piece {
 impl Tokeniser {
     /// The rules with these exceptions.
     pub fn new(exceptions: HashMap<String, Vec<String>>) -> Result<Self, fancy_regex::Error> {
-        let prefix = format!(
-            r"^(?:\.\.+|\+(?![0-9])|{MONEY}|[§%=—–{MARKS}{QUOTES}{SIGNS}])"
-        );
+        let prefix = format!(r"^(?:\.\.+|\+(?![0-9])|{MONEY}|[§%=—–{MARKS}{QUOTES}{SIGNS}])");
         let suffix = format!(
             r"(?:……?|\.\.+|['’][sS]|[—–{MARKS}{QUOTES}{SIGNS}]|(?<=[0-9])\+|(?<=°[FfCcKk])\.|(?<=[0-9])(?:{MONEY})|(?<=[0-9])(?:{UNITS})|(?<=[0-9{LOWER}%²\-\+{MARKS}{QUOTES}])\.|(?<=[{UPPER}][{UPPER}])\.)$"
         );
@@ -75,7 +73,10 @@ impl Tokeniser {
             let start = at;
             at += chunk.len();
             let space = at < text.len();
-            at += text.get(at..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+            at += text
+                .get(at..)
+                .and_then(|rest| rest.chars().next())
+                .map_or(0, char::len_utf8);
             if chunk.is_empty() {
                 continue;
             }
@@ -158,7 +159,10 @@ impl Tokeniser {
             if found.start() == 0 || found.range().is_empty() {
                 continue;
             }
-            pieces.extend(rest.get(start..found.start()).filter(|piece| !piece.is_empty()));
+            pieces.extend(
+                rest.get(start..found.start())
+                    .filter(|piece| !piece.is_empty()),
+            );
             pieces.push(found.as_str());
             start = found.end();
         }

@@ -45,8 +45,7 @@ impl Traced {
     pub fn push(&mut self, text: &str, origin: Range<usize>) {
         self.text.push_str(text);
         let origin = (origin.start as u32, origin.end as u32);
-        self.origins
-            .extend(std::iter::repeat_n(origin, text.len()));
+        self.origins.extend(std::iter::repeat_n(origin, text.len()));
     }
 
     /// Appends a range of another text over the same original.
@@ -103,7 +102,10 @@ impl Traced {
                 break;
             }
             // A pattern that needs too many steps on this text is left alone.
-            found = pattern.captures_from_pos(old.text.as_str(), next).ok().flatten();
+            found = pattern
+                .captures_from_pos(old.text.as_str(), next)
+                .ok()
+                .flatten();
         }
         new.copy(&old, at.min(old.text.len())..old.text.len());
         *self = new;

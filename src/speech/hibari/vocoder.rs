@@ -173,7 +173,9 @@ impl<'t> Vocoder<'t> {
         let sums = self.sum.drain(..count);
         let squares = self.squares.drain(..count);
         let samples = sums.zip(squares).skip(silent);
-        let samples = samples.map(|(sum, square)| sum / square.max(1e-11)).collect();
+        let samples = samples
+            .map(|(sum, square)| sum / square.max(1e-11))
+            .collect();
         self.given += count;
         samples
     }

@@ -19,6 +19,7 @@ const GRAPH_OUTPUT: u32 = 12;
 const NODE_INPUT: u32 = 1;
 const NODE_OUTPUT: u32 = 2;
 const NODE_OP_TYPE: u32 = 4;
+const TENSOR_SHAPE: u32 = 1;
 const TENSOR_NAME: u32 = 8;
 const VALUE_NAME: u32 = 1;
 const VALUE_TYPE: u32 = 2;
@@ -117,13 +118,33 @@ impl<'m> Graph<'m> {
         &self.nodes
     }
 
+    /// The shape of a constant.
+    pub fn shape(&self, initializer: &str) -> Option<Vec<usize>> {
+        let field = Fields(self.initializers.get(initializer)?).next()??;
+        let mut shape = Vec::new();
+        for part in Fields(field.payload) {
+            let part = part?;
+            if part.number != TENSOR_SHAPE {
+                continue;
+            }
+            // Packed, or one number to a field.
+            let mut numbers = if part.payload.is_empty() {
+                varint(part.whole)?.1
+            } else {
+                part.payload
+            };
+            while !numbers.is_empty() {
+                let (length, rest) = varint(numbers)?;
+                shape.push(usize::try_from(length).ok()?);
+                numbers = rest;
+            }
+        }
+        Some(shape)
+    }
+
     /// The part that makes `outputs` from `new_inputs` and the network's own inputs, as the bytes of an `.onnx` file.
     /// All outputs must be float tensors.
-    pub fn cut(
-        &self,
-        new_inputs: &[NewInput<'_>],
-        outputs: &[&str],
-    ) -> Result<Vec<u8>, OnnxError> {
+    pub fn cut(&self, new_inputs: &[NewInput<'_>], outputs: &[&str]) -> Result<Vec<u8>, OnnxError> {
         let mut wanted: HashSet<&str> = outputs.iter().copied().collect();
         let given = |name: &str| new_inputs.iter().any(|(new, _)| *new == name);
         let mut kept: Vec<&Node<'_>> = Vec::new();

@@ -1,7 +1,9 @@
 //! Neural models of `vivavoce models`, each in worker processes of its own (`vivavoce-speech` has the models): which are
-//! installed, and what is said to their workers. What is made of the answers is next door: `stt` hears.
+//! installed, and what is said to their workers. What is made of the answers is next door: `stt` hears,
+//! `tts` speaks.
 
 pub mod stt;
+pub mod tts;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
