@@ -18,12 +18,17 @@ fn main() {
         if args[2] == "phonemes" {
             let said = match hibari.phonemes(&line, None) {
                 Ok(said) => said,
-                Err(e) => { println!("ERR {e}"); continue; }
+                Err(e) => {
+                    println!("ERR {e}");
+                    continue;
+                }
             };
             let mut out = String::new();
             for s in &said {
                 out += &s.phonemes;
-                if s.space { out.push(' '); }
+                if s.space {
+                    out.push(' ');
+                }
             }
             println!("{}", out.trim());
         } else {
@@ -34,17 +39,34 @@ fn main() {
             let r = hibari.speak(&line, None, rate, &mut |p, s| {
                 match p {
                     Piece::Words(w) => words.extend(w),
-                    Piece::Sound => { first.get_or_insert_with(|| t.elapsed()); all.extend(s.iter().map(|&s| to_i16(s))); }
+                    Piece::Sound => {
+                        first.get_or_insert_with(|| t.elapsed());
+                        all.extend(s.iter().map(|&s| to_i16(s)));
+                    }
                 }
                 Ok(())
             });
             let secs = all.len() as f64 / 24000.0;
-            println!("{r:?} first {:?} all {:?} sound {secs:.2} s = {:.0} x  | {line}", first, t.elapsed(), secs / t.elapsed().as_secs_f64());
+            println!(
+                "{r:?} first {:?} all {:?} sound {secs:.2} s = {:.0} x  | {line}",
+                first,
+                t.elapsed(),
+                secs / t.elapsed().as_secs_f64()
+            );
             if args[2] == "words" {
-                for w in &words { println!("   {:.3} {:.3} {}", w.start_seconds, w.end_seconds, &line[w.start_byte as usize..w.end_byte as usize]); }
+                for w in &words {
+                    println!(
+                        "   {:.3} {:.3} {}",
+                        w.start_seconds,
+                        w.end_seconds,
+                        &line[w.start_byte as usize..w.end_byte as usize]
+                    );
+                }
             }
             let mut f = std::fs::File::create(format!("/tmp/hib/{n}.raw")).unwrap();
-            for s in all { f.write_all(&s.to_le_bytes()).unwrap(); }
+            for s in all {
+                f.write_all(&s.to_le_bytes()).unwrap();
+            }
         }
     }
 }
