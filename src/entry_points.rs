@@ -289,6 +289,13 @@ fn others() -> Vec<String> {
             "memory, files and processes limited by the kernel; one recogniser per core",
         ),
         row(
+            "files of models, by `vivavoce models` and `serve --fetch-models`",
+            "the catalogue's publishers, and the package index of the machine or the settings; no source is trusted",
+            "what the catalogue says; index pages 32 MiB, directories of archives 16 MiB",
+            "30 s without a byte",
+            "one at a time; kept only with the catalogue's SHA-256",
+        ),
+        row(
             "authentication service",
             "`auth.service_url`",
             "64 KiB",

@@ -50,8 +50,9 @@ const TARGETS: [Target; 14] = [
 
 /// All targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    const ALL: [&[Target]; 4] = [
+    const ALL: [&[Target]; 5] = [
         &TARGETS,
+        &crate::models::fuzzing::TARGETS,
         &crate::rooms::fuzzing::TARGETS,
         &crate::telephony::agent::fuzzing::TARGETS,
         &crate::telephony::media::fuzzing::TARGETS,

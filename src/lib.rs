@@ -54,6 +54,7 @@ pub use vivavoce_core::{host_name, json, phone, process, sentences, tls_roots};
 pub use vivavoce_emulators as emulators;
 pub use vivavoce_hooks as hooks;
 pub use vivavoce_http as http;
+pub use vivavoce_models as models;
 pub use vivavoce_quotas as quotas;
 pub use vivavoce_quotas::shared_limit;
 pub use vivavoce_recordings as recordings;

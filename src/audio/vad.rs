@@ -153,6 +153,14 @@ impl Vad {
         matches!(self.decider.state, State::Pause { .. })
     }
 
+    /// For how many samples speech has paused.
+    pub const fn pause(&self) -> u64 {
+        match self.decider.state {
+            State::Pause { at } => self.decider.position - at,
+            _ => 0,
+        }
+    }
+
     /// Whether there is speech: a possible beginning, speech, or a pause.
     pub const fn is_active(&self) -> bool {
         !matches!(self.decider.state, State::Silence)

@@ -3,11 +3,13 @@
 mod bench;
 mod check;
 mod emulate;
+mod models;
 mod openapi;
 mod print_config;
 mod recordings;
 mod say;
 mod serve;
+mod speech_worker;
 mod stt_worker;
 mod token;
 mod transcribe;
@@ -32,6 +34,7 @@ use crate::config::Config;
         vivavoce serve --port 8080              the same on another port\n  \
         vivavoce say \"Good morning.\" -o hi.mp3  speak into a file\n  \
         vivavoce transcribe meeting.flac        write down what is said in a file\n  \
+        vivavoce models fetch                   get the models of local speech\n  \
         vivavoce check                          find mistakes in the settings and missing engines\n\n\
         Every setting is listed in docs/configuration.md. Exit status: 0 done, 1 failed, 2 wrong use or settings."
 )]
@@ -66,6 +69,8 @@ enum Command {
     Say(say::Arguments),
     /// Transcribe an audio file
     Transcribe(transcribe::Arguments),
+    /// List, fetch, verify and remove the models of local speech
+    Models(models::Arguments),
     /// List and verify recordings, and retry uploads
     Recordings(recordings::Arguments),
     /// Create a token for joining a room
@@ -79,6 +84,9 @@ enum Command {
     /// Recognise speech for a server (started by the server itself)
     #[command(hide = true)]
     SttWorker(stt_worker::Arguments),
+    /// Run a neural model for a server (started by the server itself)
+    #[command(hide = true)]
+    SpeechWorker(speech_worker::Arguments),
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -138,6 +146,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Voices(arguments) => voices::run(&load(config, &[])?, &arguments),
         Command::Say(arguments) => say::run(&load(config, &[])?, arguments),
         Command::Transcribe(arguments) => transcribe::run(&load(config, &[])?, &arguments),
+        Command::Models(arguments) => models::run(&load(config, &[])?, &arguments),
         Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
         Command::Token(arguments) => token::run(&load(config, &[])?, &arguments),
         Command::Bench(arguments) => bench::run(config, &arguments),
@@ -147,6 +156,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::SttWorker(arguments) => stt_worker::run(&arguments),
+        Command::SpeechWorker(arguments) => speech_worker::run(&arguments),
     }
 }
 

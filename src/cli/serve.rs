@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ConfigArgs, Failure, load};
+use super::{ConfigArgs, Failure, load, models};
 use crate::server::check_telephone;
 use crate::tls_roots::Authorities;
 use crate::{server, telemetry};
@@ -26,6 +26,12 @@ pub(super) struct Arguments {
     /// Folder for cache, recordings, spools and keys (data_dir)
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
+    /// Before it serves, fetch the default models that are not installed; goes on without them where it cannot
+    #[arg(long)]
+    fetch_models: bool,
+    /// Fetch no models; wins over --fetch-models
+    #[arg(long)]
+    no_models: bool,
 }
 
 pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
@@ -46,6 +52,9 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(Failure::usage)?;
     check_telephone(settings).map_err(Failure::usage)?;
+    if arguments.fetch_models && !arguments.no_models {
+        models::fetch_before_serving(&config)?;
+    }
     let traces = telemetry::start(
         settings.log.level,
         settings.log.format,

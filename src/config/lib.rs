@@ -45,6 +45,7 @@
 
 pub mod document;
 mod endpoint;
+pub mod pip;
 mod settings;
 pub mod value;
 mod yaml;
@@ -56,7 +57,7 @@ use std::path::{Path, PathBuf};
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use settings::{
-    Auth, Cache, Limits, Log, Providers, Recording, Redis, Rtc, Server, Setting, Settings,
+    Auth, Cache, Limits, Log, Models, Providers, Recording, Redis, Rtc, Server, Setting, Settings,
     Shutdown, Sip, Storage, TABLE,
 };
 use settings::{Check, Reader};

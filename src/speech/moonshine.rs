@@ -20,6 +20,8 @@ const MAX_TOKENS: usize = 100_000;
 const TOKENS_PER_SECOND: f64 = 7.5;
 /// The encoder needs a quarter of a second.
 const SHORTEST: usize = RATE_HZ / 2;
+/// Samples over which loudness is judged.
+const FRAME: usize = RATE_HZ / 50;
 /// What begins a word in the tokeniser's spelling.
 const SPACE: &str = "\u{2581}";
 /// Words that are as unlikely as these are no words.
@@ -72,7 +74,13 @@ impl Moonshine {
         })
     }
 
-    fn decode(&mut self, sound: &[f32], most: usize) -> Result<(Vec<u32>, Vec<f32>), SpeechError> {
+    /// Tokens, each with its probability. They begin with `prefix`.
+    fn decode(
+        &mut self,
+        sound: &[f32],
+        prefix: &[u32],
+        most: usize,
+    ) -> Result<(Vec<u32>, Vec<f32>), SpeechError> {
         let mask = vec![1i64; sound.len()];
         let inputs = vec![
             ("input_values", Input::of(&[1, sound.len()], sound)?),
@@ -81,20 +89,23 @@ impl Moonshine {
         let states = self.encoder.run(inputs)?.take("last_hidden_state")?;
         let (shape, _) = tensor::<f32>(&states)?;
         let places = shape.get(1).copied().unwrap_or_default();
-        let mask = vec![1i64; places];
         let mut past: Vec<Value> = Vec::with_capacity(self.kept.len());
         for (_, _, own) in &self.kept {
             let length = if *own { 0 } else { places };
             past.push(Value::zeros(&[1, HEADS, length, HEAD])?);
         }
-        let (mut tokens, mut likely) = (Vec::new(), Vec::new());
-        let mut last = BEGIN;
+        let (mut tokens, mut likely) = (prefix.to_vec(), Vec::new());
+        let mut ids: Vec<i64> = vec![BEGIN.into()];
+        ids.extend(prefix.iter().map(|&token| i64::from(token)));
         let mut again = false;
         while tokens.len() < most {
-            let ids = [i64::from(last)];
             let mut inputs = vec![
-                ("encoder_attention_mask", Input::of(&[1, places], &mask)?),
-                ("input_ids", Input::of(&[1, 1], &ids)?),
+                // In samples: the decoder thins it out itself, as the encoder thinned out the sound.
+                (
+                    "encoder_attention_mask",
+                    Input::of(&[1, sound.len()], &mask)?,
+                ),
+                ("input_ids", Input::of(&[1, ids.len()], &ids)?),
                 ("encoder_hidden_states", Input::again(&states)),
                 ("use_cache_branch", Input::new(&[1], vec![again])?),
             ];
@@ -110,7 +121,11 @@ impl Moonshine {
                 }
             }
             let (_, logits) = tensor::<f32>(&logits)?;
-            let (token, probability) = likeliest(logits);
+            let mut rows = logits.chunks(logits.len() / ids.len());
+            for &token in prefix.iter().filter(|_| !again) {
+                likely.push(rows.next().map_or(0.0, |row| probability(row, token)));
+            }
+            let (token, probability) = likeliest(rows.next().unwrap_or_default());
             if token == END {
                 break;
             }
@@ -121,18 +136,33 @@ impl Moonshine {
                 likely.truncate(keep);
                 break;
             }
-            (last, again) = (token, true);
+            (ids, again) = (vec![token.into()], true);
         }
         Ok((tokens, likely))
     }
 
-    fn text(&self, tokens: &[u32]) -> String {
-        let mut bytes = Vec::new();
-        for &token in tokens {
-            bytes.extend(self.tokens.get(token as usize).into_iter().flatten());
+    /// The words of tokens, each with the least likely of its tokens.
+    fn words(&self, tokens: &[u32], likely: &[f32]) -> Vec<(String, f32)> {
+        let mut words: Vec<(Vec<u8>, f32)> = Vec::new();
+        for (&token, &likely) in tokens.iter().zip(likely) {
+            let Some(bytes) = self.tokens.get(token as usize) else {
+                continue;
+            };
+            match (bytes.strip_prefix(SPACE.as_bytes()), words.last_mut()) {
+                (None, Some((word, least))) => {
+                    word.extend(bytes);
+                    *least = least.min(likely);
+                }
+                (None, None) => words.push((bytes.to_vec(), likely)),
+                (Some(bytes), _) => words.push((bytes.to_vec(), likely)),
+            }
         }
-        let text = String::from_utf8_lossy(&bytes).replace(SPACE, " ");
-        text.trim().to_owned()
+        let text = |bytes: Vec<u8>| {
+            let text = String::from_utf8_lossy(&bytes).replace(SPACE, " ");
+            text.trim().to_owned()
+        };
+        let words = words.into_iter().map(|(word, least)| (text(word), least));
+        words.filter(|(word, _)| !word.is_empty()).collect()
     }
 }
 
@@ -148,12 +178,16 @@ impl Recogniser for Moonshine {
         sound.resize(sound.len().max(SHORTEST), 0.0);
         let seconds = samples.len() as f64 / RATE_HZ as f64;
         let most = (seconds * TOKENS_PER_SECOND) as usize + 4;
-        let (tokens, likely) = self.decode(&sound, most)?;
+        let known = |token: &&u32| (**token as usize) < self.tokens.len() && **token > END;
+        let prefix: Vec<u32> = hearing.prefix.iter().filter(known).copied().collect();
+        let (tokens, likely) = self.decode(&sound, &prefix[..prefix.len().min(most / 2)], most)?;
         let log: f32 = likely.iter().map(|p| p.max(1e-9).ln()).sum();
         let mean = log / likely.len().max(1) as f32;
         let language = "en".to_owned();
-        let text = self.text(&tokens);
-        if text.is_empty() || mean < NONSENSE {
+        let said = self.words(&tokens, &likely);
+        let text: Vec<&str> = said.iter().map(|(word, _)| word.as_str()).collect();
+        let text = text.join(" ");
+        if mean < NONSENSE || is_invented(&text, mean.exp()) {
             return Ok(Heard {
                 language,
                 ..Heard::default()
@@ -163,7 +197,7 @@ impl Recogniser for Moonshine {
         let words = if hearing.partial {
             Vec::new()
         } else {
-            spread(&text, seconds, confidence)
+            spread(&said, &voiced(samples))
         };
         Ok(Heard {
             text,
@@ -176,20 +210,58 @@ impl Recogniser for Moonshine {
     }
 }
 
-/// Words over the time of an utterance, each as long as its letters and a space are of all.
-fn spread(text: &str, seconds: f64, confidence: f32) -> Vec<HeardWord> {
-    let size = |word: &str| word.chars().count() as f64 + 1.0;
-    let total: f64 = text.split_whitespace().map(size).sum();
-    let mut at = 0.0;
-    text.split_whitespace()
-        .map(|word| {
-            let start = at;
-            at += seconds * size(word) / total;
+/// Whether nobody said this: what the model writes of noise, tones and breath (benches/RESULTS.md, "Ears"). It was trained on
+/// films and their subtitles.
+fn is_invented(text: &str, confidence: f32) -> bool {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    // Whoever says no more than "you" is written with a full stop.
+    let known = text == "You" || text.starts_with("Thank you for watching");
+    let again = (3..=words.len() / 2).any(|length| {
+        let phrases = words.windows(2 * length);
+        phrases
+            .into_iter()
+            .any(|both| both[..length] == both[length..])
+    });
+    !text.chars().any(char::is_alphanumeric) || known || (again && confidence < 0.7)
+}
+
+/// The seconds at which each stretch of 20 ms with a voice in it ends and begins: what is louder than a twentieth of the
+/// loudest.
+fn voiced(samples: &[i16]) -> Vec<f64> {
+    let loudness = |frame: &[i16]| {
+        let sum: f64 = frame.iter().map(|&x| f64::from(x).powi(2)).sum();
+        (sum / frame.len().max(1) as f64).sqrt()
+    };
+    let loud: Vec<f64> = samples.chunks(FRAME).map(loudness).collect();
+    let least = loud.iter().copied().fold(0.0, f64::max) / 20.0;
+    let frames = loud.iter().enumerate().filter(|(_, loud)| **loud >= least);
+    frames
+        .map(|(at, _)| (at * FRAME) as f64 / RATE_HZ as f64)
+        .collect()
+}
+
+/// Words over where there is a voice, each as long as its letters and a space are of all: the model does not say where
+/// they are.
+fn spread(words: &[(String, f32)], voiced: &[f64]) -> Vec<HeardWord> {
+    let size = |word: &str| word.chars().count() + 1;
+    let total: usize = words.iter().map(|(word, _)| size(word)).sum();
+    let place = |letters: usize| {
+        let at = (letters * voiced.len()) / total.max(1);
+        voiced.get(at.min(voiced.len().saturating_sub(1))).copied()
+    };
+    let mut letters = 0;
+    words
+        .iter()
+        .map(|(word, confidence)| {
+            let start = place(letters).unwrap_or_default();
+            letters += size(word);
+            // The sound before the next word is still this one's.
+            let last = place(letters.saturating_sub(1)).unwrap_or_default();
             HeardWord {
-                word: word.to_owned(),
+                word: word.clone(),
                 start,
-                end: at,
-                confidence,
+                end: (last + FRAME as f64 / RATE_HZ as f64).max(start),
+                confidence: *confidence,
             }
         })
         .collect()
@@ -215,6 +287,13 @@ fn tokens(mut bytes: &[u8]) -> Option<Vec<Box<[u8]>>> {
     (tokens.len() > END as usize).then_some(tokens)
 }
 
+fn probability(logits: &[f32], token: u32) -> f32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+    let logit = logits.get(token as usize);
+    logit.map_or(0.0, |logit| (logit - most).exp() / sum)
+}
+
 fn likeliest(logits: &[f32]) -> (u32, f32) {
     let mut best = (END as usize, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
@@ -224,4 +303,80 @@ fn likeliest(logits: &[f32]) -> (u32, f32) {
     }
     let sum: f32 = logits.iter().map(|logit| (logit - best.1).exp()).sum();
     (best.0 as u32, 1.0 / sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_tokenizer_cut_anywhere_is_an_error_or_shorter_and_no_panic() {
+        let whole = std::fs::read(testing::model("moonshine-tiny-en/tokenizer.bin")).unwrap();
+        assert_eq!(tokens(&whole).unwrap().len(), 32_768);
+        for length in [0, 1, 5, 6, 1000, whole.len() - 1] {
+            let cut = tokens(&whole[..length]);
+            assert!(cut.is_none_or(|tokens| tokens.len() < 32_768));
+        }
+    }
+
+    #[test]
+    fn words_are_where_there_is_a_voice() {
+        let loud = [vec![0i16; 16_000], vec![9_000; 16_000]].concat();
+        let said = [("one".to_owned(), 0.5), ("two".to_owned(), 0.75)];
+        let words = spread(&said, &voiced(&loud));
+        let places: Vec<_> = words.iter().map(|word| (word.start, word.end)).collect();
+        assert!(places[0].0 >= 1.0 && places[0].1 <= 1.5, "{places:?}");
+        assert!(places[1].0 >= 1.49 && places[1].1 <= 2.0, "{places:?}");
+        assert_eq!(spread(&said, &[]).len(), 2);
+    }
+
+    #[test]
+    fn an_utterance_of_any_length_is_heard() {
+        let folder = testing::model("moonshine-tiny-en");
+        let mut model = Moonshine::load(&testing::runtime(), &folder).unwrap();
+        for seconds in [1, 9, 10, 20, 29] {
+            let buzz = (0..seconds * RATE_HZ as i32).map(|at| (at % 133 * 40 - 2_660) as i16);
+            let heard = model.hear(&buzz.collect::<Vec<_>>(), &Hearing::default());
+            assert!(heard.is_ok(), "{seconds} s: {heard:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_of_noise_is_no_text() {
+        for text in [
+            "♪",
+            "You",
+            "Thank you for watching!",
+            "I'm going to I'm going to be",
+        ] {
+            assert!(is_invented(text, 0.5), "{text}");
+        }
+        for text in [
+            "You.",
+            "Thank you.",
+            "No, no, no.",
+            "I'm going to be going to bed",
+        ] {
+            assert!(!is_invented(text, 0.5), "{text}");
+        }
+    }
+
+    #[test]
+    fn silence_and_noise_and_nothing_do_not_fail() {
+        let folder = testing::model("moonshine-tiny-en");
+        let mut model = Moonshine::load(&testing::runtime(), &folder).unwrap();
+        for samples in [vec![], vec![0; 160], vec![0; 32_000], vec![i16::MIN; 9_000]] {
+            let heard = model.hear(&samples, &Hearing::default()).unwrap();
+            assert!(heard.words.len() < 10, "{heard:?}");
+        }
+        let german = Hearing {
+            language: "de".to_owned(),
+            ..Hearing::default()
+        };
+        assert!(matches!(
+            model.hear(&[0; 1_600], &german),
+            Err(SpeechError::Request(_))
+        ));
+    }
 }

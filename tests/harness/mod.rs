@@ -69,6 +69,16 @@ impl Server {
         Self::start_logging(data, environment, log)
     }
 
+    /// A server with more flags than every test needs, whose log is kept.
+    pub fn start_flagged(flags: &str, environment: &[(&str, &str)]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(data.path().join(LOG)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec \"$0\" \"$@\" {flags}")]);
+        command.arg(VIVAVOCE);
+        Self::start_command(command, data, environment, log)
+    }
+
     /// The same, with its log lines somewhere else.
     pub fn start_logging(
         data: tempfile::TempDir,

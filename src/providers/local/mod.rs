@@ -3,7 +3,10 @@
 
 mod espeak;
 mod flite;
+pub mod neural;
 pub mod pocketsphinx;
+mod scripts;
+pub mod stt;
 pub mod tts;
 pub mod utterance;
 mod voices;
@@ -12,10 +15,13 @@ pub mod workers;
 pub mod wyoming;
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pocketsphinx::Pocketsphinx;
-use pocketsphinx::pool::PoolSettings;
+use neural::Models;
+use neural::tts::NeuralVoices;
+use neural::turn::SmartTurn;
+use stt::{LocalStt, LocalSttSettings};
 use tts::{EngineState, LocalTts, LocalTtsSettings};
 use vivavoce_config as config;
 use vivavoce_core::process::ProgramError;
@@ -46,10 +52,16 @@ impl std::fmt::Display for Engine {
 }
 
 /// Looks for the engines that the settings allow, without starting them or connecting to them.
-pub fn engines(settings: &config::Providers) -> Vec<Engine> {
+pub fn engines(settings: &config::Providers, models: &Path) -> Vec<Engine> {
     let hears = match &settings.local_stt_url {
         Some(server) => Ok(format!("the Wyoming server at {server}")),
-        None => pocketsphinx::probe(&settings.local_model_path).map_err(|error| error.message),
+        None => {
+            let models = Models {
+                program: PathBuf::new(),
+                root: models.to_owned(),
+            };
+            stt::probe(&models, &settings.local_model_path)
+        }
     };
     let mut engines = vec![Engine {
         role: "hears",
@@ -62,6 +74,20 @@ pub fn engines(settings: &config::Providers) -> Vec<Engine> {
     if let Some(server) = &settings.local_tts_url {
         engines.push(speaks(Ok(format!("the Wyoming server at {server}"))));
         return engines;
+    }
+    let neural = NeuralVoices::new(
+        Models {
+            program: PathBuf::new(),
+            root: models.to_owned(),
+        },
+        1,
+        Share::NONE,
+    );
+    for voice in neural.list().iter() {
+        engines.push(speaks(Ok(format!(
+            "{}, {}",
+            voice.voice.shown.id, voice.voice.shown.language
+        ))));
     }
     let programs = tts::probe(&LocalTtsSettings::default().search_path);
     engines.extend(programs.into_iter().map(|(name, state)| {
@@ -79,25 +105,45 @@ pub fn engines(settings: &config::Providers) -> Vec<Engine> {
 pub fn add_to(
     table: &mut ProviderTable,
     settings: &config::Providers,
+    models: &Path,
     share: Share,
 ) -> io::Result<()> {
     match &settings.local_tts_url {
         Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
-        None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default()))),
+        None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings {
+            models: Some(Models {
+                program: std::env::current_exe()?,
+                root: models.to_owned(),
+            }),
+            preload: settings.local_stt_preload,
+            share,
+            ..LocalTtsSettings::default()
+        }))),
+    }
+    let installed = Models {
+        program: std::env::current_exe()?,
+        root: models.to_owned(),
+    };
+    if let Some(model) = SmartTurn::installed(&installed) {
+        table.set_turn_model(Arc::new(model));
     }
     if let Some(server) = &settings.local_stt_url {
         let stt = WyomingStt::new(server.clone(), SttDeadlines::default());
         table.add_speech_to_text(Arc::new(stt));
         return Ok(());
     }
-    let mut pool = PoolSettings::new(std::env::current_exe()?);
-    pool.share = share;
-    pool.model.clone_from(&settings.local_model_path);
-    pool.preload = settings.local_stt_preload;
-    if settings.local_stt_workers > 0 {
-        pool.size = settings.local_stt_workers;
-    }
-    table.add_speech_to_text(Arc::new(Pocketsphinx::new(pool)));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    table.add_speech_to_text(Arc::new(LocalStt::new(LocalSttSettings {
+        program: std::env::current_exe()?,
+        models: models.to_owned(),
+        size: match settings.local_stt_workers {
+            0 => cores,
+            workers => workers,
+        },
+        preload: settings.local_stt_preload,
+        share,
+        pocketsphinx: settings.local_model_path.clone(),
+    })));
     Ok(())
 }
 

@@ -60,6 +60,8 @@ pub struct UtteranceCutter {
     waiting: VecDeque<i16>,
     /// Samples of the utterance that is under way, if there is one.
     length: Option<usize>,
+    /// Samples since the last voice of an utterance, at its end too.
+    quiet: usize,
 }
 
 impl Default for UtteranceCutter {
@@ -75,7 +77,21 @@ impl UtteranceCutter {
             vad,
             waiting: VecDeque::new(),
             length: None,
+            quiet: 0,
         }
+    }
+
+    /// A cutter that ends utterances at pauses of this length.
+    pub fn pausing(pause: Duration) -> Self {
+        Self::with_vad(Vad::new(VadSettings {
+            hang_over: pause,
+            ..VOICE
+        }))
+    }
+
+    /// For how long nobody has spoken, in samples, within the utterance or at the end of the last one.
+    pub const fn quiet(&self) -> usize {
+        self.quiet
     }
 
     /// Hears the next samples of the stream.
@@ -103,6 +119,10 @@ impl UtteranceCutter {
 
     /// Takes what the detector says of the frame that was just completed.
     fn decide(&mut self, event: Option<VadEvent>, cuts: &mut impl Extend<Cut>) {
+        self.quiet = match event {
+            Some(VadEvent::SpeechEnd { at }) => (self.vad.position() - at) as usize,
+            _ => self.vad.pause() as usize,
+        };
         let before = match (self.length, event) {
             (Some(length), _) => length,
             (None, Some(VadEvent::SpeechStart { at })) => {

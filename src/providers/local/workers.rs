@@ -42,7 +42,12 @@ pub trait Protocol: std::fmt::Debug + Send + Sync + Unpin + 'static {
     /// What such a worker reports.
     type Report: Send;
     /// How reports are read.
-    type Codec: Decoder<Item = Self::Report, Error = WireError> + Default + Send + Sync + Unpin + std::fmt::Debug;
+    type Codec: Decoder<Item = Self::Report, Error = WireError>
+        + Default
+        + Send
+        + Sync
+        + Unpin
+        + std::fmt::Debug;
     /// What a worker is, in errors.
     const NAME: &'static str;
 

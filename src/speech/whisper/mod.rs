@@ -17,11 +17,11 @@ use network::Sizes;
 use weights::Weights;
 use words::Attention;
 
-/// Silence behind an utterance: without it the last word is guessed, and short windows are unlike anything that the
-/// model was trained on.
-const SILENCE: usize = RATE_HZ;
+/// Silence behind an utterance: short windows are unlike anything that the model was trained on, and without silence it
+/// says sentences twice (benches/RESULTS.md, "Ears").
+const SILENCE: usize = 3 * RATE_HZ;
 /// The shortest window.
-const SHORTEST: usize = 2 * RATE_HZ;
+const SHORTEST: usize = 10 * RATE_HZ;
 /// The longest window.
 const LONGEST: usize = 30 * RATE_HZ;
 /// Samples of a position of the encoder.
@@ -114,6 +114,40 @@ struct Decoding {
     length: usize,
     attention: Vec<Vec<f32>>,
     positions: usize,
+}
+
+impl Decoding {
+    /// Where the decoder listened after a token, as a position of the encoder.
+    fn place(&self, token: usize) -> f32 {
+        let mut sum = 0.0;
+        for rows in &self.attention {
+            let row = rows.chunks(self.positions).nth(token).unwrap_or_default();
+            let total: f32 = row.iter().sum();
+            let at = row
+                .iter()
+                .enumerate()
+                .map(|(at, weight)| at as f32 * weight);
+            sum += at.sum::<f32>() / total.max(f32::MIN_POSITIVE);
+        }
+        sum / self.attention.len().max(1) as f32
+    }
+}
+
+/// Short windows make the model say a sentence twice. How many tokens are said once, where the last ones repeat those
+/// before them and the decoder has gone back to the sound of those: people who repeat themselves move on.
+fn heard_again(tokens: &[u32], place: impl Fn(usize) -> f32) -> Option<usize> {
+    for length in 3..=tokens.len() / 2 {
+        let second = tokens.len() - length;
+        let first = second - length;
+        if tokens[first..second] != tokens[second..] {
+            continue;
+        }
+        let mean = |from: usize| (from..from + length).map(&place).sum::<f32>() / length as f32;
+        if mean(second) <= mean(first) + length as f32 {
+            return Some(second);
+        }
+    }
+    None
 }
 
 impl Whisper {
@@ -423,6 +457,11 @@ impl Recogniser for Whisper {
                 break;
             }
             next = self.decode(&mut decoding, &[token])?;
+            if let Some(keep) = heard_again(&tokens, |token| decoding.place(begins + token)) {
+                tokens.truncate(keep);
+                probabilities.truncate(keep);
+                break;
+            }
         }
         let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
         let mean = log / probabilities.len().max(1) as f32;
@@ -487,4 +526,34 @@ fn probability(logits: &[f32], token: usize) -> f32 {
     logits
         .get(token)
         .map_or(0.0, |logit| (logit - most).exp() / sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_sentence_that_is_heard_again_is_said_once_and_one_that_is_repeated_twice() {
+        let tokens = [1, 2, 3, 4, 1, 2, 3, 4];
+        let back = [10.0, 20.0, 30.0, 40.0, 10.0, 20.0, 30.0, 40.0];
+        assert_eq!(heard_again(&tokens, |token| back[token]), Some(4));
+        assert_eq!(heard_again(&tokens, |token| token as f32 * 10.0), None);
+        assert_eq!(heard_again(&tokens[..7], |token| back[token]), None);
+    }
+
+    #[test]
+    fn nothing_silence_and_noise_are_no_words() {
+        let folder = testing::model("whisper-tiny.en");
+        let mut model = Whisper::load(&testing::runtime(), &folder).unwrap();
+        assert!(!model.is_multilingual());
+        for samples in [vec![], vec![0; 160], vec![0; 32_000]] {
+            let heard = model.hear(&samples, &Hearing::default()).unwrap();
+            assert_eq!(
+                (heard.text.as_str(), heard.words.len()),
+                ("", 0),
+                "{heard:?}"
+            );
+        }
+    }
 }
