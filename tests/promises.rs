@@ -18,6 +18,7 @@ mod limits;
 mod local_stt;
 mod local_tts;
 mod models;
+mod neural_voice;
 mod openapi;
 mod readme;
 mod recordings;
