@@ -355,12 +355,13 @@ fn words(text: &str, part: &Part, ends: &[usize], first_sample: i64) -> Vec<Spok
             });
         }
     }
-    // Of words that are said in another order than written ("$5": "five dollars") none begins before the one before.
-    let mut latest = 0.0f64;
+    // Of words that are said in another order than written ("$3 million": "three million dollars") none begins or ends
+    // before the one before.
+    let mut latest = (0.0f64, 0.0f64);
     for word in &mut words {
-        word.start_seconds = word.start_seconds.max(latest);
-        word.end_seconds = word.end_seconds.max(word.start_seconds);
-        latest = word.start_seconds;
+        word.start_seconds = word.start_seconds.max(latest.0);
+        word.end_seconds = word.end_seconds.max(latest.1);
+        latest = (word.start_seconds, word.end_seconds);
     }
     words
 }
