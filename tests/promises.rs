@@ -19,6 +19,7 @@ mod local_models;
 mod local_stt;
 mod local_tts;
 mod models;
+mod neural_voice;
 mod openapi;
 mod readme;
 mod recordings;

@@ -104,13 +104,12 @@ def mixed(sound, noise, snr_db):
 
 
 def babble(length, voices, random):
-    """Six others talking at once."""
+    """Six others talking at once, each as loud as the next: `voices` have been brought to one level."""
     out = np.zeros(length, np.float32)
     for _ in range(6):
         voice = voices[random.integers(len(voices))]
         at = random.integers(max(1, len(voice)))
-        piece = np.resize(np.roll(voice, -at), length)
-        out += piece / speech_level(voice)
+        out += voice.take(np.arange(at, at + length), mode="wrap")
     return out
 
 

@@ -55,11 +55,11 @@ FREE = {
         2500 bits per second, which is very highly compressed indeed. I'm using a Logitech headphone, USB sound device
         headphone to record this. And we'll see how it goes. So back to you, W5ABC, here is VE9QRP. Go ahead."""),
     "vk5qi": ("VK5QI", """This is Victor Kilo 5 Quebec India, Victor Kilo 5 Quebec India, testing 1 2 3 4 5, 5 4 3 2 1."""),
-    "kristoff": ("Kristoff (ON1ARF)", "Hi, this is Kristoff, Oscar November 1 Alpha Romeo Foxtrot."),
+    "kristoff": ("Kristoff (ON1ARF)", "Hi, this is Kristoff, Oscar November 1 Alpha Romeo Fox."),
     "cq_ref": ("KA9Q", "Hello CQ, CQ, CQ, calling CQ. This is KA9Q, Kilo Alpha 9 Quebec, calling CQ and standing by."),
 }
-LINPHONE = """Hello, this is Simon speaking, the main developer of Linphone. If you can hear me, congratulations, it seems
-everything is okay. Bye bye."""
+LINPHONE = """Hello, this is Simon speaking, I'm the main author of Linphone. If you can hear me, congratulations, it seems
+everything is okay. Bye."""
 
 # Asterisk's text says otherwise than its voice.
 MISTYPED = {"umute": "unmute"}

@@ -543,7 +543,12 @@ impl TurnDetector {
             Some(reason) => self.close(turn, reason, Some(segment), moment),
             None => {
                 self.events.push(result(segment, true, None));
-                self.go_on(turn, moment);
+                // All that was said before the pause is there, so the pause need not last any longer for it.
+                if self.is_unfinished() && turn.is_complete() && self.reaches_pause(&turn) {
+                    self.turn = Some(turn);
+                } else {
+                    self.go_on(turn, moment);
+                }
             }
         }
     }
@@ -1722,6 +1727,11 @@ mod tests {
             scene.silence(160).answer(Answer::Unfinished);
             scene.silence(3_000);
             assert_eq!(scene.ends(), [(2_900, Timeout)]);
+            // A final that comes later does not lengthen that.
+            let mut scene = self::scene(ModelUse::Beside);
+            scene.speech(1_000).silence(260).answer(Answer::Unfinished);
+            scene.silence(700).final_segment("one").silence(3_000);
+            assert_eq!(scene.ends(), [(2_850, Timeout)]);
         }
 
         #[test]

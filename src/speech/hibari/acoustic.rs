@@ -47,7 +47,7 @@ pub struct Plan {
 
 impl Plan {
     /// How many frames the sentence has.
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.pitch.len()
     }
 }
@@ -155,7 +155,7 @@ impl Acoustic {
 
     /// The spectrum of some frames of a sentence.
     pub fn spectrum(&mut self, plan: &Plan, wanted: Range<usize>) -> Result<Spectrum, SpeechError> {
-        let all = plan.len();
+        let all = plan.length();
         let start = wanted.start.saturating_sub(CONTEXT);
         let end = (wanted.end + CONTEXT).min(all);
         let stride = end.saturating_sub(start);

@@ -147,6 +147,10 @@ enum Readings<'f> {
 struct Entry<'l>(&'l str);
 
 impl<'l> Entry<'l> {
+    #[expect(
+        clippy::option_option,
+        reason = "a reading may say that the word is spelt"
+    )]
     fn reading(self, tag: &str) -> Option<Option<&'l str>> {
         self.0.split('\u{1}').skip(1).find_map(|reading| {
             let (of, phonemes) = reading.split_once('=')?;
@@ -224,9 +228,7 @@ impl Dictionary {
         if let Some(entry) = self.exactly(word) {
             return Some(entry);
         }
-        if word.chars().nth(1).is_none() {
-            return None;
-        }
+        word.chars().nth(1)?;
         let lower = word.to_lowercase();
         let capitalised = capitalised(&lower);
         if word == lower {
@@ -384,7 +386,7 @@ impl Lexicon {
         }
         match word {
             "a" | "A" => Some(if tag == "DT" { "ɐ" } else { "ˈA" }.to_owned()),
-            "am" | "Am" | "AM" if noun => self.spelt(word),
+            "am" | "Am" | "AM" | "AN" if noun => self.spelt(word),
             "am" | "Am" | "AM" => {
                 let strong = vowel.is_none()
                     || word != "am"
@@ -395,7 +397,6 @@ impl Lexicon {
                     Some("ɐm".to_owned())
                 }
             }
-            "AN" if noun => self.spelt(word),
             "an" | "An" | "AN" => Some("ɐn".to_owned()),
             "I" if tag == "PRP" => Some("ˌI".to_owned()),
             "by" | "By" | "BY" if class_of(tag) == "ADV" => Some("bˈI".to_owned()),

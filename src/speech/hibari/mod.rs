@@ -107,6 +107,9 @@ impl std::fmt::Debug for Hibari {
     }
 }
 
+/// Takes what is said as it is made.
+type Give<'g> = dyn FnMut(Piece, &[f32]) -> Result<(), SpeechError> + 'g;
+
 impl Hibari {
     /// The model in a folder, with its first voice ready to speak.
     pub fn load(runtime: &Runtime, folder: &Path) -> Result<Self, SpeechError> {
@@ -168,7 +171,7 @@ impl Hibari {
         text: &str,
         voice: Option<&str>,
         rate: f32,
-        give: &mut dyn FnMut(Piece, &[f32]) -> Result<(), SpeechError>,
+        give: &mut Give<'_>,
     ) -> Result<(), SpeechError> {
         if text.len() > MAX_TEXT_BYTES {
             let message = format!("a text of {} bytes is too long", text.len());
@@ -208,20 +211,20 @@ impl Hibari {
             give(Piece::Words(words), &[])?;
             let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
             let mut start = cut_off;
-            while start < plan.len() {
+            while start < plan.length() {
                 let frames = if start == cut_off && nth == 0 {
                     FIRST_FRAMES
                 } else {
                     LATER_FRAMES
                 };
-                let end = (start + frames).min(plan.len());
+                let end = (start + frames).min(plan.length());
                 let spectrum = network.spectrum(&plan, start..end)?;
                 give(Piece::Sound, &vocoder.push(&spectrum, start..end))?;
                 start = end;
             }
             let trail = cut_off.min(TRAIL_FRAMES);
             give(Piece::Sound, &vec![0.0; trail * HOP])?;
-            samples_before += ((plan.len() - cut_off + trail) * HOP) as i64;
+            samples_before += ((plan.length() - cut_off + trail) * HOP) as i64;
         }
         Ok(())
     }
@@ -352,12 +355,13 @@ fn words(text: &str, part: &Part, ends: &[usize], first_sample: i64) -> Vec<Spok
             });
         }
     }
-    // Of words that are said in another order than written ("$5": "five dollars") none begins before the one before.
-    let mut latest = 0.0f64;
+    // Of words that are said in another order than written ("$3 million": "three million dollars") none begins or ends
+    // before the one before.
+    let mut latest = (0.0f64, 0.0f64);
     for word in &mut words {
-        word.start_seconds = word.start_seconds.max(latest);
-        word.end_seconds = word.end_seconds.max(word.start_seconds);
-        latest = word.start_seconds;
+        word.start_seconds = word.start_seconds.max(latest.0);
+        word.end_seconds = word.end_seconds.max(latest.1);
+        latest = (word.start_seconds, word.end_seconds);
     }
     words
 }

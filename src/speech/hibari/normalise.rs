@@ -5,6 +5,8 @@
 //! The words come from `normalize.json` of the model, as its makers trained it with them; the rules follow its Python
 //! package (Apache-2.0), except that addresses are read, and money with a sign of its own.
 
+#![expect(clippy::unused_self, reason = "all rules have one signature")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -79,6 +81,7 @@ fn capitalised(word: &str) -> String {
 
 impl Normaliser {
     /// The rules with these tables.
+    #[expect(clippy::too_many_lines, reason = "a table of rules")]
     pub fn new(tables: Tables) -> Result<Self, fancy_regex::Error> {
         let short = tables.months.keys().map(|month| capitalised(month));
         let names: Vec<String> = tables

@@ -91,7 +91,7 @@ pub fn read(folder: &Path, name: &str) -> Result<Vec<u8>, SpeechError> {
     let path = folder.join(name);
     let mut bytes = Vec::new();
     let read = std::fs::File::open(&path).and_then(|file| {
-        if name.ends_with(".gz") {
+        if Path::new(name).extension().is_some_and(|end| end == "gz") {
             GzDecoder::new(file)
                 .take(MAX_UNPACKED_BYTES)
                 .read_to_end(&mut bytes)

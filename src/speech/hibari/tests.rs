@@ -117,10 +117,10 @@ fn sound_made_in_pieces_is_the_sound_made_at_once() {
     let part = cut(&said, &voice.ids).remove(0);
     let network = voice.networks.values_mut().next().unwrap();
     let plan = network.plan(&part.ids, 1.0).unwrap();
-    let whole = network.spectrum(&plan, 0..plan.len()).unwrap();
+    let whole = network.spectrum(&plan, 0..plan.length()).unwrap();
     let (mut difference, mut count) = (0.0, 0.0);
-    for start in (0..plan.len()).step_by(40) {
-        let end = (start + 40).min(plan.len());
+    for start in (0..plan.length()).step_by(40) {
+        let end = (start + 40).min(plan.length());
         let piece = network.spectrum(&plan, start..end).unwrap();
         for frame in start..end {
             for bin in 0..acoustic::BINS {

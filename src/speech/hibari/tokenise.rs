@@ -84,7 +84,7 @@ impl Tokeniser {
             let mut from = start;
             for (nth, piece) in cut.iter().enumerate() {
                 // Every exception is the sum of its pieces; one that is not has all of the chunk for each.
-                let exact = text.get(from..from + piece.len()) == Some(piece.as_ref());
+                let exact = text.get(from..from + piece.len()) == Some(*piece);
                 let range = if exact {
                     from..from + piece.len()
                 } else {

@@ -142,6 +142,9 @@ pub struct Piper {
     speaker_in: [bool; 2],
 }
 
+/// Takes the words and the sound as they are made.
+type Give<'g> = dyn FnMut(Option<Vec<SpokenWord>>, &[f32]) -> Result<(), SpeechError> + 'g;
+
 impl Piper {
     /// The voice in a folder.
     pub fn load(runtime: &Runtime, folder: &Path) -> Result<Self, SpeechError> {
@@ -194,7 +197,7 @@ impl Piper {
         words: &[PhonemicWord],
         speaker: Option<&str>,
         rate: f32,
-        give: &mut dyn FnMut(Option<Vec<SpokenWord>>, &[f32]) -> Result<(), SpeechError>,
+        give: &mut Give<'_>,
     ) -> Result<(), SpeechError> {
         if !RATES.contains(&rate) {
             let message = format!("a speaking rate of {rate} is outside {RATES:?}");
