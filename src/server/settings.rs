@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::actors::session::backchannel::Lists;
 use crate::config::{Config, ConfigError, Settings};
 use crate::{auth, hooks, providers, webhooks};
 
@@ -21,6 +22,10 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     let server = &settings.server;
     if server.tls_cert.is_some() != server.tls_key.is_some() {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
+    }
+    let backchannels = settings.turns.backchannels_json.as_ref();
+    if let Err(problem) = Lists::read(backchannels) {
+        problems.push(format!("turns.backchannels_json: {problem}"));
     }
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
@@ -44,6 +49,13 @@ mod tests {
     fn a_socket_cannot_need_a_token_where_nobody_does() {
         let problems = problems("AUTH_SOCKET", "required");
         assert!(problems[0].starts_with("auth.socket: "), "{problems:?}");
+    }
+
+    #[test]
+    fn lists_of_backchannels_are_by_language() {
+        let problems = problems("TURNS_BACKCHANNELS_JSON", r#"["mhm"]"#);
+        let named = |problem: &String| problem.starts_with("turns.backchannels_json: ");
+        assert!(problems.iter().any(named), "{problems:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! happens in worker processes ([`worker`]): each loads one model, uses one core while it works, and takes down nobody
 //! when it crashes.
 //!
+//! - [`hibari`]: a voice for English; [`piper`]: voices for other languages.
 //! - [`recogniser`]: what recognisers are asked and answer; [`whisper`] and [`moonshine`] are two.
 //! - [`mel`]: spectrograms as networks of the Whisper family take them.
 //! - [`onnx`]: networks in the ONNX format, run by ONNX Runtime, which is loaded at run time.
@@ -13,9 +14,11 @@
 //! - [`worker`]: what the server and a worker process say to each other.
 
 mod graph;
+pub mod hibari;
 pub mod mel;
 pub mod moonshine;
 pub mod onnx;
+pub mod piper;
 pub mod recogniser;
 pub mod smart_turn;
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl Recogniser for Moonshine {
         let said = self.words(&tokens, &likely);
         let text: Vec<&str> = said.iter().map(|(word, _)| word.as_str()).collect();
         let text = text.join(" ");
-        if text.is_empty() || mean < NONSENSE {
+        if mean < NONSENSE || is_invented(&text, mean.exp()) {
             return Ok(Heard {
                 language,
                 ..Heard::default()
@@ -208,6 +208,21 @@ impl Recogniser for Moonshine {
             no_speech: 0.0,
         })
     }
+}
+
+/// Whether nobody said this: what the model writes of noise, tones and breath (benches/RESULTS.md, "Ears"). It was trained on
+/// films and their subtitles.
+fn is_invented(text: &str, confidence: f32) -> bool {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    // Whoever says no more than "you" is written with a full stop.
+    let known = text == "You" || text.starts_with("Thank you for watching");
+    let again = (3..=words.len() / 2).any(|length| {
+        let phrases = words.windows(2 * length);
+        phrases
+            .into_iter()
+            .any(|both| both[..length] == both[length..])
+    });
+    !text.chars().any(char::is_alphanumeric) || known || (again && confidence < 0.7)
 }
 
 /// The seconds at which each stretch of 20 ms with a voice in it ends and begins: what is louder than a twentieth of the
@@ -324,6 +339,26 @@ mod tests {
             let buzz = (0..seconds * RATE_HZ as i32).map(|at| (at % 133 * 40 - 2_660) as i16);
             let heard = model.hear(&buzz.collect::<Vec<_>>(), &Hearing::default());
             assert!(heard.is_ok(), "{seconds} s: {heard:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_of_noise_is_no_text() {
+        for text in [
+            "♪",
+            "You",
+            "Thank you for watching!",
+            "I'm going to I'm going to be",
+        ] {
+            assert!(is_invented(text, 0.5), "{text}");
+        }
+        for text in [
+            "You.",
+            "Thank you.",
+            "No, no, no.",
+            "I'm going to be going to bed",
+        ] {
+            assert!(!is_invented(text, 0.5), "{text}");
         }
     }
 

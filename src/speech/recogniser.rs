@@ -56,7 +56,7 @@ pub struct HeardWord {
 
 /// A model that hears.
 pub trait Recogniser {
-    /// Hears an utterance of at most 29 seconds at 16 kHz; what is beyond is not heard.
+    /// Hears an utterance of at most 27 seconds at 16 kHz; what is beyond is not heard.
     fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError>;
 }
 

@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::hibari::Hibari;
 use crate::moonshine::Moonshine;
 use crate::onnx::{OnnxError, Runtime};
+use crate::piper::{PhonemicWord, Piper};
 use crate::recogniser::{Heard, Hearing};
 use crate::smart_turn::SmartTurn;
 use crate::whisper::Whisper;
@@ -45,6 +47,10 @@ pub enum Kind {
     Moonshine,
     /// Says whether somebody has finished speaking.
     SmartTurn,
+    /// Speaks English: [`crate::hibari`].
+    Hibari,
+    /// Speaks phonemes: [`crate::piper`].
+    Piper,
 }
 
 /// What a worker is asked. The sound of the frame belongs to it.
@@ -55,6 +61,24 @@ pub enum Request {
     Hear(Hearing),
     /// Has whoever said this finished? The sound is the end of it, at 16 kHz.
     Turn,
+    /// Say a sentence.
+    Speak {
+        /// What to say.
+        text: String,
+        /// Which of the model's voices; its first where there is none.
+        voice: Option<String>,
+        /// The rate of speech, where 1 is normal.
+        rate: f32,
+    },
+    /// Say a sentence that is in phonemes already.
+    SpeakPhonemes {
+        /// What to say.
+        words: Vec<PhonemicWord>,
+        /// Which of the voice's speakers; its first where there is none.
+        speaker: Option<String>,
+        /// The rate of speech, where 1 is normal.
+        rate: f32,
+    },
 }
 
 /// What a worker answers.
@@ -70,6 +94,15 @@ pub enum Reply {
         /// How likely the speaker has finished, 0–1.
         finished: f32,
     },
+    /// To [`Request::Speak`] and [`Request::SpeakPhonemes`]: the words of the sound that follows, up to the next words, in the order of the text.
+    Words {
+        /// The words.
+        words: Vec<SpokenWord>,
+    },
+    /// To both: the next samples, in this frame.
+    Sound,
+    /// To both: everything was said.
+    Said,
     /// A request could not be carried out; the next may be.
     Refused {
         /// Why, for people.
@@ -80,6 +113,19 @@ pub enum Reply {
         /// Why, for people.
         message: String,
     },
+}
+
+/// A word of a text that is spoken, and when it is heard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpokenWord {
+    /// Where it begins in the text, in bytes.
+    pub start_byte: u32,
+    /// Where it ends.
+    pub end_byte: u32,
+    /// When it begins, from the first sample of the answer.
+    pub start_seconds: f64,
+    /// When it ends.
+    pub end_seconds: f64,
 }
 
 /// Why a model cannot be loaded, or does not answer.
@@ -193,6 +239,8 @@ fn load(spec: &Spec) -> Result<Box<dyn Model>, SpeechError> {
         Kind::Whisper => Ok(Box::new(Whisper::load(&runtime, &spec.folder)?)),
         Kind::Moonshine => Ok(Box::new(Moonshine::load(&runtime, &spec.folder)?)),
         Kind::SmartTurn => Ok(Box::new(SmartTurn::load(&runtime, &spec.folder)?)),
+        Kind::Piper => Ok(Box::new(Piper::load(&runtime, &spec.folder)?)),
+        Kind::Hibari => Ok(Box::new(Hibari::load(&runtime, &spec.folder)?)),
     }
 }
 

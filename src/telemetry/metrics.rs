@@ -95,6 +95,45 @@ pub fn stt_restarted() {
     METRICS.stt_restarts.inc();
 }
 
+/// A final was dropped because it was less certain than its session asks for.
+pub fn final_dropped() {
+    METRICS.finals_dropped.inc();
+}
+
+/// What became of a question to the end-of-turn model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TurnAnswer {
+    /// The speaker has finished.
+    Finished,
+    /// The speaker goes on.
+    Unfinished,
+    /// It did not answer in time.
+    Late,
+    /// Too many questions were waiting.
+    Busy,
+    /// It cannot answer.
+    Failed,
+}
+
+impl EncodeLabelValue for TurnAnswer {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Finished => "finished",
+            Self::Unfinished => "unfinished",
+            Self::Late => "late",
+            Self::Busy => "busy",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// The end-of-turn model was asked; this long after that the answer was there, or silence had to decide.
+pub fn turn_model_asked(answer: TurnAnswer, delay: Duration) {
+    let label = TurnAnswerLabel { answer };
+    METRICS.turn_answers.get_or_create(&label).inc();
+    METRICS.turn_answer_delay.observe(delay);
+}
+
 /// An event was superseded by a later one before a slow client had read it.
 pub fn event_coalesced() {
     METRICS.events_coalesced.inc();
@@ -450,6 +489,11 @@ struct Cause {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TurnAnswerLabel {
+    answer: TurnAnswer,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RoomEventLabel {
     event: &'static str,
 }
@@ -521,6 +565,9 @@ struct Metrics {
     sessions_closed: Counter,
     audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
     stt_restarts: Counter,
+    finals_dropped: Counter,
+    turn_answers: Family<TurnAnswerLabel, Counter>,
+    turn_answer_delay: Delays,
     events_coalesced: Counter,
     room_messages_dropped: Counter,
     messages_cut_off: Counter,
@@ -566,6 +613,9 @@ impl Metrics {
             sessions_closed: Counter::default(),
             audio_dropped: Family::default(),
             stt_restarts: Counter::default(),
+            finals_dropped: Counter::default(),
+            turn_answers: Family::default(),
+            turn_answer_delay: Delays::default(),
             events_coalesced: Counter::default(),
             room_messages_dropped: Counter::default(),
             messages_cut_off: Counter::default(),
@@ -644,6 +694,22 @@ impl Metrics {
             "stt_restarts",
             "Recogniser streams that broke and were opened again",
             self.stt_restarts.clone(),
+        );
+        registry.register(
+            "finals_dropped",
+            "Finals below the confidence that their session asks for",
+            self.finals_dropped.clone(),
+        );
+        registry.register(
+            "turn_answers",
+            "Questions to the end-of-turn model, by what became of them",
+            self.turn_answers.clone(),
+        );
+        registry.register_with_unit(
+            "turn_answer_delay",
+            "From a question to the end-of-turn model to its answer, or until silence had to decide",
+            Unit::Seconds,
+            self.turn_answer_delay.clone(),
         );
         registry.register(
             "events_coalesced",

@@ -10,3 +10,4 @@ mod protocol;
 pub mod recorded;
 pub mod sound;
 mod speaking;
+mod turns;

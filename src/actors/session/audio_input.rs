@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use super::backchannel::SpeechSound;
 use super::input_pipeline::InputPipeline;
 use super::protocol::{ListenConfig, VadConfig};
 use super::turn::Moment;
@@ -39,8 +40,13 @@ pub const MAX_PIPELINES: usize = 8;
 /// What the input tells its session.
 #[derive(Debug)]
 pub enum InputEvent {
-    /// Voice activity, its position in samples of [`RATE`](vivavoce_audio::vad::RATE) since the session began.
-    Voice(VadEvent),
+    /// Voice activity.
+    Voice {
+        /// Its position is in samples of [`RATE`](vivavoce_audio::vad::RATE) since the session began.
+        event: VadEvent,
+        /// What the speech sounded like that ends with it.
+        sound: Option<SpeechSound>,
+    },
     /// The audio does not have the format that was announced. Told once per pipeline.
     Undecodable(String),
 }
@@ -536,6 +542,14 @@ impl AudioInput {
         if let Recorded::By(tap) = &self.0.state.borrow().recorded {
             tap.note_final(result);
         }
+    }
+
+    /// The sound of a turn that began at `since`, with a little before it, up to now, for the model that hears whether it
+    /// has ended. `None` without voice activity detection.
+    pub fn turn_sound(&self, since: Duration) -> Option<Vec<i16>> {
+        let state = self.0.state.borrow();
+        let last = state.pipelines.back()?;
+        last.pipeline.as_ref()?.borrow().turn_sound(since)
     }
 
     /// How much audio the session has heard.

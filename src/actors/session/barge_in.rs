@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::backchannel::{Phrases, words};
 use super::protocol::VadConfig;
 use super::turn::Moment;
 use vivavoce_audio::vad::{RATE, VadEvent};
@@ -135,7 +136,7 @@ struct Suspicion {
 pub struct BargeInDetector {
     mode: InterruptionMode,
     window: Duration,
-    backchannels: Vec<Vec<&'static str>>,
+    backchannels: Phrases,
     suspicion: Option<Suspicion>,
     /// Speech after which playback was resumed, and until when a late transcript may still confirm it.
     passed: Option<(Speech, Instant)>,
@@ -145,16 +146,16 @@ pub struct BargeInDetector {
 }
 
 impl BargeInDetector {
-    /// Applies a config; `languages` are BCP-47. An open suspicion ends if the mode changes.
-    pub fn configure<'a>(
+    /// Applies a config. An open suspicion ends if the mode changes.
+    pub fn configure(
         &mut self,
         vad: &VadConfig,
-        languages: impl IntoIterator<Item = &'a str>,
+        backchannels: Phrases,
         heard: Duration,
     ) -> Vec<Step> {
         let mode = std::mem::replace(&mut self.mode, vad.interruption);
         self.window = Duration::from_millis(vad.interruption_window_ms.into());
-        self.backchannels = backchannels(languages);
+        self.backchannels = backchannels;
         if mode == self.mode {
             return Vec::new();
         }
@@ -259,7 +260,7 @@ impl BargeInDetector {
     }
 
     fn understand(&self, words: &[String], is_final: bool, is_sure: bool) -> Understood {
-        let others = others(words, &self.backchannels, is_final);
+        let others = self.backchannels.others(words, is_final);
         match (words.len(), others) {
             (0, _) => Understood::Nothing,
             (_, 0) => Understood::Backchannel,
@@ -342,109 +343,6 @@ fn words_of(heard: &Transcript, speech: Speech) -> Vec<String> {
         .iter()
         .filter(|word| word.start >= speech.at - WORD_SLACK);
     its.flat_map(|word| words(&word.word)).collect()
-}
-
-/// In lower case and without marks.
-fn words(text: &str) -> Vec<String> {
-    let lower = text.to_lowercase();
-    let words = lower.split(|c: char| !(c.is_alphanumeric() || matches!(c, '\'' | '’')));
-    words
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// How many words are no part of a backchannel. The last ones of a segment that is not final may be the beginning of one.
-fn others(words: &[String], phrases: &[Vec<&str>], is_final: bool) -> usize {
-    let mut rest = words;
-    let mut others = 0;
-    while let Some((_, behind)) = rest.split_first() {
-        let begins = |phrase: &&Vec<&str>| rest.iter().zip(phrase.iter()).all(|(a, b)| a == b);
-        let whole = |phrase: &&Vec<&str>| phrase.len() <= rest.len();
-        let longest = phrases
-            .iter()
-            .filter(whole)
-            .filter(begins)
-            .map(Vec::len)
-            .max();
-        if let Some(length) = longest {
-            rest = rest.get(length..).unwrap_or_default();
-        } else if !is_final && others == 0 && phrases.iter().any(|phrase| may_become(rest, phrase))
-        {
-            break;
-        } else {
-            others += 1;
-            rest = behind;
-        }
-    }
-    others
-}
-
-/// Whether these words are the beginning of a phrase, the last of them perhaps not complete.
-fn may_become(words: &[String], phrase: &[&str]) -> bool {
-    let Some((last, before)) = words.split_last() else {
-        return true;
-    };
-    let same = before.iter().zip(phrase).all(|(a, b)| a == b);
-    let next = phrase.get(before.len());
-    same && next.is_some_and(|next| next.starts_with(last.as_str()))
-}
-
-/// Sounds that say in any language that somebody listens.
-const ANYWHERE: &str = "mhm, mm, mmm, mmhm, mm hm, mm hmm, m hm, mhmm, hm, hmm, h m, uh, um, er, ah, oh, aha, ahh, uh huh, \
-    uhuh, huh, ok, okay, o k";
-
-/// By the language's primary subtag.
-const BY_LANGUAGE: [(&str, &str); 8] = [
-    (
-        "en",
-        "yeah, yep, yup, yes, right, sure, i see, got it, all right, alright, of course, great, good, cool, nice, wow, \
-         really, exactly, true, fine, uh yeah, go on",
-    ),
-    (
-        "de",
-        "ja, jaja, genau, gut, aha, achso, ach so, klar, stimmt, alles klar, verstehe, ich verstehe, echt, gerne, jo, \
-         richtig, sicher, nee",
-    ),
-    (
-        "fr",
-        "oui, ouais, d'accord, d’accord, bien, voilà, c'est ça, je vois, bien sûr, ah bon, exactement, tout à fait",
-    ),
-    (
-        "es",
-        "sí, si, vale, claro, ya, bueno, bien, de acuerdo, ya veo, entiendo, exacto, por supuesto, ajá",
-    ),
-    (
-        "it",
-        "sì, si, va bene, certo, esatto, capisco, ho capito, giusto, bene, già, d'accord, d'accordo",
-    ),
-    (
-        "pt",
-        "sim, tá, tá bom, está bem, certo, claro, pois, pois é, entendi, isso, exato, beleza, bom",
-    ),
-    (
-        "nl",
-        "ja, jaja, precies, juist, goed, oké, oke, ik snap het, natuurlijk, klopt, inderdaad",
-    ),
-    (
-        "pl",
-        "tak, no, no tak, dobrze, dobra, jasne, rozumiem, aha, racja, dokładnie",
-    ),
-];
-
-fn backchannels<'a>(languages: impl IntoIterator<Item = &'a str>) -> Vec<Vec<&'static str>> {
-    let mut lists = vec![ANYWHERE];
-    for language in languages {
-        let primary = language.split(['-', '_']).next().unwrap_or_default();
-        let known = BY_LANGUAGE
-            .iter()
-            .find(|(subtag, _)| primary.eq_ignore_ascii_case(subtag));
-        lists.extend(known.map(|(_, list)| *list));
-    }
-    let phrases = lists.into_iter().flat_map(|list| list.split(','));
-    phrases
-        .map(|phrase| phrase.split_whitespace().collect())
-        .collect()
 }
 
 #[cfg(test)]

@@ -5,15 +5,18 @@
 //! former one until the next quiet gap, so that no word is cut in two, and from there on to the next one. Each sample is
 //! sent to exactly one of them.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::audio_input::InputEvent;
+use super::backchannel::SpeechSound;
 use super::protocol::{ListenConfig, VadConfig};
 use crate::stt::replay_buffer::{self, ReplayBuffer};
 use vivavoce_audio::decode::{DecodeError, StreamDecoder};
 use vivavoce_audio::denoise::Denoiser;
 use vivavoce_audio::vad::{self, Vad, VadEvent, VadSettings};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+use vivavoce_seams::{TURN_RATE, TURN_SOUND};
 
 /// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of audio.
 const SLICE: usize = 4 << 10;
@@ -93,7 +96,26 @@ struct PipelineVad {
     /// The position of its first sample in the session's audio.
     start: u64,
     resampled: Vec<i16>,
+    recent: RecentSound,
+    /// Where the speech that is under way began, as the detector counts.
+    speech: Option<u64>,
 }
+
+/// The last sound that voice activity detection has heard: the turn that is under way, of which the model hears the end,
+/// at most [`TURN_SOUND`] of it. It takes no memory to speak of while nobody speaks.
+#[derive(Default)]
+struct RecentSound {
+    samples: VecDeque<i16>,
+    /// How many samples were heard, as the detector counts.
+    heard: u64,
+    /// How many since the last that were speech, or a pause in it.
+    quiet: usize,
+}
+
+/// What is kept from before a turn: the model has learned with it.
+const BEFORE_TURN: Duration = Duration::from_millis(500);
+/// Silence after which the sound of a turn is not needed any more.
+const AFTER_TURN: Duration = Duration::from_secs(6);
 
 impl InputPipeline {
     /// A pipeline whose first sample has the position `start` in the session's audio. `accepted` is what its recogniser
@@ -184,6 +206,14 @@ impl InputPipeline {
     /// Ends speech that is under way with a pause: the pipeline in which it goes on reports that it has resumed.
     pub(super) fn break_off(&mut self) -> Option<InputEvent> {
         self.inner.vad.as_mut().and_then(PipelineVad::break_off)
+    }
+
+    /// The sound of a turn that began at `since` in the session's audio, with a little before it.
+    pub(super) fn turn_sound(&self, since: Duration) -> Option<Vec<i16>> {
+        let vad = self.inner.vad.as_ref()?;
+        let since = TURN_RATE.frames_in(since.saturating_sub(BEFORE_TURN)) as u64;
+        let since = since.saturating_sub(vad.start);
+        Some(vad.recent.between(since, u64::MAX).collect())
     }
 
     /// Whether speech seems to begin.
@@ -342,6 +372,8 @@ impl Inner {
             resampler: Resampler::new(self.rate.accepted, vad::RATE),
             start,
             resampled: Vec::new(),
+            recent: RecentSound::default(),
+            speech: None,
         });
     }
 
@@ -528,7 +560,7 @@ impl PipelineVad {
         let speech = self.vad.is_active() && !self.vad.is_pause();
         self.vad.interrupt();
         let at = self.vad.position();
-        speech.then(|| InputEvent::Voice(VadEvent::SilenceBegan { at }.later(self.start)))
+        speech.then(|| self.told(VadEvent::SilenceBegan { at }))
     }
 
     /// Reports voice activity; true while there is speech, or a pause that is not over.
@@ -540,9 +572,85 @@ impl PipelineVad {
             self.resampler.push(samples, &mut self.resampled);
             &self.resampled
         };
-        for event in self.vad.push(samples) {
-            tell(InputEvent::Voice(event.later(self.start)));
+        let events = self.vad.push(samples);
+        self.recent.push(samples, self.vad.is_active());
+        for event in events {
+            tell(self.told(event));
         }
         self.vad.is_active()
+    }
+
+    /// An event in the session's audio, with the sound of the speech that ends with it.
+    fn told(&mut self, event: VadEvent) -> InputEvent {
+        let sound = match event {
+            VadEvent::SpeechStart { at } | VadEvent::SpeechResumed { at } => {
+                self.speech = Some(at);
+                None
+            }
+            VadEvent::SilenceBegan { at } => {
+                let since = self.speech.take();
+                since.map(|since| SpeechSound::of(self.recent.between(since, at)))
+            }
+            VadEvent::SpeechEnd { .. } => None,
+        };
+        let event = event.later(self.start);
+        InputEvent::Voice { event, sound }
+    }
+}
+
+impl RecentSound {
+    fn push(&mut self, samples: &[i16], speech: bool) {
+        self.heard += samples.len() as u64;
+        self.quiet = if speech {
+            0
+        } else {
+            self.quiet + samples.len()
+        };
+        self.samples.extend(samples);
+        let needed = if self.quiet >= TURN_RATE.frames_in(AFTER_TURN) {
+            BEFORE_TURN
+        } else {
+            TURN_SOUND
+        };
+        let excess = self
+            .samples
+            .len()
+            .saturating_sub(TURN_RATE.frames_in(needed));
+        self.samples.drain(..excess);
+        if needed == BEFORE_TURN && self.samples.capacity() > 4 * self.samples.len() {
+            self.samples.shrink_to_fit();
+        }
+    }
+
+    /// What is left of the samples from one position to another.
+    fn between(&self, from: u64, to: u64) -> impl ExactSizeIterator<Item = i16> {
+        let oldest = self.heard - self.samples.len() as u64;
+        let index = |at: u64| (at.clamp(oldest, self.heard) - oldest) as usize;
+        let (from, to) = (index(from), index(to));
+        self.samples.range(from.min(to)..to).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sound_of_a_turn_is_bounded_and_forgotten_after_it() {
+        let mut recent = RecentSound::default();
+        let second: Vec<i16> = (0..16_000).collect();
+        for _ in 0..20 {
+            recent.push(&second, true);
+        }
+        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(TURN_SOUND));
+        let last: Vec<i16> = recent.between(19 * 16_000 + 5, 19 * 16_000 + 8).collect();
+        assert_eq!(last, [5, 6, 7]);
+        assert_eq!(recent.between(0, u64::MAX).len(), recent.samples.len());
+        assert_eq!(recent.between(u64::MAX, 0).len(), 0);
+        for _ in 0..6 {
+            recent.push(&second, false);
+        }
+        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_TURN));
+        assert!(recent.samples.capacity() <= 4 * recent.samples.len());
     }
 }

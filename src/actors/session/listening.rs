@@ -6,16 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use tokio::time::Instant;
 
 use super::audio_input::AudioInput;
-use super::protocol::{ListenConfig, ServerMessage, VadConfig};
+use super::protocol::{ListenConfig, ServerMessage, TurnModelChoice, VadConfig};
+use super::turn::{Answer, Manner};
 use crate::start_in_span;
 use crate::stt::replay_buffer::ReplayBuffer;
 use crate::stt::{Stop, SttActor, SttNews, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
 use vivavoce_quotas::{Permit, Quota, Refused};
-use vivavoce_seams::{Credential, FinalDelay, ProviderTable, SttRequest, parameters};
+use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest, parameters};
+use vivavoce_telemetry::metrics::{self, TurnAnswer};
+
+/// How long the model may take to say whether a speaker has finished.
+const MODEL_PATIENCE: Duration = Duration::from_millis(250);
+/// How likely it must be that somebody has finished.
+const FINISHED: f32 = 0.5;
 
 pub(super) struct Listening {
     pub(super) input: AudioInput,
@@ -85,6 +93,7 @@ impl Listening {
 
     /// The config is in force. `drains` says whether a recogniser still drains the audio of a config.
     pub(super) fn commit(&mut self, config: u64, vad: &VadConfig, drains: impl Fn(u64) -> bool) {
+        self.warm_up(vad);
         self.input.commit(config, vad);
         self.reserved = None;
         let buffer = self.input.buffer(config);
@@ -158,6 +167,36 @@ impl Listening {
         }
     }
 
+    /// Lets the model get ready where it will be asked.
+    fn warm_up(&self, vad: &VadConfig) {
+        let asks = vad.enabled && vad.turn_model != TurnModelChoice::Silence;
+        if let Some(model) = self.providers.turn_model().filter(|_| asks) {
+            model.warm_up();
+        }
+    }
+
+    /// Asks the model whether the speaker has finished whose turn began at `since`.
+    pub(super) fn ask_model(&self, since: Duration) -> impl Future<Output = Answer> + use<> {
+        let model = self.providers.turn_model();
+        let sound = self.input.turn_sound(since);
+        async move {
+            let (Some(model), Some(sound)) = (model, sound) else {
+                return Answer::None;
+            };
+            let asked = Instant::now();
+            let answer = model.finished(sound, MODEL_PATIENCE).await;
+            let (answer, told) = match answer {
+                Ok(finished) if finished > FINISHED => (Answer::Finished, TurnAnswer::Finished),
+                Ok(_) => (Answer::Unfinished, TurnAnswer::Unfinished),
+                Err(NoAnswer::Late) => (Answer::None, TurnAnswer::Late),
+                Err(NoAnswer::Busy) => (Answer::None, TurnAnswer::Busy),
+                Err(NoAnswer::Failed(_)) => (Answer::None, TurnAnswer::Failed),
+            };
+            metrics::turn_model_asked(told, asked.elapsed());
+            answer
+        }
+    }
+
     /// Ends a recogniser and its stream at once.
     pub(super) fn stop(&self, attempt: u32) {
         let mut recognisers = self.recognisers.iter();
@@ -205,14 +244,20 @@ pub(super) fn accepted(providers: &ProviderTable, listen: &ListenConfig) -> Audi
         .map_or(offered, |provider| provider.accepts().nearest(offered))
 }
 
-/// How long each recogniser of a config may take over a final.
-pub(super) fn patience(providers: &ProviderTable, listen: &ListenConfig) -> Vec<Duration> {
+/// How each recogniser of a config ends what it hears.
+pub(super) fn manners(providers: &ProviderTable, listen: &ListenConfig) -> Vec<Manner> {
     let choices = (0..listen.choices()).map(|number| listen.choice(number).provider);
-    let known = choices.map(|slug| providers.speech_to_text(&slug));
-    known
-        .map(|provider| provider.map_or(FinalDelay::UNKNOWN, |known| known.final_delay()))
-        .map(FinalDelay::patience)
-        .collect()
+    let manner = |slug: String| {
+        let known = providers.speech_to_text(&slug);
+        let delay = known
+            .as_ref()
+            .map_or(FinalDelay::UNKNOWN, |known| known.final_delay());
+        Manner {
+            final_patience: delay.patience(),
+            ends_at_pauses: known.is_some_and(|known| known.ends_at_pauses()),
+        }
+    };
+    choices.map(manner).collect()
 }
 
 /// The slug of a config's provider, and what the client is told of the options that it does not support, if any.
@@ -226,6 +271,7 @@ pub(super) fn ignored(
         ("languages", !listen.languages.is_empty()),
         ("diarize", listen.diarize),
         ("punctuation", !listen.punctuation),
+        ("min_confidence", listen.min_confidence > 0.0),
     ];
     let ignored: Vec<_> = requested
         .into_iter()

@@ -3,6 +3,7 @@
 //! the session's thread.
 
 mod audio_input;
+pub mod backchannel;
 mod barge_in;
 mod calls;
 mod ducking;
@@ -44,10 +45,13 @@ pub use loading::Clip;
 use player::Player;
 pub use protocol::StreamId;
 pub use protocol::socket_schema;
-use protocol::{ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionParams};
+use protocol::{
+    ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionParams, TurnModelChoice,
+};
 use recording::Recording;
 use room_membership::RoomMembership;
 pub use socket_handler::SessionSocketHandler;
+use state::recogniser::TurnResources;
 use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
 use usage::Usage;
@@ -118,6 +122,18 @@ pub struct SessionServices {
     /// Cancelled when the server stops.
     pub closing: CancellationToken,
     pub settings: SessionSettings,
+    /// The operator's lists of backchannels.
+    pub backchannels: Arc<backchannel::Lists>,
+}
+
+impl SessionServices {
+    /// What there is for the turns of a session.
+    fn turn_resources(&self) -> TurnResources {
+        TurnResources {
+            has_model: self.providers.turn_model().is_some(),
+            backchannels: Arc::clone(&self.backchannels),
+        }
+    }
 }
 
 /// The client that opens a session.
@@ -238,7 +254,11 @@ pub fn open(
         context.add_stream(tokio_stream::wrappers::ReceiverStream::new(events));
         let now = Instant::now().into_std();
         SessionActor {
-            state: Session::new(now, services.settings.config_timeout),
+            state: Session::new(
+                now,
+                services.settings.config_timeout,
+                services.turn_resources(),
+            ),
             usage: Usage::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
@@ -306,11 +326,11 @@ impl Drop for SessionActor {
 }
 
 impl SessionActor {
-    /// Tells the state whether speech is being played that may be cut.
+    /// Tells the state what is being played.
     fn look_at_output(&mut self) {
-        let is_interruptible = self.output.as_ref().is_some_and(Player::is_interruptible);
+        let output = self.output.as_ref().map(Player::output_state);
         let heard = self.listening.input.position();
-        self.state.set_playing(is_interruptible, heard);
+        self.state.set_playing(output.unwrap_or_default(), heard);
     }
 
     fn moment(&mut self) -> Moment {
@@ -388,6 +408,14 @@ impl SessionActor {
             Effect::StopStt { attempt } => self.listening.stop(attempt),
             Effect::EndParticipants(patience) => self.end_participants(patience, context),
             Effect::Finalize => self.listening.input.finalize(),
+            Effect::AskModel { question, since } => {
+                let asked = self.listening.ask_model(since).into_actor(self);
+                context.spawn(asked.map(move |answer, session, context| {
+                    let moment = session.moment();
+                    session.state.answered(question, answer, moment);
+                    session.carry_out(context);
+                }));
+            }
             Effect::SetOutput(speech) => self.set_output(speech.as_deref(), context),
             Effect::ChangeVoice(speech) => self.change_voice(*speech),
             Effect::StartTts { attempt, speech } => {
@@ -487,8 +515,8 @@ impl SessionActor {
             ..
         } = preparation;
         let listen = wanted.stt.as_ref();
-        let patience = listen.map_or_else(Vec::new, |listen| {
-            listening::patience(&self.services.providers, listen)
+        let manners = listen.map_or_else(Vec::new, |listen| {
+            listening::manners(&self.services.providers, listen)
         });
         if self.name.is_none() {
             self.usage.asks(&stream_id);
@@ -547,7 +575,7 @@ impl SessionActor {
                 Prepared {
                     clip,
                     is_sent,
-                    patience,
+                    manners,
                     room,
                 }
             });
@@ -580,6 +608,11 @@ impl SessionActor {
             return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
         }
         let providers = &self.services.providers;
+        if wanted.vad.turn_model == TurnModelChoice::SmartTurn && providers.turn_model().is_none() {
+            let problem = "vad.turn_model: smart-turn is not installed on this server; \
+                `vivavoce models fetch smart-turn` installs it";
+            return Err(Refusal::new(ErrorCode::ProviderUnavailable, problem));
+        }
         if let Some(listen) = wanted.listen() {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {

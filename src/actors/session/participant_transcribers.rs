@@ -348,6 +348,7 @@ impl TranscriberActor {
         let listening = Listening::new(input.clone(), providers, common.party.clone(), quota);
         let has_ended = Rc::new(Cell::new(false));
         let ended = Rc::clone(&has_ended);
+        let machine = RecogniserMachine::new(common.services.turn_resources());
         let begin = move |context: &mut Context<Self>| {
             context.add_stream(tokio_stream::wrappers::ReceiverStream::new(events));
             Self {
@@ -355,7 +356,7 @@ impl TranscriberActor {
                 identity,
                 common,
                 listening,
-                machine: RecogniserMachine::default(),
+                machine,
                 ending: Ending::default(),
                 configs: 1,
                 waiting: VecDeque::from([(1, first)]),
@@ -378,8 +379,9 @@ impl TranscriberActor {
     fn moment(&mut self) -> Moment {
         let moment = self.listening.input.moment();
         let player = self.common.player.borrow();
-        let is_interruptible = player.as_ref().is_some_and(Player::is_interruptible);
-        self.machine.set_playing(is_interruptible, moment.heard);
+        let output = player.as_ref().map(Player::output_state);
+        self.machine
+            .set_playing(output.unwrap_or_default(), moment.heard);
         moment
     }
 
@@ -398,11 +400,9 @@ impl TranscriberActor {
             let refusal = Refusal::new(ErrorCode::Overloaded, refused.to_string());
             return self.follow(vec![Output::Failed(refusal)], context);
         }
-        let patience = listening::patience(&self.common.services.providers, &listen);
+        let manners = listening::manners(&self.common.services.providers, &listen);
         let is_sent = self.listening.is_sent(config).unwrap_or_default();
-        let outputs = self
-            .machine
-            .prepare(config, Some(listen), patience, is_sent);
+        let outputs = self.machine.prepare(config, Some(listen), manners, is_sent);
         self.follow(outputs, context);
     }
 
@@ -444,6 +444,14 @@ impl TranscriberActor {
                 Output::End { attempt } => self.listening.end(attempt),
                 Output::Stop { attempt } => self.listening.stop(attempt),
                 Output::Finalize => self.listening.input.finalize(),
+                Output::AskModel { question, since } => {
+                    let asked = self.listening.ask_model(since).into_actor(self);
+                    context.spawn(asked.map(move |answer, transcriber, context| {
+                        let moment = transcriber.moment();
+                        let outputs = transcriber.machine.answered(question, answer, moment);
+                        transcriber.follow(outputs, context);
+                    }));
+                }
                 Output::Yield(mode) => self.to_player(|player| player.yields(mode)),
                 Output::Resume => self.to_player(Player::resumes),
                 Output::Cut => self.to_player(Player::clear),

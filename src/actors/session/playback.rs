@@ -372,6 +372,12 @@ impl<S: Sound> PlaybackQueue<S> {
             && self.spared(now) == 0
     }
 
+    /// Whether speech is being played, also where it may not be cut.
+    pub fn speaks(&self) -> bool {
+        let front = self.utterances.front();
+        front.is_some_and(|front| front.started && !front.holds_up())
+    }
+
     /// Whether this utterance may not be cut.
     pub fn is_protected(&self, utterance: UtteranceKey) -> bool {
         let known = self.utterances.iter().find(|u| u.key == utterance);

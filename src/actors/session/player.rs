@@ -23,6 +23,7 @@ use super::playback::{
     CHUNK, Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
 };
 use super::protocol::ServerMessage;
+use super::state::recogniser::OutputState;
 use crate::recorder::Tap;
 use crate::room::TrackPublisher;
 use crate::tts::{SpeechSink, Synthesize};
@@ -191,9 +192,13 @@ impl Player {
         self.changed();
     }
 
-    /// Whether speech is being played that may be cut.
-    pub fn is_interruptible(&self) -> bool {
-        self.0.state.borrow().queue.is_interruptible(now())
+    /// What is being played.
+    pub fn output_state(&self) -> OutputState {
+        let state = self.0.state.borrow();
+        OutputState {
+            is_interruptible: state.queue.is_interruptible(now()),
+            speaks: state.queue.speaks(),
+        }
     }
 
     /// Speech that may be cut yields to somebody who speaks. Audio that was sent already cannot.

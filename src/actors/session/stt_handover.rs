@@ -77,6 +77,13 @@ impl SttHandover {
         draining.map(|draining| draining.order)
     }
 
+    /// How the draining recogniser whose current attempt this is was asked to listen.
+    pub fn listen_of(&self, attempt: u32) -> Option<&ListenConfig> {
+        let mut draining = self.draining.iter();
+        let its = draining.find(|draining| draining.attempt == attempt);
+        its.map(|draining| &draining.listen)
+    }
+
     /// Whether no recogniser drains.
     pub fn is_over(&self) -> bool {
         self.draining.is_empty()
@@ -173,6 +180,7 @@ mod tests {
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            min_confidence: 0.0,
             fallback: Vec::new(),
         }
     }

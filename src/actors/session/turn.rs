@@ -1,6 +1,7 @@
 //! Endpointing: when a speaker has finished a turn, and what was said in it. A pure state machine that combines voice
-//! activity with the recogniser's transcripts into the client's `stt_result`s and `vad_event`s. Audio, timers and the
-//! recogniser's stream are left to the caller, which has one detector per speaker.
+//! activity with the recogniser's transcripts, and the answers of a model where there is one, into the client's
+//! `stt_result`s and `vad_event`s. Audio, timers, the model and the recogniser's stream are left to the caller, which has
+//! one detector per speaker.
 //!
 //! A turn opens with the first speech or the first text and ends exactly once, with one `turn_end`. If it has text, one
 //! `stt_result` with `is_speech_final` comes before that and carries all of it. The first of these ends it:
@@ -8,7 +9,8 @@
 //! | reason | when |
 //! |---|---|
 //! | `provider` | the recogniser reports the end of speech and owes no final. If it still owes one, the final is waited for |
-//! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it |
+//! | `model` | the model, asked in the pause, hears that the speaker has finished. If the finals do not reach up to the pause, one is requested and waited for |
+//! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it, unless the model hears that the speaker has not finished |
 //! | `timeout` | there was no speech and no text for `speech_final_timeout_ms`. After a pause that has lasted, already when the recogniser's final is overdue |
 //! | `max_turn` | the turn is longer than `max_turn_ms`, speech or not; or its text is longer than 64 KiB |
 //! | `session_end` | [`TurnDetector::end`] |
@@ -38,6 +40,9 @@ const FRAME_SLACK: Duration = Duration::from_millis(50);
 const STALL: Duration = Duration::from_secs(2);
 /// How long an onset of speech postpones a deadline.
 const GLIMPSE: Duration = Duration::from_millis(100);
+/// How long a pause lasts before the model is asked, where `silence_ms` is not so short that half of it is less: the model
+/// has learned from pauses of that length.
+const MODEL_PAUSE: Duration = Duration::from_millis(200);
 /// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
 const LONGEST_TURN_BYTES: usize = 64 * 1024;
 
@@ -59,6 +64,43 @@ pub struct TurnSettings {
     /// How long after the last speech the recogniser's final is waited for before it is requested, and again after that:
     /// [`FinalDelay::patience`](vivavoce_seams::FinalDelay::patience) of the recogniser.
     pub final_patience: Duration,
+    /// Whether a model is asked in pauses.
+    pub model: ModelUse,
+}
+
+/// What the model that hears whether a speaker has finished is used for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModelUse {
+    /// It is not asked.
+    #[default]
+    Off,
+    /// It is asked, and the provider's end of speech ends a turn whatever the answer.
+    Beside,
+    /// It is asked, and a provider's end of speech that it does not confirm waits as long as silence would.
+    First,
+    /// It is asked, and the provider's end of speech is nothing but a pause: like silence, it does not end a turn that the
+    /// model hears is unfinished.
+    OverPauses,
+}
+
+/// How a recogniser ends what it hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manner {
+    /// How long its final is waited for.
+    pub final_patience: Duration,
+    /// Whether its end of speech is nothing but a pause.
+    pub ends_at_pauses: bool,
+}
+
+/// What the model says of a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The speaker has finished.
+    Finished,
+    /// The speaker goes on.
+    Unfinished,
+    /// There is no answer: silence decides.
+    None,
 }
 
 impl Default for TurnSettings {
@@ -71,6 +113,7 @@ impl Default for TurnSettings {
             speech_final_timeout: Duration::from_millis(1_800),
             max_turn: None,
             final_patience: FinalDelay::UNKNOWN.patience(),
+            model: ModelUse::Off,
         }
     }
 }
@@ -106,6 +149,13 @@ pub enum TurnEvent {
     Voice(VoiceEvent),
     /// Request a final: the turn is over and waits for it.
     Finalize,
+    /// Ask the model whether the speaker has finished; [`TurnDetector::answer`] takes the answer to this question.
+    AskModel {
+        /// Numbers the question.
+        question: u64,
+        /// Where in the session's audio the turn begins.
+        since: Duration,
+    },
 }
 
 /// The body of a `vad_event`. Within a turn they come as `speech_start`, then `silence_detected` and `speech_resumed` by
@@ -157,6 +207,8 @@ impl VoiceEventKind {
 pub enum TurnEndReason {
     /// The recogniser said so.
     Provider,
+    /// The model heard it.
+    Model,
     /// A pause, with all text there.
     Silence,
     /// Nothing new for too long.
@@ -172,6 +224,7 @@ impl TurnEndReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Provider => "provider",
+            Self::Model => "model",
             Self::Silence => "silence",
             Self::Timeout => "timeout",
             Self::MaxTurn => "max_turn",
@@ -194,9 +247,23 @@ enum Voice {
     },
 }
 
+/// What the model is asked, or has said, of the current pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    /// There is no pause, or the model is not used.
+    None,
+    /// It is asked then.
+    Due(Instant),
+    /// It has not answered yet.
+    Asked(u64),
+    Answered(Answer),
+}
+
 /// A turn in progress.
 #[derive(Debug)]
 struct Turn {
+    /// Where in the session's audio it begins.
+    began: Duration,
     /// The finals so far, joined.
     text: String,
     confidence: MeanConfidence,
@@ -211,6 +278,8 @@ struct Turn {
     deadline: Option<Instant>,
     /// The audio that had been heard when the deadline was set.
     heard_before: Duration,
+    /// The provider has said that the speaker has finished, which the model does not confirm: when that ends it.
+    flagged: Option<Instant>,
     /// When it has lasted too long.
     must_end: Option<Instant>,
     /// The turn is over for this reason; only its last final is waited for, until the deadline.
@@ -230,6 +299,9 @@ pub struct TurnDetector {
     settings: TurnSettings,
     voice: Voice,
     turn: Option<Turn>,
+    question: Question,
+    /// How many were asked.
+    questions: u64,
     /// The last turn ended without the provider's end of speech, which may still come and is then ignored.
     flag_outstanding: bool,
     /// The latest position that was told.
@@ -246,6 +318,8 @@ impl TurnDetector {
                 since: Duration::ZERO,
             },
             turn: None,
+            question: Question::None,
+            questions: 0,
             flag_outstanding: false,
             told: Duration::ZERO,
             events: Vec::new(),
@@ -269,8 +343,7 @@ impl TurnDetector {
                 VadEvent::SpeechEnd { at } => {
                     let since = position(at);
                     self.voice = Voice::Silence { since };
-                    self.end_if_silent(moment);
-                    self.expect_final(moment);
+                    self.silence_has_lasted(moment);
                 }
             }
         }
@@ -292,23 +365,86 @@ impl TurnDetector {
         mem::take(&mut self.events)
     }
 
+    /// Takes a final that is nothing but a backchannel: it is told, and is no text of a turn.
+    pub fn backchannel(&mut self, mut segment: Transcript, moment: Moment) -> Vec<TurnEvent> {
+        self.revive(moment);
+        self.flag_outstanding = false;
+        trim(&mut segment.text);
+        if let Some(turn) = &mut self.turn {
+            turn.partial.clear();
+        }
+        self.events.push(TurnEvent::Result(SttResult {
+            backchannel: true,
+            ..told(segment, true, None)
+        }));
+        self.nothing_more(moment);
+        mem::take(&mut self.events)
+    }
+
+    /// Takes the answer to a question ([`TurnEvent::AskModel`]). One that comes after speech has gone on is ignored.
+    pub fn answer(&mut self, question: u64, answer: Answer, moment: Moment) -> Vec<TurnEvent> {
+        if self.question != Question::Asked(question) {
+            return Vec::new();
+        }
+        let answer = match (answer, self.voice) {
+            // Silence has decided already, or speech seems to begin again.
+            (Answer::Unfinished, Voice::Silence { .. }) => Answer::None,
+            (Answer::Finished, _) if moment.onset => Answer::None,
+            (answer, _) => answer,
+        };
+        self.question = Question::Answered(answer);
+        let paused = self.silence_until(moment.heard).unwrap_or_default();
+        if let Some(mut turn) = self.turn.take_if(|turn| turn.ending.is_none()) {
+            let is_flagged = turn.flagged.is_some();
+            match answer {
+                Answer::Unfinished => {
+                    if self.settings.model == ModelUse::OverPauses {
+                        turn.flagged = None;
+                    } else if is_flagged {
+                        let left = self.settings.silence.saturating_sub(paused);
+                        turn.flagged = moment.now.checked_add(left);
+                    }
+                    self.turn = Some(turn);
+                }
+                Answer::Finished | Answer::None if is_flagged => {
+                    self.turn = Some(turn);
+                    self.flag_ends(moment);
+                }
+                Answer::Finished => self.model_ends(turn, moment),
+                Answer::None => self.turn = Some(turn),
+            }
+        }
+        mem::take(&mut self.events)
+    }
+
     /// When [`TurnDetector::tick`] is due. Events that come before the tick, however late it is, are handled first and may
     /// postpone the deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         let turn = self.turn.as_ref()?;
-        let must_end = turn.must_end.filter(|_| turn.ending.is_none());
-        turn.deadline.into_iter().chain(must_end).min()
+        let asks = match self.question {
+            Question::Due(at) => Some(at),
+            _ => None,
+        };
+        let others = [turn.must_end, turn.flagged, asks].into_iter().flatten();
+        let others = others.filter(|_| turn.ending.is_none());
+        turn.deadline.into_iter().chain(others).min()
     }
 
     /// Lets time pass. Ticks before the deadline do nothing.
     pub fn tick(&mut self, moment: Moment) -> Vec<TurnEvent> {
         self.revive(moment);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= moment.now);
+        self.ask_if_due(moment);
         if let Some(turn) = self
             .turn
             .take_if(|turn| turn.ending.is_none() && due(turn.must_end))
         {
             self.end_with_all_text(turn, TurnEndReason::MaxTurn, moment);
+        } else if let Some(turn) = &self.turn
+            && turn.ending.is_none()
+            && due(turn.flagged)
+        {
+            self.flag_ends(moment);
         } else if let Some(turn) = self.turn.take_if(|turn| due(turn.deadline)) {
             match turn.ending {
                 None if self.speech_goes_on(&turn, moment) => self.go_on(turn, moment),
@@ -330,12 +466,16 @@ impl TurnDetector {
     fn speech_begins(&mut self, at: Duration, moment: Moment) {
         let silence = self.silence_until(at);
         self.voice = Voice::Speech;
+        self.question = Question::None;
         match self.turn.take() {
             None => {
                 let turn = self.open(at, moment);
                 self.turn = Some(turn);
             }
             Some(mut turn) => {
+                // Whoever goes on had not finished.
+                turn.flagged = None;
+                turn.began = turn.began.min(at);
                 if mem::replace(&mut turn.voiced, true) {
                     self.tell(VoiceEventKind::SpeechResumed, at, silence, None);
                 } else {
@@ -356,10 +496,12 @@ impl TurnDetector {
 
     fn speech_pauses(&mut self, since: Duration, moment: Moment) {
         self.voice = Voice::Pause { since };
+        self.question = Question::None;
         // The rest of speech whose turn was ended by the provider is no pause of a turn.
         if let Some(turn) = self.turn.take_if(|turn| turn.voiced) {
             self.tell(VoiceEventKind::SilenceDetected, since, None, None);
             self.go_on(turn, moment);
+            self.expect_question(moment);
         }
     }
 
@@ -391,6 +533,8 @@ impl TurnDetector {
         let mut turn = self.turn_or_new(moment);
         turn.add(&segment, moment.heard);
         let reason = match turn.ending {
+            // The final of what was said before an earlier pause.
+            Some(TurnEndReason::Model) if !self.reaches_pause(&turn) => None,
             None if self.has_finished(&turn) => Some(TurnEndReason::Silence),
             None if turn.text.len() >= LONGEST_TURN_BYTES => Some(TurnEndReason::MaxTurn),
             ending => ending,
@@ -399,7 +543,12 @@ impl TurnDetector {
             Some(reason) => self.close(turn, reason, Some(segment), moment),
             None => {
                 self.events.push(result(segment, true, None));
-                self.go_on(turn, moment);
+                // All that was said before the pause is there, so the pause need not last any longer for it.
+                if self.is_unfinished() && turn.is_complete() && self.reaches_pause(&turn) {
+                    self.turn = Some(turn);
+                } else {
+                    self.go_on(turn, moment);
+                }
             }
         }
     }
@@ -410,9 +559,41 @@ impl TurnDetector {
         if mem::take(&mut self.flag_outstanding) {
             return;
         }
+        let Some(turn) = &mut self.turn else {
+            return;
+        };
+        let is_open = turn.ending.is_none();
+        let is_unfinished = matches!(self.question, Question::Answered(Answer::Unfinished));
+        if is_open && is_unfinished && self.settings.model == ModelUse::OverPauses {
+            return;
+        }
+        let has_lasted = matches!(self.voice, Voice::Silence { .. });
+        let outranks = matches!(self.settings.model, ModelUse::First | ModelUse::OverPauses);
+        let outranked = outranks && !has_lasted;
+        let confirmed = matches!(
+            self.question,
+            Question::Answered(Answer::Finished | Answer::None)
+        );
+        if outranked && !confirmed && is_open {
+            let paused = match (self.question, self.voice) {
+                (Question::Answered(_), Voice::Pause { since }) => {
+                    moment.heard.saturating_sub(since)
+                }
+                _ => Duration::ZERO,
+            };
+            let left = self.settings.silence.saturating_sub(paused);
+            turn.flagged = moment.now.checked_add(left);
+            return;
+        }
+        self.flag_ends(moment);
+    }
+
+    /// The provider's end of speech counts.
+    fn flag_ends(&mut self, moment: Moment) {
         let Some(mut turn) = self.turn.take() else {
             return;
         };
+        turn.flagged = None;
         let reason = match turn.ending {
             None | Some(TurnEndReason::Timeout) => TurnEndReason::Provider,
             Some(reason) => reason,
@@ -444,6 +625,86 @@ impl TurnDetector {
             && !mem::take(&mut turn.partial).is_empty()
         {
             self.events.push(result(Transcript::default(), false, None));
+        }
+    }
+
+    /// The pause has lasted for `silence_ms`.
+    fn silence_has_lasted(&mut self, moment: Moment) {
+        let flagged = |turn: &Turn| turn.ending.is_none() && turn.flagged.is_some();
+        if self.turn.as_ref().is_some_and(flagged) {
+            self.flag_ends(moment);
+        } else if !self.is_unfinished() {
+            self.end_if_silent(moment);
+            self.expect_final(moment);
+        }
+    }
+
+    /// Has the model asked as soon as the pause that has just begun has lasted a little.
+    fn expect_question(&mut self, moment: Moment) {
+        let is_open = |turn: &Turn| turn.ending.is_none();
+        if self.settings.model == ModelUse::Off || !self.turn.as_ref().is_some_and(is_open) {
+            return;
+        }
+        if let Some(left) = self.until_question(moment) {
+            let at = moment.now.checked_add(left);
+            self.question = at.map_or(Question::None, Question::Due);
+        }
+    }
+
+    /// How much longer the pause has to last before the model is asked; `None` where there is none.
+    fn until_question(&self, moment: Moment) -> Option<Duration> {
+        let pause = MODEL_PAUSE.min(self.settings.silence / 2);
+        Some(pause.saturating_sub(self.silence_until(moment.heard)?))
+    }
+
+    fn ask_if_due(&mut self, moment: Moment) {
+        let Question::Due(at) = self.question else {
+            return;
+        };
+        let Some(turn) = &self.turn else {
+            return;
+        };
+        if at > moment.now || turn.ending.is_some() {
+            return;
+        }
+        match self.until_question(moment) {
+            // The pause is counted in audio, which may be late.
+            Some(left) if !left.is_zero() => {
+                let at = moment.now.checked_add(left);
+                self.question = at.map_or(Question::None, Question::Due);
+            }
+            Some(_) => {
+                self.questions += 1;
+                self.question = Question::Asked(self.questions);
+                self.events.push(TurnEvent::AskModel {
+                    question: self.questions,
+                    since: turn.began,
+                });
+            }
+            None => self.question = Question::None,
+        }
+    }
+
+    /// The model has heard that the speaker has finished.
+    fn model_ends(&mut self, mut turn: Turn, moment: Moment) {
+        if turn.is_complete() && self.reaches_pause(&turn) {
+            self.close(turn, TurnEndReason::Model, None, moment);
+        } else {
+            self.events.push(TurnEvent::Finalize);
+            self.await_final(&mut turn, TurnEndReason::Model, moment);
+            self.turn = Some(turn);
+        }
+    }
+
+    const fn is_unfinished(&self) -> bool {
+        matches!(self.question, Question::Answered(Answer::Unfinished))
+    }
+
+    /// Whether the finals cover everything before the pause.
+    fn reaches_pause(&self, turn: &Turn) -> bool {
+        match self.voice {
+            Voice::Speech => false,
+            Voice::Pause { since } | Voice::Silence { since } => turn.reach >= since,
         }
     }
 
@@ -502,7 +763,8 @@ impl TurnDetector {
         segment: Option<Transcript>,
         moment: Moment,
     ) {
-        self.flag_outstanding = reason != TurnEndReason::Provider;
+        self.flag_outstanding = reason != TurnEndReason::Provider && turn.flagged.is_none();
+        self.question = Question::None;
         if !turn.text.is_empty() {
             let segment = segment.unwrap_or_else(|| Transcript {
                 confidence: turn.confidence.mean(),
@@ -528,6 +790,7 @@ impl TurnDetector {
         }
         let max_turn = self.settings.max_turn;
         Turn {
+            began: at,
             text: String::new(),
             confidence: MeanConfidence::default(),
             language: None,
@@ -536,6 +799,7 @@ impl TurnDetector {
             voiced,
             deadline: self.deadline(moment.now),
             heard_before: moment.heard,
+            flagged: None,
             must_end: max_turn.and_then(|max| moment.now.checked_add(max)),
             ending: None,
         }
@@ -600,10 +864,8 @@ impl TurnDetector {
     /// Whether silence has lasted after speech that is all transcribed. Silence without speech before it proves nothing: the
     /// speech may be too soft for the threshold.
     fn has_finished(&self, turn: &Turn) -> bool {
-        match self.voice {
-            Voice::Silence { since } => turn.voiced && turn.is_complete() && turn.reach >= since,
-            Voice::Speech | Voice::Pause { .. } => false,
-        }
+        let has_lasted = matches!(self.voice, Voice::Silence { .. }) && !self.is_unfinished();
+        has_lasted && turn.voiced && turn.is_complete() && self.reaches_pause(turn)
     }
 
     fn silence_until(&self, at: Duration) -> Option<Duration> {
@@ -673,8 +935,8 @@ fn position(samples: u64) -> Duration {
     RATE.duration_of(usize::try_from(samples).unwrap_or(usize::MAX))
 }
 
-fn result(segment: Transcript, is_final: bool, turn_transcript: Option<String>) -> TurnEvent {
-    TurnEvent::Result(SttResult {
+fn told(segment: Transcript, is_final: bool, turn_transcript: Option<String>) -> SttResult {
+    SttResult {
         transcript: segment.text,
         is_final,
         is_speech_final: turn_transcript.is_some(),
@@ -682,8 +944,13 @@ fn result(segment: Transcript, is_final: bool, turn_transcript: Option<String>) 
         turn_transcript,
         words: segment.words,
         language: segment.language,
+        backchannel: false,
         identity: None,
-    })
+    }
+}
+
+fn result(segment: Transcript, is_final: bool, turn_transcript: Option<String>) -> TurnEvent {
+    TurnEvent::Result(told(segment, is_final, turn_transcript))
 }
 
 fn trim(text: &mut String) {
@@ -710,7 +977,7 @@ const fn is_written_without_spaces(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::TurnEndReason::{MaxTurn, Provider, SessionEnd, Silence, Timeout};
+    use super::TurnEndReason::{MaxTurn, Model, Provider, SessionEnd, Silence, Timeout};
     use super::*;
     use proptest::prelude::*;
     use vivavoce_seams::{ErrorKind, ProviderError, Word};
@@ -828,6 +1095,21 @@ mod tests {
             };
             (self.voice, self.against_ms) = (voice, 0);
             Some(event)
+        }
+
+        /// The latest question is answered.
+        fn answer(&mut self, answer: Answer) -> &mut Self {
+            let question = self.turns.questions;
+            let events = self.turns.answer(question, answer, self.moment());
+            self.note(events);
+            self
+        }
+
+        /// When the model was asked.
+        fn questions(&self) -> Vec<u64> {
+            let asked = |event: &TurnEvent| matches!(event, TurnEvent::AskModel { .. });
+            let asked = self.told.iter().filter(|(_, event)| asked(event));
+            asked.map(|(at, _)| *at).collect()
         }
 
         fn speech(&mut self, length_ms: u64) -> &mut Self {
@@ -1377,7 +1659,7 @@ mod tests {
             .map(|(_, event)| match event {
                 TurnEvent::Result(result) => serde_json::to_string(result).unwrap(),
                 TurnEvent::Voice(event) => serde_json::to_string(event).unwrap(),
-                TurnEvent::Finalize => String::new(),
+                TurnEvent::Finalize | TurnEvent::AskModel { .. } => String::new(),
             })
             .collect();
         assert_eq!(
@@ -1390,6 +1672,130 @@ mod tests {
                 r#"{"event":"turn_end","timestamp_ms":1500,"silence_duration_ms":500,"reason":"silence"}"#,
             ]
         );
+    }
+
+    /// A model is asked in pauses.
+    mod the_model {
+        use super::*;
+
+        fn scene(model: ModelUse) -> Scene {
+            Scene::new(TurnSettings {
+                model,
+                ..TurnSettings::default()
+            })
+        }
+
+        #[test]
+        fn is_asked_once_in_each_pause_that_has_lasted_a_little() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(150).speech(500).silence(150);
+            scene.speech(500).silence(400).speech(500);
+            scene.silence(3_000);
+            assert_eq!(scene.questions(), [2_510, 3_410]);
+            let mut off = super::Scene::usual();
+            off.speech(1_000).silence(3_000);
+            assert_eq!(off.questions(), [0; 0]);
+        }
+
+        #[test]
+        fn is_asked_in_the_time_of_the_audio() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).stall(500);
+            assert_eq!(scene.questions(), [0; 0]);
+            scene.silence(200);
+            assert_eq!(scene.questions().len(), 1);
+        }
+
+        #[test]
+        fn ends_a_turn_with_its_text_or_asks_for_it() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).final_segment("one");
+            scene.silence(160).answer(Answer::Finished);
+            assert_eq!(scene.ends(), [(1_260, Model)]);
+            scene.silence(1_000).speech(1_000).partial("two");
+            scene.silence(260).answer(Answer::Finished);
+            assert_eq!(scene.ends().len(), 1);
+            scene.silence(100).final_segment("two");
+            assert_eq!(scene.ends().len(), 2);
+            assert_eq!(scene.turns(), ["one", "two"]);
+        }
+
+        #[test]
+        fn holds_a_turn_open_until_the_time_out() {
+            let mut scene = scene(ModelUse::Beside);
+            scene.speech(1_000).silence(100).final_segment("one");
+            scene.silence(160).answer(Answer::Unfinished);
+            scene.silence(3_000);
+            assert_eq!(scene.ends(), [(2_900, Timeout)]);
+            // A final that comes later does not lengthen that.
+            let mut scene = self::scene(ModelUse::Beside);
+            scene.speech(1_000).silence(260).answer(Answer::Unfinished);
+            scene.silence(700).final_segment("one").silence(3_000);
+            assert_eq!(scene.ends(), [(2_850, Timeout)]);
+        }
+
+        #[test]
+        fn is_not_believed_when_silence_has_decided_or_speech_begins_again() {
+            let mut late = scene(ModelUse::Beside);
+            late.speech(1_000).silence(600).answer(Answer::Unfinished);
+            late.final_segment("one");
+            assert_eq!(late.ends(), [(1_600, Silence)]);
+            let mut onset = scene(ModelUse::Beside);
+            onset.speech(1_000).silence(100).final_segment("one");
+            onset.silence(160).speech(20).answer(Answer::Finished);
+            assert_eq!(onset.ends(), []);
+            let mut resumed = scene(ModelUse::Beside);
+            resumed.speech(1_000).silence(300).speech(100);
+            resumed.answer(Answer::Finished).final_segment("one");
+            assert_eq!(resumed.ends(), []);
+        }
+
+        #[test]
+        fn comes_before_the_provider_where_it_was_named() {
+            for (answer, ends) in [
+                (Answer::Finished, 1_260),
+                (Answer::None, 1_260),
+                (Answer::Unfinished, 1_500),
+            ] {
+                let mut scene = scene(ModelUse::First);
+                scene.speech(1_000).silence(100).final_segment("one").flag();
+                assert_eq!(scene.ends(), [], "{answer:?}");
+                scene.silence(160).answer(answer).silence(2_000);
+                assert_eq!(scene.ends(), [(ends, Provider)], "{answer:?}");
+            }
+            // One that is nothing but a pause is none where the speaker has not finished.
+            for flags_first in [true, false] {
+                let mut scene = scene(ModelUse::OverPauses);
+                scene.speech(1_000).silence(100).final_segment("one");
+                if flags_first {
+                    scene.flag();
+                }
+                scene.silence(160).answer(Answer::Unfinished);
+                if !flags_first {
+                    scene.silence(200).flag();
+                }
+                scene.silence(3_000);
+                assert_eq!(scene.ends(), [(2_900, Timeout)]);
+            }
+            // In the middle of speech it waits as long.
+            let mut scene = scene(ModelUse::First);
+            scene.speech(1_000).final_segment("one").flag().speech(600);
+            assert_eq!(scene.ends(), [(1_500, Provider)]);
+        }
+    }
+
+    #[test]
+    fn a_backchannel_is_no_text_and_ends_nothing() {
+        let mut scene = Scene::usual();
+        scene.speech(300).silence(100).partial("mhm");
+        let events = scene.turns.backchannel(said("mhm"), scene.moment());
+        scene.note(events);
+        scene.silence(600);
+        assert_eq!(scene.turns(), [""; 0]);
+        assert_eq!(scene.ends(), []);
+        scene.speech(500).final_segment("what").silence(2_000);
+        assert_eq!(scene.turns(), ["what"]);
+        assert_eq!(scene.ends().len(), 1);
     }
 
     /// A cough or a "mhm" neither ends nor splits a turn.

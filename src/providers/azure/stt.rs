@@ -57,6 +57,7 @@ const PARAMETERS: &[Parameter] = &[
     own("punctuation", "NBest[].Display or .Lexical"),
     own("keyterms", "dgi.groups"),
     own("diarize", "phraseDetection.speakerDiarization"),
+    converted("min_confidence", "finals below it are dropped"),
     own("words", "phraseOutput.detailed.options"),
     own("auth", "Ocp-Apim-Subscription-Key, region"),
 ];

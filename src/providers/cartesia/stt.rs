@@ -39,6 +39,7 @@ const PARAMETERS: &[Parameter] = &[
     ignored("punctuation", "Ink always punctuates"),
     own("keyterms", "keyterm (ink-2)"),
     ignored("diarize", "speakers are not told apart"),
+    ignored("min_confidence", "Ink gives no confidence"),
     own("words", "words (ink-whisper)"),
     own("auth", "Authorization"),
 ];

@@ -26,6 +26,7 @@ const PARAMETERS: &[Parameter] = &[
     own("punctuation", "punctuate; Flux always does"),
     own("keyterms", "keyterm; keywords before Nova-3"),
     own("diarize", "diarize_model; not with Flux"),
+    converted("min_confidence", "finals below it are dropped; not with Flux, which gives none"),
     own("words", "words"),
     own("auth", "Authorization"),
 ];

@@ -36,6 +36,7 @@ const PARAMETERS: &[Parameter] = &[
     ignored("punctuation", "always on"),
     own("keyterms", "keyterms"),
     ignored("diarize", "not on the realtime socket"),
+    converted("min_confidence", "finals below it are dropped"),
     own("words", "include_timestamps"),
     own("auth", "xi-api-key"),
 ];

@@ -72,6 +72,10 @@ const PARAMETERS: &[Parameter] = &[
         "diarize",
         "config.features.diarization_config, where the model is not of the chirp family",
     ),
+    converted(
+        "min_confidence",
+        "finals below it are dropped, where the model is not chirp_3, which gives none",
+    ),
     own(
         "words",
         "config.features.enable_word_time_offsets, where the model is not chirp_3",

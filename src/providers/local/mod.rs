@@ -5,6 +5,7 @@ mod espeak;
 mod flite;
 pub mod neural;
 pub mod pocketsphinx;
+mod scripts;
 pub mod stt;
 pub mod tts;
 pub mod utterance;
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use neural::Models;
+use neural::tts::NeuralVoices;
+use neural::turn::SmartTurn;
 use stt::{LocalStt, LocalSttSettings};
 use tts::{EngineState, LocalTts, LocalTtsSettings};
 use vivavoce_config as config;
@@ -72,6 +75,20 @@ pub fn engines(settings: &config::Providers, models: &Path) -> Vec<Engine> {
         engines.push(speaks(Ok(format!("the Wyoming server at {server}"))));
         return engines;
     }
+    let neural = NeuralVoices::new(
+        Models {
+            program: PathBuf::new(),
+            root: models.to_owned(),
+        },
+        1,
+        Share::NONE,
+    );
+    for voice in neural.list().iter() {
+        engines.push(speaks(Ok(format!(
+            "{}, {}",
+            voice.voice.shown.id, voice.voice.shown.language
+        ))));
+    }
     let programs = tts::probe(&LocalTtsSettings::default().search_path);
     engines.extend(programs.into_iter().map(|(name, state)| {
         speaks(match state {
@@ -93,7 +110,22 @@ pub fn add_to(
 ) -> io::Result<()> {
     match &settings.local_tts_url {
         Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
-        None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings::default()))),
+        None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings {
+            models: Some(Models {
+                program: std::env::current_exe()?,
+                root: models.to_owned(),
+            }),
+            preload: settings.local_stt_preload,
+            share,
+            ..LocalTtsSettings::default()
+        }))),
+    }
+    let installed = Models {
+        program: std::env::current_exe()?,
+        root: models.to_owned(),
+    };
+    if let Some(model) = SmartTurn::installed(&installed) {
+        table.set_turn_model(Arc::new(model));
     }
     if let Some(server) = &settings.local_stt_url {
         let stt = WyomingStt::new(server.clone(), SttDeadlines::default());

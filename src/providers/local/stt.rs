@@ -93,6 +93,7 @@ static PARAMETERS: &[Parameter] = &[
         "diarize",
         "the local recogniser does not tell speakers apart",
     ),
+    converted("min_confidence", "finals below it are dropped"),
     converted("words", "times and confidence"),
     ignored("auth", "the local recogniser needs no credential"),
 ];
@@ -260,6 +261,10 @@ impl SpeechToText for LocalStt {
 
     fn parameters(&self) -> &'static [Parameter] {
         PARAMETERS
+    }
+
+    fn ends_at_pauses(&self) -> bool {
+        true
     }
 
     /// 0.4 s of it is the pause that it waits for (`benches/RESULTS.md`).

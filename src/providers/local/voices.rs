@@ -20,7 +20,7 @@ pub struct LocalVoice {
     pub rate: SampleRate,
 }
 
-/// The voice for `wanted`: its id, or a language tag, for which the first voice is taken that has exactly this
+/// The voice for `wanted`: its id, its name, or a language tag, for which the first voice is taken that has exactly this
 /// language, then one that speaks it too, then one for the language without its region.
 pub fn choose<'a, V>(
     voices: impl Iterator<Item = &'a V> + Clone,
@@ -38,12 +38,15 @@ pub fn choose<'a, V>(
         };
         if voice.id == wanted {
             Some(0)
-        } else if voice.language.eq_ignore_ascii_case(wanted) {
+        } else if voice.name == wanted {
+            // Without what its engine's ids begin with: `slt`.
             Some(1)
-        } else if speaks(wanted) {
+        } else if voice.language.eq_ignore_ascii_case(wanted) {
             Some(2)
-        } else if speaks(bare) {
+        } else if speaks(wanted) {
             Some(3)
+        } else if speaks(bare) {
+            Some(4)
         } else {
             None
         }

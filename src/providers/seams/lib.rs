@@ -1,4 +1,5 @@
-//! The traits between the server and its providers: [`SpeechToText`], [`TextToSpeech`], [`RecordingStore`] and, in
+//! The traits between the server and its providers: [`SpeechToText`], [`TextToSpeech`], [`TurnModel`],
+//! [`RecordingStore`] and, in
 //! [`rooms`], rooms and telephone calls; their requests and events, and what a provider declares about itself as data
 //! ([`Accepts`], [`Speaks`], [`OutputFormat`]). Providers and the rest of the server both depend on this crate, not on each
 //! other.
@@ -12,6 +13,7 @@ pub mod rooms;
 mod store;
 mod stt_result;
 mod table;
+mod turn_model;
 pub mod veil;
 
 use std::fmt;
@@ -35,6 +37,7 @@ pub use rooms::{
 pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use stt_result::SttResult;
 pub use table::ProviderTable;
+pub use turn_model::{NoAnswer, TURN_RATE, TURN_SOUND, TurnModel};
 
 pub use vivavoce_core::provider_error::{ErrorKind, ProviderError};
 
@@ -259,6 +262,11 @@ pub trait SpeechToText: Send + Sync {
     /// How long its finals take, as measured: what the end of a turn waits for.
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::UNKNOWN
+    }
+    /// Whether its [`SttEvent::EndOfSpeech`] says no more than that there was a pause: then a model that hears whether the
+    /// speaker has finished knows better.
+    fn ends_at_pauses(&self) -> bool {
+        false
     }
     /// Opens a stream: connected, and what was asked for not refused so far.
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError>;

@@ -52,6 +52,7 @@ pub const STT_FIELDS: &[&str] = &[
     "punctuation",
     "keyterms",
     "diarize",
+    "min_confidence",
     "words",
     "auth",
 ];

@@ -24,6 +24,10 @@ pub struct SttResult {
     /// The words of this segment where known, in seconds of session audio.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Word>,
+    /// Whether it only says that somebody listens, while the server speaks: it is no part of a turn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub backchannel: bool,
     /// BCP-47 where the provider says it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,

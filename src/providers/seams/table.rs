@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::veil::{Veil, Veiled};
-use super::{Credential, SpeechToText, TextToSpeech};
+use super::{Credential, SpeechToText, TextToSpeech, TurnModel};
 use vivavoce_config::Secret;
 
 /// Every provider that there is, by slug.
@@ -11,6 +11,7 @@ use vivavoce_config::Secret;
 pub struct ProviderTable {
     text_to_speech: Vec<Arc<dyn TextToSpeech>>,
     speech_to_text: Vec<Arc<dyn SpeechToText>>,
+    turn_model: Option<Arc<dyn TurnModel>>,
     /// The server's own credentials.
     secrets: Vec<Secret>,
 }
@@ -24,6 +25,16 @@ impl ProviderTable {
     /// Adds a recogniser.
     pub fn add_speech_to_text(&mut self, provider: Arc<dyn SpeechToText>) {
         self.speech_to_text.push(provider);
+    }
+
+    /// Sets the model that hears whether a speaker has finished.
+    pub fn set_turn_model(&mut self, model: Arc<dyn TurnModel>) {
+        self.turn_model = Some(model);
+    }
+
+    /// The model that hears whether a speaker has finished; `None` where it is not installed.
+    pub fn turn_model(&self) -> Option<Arc<dyn TurnModel>> {
+        self.turn_model.clone()
     }
 
     /// Adds the server's own credential for a provider, which [`ProviderTable::veil`] hides.

@@ -186,6 +186,10 @@ impl SpeechToText for Veiled<dyn SpeechToText> {
         self.provider.parameters()
     }
 
+    fn ends_at_pauses(&self) -> bool {
+        self.provider.ends_at_pauses()
+    }
+
     fn final_delay(&self) -> FinalDelay {
         self.provider.final_delay()
     }

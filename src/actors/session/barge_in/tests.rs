@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::*;
+use crate::session::backchannel::Lists;
 
 /// What happens, and how many milliseconds after the first speech over playback.
 #[derive(Debug, Clone)]
@@ -29,7 +30,10 @@ impl Stage {
             ..VadConfig::default()
         };
         let mut detector = BargeInDetector::default();
-        assert_eq!(detector.configure(&vad, [language], Duration::ZERO), []);
+        assert_eq!(
+            detector.configure(&vad, Lists::default().of([language]), Duration::ZERO),
+            []
+        );
         Self {
             detector,
             start: Instant::now(),

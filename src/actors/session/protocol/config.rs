@@ -129,6 +129,8 @@ pub struct ListenConfig {
     pub languages: Vec<String>,
     /// Whether speakers shall be told apart.
     pub diarize: bool,
+    /// Finals below it, 0–1, are dropped.
+    pub min_confidence: f32,
     /// Who hears when the provider cannot, in this order; their formats are this one's.
     pub fallback: Vec<ListenConfig>,
 }
@@ -237,6 +239,18 @@ pub struct LoadingAudio {
     pub volume: Option<f64>,
 }
 
+/// What hears the end of a turn beside the recogniser.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TurnModelChoice {
+    /// The model if there is one, else silence; a provider's end of speech comes first.
+    #[default]
+    Installed,
+    /// The model, which comes before a provider's end of speech.
+    SmartTurn,
+    /// Silence alone.
+    Silence,
+}
+
 /// `vad`, checked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VadConfig {
@@ -252,6 +266,8 @@ pub struct VadConfig {
     pub speech_final_timeout_ms: u32,
     /// The longest turn; 0 means none.
     pub max_turn_ms: u32,
+    /// What hears the end of a turn beside the recogniser.
+    pub turn_model: TurnModelChoice,
     /// Whether noise is suppressed.
     pub noise_suppression: bool,
     /// What playback does when somebody speaks over it.
@@ -269,6 +285,7 @@ impl Default for VadConfig {
             min_speech_ms: 100,
             speech_final_timeout_ms: 1800,
             max_turn_ms: 0,
+            turn_model: TurnModelChoice::Installed,
             noise_suppression: false,
             interruption: InterruptionMode::Off,
             interruption_window_ms: 600,
@@ -371,6 +388,9 @@ struct WireStt {
     /// Whether speakers shall be told apart, where the provider can.
     #[schemars(extend("default" = false))]
     diarize: Option<bool>,
+    /// Finals whose confidence is below it are dropped.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0))]
+    min_confidence: Option<f32>,
     /// Who hears when the provider fails to open or cannot be reached again, in this order. They hear what the client
     /// sends, in its format, and have no fallbacks of their own.
     #[schemars(length(max = 3))]
@@ -402,6 +422,10 @@ struct WireVad {
         extend("default" = 0, "anyOf" = [{"type": "null"}, {"const": 0}, {"minimum": 1000}])
     )]
     max_turn_ms: Option<u32>,
+    /// What hears in a pause whether the speaker has finished: a model (needs `enabled`), or nothing but the length of
+    /// the silence. The model if it is installed when absent.
+    #[schemars(extend("enum" = ["smart-turn", "silence", null]))]
+    turn_model: Option<String>,
     /// Whether noise is suppressed.
     #[schemars(extend("default" = false))]
     noise_suppression: Option<bool>,
@@ -559,6 +583,10 @@ impl WireStt {
             keyterms: phrases(self.keyterms, "stt_config.keyterms", 100, 100)?,
             languages: phrases(self.languages, "stt_config.languages", 10, 35)?,
             diarize: self.diarize.unwrap_or(false),
+            min_confidence: match self.min_confidence.unwrap_or(0.0) {
+                least @ 0.0..=1.0 => least,
+                _ => return Err(misfit("stt_config.min_confidence", "must be from 0 to 1")),
+            },
             fallback: fallbacks(self.fallback)?,
         })
     }
@@ -597,6 +625,7 @@ impl WireStt {
         self.languages
             .get_or_insert_with(|| known.languages.clone());
         self.diarize.get_or_insert(known.diarize);
+        self.min_confidence.get_or_insert(known.min_confidence);
         let (model, auth) = (self.model.is_none(), self.auth.is_none());
         let fallback = self.fallback.is_none();
         let mut checked = self.check()?;
@@ -729,6 +758,15 @@ impl WireVad {
         if interruption != InterruptionMode::Off && !enabled {
             return Err(misfit("vad.interruption", "needs vad.enabled"));
         }
+        let turn_model = match self.turn_model.as_deref() {
+            None => default.turn_model,
+            Some("smart-turn") => TurnModelChoice::SmartTurn,
+            Some("silence") => TurnModelChoice::Silence,
+            Some(_) => return Err(misfit("vad.turn_model", "must be smart-turn or silence")),
+        };
+        if turn_model == TurnModelChoice::SmartTurn && !enabled {
+            return Err(misfit("vad.turn_model", "smart-turn needs vad.enabled"));
+        }
         Ok(VadConfig {
             enabled,
             threshold,
@@ -747,6 +785,7 @@ impl WireVad {
                 1..1000 => return Err(misfit("vad.max_turn_ms", "must be 0 or at least 1000")),
                 ms => ms,
             },
+            turn_model,
             noise_suppression: self.noise_suppression.unwrap_or(default.noise_suppression),
             interruption,
             interruption_window_ms: match self.interruption_window_ms {

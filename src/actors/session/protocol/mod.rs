@@ -11,7 +11,7 @@ pub use vivavoce_core::stream_id::StreamId;
 pub use client::{CLIENT_MESSAGES, CallCommand, ClientMessage, SendMessage, SipTransfer};
 pub use config::{
     ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig, SessionConfig,
-    SessionParams, VadConfig,
+    SessionParams, TurnModelChoice, VadConfig,
 };
 pub use schema::socket_schema;
 pub use server::{
@@ -202,6 +202,7 @@ mod tests {
             confidence: None,
             turn_transcript: None,
             words: Vec::new(),
+            backchannel: false,
             language: None,
             identity: None,
         });

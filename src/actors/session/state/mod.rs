@@ -19,12 +19,12 @@ use super::protocol::{
     CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, RoomConfig, RoomOfSession,
     SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
 };
-use super::turn::Moment;
+use super::turn::{Answer, Manner, Moment};
 use crate::stt::SttReport;
 use crate::tts::TtsReport;
 use config::{AUDIO_DISABLED, Admission, ConfigMachine};
 use ending::Ending;
-use recogniser::{Output, RecogniserMachine};
+use recogniser::{Output, OutputState, RecogniserMachine, TurnResources};
 use synthesiser::SynthesiserMachine;
 use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_core::json::Misfit;
@@ -67,8 +67,8 @@ pub struct Prepared {
     pub clip: Option<Result<Clip, Misfit>>,
     /// Whether the recogniser in force is sent the config's audio already.
     pub is_sent: bool,
-    /// How long each of the recognisers that it names may take over a final.
-    pub patience: Vec<Duration>,
+    /// How each of the recognisers that it names ends what it hears.
+    pub manners: Vec<Manner>,
     /// The room that was joined.
     pub room: Option<RoomOfSession>,
 }
@@ -112,6 +112,13 @@ pub enum Effect {
     EndParticipants(Duration),
     /// Request a final from the recogniser.
     Finalize,
+    /// Ask the model whether the speaker has finished; [`Session::answered`] takes its answer.
+    AskModel {
+        /// Numbers the question.
+        question: u64,
+        /// Where in the session's audio the turn begins.
+        since: Duration,
+    },
     /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
     SetOutput(Option<Box<SpeechConfig>>),
     /// Speak what is queued from now on with this config.
@@ -159,10 +166,10 @@ pub struct Session {
 
 impl Session {
     /// A session whose socket has just been opened.
-    pub fn new(now: Instant, config_timeout: Duration) -> Self {
+    pub fn new(now: Instant, config_timeout: Duration, resources: TurnResources) -> Self {
         Self {
             config: ConfigMachine::new(now, config_timeout),
-            recogniser: RecogniserMachine::default(),
+            recogniser: RecogniserMachine::new(resources),
             synthesiser: SynthesiserMachine::default(),
             ending: Ending::default(),
             effects: Vec::new(),
@@ -297,7 +304,7 @@ impl Session {
         let Prepared {
             clip,
             is_sent,
-            patience,
+            manners,
             room,
         } = match prepared {
             Ok(prepared) => prepared,
@@ -315,7 +322,7 @@ impl Session {
             }
             None => {}
         }
-        let outputs = self.recogniser.prepare(config, listen, patience, is_sent);
+        let outputs = self.recogniser.prepare(config, listen, manners, is_sent);
         self.follow(outputs, moment);
     }
 
@@ -391,6 +398,7 @@ impl Session {
                 Output::End { attempt } => Effect::EndStt { attempt },
                 Output::Stop { attempt } => Effect::StopStt { attempt },
                 Output::Finalize => Effect::Finalize,
+                Output::AskModel { question, since } => Effect::AskModel { question, since },
                 Output::Yield(mode) => Effect::Yield(mode),
                 Output::Resume => Effect::Resume,
                 Output::Cut => Effect::Clear,
@@ -413,9 +421,15 @@ impl Session {
         }
     }
 
-    /// Takes whether speech is being played that may be cut, and how much audio the session has heard.
-    pub const fn set_playing(&mut self, playing: bool, heard: Duration) {
-        self.recogniser.set_playing(playing, heard);
+    /// Takes what is being played, and how much audio the session has heard.
+    pub const fn set_playing(&mut self, output: OutputState, heard: Duration) {
+        self.recogniser.set_playing(output, heard);
+    }
+
+    /// Takes the model's answer to a question ([`Effect::AskModel`]).
+    pub fn answered(&mut self, question: u64, answer: Answer, moment: Moment) {
+        let outputs = self.recogniser.answered(question, answer, moment);
+        self.follow(outputs, moment);
     }
 
     fn abandon_barge_in(&mut self, reason: InterruptionReason) {

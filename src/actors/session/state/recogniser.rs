@@ -2,18 +2,22 @@
 //! started again, replaced by a fallback, handed over to the next and given up on, and what becomes of its transcripts and
 //! of voice activity: turns, barge-in, and the messages about them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::session::audio_input::InputEvent;
+use crate::session::backchannel::{self, BackchannelDetector, Phrases, SpeechSound};
 use crate::session::barge_in::{BargeInDetector, InterruptionMode, InterruptionReason, Step};
 use crate::session::error_codes::{Refusal, of_provider};
+use crate::session::protocol::TurnModelChoice;
 use crate::session::protocol::{ErrorCode, ListenConfig, ServerMessage, VadConfig};
 use crate::session::stt_handover::{Draining, SttHandover};
-use crate::session::turn::{Moment, TurnDetector, TurnEvent};
+use crate::session::turn::{Answer, Manner, ModelUse, Moment, TurnDetector, TurnEvent};
 use crate::stt::{SttNews, SttReport};
 use crate::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::vad::VadEvent;
-use vivavoce_seams::{ErrorKind, ProviderError, SttEvent};
+use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, Transcript};
+use vivavoce_telemetry::metrics;
 
 /// The most voice activity that is kept until the first config is in force: more than ten seconds of audio can bring.
 const MAX_EARLY: usize = 256;
@@ -38,6 +42,13 @@ pub enum Output {
     Stop { attempt: u32 },
     /// Request a final from the recogniser.
     Finalize,
+    /// Ask the model whether the speaker has finished; [`RecogniserMachine::answered`] takes its answer.
+    AskModel {
+        /// Numbers the question.
+        question: u64,
+        /// Where in the session's audio the turn begins.
+        since: Duration,
+    },
     /// Let playback yield to the speaker.
     Yield(InterruptionMode),
     /// Let playback go on.
@@ -50,8 +61,18 @@ pub enum Output {
     Failed(Refusal),
 }
 
+/// What the server has for the turns of its sessions.
+#[derive(Debug, Clone, Default)]
+pub struct TurnResources {
+    /// Whether a model is installed that hears whether a speaker has finished.
+    pub has_model: bool,
+    /// The backchannels of each language.
+    pub backchannels: Arc<backchannel::Lists>,
+}
+
 #[derive(Debug, Default)]
 pub struct RecogniserMachine {
+    resources: TurnResources,
     current: Option<Recogniser>,
     /// Of the config that is being prepared.
     next: Option<Next>,
@@ -59,8 +80,13 @@ pub struct RecogniserMachine {
     vad: VadConfig,
     turns: Option<TurnDetector>,
     barge_in: BargeInDetector,
+    backchannels: BackchannelDetector,
+    /// Those of the languages that are spoken.
+    phrases: Phrases,
     /// Whether speech is being played that may be cut.
     playing: bool,
+    /// Whether speech is being played.
+    speaks: bool,
     /// How much audio the session has heard.
     heard: Duration,
     /// Voice activity before the first config was in force.
@@ -74,7 +100,7 @@ pub struct RecogniserMachine {
 struct Next {
     config: u64,
     listen: Option<ListenConfig>,
-    patience: Vec<Duration>,
+    manners: Vec<Manner>,
     opening: Option<Opening>,
 }
 
@@ -91,8 +117,8 @@ struct Recogniser {
     /// The config whose audio it is sent.
     config: u64,
     listen: ListenConfig,
-    /// How long each of the configured recognisers may take over a final.
-    patience: Vec<Duration>,
+    /// How each of the configured recognisers ends what it hears.
+    manners: Vec<Manner>,
     /// Its position among the session's recognisers: the number of its first attempt.
     order: u32,
     attempt: u32,
@@ -155,13 +181,21 @@ fn stt_event(state: &'static str, provider: &str, message: String) -> ServerMess
 }
 
 impl RecogniserMachine {
+    pub fn new(resources: TurnResources) -> Self {
+        Self {
+            resources,
+            ..Self::default()
+        }
+    }
+
     fn take(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Takes whether speech is being played that may be cut, and how much audio the session has heard.
-    pub const fn set_playing(&mut self, playing: bool, heard: Duration) {
-        self.playing = playing;
+    /// Takes what is being played, and how much audio the session has heard.
+    pub const fn set_playing(&mut self, output: OutputState, heard: Duration) {
+        self.playing = output.is_interruptible;
+        self.speaks = output.speaks;
         self.heard = heard;
     }
 
@@ -173,12 +207,12 @@ impl RecogniserMachine {
     }
 
     /// Opens a recogniser for a config, unless the one in force `is_sent` its audio already. [`Output::Ready`] or
-    /// [`Output::Failed`] follows. `patience` is how long each of its recognisers may take over a final.
+    /// [`Output::Failed`] follows. `manners` is how each of its recognisers ends what it hears.
     pub fn prepare(
         &mut self,
         config: u64,
         listen: Option<ListenConfig>,
-        patience: Vec<Duration>,
+        manners: Vec<Manner>,
         is_sent: bool,
     ) -> Vec<Output> {
         let goes_on = self.current.as_ref().is_some_and(|stt| !stt.failed);
@@ -186,7 +220,7 @@ impl RecogniserMachine {
         self.next = Some(Next {
             config,
             listen,
-            patience,
+            manners,
             opening: None,
         });
         if opens {
@@ -228,7 +262,9 @@ impl RecogniserMachine {
             self.retire(&old, moment);
         }
         let languages = next.listen.iter().flat_map(ListenConfig::spoken);
-        let steps = self.barge_in.configure(&vad, languages, self.heard);
+        self.phrases = self.resources.backchannels.of(languages);
+        let phrases = self.phrases.clone();
+        let steps = self.barge_in.configure(&vad, phrases, self.heard);
         self.apply(steps);
         match (next.listen, next.opening, &mut self.current) {
             (Some(listen), Some(opening), current) => {
@@ -236,7 +272,7 @@ impl RecogniserMachine {
                     config: next.config,
                     provider: listen.choice(opening.choice).provider,
                     listen,
-                    patience: next.patience,
+                    manners: next.manners,
                     order: opening.attempt,
                     attempt: opening.attempt,
                     restarts: Restarts::new(RestartPolicy::RECOGNISER),
@@ -253,7 +289,7 @@ impl RecogniserMachine {
             (Some(listen), None, Some(current)) => {
                 current.config = next.config;
                 current.listen = listen;
-                current.patience = next.patience;
+                current.manners = next.manners;
             }
             _ => {}
         }
@@ -265,7 +301,7 @@ impl RecogniserMachine {
     /// The voice activity that came before the first config was in force.
     pub fn replay_early(&mut self) -> Vec<Output> {
         for (event, moment) in std::mem::take(&mut self.early) {
-            self.voice(event, moment);
+            self.voice(event, None, moment);
         }
         self.take()
     }
@@ -301,9 +337,18 @@ impl RecogniserMachine {
     fn set_turns(&mut self) {
         let Some(stt) = &self.current else { return };
         let mut settings = self.vad.turn_settings();
-        if let Some(patience) = stt.patience.get(stt.choice) {
-            settings.final_patience = *patience;
+        let manner = stt.manners.get(stt.choice);
+        if let Some(manner) = manner {
+            settings.final_patience = manner.final_patience;
         }
+        let flags_pauses = manner.is_some_and(|manner| manner.ends_at_pauses);
+        settings.model = match self.vad.turn_model {
+            _ if !self.resources.has_model || !self.vad.enabled => ModelUse::Off,
+            TurnModelChoice::Silence => ModelUse::Off,
+            _ if flags_pauses => ModelUse::OverPauses,
+            TurnModelChoice::Installed => ModelUse::Beside,
+            TurnModelChoice::SmartTurn => ModelUse::First,
+        };
         match &mut self.turns {
             Some(turns) => turns.set(settings),
             turns => *turns = Some(TurnDetector::new(settings)),
@@ -385,11 +430,15 @@ impl RecogniserMachine {
         }
     }
 
-    fn transcribed(&mut self, attempt: u32, event: SttEvent, moment: Moment) {
+    fn transcribed(&mut self, attempt: u32, mut event: SttEvent, moment: Moment) {
         let current = self.current.as_mut();
         let order = match current.filter(|stt| stt.attempt == attempt) {
             Some(stt) => {
                 stt.works = true;
+                let of_fallback = stt.choice.checked_sub(1);
+                let listen = of_fallback.and_then(|index| stt.listen.fallback.get(index));
+                let listen = listen.unwrap_or(&stt.listen);
+                drop_if_uncertain(&mut event, listen);
                 if matches!(&event, SttEvent::Final(heard) if !heard.text.is_empty()) {
                     stt.restarts.forgive(moment.now.into());
                 }
@@ -397,7 +446,12 @@ impl RecogniserMachine {
             }
             // The end of the audio of a draining recogniser is not the end of a turn.
             None if matches!(event, SttEvent::EndOfSpeech) => return,
-            None => self.handover.order_of(attempt).unwrap_or_default(),
+            None => {
+                if let Some(listen) = self.handover.listen_of(attempt) {
+                    drop_if_uncertain(&mut event, listen);
+                }
+                self.handover.order_of(attempt).unwrap_or_default()
+            }
         };
         if let Some(event) = self.handover.take(order, event, moment.heard) {
             self.understood(event, moment);
@@ -412,8 +466,19 @@ impl RecogniserMachine {
         }
         let steps = self.barge_in.stt(&event, moment, self.playing);
         self.apply(steps);
+        let is_backchannel = match &event {
+            SttEvent::Final(segment) => {
+                let (phrases, heard) = (&self.phrases, moment.heard);
+                let detector = &mut self.backchannels;
+                detector.is_backchannel(segment, phrases, heard, self.speaks)
+            }
+            _ => false,
+        };
         if let Some(turns) = &mut self.turns {
-            let events = turns.stt(event, moment);
+            let events = match event {
+                SttEvent::Final(segment) if is_backchannel => turns.backchannel(segment, moment),
+                event => turns.stt(event, moment),
+            };
             self.turned(events);
         }
     }
@@ -424,6 +489,7 @@ impl RecogniserMachine {
                 TurnEvent::Result(result) => Output::Tell(ServerMessage::SttResult(result)),
                 TurnEvent::Voice(event) => Output::Tell(ServerMessage::VadEvent(event)),
                 TurnEvent::Finalize => Output::Finalize,
+                TurnEvent::AskModel { question, since } => Output::AskModel { question, since },
             }));
     }
 
@@ -512,7 +578,7 @@ impl RecogniserMachine {
     /// Takes an event of the audio input.
     pub fn input(&mut self, event: InputEvent, moment: Moment) -> Vec<Output> {
         match event {
-            InputEvent::Voice(event) => self.voice(event, moment),
+            InputEvent::Voice { event, sound } => self.voice(event, sound, moment),
             InputEvent::Undecodable(problem) => {
                 self.refuse(ErrorCode::InvalidMessage, format!("binary: {problem}"));
             }
@@ -520,7 +586,8 @@ impl RecogniserMachine {
         self.take()
     }
 
-    fn voice(&mut self, event: VadEvent, moment: Moment) {
+    fn voice(&mut self, event: VadEvent, sound: Option<SpeechSound>, moment: Moment) {
+        self.backchannels.vad(event, sound, self.speaks);
         if let Some(turns) = &mut self.turns {
             let events = turns.vad(event, moment);
             self.turned(events);
@@ -529,6 +596,15 @@ impl RecogniserMachine {
         } else if self.early.len() < MAX_EARLY {
             self.early.push((event, moment));
         }
+    }
+
+    /// Takes the model's answer to a question ([`Output::AskModel`]).
+    pub fn answered(&mut self, question: u64, answer: Answer, moment: Moment) -> Vec<Output> {
+        if let Some(turns) = &mut self.turns {
+            let events = turns.answer(question, answer, moment);
+            self.turned(events);
+        }
+        self.take()
     }
 
     /// Whether somebody interrupts is no longer the question.
@@ -623,6 +699,30 @@ impl RecogniserMachine {
     fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
         self.tell(ServerMessage::refusal(code, message));
     }
+}
+
+/// A final below the confidence that was asked for becomes an empty one: there is nothing more to come of it.
+fn drop_if_uncertain(event: &mut SttEvent, listen: &ListenConfig) {
+    let SttEvent::Final(segment) = event else {
+        return;
+    };
+    let is_below = |confidence: f32| confidence < listen.min_confidence;
+    if !segment.text.is_empty() && segment.confidence.is_some_and(is_below) {
+        metrics::final_dropped();
+        *segment = Transcript {
+            end: segment.end,
+            ..Transcript::default()
+        };
+    }
+}
+
+/// What is being played.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OutputState {
+    /// Speech that may be cut.
+    pub is_interruptible: bool,
+    /// Speech.
+    pub speaks: bool,
 }
 
 fn ended_early() -> ProviderError {

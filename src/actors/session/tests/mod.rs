@@ -2,6 +2,7 @@
 //! likes, a recogniser and a synthesiser that do what the scenario says. One file per promise. What is
 //! pure is tested beside its code.
 
+mod a_backchannel_is_no_turn;
 mod a_config_changes_only_what_it_says;
 mod a_cough_does_not_end_a_sentence;
 mod a_failing_part_ends_nothing_but_itself;
@@ -11,6 +12,7 @@ mod a_session_ends_with_its_token;
 mod a_session_is_in_its_room;
 mod a_session_is_on_the_telephone;
 mod a_session_leaves_nothing_behind;
+mod a_turn_ends_when_the_model_hears_its_end;
 mod an_update_loses_nothing;
 mod client;
 mod each_participant_is_transcribed;
@@ -25,6 +27,7 @@ mod the_first_words_are_heard;
 mod the_last_words_are_heard;
 mod the_state_says_speaking_only_while_something_is_heard;
 mod the_transcript_has_no_word_that_nobody_heard;
+mod turn_model;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -91,6 +94,8 @@ fn ms(ms: u64) -> Duration {
 struct Stage {
     recogniser: Arc<Recogniser>,
     synthesiser: Arc<Synthesiser>,
+    /// Installed in sessions of this stage unless it is without one.
+    model: Arc<turn_model::ScriptedModel>,
     /// Those that stand by: `spare`.
     spare_recogniser: Arc<Recogniser>,
     spare_synthesiser: Arc<Synthesiser>,
@@ -109,6 +114,15 @@ impl Stage {
     }
 
     fn in_paused_time(lead: Duration) -> Self {
+        Self::with(lead, true)
+    }
+
+    fn without_model_in_paused_time() -> Self {
+        Self::with(LEAD, false)
+    }
+
+    fn with(lead: Duration, has_model: bool) -> Self {
+        let model = Arc::new(turn_model::ScriptedModel::default());
         let recogniser = Arc::new(Recogniser::new("scripted"));
         let synthesiser = Arc::new(Synthesiser::new("scripted"));
         let spare_recogniser = Arc::new(Recogniser::new("spare"));
@@ -118,6 +132,9 @@ impl Stage {
         providers.add_text_to_speech(synthesiser.clone());
         providers.add_speech_to_text(spare_recogniser.clone());
         providers.add_text_to_speech(spare_synthesiser.clone());
+        if has_model {
+            providers.set_turn_model(model.clone());
+        }
         let providers = Arc::new(providers);
         let settings = SynthesisSettings {
             cache: None,
@@ -149,6 +166,7 @@ impl Stage {
             recordings: None,
             egresses: None,
             quotas: Quotas::unlimited(),
+            backchannels: Arc::default(),
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 public_recordings: false,
@@ -160,6 +178,7 @@ impl Stage {
         Self {
             recogniser,
             synthesiser,
+            model,
             spare_recogniser,
             spare_synthesiser,
             telephone: rooms.telephone.clone(),

@@ -1,7 +1,10 @@
 //! Neural models of `vivavoce models`, each in worker processes of its own (`vivavoce-speech` has the models): which are
-//! installed, and what is said to their workers. What is made of the answers is next door: `stt` hears.
+//! installed, and what is said to their workers. What is made of the answers is next door: `stt` hears,
+//! `tts` speaks, `turn` tells when a speaker has finished.
 
 pub mod stt;
+pub mod tts;
+pub mod turn;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -21,6 +21,7 @@ use crate::local::{SLUG, failure};
 use vivavoce_audio::format::Encoding;
 use vivavoce_audio::linear16;
 use vivavoce_audio::vad::RATE;
+use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
     Accepts, AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttInput, SttRequest,
     SttStream, Transcript,
@@ -68,6 +69,22 @@ impl WyomingStt {
     }
 }
 
+/// The protocol carries the model, the language and sound.
+const PARAMETERS: &[Parameter] = &[
+    own("language", "transcribe.language"),
+    ignored("languages", "a Wyoming server is asked for one language"),
+    own("model", "transcribe.name"),
+    converted("encoding", "decoded to linear16"),
+    converted("sample_rate", "resampled to 16000"),
+    converted("channels", "mixed to one"),
+    ignored("punctuation", "a Wyoming server decides by itself"),
+    ignored("keyterms", "a Wyoming server cannot be told any"),
+    ignored("diarize", "a Wyoming server tells no speakers apart"),
+    ignored("min_confidence", "a Wyoming server gives no confidence"),
+    ignored("words", "a Wyoming server gives no times"),
+    converted("auth", "it needs none"),
+];
+
 #[async_trait]
 impl SpeechToText for WyomingStt {
     fn slug(&self) -> &'static str {
@@ -82,6 +99,14 @@ impl SpeechToText for WyomingStt {
             stereo: false,
             stream_limit: None,
         }
+    }
+
+    fn ends_at_pauses(&self) -> bool {
+        true
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        PARAMETERS
     }
 
     /// Asks the server what it can hear, so that one that is not there is known now and not with the first word.

@@ -1,0 +1,415 @@
+//! [hibari](https://pypi.org/project/hibari-tts/), a small neural voice for English (Apache-2.0): a front end from text
+//! to phonemes ([`pronounce`]), a network from phonemes to the spectrum of the voice ([`acoustic`]), and the making of
+//! samples from it ([`vocoder`]). Its files are those of its Python package; the code is our own.
+//!
+//! A sentence is planned as a whole and then made piece by piece, so that the first sound takes the same short time
+//! whatever the sentence's length. When each word is heard is known before the first sound, exactly: the sound is made
+//! from the durations of the phonemes.
+
+pub mod acoustic;
+mod lexicon;
+mod normalise;
+mod numbers;
+mod oov;
+pub mod pronounce;
+mod table;
+mod tagger;
+#[cfg(test)]
+mod tests;
+mod tokenise;
+mod traced;
+mod vocoder;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use self::acoustic::Acoustic;
+use self::lexicon::{Accent, PAUSES};
+use self::pronounce::{Pronouncer, Said, is_foreign};
+use self::table::{broken, parse, read};
+use self::vocoder::{HOP, Transforms, Vocoder};
+use crate::onnx::Runtime;
+use crate::worker::{Model, Reply, Request, SpeechError, SpokenWord};
+
+/// Samples a second.
+pub const RATE_HZ: u32 = vocoder::RATE_HZ as u32;
+/// The voice that comes with the package.
+pub const DEFAULT_VOICE: &str = "heart";
+/// The longest text of one request, in bytes. The sentences of the server have 300 characters at most.
+pub const MAX_TEXT_BYTES: usize = 4000;
+/// The most phonemes that the network is given at once; it has learnt on fewer. Longer sentences are cut at a pause.
+const MAX_PHONEMES: usize = 400;
+/// The rates of speech that sound natural.
+pub const RATES: std::ops::RangeInclusive<f32> = 0.5..=2.0;
+/// Silence that is kept before the first word, in frames: 50 ms. The network leaves a third of a second there, for which
+/// a listener would wait.
+const LEAD_FRAMES: usize = 4;
+/// How much of that silence is put behind the last word instead, so that sentences do not run into each other: 150 ms.
+const TRAIL_FRAMES: usize = 12;
+/// Frames of the first piece of sound: a quarter of a second, made while the listener waits.
+const FIRST_FRAMES: usize = 20;
+/// Frames of the others: what comes before one lasts longer than it takes to make.
+const LATER_FRAMES: usize = 120;
+/// The noise of a sentence is always the same, so the same text sounds the same.
+const SEED: u64 = 0x0068_6962_6172_6921;
+
+/// A voice of the package, as `voices.json` has it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Listed {
+    /// BCP-47.
+    pub language: String,
+    /// For people.
+    pub accent: String,
+    /// `female` or `male`.
+    pub gender: String,
+    /// The file of its network.
+    pub file: String,
+    /// Whether it speaks British English.
+    pub british: bool,
+}
+
+/// The voices in a model's folder whose networks are there, by name, the default first.
+pub fn voices(folder: &Path) -> Result<Vec<(String, Listed)>, SpeechError> {
+    const FILE: &str = "voices.json";
+    let bytes = read(folder, FILE)?;
+    let listed: HashMap<String, Listed> = parse(folder, FILE, &bytes)?;
+    let here = |voice: &Listed| {
+        let plain = !voice.file.contains(['/', '\\']) && !voice.file.starts_with('.');
+        plain && folder.join(&voice.file).is_file()
+    };
+    let mut voices: Vec<_> = listed
+        .into_iter()
+        .filter(|(_, voice)| here(voice))
+        .collect();
+    voices.sort_by_key(|(name, _)| (name != DEFAULT_VOICE, name.clone()));
+    Ok(voices)
+}
+
+/// The model with those of its voices that have been asked for.
+pub struct Hibari {
+    runtime: Runtime,
+    folder: PathBuf,
+    voices: Vec<(String, Listed)>,
+    networks: HashMap<String, Acoustic>,
+    front_ends: HashMap<Accent, Pronouncer>,
+    /// The number of each phoneme.
+    ids: HashMap<char, i64>,
+    transforms: Transforms,
+}
+
+impl std::fmt::Debug for Hibari {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "hibari with {} voices", self.voices.len())
+    }
+}
+
+/// Takes what is said as it is made.
+type Give<'g> = dyn FnMut(Piece, &[f32]) -> Result<(), SpeechError> + 'g;
+
+impl Hibari {
+    /// The model in a folder, with its first voice ready to speak.
+    pub fn load(runtime: &Runtime, folder: &Path) -> Result<Self, SpeechError> {
+        const VOCABULARY: &str = "vocab.json";
+        let bytes = read(folder, VOCABULARY)?;
+        let ids = parse(folder, VOCABULARY, &bytes)?;
+        let mut model = Self {
+            runtime: runtime.clone(),
+            folder: folder.to_owned(),
+            voices: voices(folder)?,
+            networks: HashMap::new(),
+            front_ends: HashMap::new(),
+            ids,
+            transforms: Transforms::default(),
+        };
+        let first = model.voices.first().map(|(name, _)| name.clone());
+        let first = first.ok_or_else(|| broken(folder, &"there is no voice"))?;
+        // The first run of a network takes longer than the others.
+        model.speak("Hello.", Some(&first), 1.0, &mut |_, _| Ok(()))?;
+        Ok(model)
+    }
+
+    /// What is said of a text, for checks.
+    pub fn phonemes(&mut self, text: &str, voice: Option<&str>) -> Result<Vec<Said>, SpeechError> {
+        let (_, accent) = self.voice(voice)?;
+        self.front_end(accent)?.pronounce(text)
+    }
+
+    fn voice(&self, wanted: Option<&str>) -> Result<(String, Accent), SpeechError> {
+        let mut voices = self.voices.iter();
+        let found = match wanted {
+            Some(wanted) => voices.find(|(name, _)| name == wanted),
+            None => voices.next(),
+        };
+        let (name, listed) = found.ok_or_else(|| {
+            let wanted: String = wanted.unwrap_or_default().chars().take(80).collect();
+            SpeechError::Request(format!("hibari has no voice {wanted:?} here"))
+        })?;
+        let accent = if listed.british {
+            Accent::British
+        } else {
+            Accent::American
+        };
+        Ok((name.clone(), accent))
+    }
+
+    fn front_end(&mut self, accent: Accent) -> Result<&mut Pronouncer, SpeechError> {
+        if !self.front_ends.contains_key(&accent) {
+            let loaded = Pronouncer::load(&self.runtime, &self.folder, accent)?;
+            self.front_ends.insert(accent, loaded);
+        }
+        let loaded = self.front_ends.get_mut(&accent);
+        loaded.ok_or_else(|| SpeechError::Request("there is no such accent".to_owned()))
+    }
+
+    /// Says a text. `give` is first given the words of each part of it, with their times, then the sound.
+    pub fn speak(
+        &mut self,
+        text: &str,
+        voice: Option<&str>,
+        rate: f32,
+        give: &mut Give<'_>,
+    ) -> Result<(), SpeechError> {
+        if text.len() > MAX_TEXT_BYTES {
+            let message = format!("a text of {} bytes is too long", text.len());
+            return Err(SpeechError::Request(message));
+        }
+        if !RATES.contains(&rate) {
+            let message = format!("a speaking rate of {rate} is outside {RATES:?}");
+            return Err(SpeechError::Request(message));
+        }
+        speakable(text)?;
+        let (name, accent) = self.voice(voice)?;
+        let said = self.front_end(accent)?.pronounce(text)?;
+        let parts = cut(&said, &self.ids);
+        if parts.is_empty() {
+            return Err(nothing_to_say());
+        }
+        if !self.networks.contains_key(&name) {
+            let file = self.voices.iter().find(|(known, _)| *known == name);
+            let file = file.map(|(_, listed)| self.folder.join(&listed.file));
+            let network = Acoustic::load(&self.runtime, &file.unwrap_or_default())?;
+            self.networks.insert(name.clone(), network);
+        }
+        let Some(network) = self.networks.get_mut(&name) else {
+            return Ok(());
+        };
+        let mut samples_before = 0;
+        for (nth, part) in parts.iter().enumerate() {
+            let plan = network.plan(&part.ids, rate)?;
+            let silence = plan.ends.first().copied().unwrap_or_default();
+            let cut_off = silence.saturating_sub(LEAD_FRAMES);
+            let words = words(
+                text,
+                part,
+                &plan.ends,
+                samples_before - (cut_off * HOP) as i64,
+            );
+            give(Piece::Words(words), &[])?;
+            let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
+            let mut start = cut_off;
+            while start < plan.length() {
+                let frames = if start == cut_off && nth == 0 {
+                    FIRST_FRAMES
+                } else {
+                    LATER_FRAMES
+                };
+                let end = (start + frames).min(plan.length());
+                let spectrum = network.spectrum(&plan, start..end)?;
+                give(Piece::Sound, &vocoder.push(&spectrum, start..end))?;
+                start = end;
+            }
+            let trail = cut_off.min(TRAIL_FRAMES);
+            give(Piece::Sound, &vec![0.0; trail * HOP])?;
+            samples_before += ((plan.length() - cut_off + trail) * HOP) as i64;
+        }
+        Ok(())
+    }
+}
+
+/// What a voice gives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    /// The words of the sound that follows, up to the next words.
+    Words(Vec<SpokenWord>),
+    /// Samples at [`RATE_HZ`].
+    Sound,
+}
+
+/// Refuses text in which there is nothing for an English voice to say.
+pub fn speakable(text: &str) -> Result<(), SpeechError> {
+    let foreign = text.chars().filter(|&c| is_foreign(c)).count();
+    let own = text
+        .chars()
+        .filter(|&c| c.is_alphanumeric() && !is_foreign(c))
+        .count();
+    if foreign > own {
+        let message = "the text is in a script that English is not written in";
+        return Err(SpeechError::Request(message.to_owned()));
+    }
+    if own == 0 && !text.contains(['%', '&', '+', '@', '$', '£', '€', '=', '#', '½', '¼', '¾'])
+    {
+        return Err(nothing_to_say());
+    }
+    Ok(())
+}
+
+fn nothing_to_say() -> SpeechError {
+    SpeechError::Request("there is no word in the text".to_owned())
+}
+
+/// A part of a text that the network is given at once.
+struct Part {
+    /// The numbers of its phonemes, between two zeros.
+    ids: Vec<i64>,
+    /// For each thing said the range of its phonemes among the numbers, and of the text.
+    said: Vec<(Range<usize>, Range<usize>)>,
+}
+
+/// Cuts what is said into parts that are not too long, where the voice pauses if it does.
+fn cut(said: &[Said], ids: &HashMap<char, i64>) -> Vec<Part> {
+    let numbers = |said: &Said| -> Vec<i64> {
+        let known = said.phonemes.chars().filter_map(|c| ids.get(&c).copied());
+        known.collect()
+    };
+    let space = ids.get(&' ').copied().unwrap_or_default();
+    let mut parts = Vec::new();
+    let mut rest = said;
+    while !rest.is_empty() {
+        let mut count = 0;
+        let mut taken = 0;
+        let mut pause = 0;
+        for (nth, one) in rest.iter().enumerate() {
+            count += numbers(one).len() + 1;
+            if count > MAX_PHONEMES && taken > 0 {
+                break;
+            }
+            taken = nth + 1;
+            if one.space && one.phonemes.ends_with(|c| PAUSES.contains(c)) {
+                pause = taken;
+            }
+        }
+        if taken < rest.len() && pause > 0 {
+            taken = pause;
+        }
+        let (now, later) = rest.split_at(taken);
+        rest = later;
+        let mut part = Part {
+            ids: vec![0],
+            said: Vec::new(),
+        };
+        for one in now {
+            let mut of = numbers(one);
+            // One word of more phonemes than there may be is cut off: nobody can follow it.
+            of.truncate(MAX_PHONEMES);
+            let start = part.ids.len();
+            part.ids.extend(of);
+            let is_word = one.phonemes.chars().any(char::is_alphabetic);
+            if is_word && part.ids.len() > start {
+                part.said.push((start..part.ids.len(), one.origin.clone()));
+            }
+            if one.space && part.ids.len() > 1 {
+                part.ids.push(space);
+            }
+        }
+        while part.ids.len() > 1 && part.ids.last() == Some(&space) {
+            part.ids.pop();
+        }
+        part.ids.push(0);
+        if !part.said.is_empty() {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// The words of the text that a part says, in its order, with their times.
+fn words(text: &str, part: &Part, ends: &[usize], first_sample: i64) -> Vec<SpokenWord> {
+    let seconds = |frame: usize| {
+        let sample = first_sample + (frame * HOP) as i64;
+        sample.max(0) as f64 / f64::from(RATE_HZ)
+    };
+    let end_of = |id: Option<usize>| id.and_then(|id| ends.get(id)).copied().unwrap_or_default();
+    let mut words: Vec<SpokenWord> = Vec::new();
+    for word in written_words(text) {
+        let mut times: Option<(usize, usize)> = None;
+        for (ids, origin) in &part.said {
+            if origin.start < word.end && word.start < origin.end {
+                let start = end_of(ids.start.checked_sub(1));
+                let end = end_of(ids.end.checked_sub(1));
+                times = Some(match times {
+                    Some((before, after)) => (before.min(start), after.max(end)),
+                    None => (start, end),
+                });
+            }
+        }
+        if let Some((start, end)) = times {
+            words.push(SpokenWord {
+                start_byte: word.start as u32,
+                end_byte: word.end as u32,
+                start_seconds: seconds(start),
+                end_seconds: seconds(end),
+            });
+        }
+    }
+    // Of words that are said in another order than written ("$3 million": "three million dollars") none begins or ends
+    // before the one before.
+    let mut latest = (0.0f64, 0.0f64);
+    for word in &mut words {
+        word.start_seconds = word.start_seconds.max(latest.0);
+        word.end_seconds = word.end_seconds.max(latest.1);
+        latest = (word.start_seconds, word.end_seconds);
+    }
+    words
+}
+
+/// The words as they are written, without the marks around them.
+fn written_words(text: &str) -> Vec<Range<usize>> {
+    let separates = |c: char| c.is_whitespace() || matches!(c, '—' | '…');
+    let mut words = Vec::new();
+    let mut at = 0;
+    for chunk in text.split_inclusive(separates) {
+        let mark = |c: char| separates(c) || ".,;:!?\"“”„'‘’()[]{}«»*_-–".contains(c);
+        let body = chunk.trim_start_matches(mark);
+        let start = at + chunk.len() - body.len();
+        let body = body.trim_end_matches(mark);
+        if !body.is_empty() {
+            words.push(start..start + body.len());
+        }
+        at += chunk.len();
+    }
+    words
+}
+
+impl Model for Hibari {
+    fn answer(
+        &mut self,
+        request: Request,
+        _: &[i16],
+        reply: &mut dyn FnMut(&Reply, &[i16]) -> io::Result<()>,
+    ) -> Result<(), SpeechError> {
+        let Request::Speak {
+            text, voice, rate, ..
+        } = request
+        else {
+            return Err(SpeechError::Request("this model only speaks".to_owned()));
+        };
+        let mut give = |piece: Piece, samples: &[f32]| match piece {
+            Piece::Words(words) => Ok(reply(&Reply::Words { words }, &[])?),
+            Piece::Sound => {
+                let samples: Vec<i16> = samples.iter().map(|&sample| to_i16(sample)).collect();
+                Ok(reply(&Reply::Sound, &samples)?)
+            }
+        };
+        self.speak(&text, voice.as_deref(), rate, &mut give)?;
+        Ok(reply(&Reply::Said, &[])?)
+    }
+}
+
+/// A sample between -1 and 1 in 16 bits.
+pub fn to_i16(sample: f32) -> i16 {
+    (sample.clamp(-1.0, 1.0) * 32767.0) as i16
+}

@@ -1,0 +1,133 @@
+//! The ends of turns in human speech, with the end-of-turn model: it hears them before silence does, and waits where a
+//! sentence goes on. The machine may be too busy for an answer in time, in which case silence decides: a promise is kept
+//! if it is kept in one of a few attempts.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use vivavoce::audio::{Pcm, linear16};
+
+use super::client::{Session, config, hears, with};
+use super::sound::{WIDE, encoded, then};
+use crate::harness::{Server, human_speech};
+
+const ATTEMPTS: usize = 10;
+
+fn models() -> PathBuf {
+    let folder = std::env::var_os("MODELS_PATH").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/models"),
+        PathBuf::from,
+    );
+    let model = folder.join("smart-turn");
+    assert!(
+        model.is_dir(),
+        "{} is missing: ./test fetches it",
+        model.display()
+    );
+    folder
+}
+
+fn server() -> Server {
+    Server::start_with(&[("MODELS_PATH", models().to_str().unwrap())])
+}
+
+fn human(name: &str) -> Pcm {
+    let file = format!("librivox/sense_and_sensibility_01_austen_64kb-{name}.wav");
+    let bytes = human_speech::linear16(&human_speech::human(&file));
+    Pcm::new(WIDE.layout, linear16::samples(&bytes))
+}
+
+fn silence(ms: u64) -> Pcm {
+    Pcm::silence(WIDE.layout, Duration::from_millis(ms))
+}
+
+/// The ends of turns in this sound: why each ended, and after how much silence.
+async fn ends(server: &Server, turn_model: &str, sound: &Pcm) -> (Session, Vec<(String, u64)>) {
+    let config = with(
+        hears(json!({"model": "pocketsphinx"})),
+        json!({"vad": {"turn_model": turn_model}}),
+    );
+    let mut session = Session::open(server, config).await;
+    let speaking = session.hear(encoded(sound, WIDE).await);
+    session.end_of_turn().await;
+    speaking.await;
+    let ends = session.events_of("vad_event");
+    let ends = ends
+        .iter()
+        .filter(|event| event.text("event") == "turn_end");
+    let ends = ends.map(|end| {
+        let silence = end["silence_duration_ms"].as_u64().unwrap_or_default();
+        (end.text("reason").to_owned(), silence)
+    });
+    let ends = ends.collect();
+    (session, ends)
+}
+
+#[tokio::test]
+async fn a_finished_sentence_ends_its_turn_before_silence_would() {
+    let server = server();
+    let sound = then(then(silence(500), &human("0920")), &silence(3_000));
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let (session, ends) = ends(&server, "smart-turn", &sound).await;
+        session.close().await;
+        if ends.last().is_some_and(|(reason, _)| reason == "model") {
+            return;
+        }
+        seen.extend(ends);
+    }
+    panic!("never by the model: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_sentence_that_goes_on_after_a_pause_is_one_turn() {
+    let server = server();
+    let sentence = human("0930").into_samples();
+    let (first, second) = sentence.split_at(24_000);
+    let pause = then(
+        then(silence(500), &Pcm::new(WIDE.layout, first.to_vec())),
+        &silence(900),
+    );
+    let sound = then(pause, &Pcm::new(WIDE.layout, second.to_vec()));
+    let sound = then(sound, &silence(3_000));
+    // Whether speech went on in the turn that it had begun.
+    let goes_on = |session: &Session| {
+        let events = session.events_of("vad_event");
+        events.iter().any(|event| {
+            let pause = event["silence_duration_ms"].as_u64().unwrap_or_default();
+            event.text("event") == "speech_resumed" && pause > 700
+        })
+    };
+    for (turn_model, expected) in [("silence", false), ("smart-turn", true)] {
+        let mut kept = false;
+        for _ in 0..ATTEMPTS {
+            let (session, _) = ends(&server, turn_model, &sound).await;
+            kept = goes_on(&session) == expected;
+            session.close().await;
+            if kept {
+                break;
+            }
+        }
+        assert!(kept, "{turn_model}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_installed_cannot_be_named() {
+    let empty = tempfile::tempdir().unwrap();
+    let server = Server::start_with(&[("MODELS_PATH", empty.path().to_str().unwrap())]);
+    let mut session = Session::connect(&server).await;
+    let wanted = config(json!({"vad": {"turn_model": "smart-turn"}}));
+    session.send(wanted).await;
+    let refused = session.refused("provider_unavailable").await;
+    let message = refused.text("message");
+    assert!(
+        message.contains("vivavoce models fetch smart-turn"),
+        "{message}"
+    );
+    // Left to the server it is silence.
+    session.send(config(json!({}))).await;
+    session.next("ready").await;
+    session.close().await;
+}
