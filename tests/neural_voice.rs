@@ -20,7 +20,14 @@ fn server() -> Server {
 
 async fn voices(server: &Server) -> Vec<String> {
     let url = format!("{}/voices", server.url);
-    let body: Value = client().get(url).send().await.unwrap().json().await.unwrap();
+    let body: Value = client()
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
     let mut ids = Vec::new();
     let mut open = vec![&body];
     while let Some(value) = open.pop() {
@@ -82,7 +89,10 @@ async fn neural_voices_are_listed_and_their_models_can_be_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn text_in_another_script_is_refused_with_the_voice_that_would_say_it() {
     let server = server();
-    for (text, voice) in [("Привет, как дела?", "espeak-"), ("今天天气很好。", "espeak-")] {
+    for (text, voice) in [
+        ("Привет, как дела?", "espeak-"),
+        ("今天天气很好。", "espeak-"),
+    ] {
         let refused = speak(&server, text, json!({"model": ""})).await;
         assert_error(refused, 400, "invalid_request", voice).await;
     }
@@ -92,7 +102,8 @@ async fn text_in_another_script_is_refused_with_the_voice_that_would_say_it() {
 async fn words_of_the_neural_voice_are_told_exactly() {
     const TEXT: &str = "On the 3rd of March, 250 people paid $9.99 each at 7:30 pm, didn't they?";
     let server = server();
-    let says = json!({"provider": "local", "model": "hibari", "sample_rate": 24_000, "progress": true});
+    let says =
+        json!({"provider": "local", "model": "hibari", "sample_rate": 24_000, "progress": true});
     let mut session = Session::open(&server, config(json!({"tts_config": says}))).await;
     session.speak("whole", TEXT).await;
     session.completion_of("whole").await;
@@ -103,7 +114,10 @@ async fn words_of_the_neural_voice_are_told_exactly() {
     let starts: Vec<_> = told.iter().map(|event| event.time("played_ms")).collect();
     assert!(starts.is_sorted(), "{starts:?}");
     let sound = session.sound();
-    let samples: usize = sound.iter().map(|chunk| linear16::samples(&chunk.data).count()).sum();
+    let samples: usize = sound
+        .iter()
+        .map(|chunk| linear16::samples(&chunk.data).count())
+        .sum();
     assert!(starts.last().unwrap().as_secs_f64() < samples as f64 / 24_000.0);
 
     session.speak("cut", TEXT).await;
@@ -118,7 +132,10 @@ async fn words_of_the_neural_voice_are_told_exactly() {
     let played = interrupted.time("played_ms");
     let begun = starts.iter().filter(|start| **start <= played).count();
     let words = heard.split_whitespace().count();
-    assert!(words.abs_diff(begun) <= 1, "{words} of {begun} words: {interrupted}");
+    assert!(
+        words.abs_diff(begun) <= 1,
+        "{words} of {begun} words: {interrupted}"
+    );
     session.close().await;
 }
 
@@ -128,7 +145,9 @@ async fn a_worker_that_is_killed_is_replaced() {
     let hello = || speak(&server, "Hello there.", json!({"model": "hibari"}));
     assert_eq!(hello().await.status(), 200);
     for worker in server.children("vivavoce") {
-        let _ = std::process::Command::new("kill").args(["-9", &worker.to_string()]).status();
+        let _ = std::process::Command::new("kill")
+            .args(["-9", &worker.to_string()])
+            .status();
     }
     let again = speak(&server, "Hello there again.", json!({"model": "hibari"})).await;
     assert_eq!(again.status(), 200);
