@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -182,11 +183,11 @@ def delays(args, prepared, name):
     out = []
     for seconds in LENGTHS_S:
         files = []
-        for recording, _ in prepared:
-            if len(recording.sound) > (seconds + 0.5) * sounds.RATE_HZ and len(files) < 12:
+        for recording, by in prepared:
+            if sum(length for _, length in by["clean"]) > seconds and len(files) < 12:
                 path = args.data / "utterances" / f"length-{seconds}-{len(files)}.wav"
-                start = len(recording.sound) // 2 - seconds * sounds.RATE_HZ // 2
-                sounds.write(path, recording.sound[start : start + seconds * sounds.RATE_HZ])
+                speech = np.concatenate([sounds.read(utterance) for utterance, _ in by["clean"]])
+                sounds.write(path, speech[: seconds * sounds.RATE_HZ])
                 files.append(str(path))
         heard, used, _ = RECOGNISERS[name](args, files)
         walls = sorted(heard[path]["took_ms"] for path in files)
@@ -208,9 +209,14 @@ def main():
     parser.add_argument("--no-noise", action="store_true", help="leave the hundred noises out")
     parser.add_argument("--no-delay", action="store_true", help="leave the delays out")
     args = parser.parse_args()
+    args.hear = args.hear.resolve()
     args.data.mkdir(parents=True, exist_ok=True)
 
-    prepared = prepare(args, fetch(args))
+    kept = args.data / "prepared.json"
+    if not kept.exists():
+        made = prepare(args, fetch(args))
+        kept.write_text(json.dumps([[asdict(replace(recording, sound=None)), files] for recording, files in made]))
+    prepared = [(sources.Recording(**recording), files) for recording, files in json.loads(kept.read_text())]
     describe(prepared)
     results = {"when": time.strftime("%Y-%m-%d %H:%M"), "recognisers": {}}
     for name in args.only:

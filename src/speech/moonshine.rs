@@ -332,6 +332,19 @@ mod tests {
     }
 
     #[test]
+    fn of_sentences_that_a_human_reads_nineteen_words_of_twenty_are_heard() {
+        let folder = testing::model("moonshine-tiny-en");
+        let mut model = Moonshine::load(&testing::runtime(), &folder).unwrap();
+        let (mut all, mut wrong) = (0, 0);
+        for (samples, said) in testing::sentences() {
+            let heard = model.hear(&samples, &Hearing::default()).unwrap();
+            all += said.len();
+            wrong += testing::words_wrong(&said, &testing::words(&heard.text));
+        }
+        assert!(all >= 60 && wrong * 20 <= all, "{wrong} of {all} words");
+    }
+
+    #[test]
     fn an_utterance_of_any_length_is_heard() {
         let folder = testing::model("moonshine-tiny-en");
         let mut model = Moonshine::load(&testing::runtime(), &folder).unwrap();

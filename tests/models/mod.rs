@@ -27,7 +27,11 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 
 fn sha256(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.iter().fold(String::new(), |mut text, byte| {
+        use std::fmt::Write as _;
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
 }
 
 /// Models, a registry that has them, and a folder to fetch them into.

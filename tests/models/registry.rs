@@ -102,6 +102,10 @@ impl Registry {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "what a request may ask for, in order"
+)]
 fn answer(mut stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
