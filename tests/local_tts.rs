@@ -157,6 +157,7 @@ async fn without_a_permit_in_time_it_is_overloaded() {
     let tts = LocalTts::new(LocalTtsSettings {
         search_path: folder.path().into(),
         concurrency: 1,
+        ..LocalTtsSettings::default()
     });
     let first = tts
         .synthesize(request(None), text(&["Hello."]))

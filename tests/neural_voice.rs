@@ -116,7 +116,7 @@ async fn words_of_the_neural_voice_are_told_exactly() {
     let sound = session.sound();
     let samples: usize = sound
         .iter()
-        .map(|chunk| linear16::samples(&chunk.data).count())
+        .map(|chunk| linear16::samples(&chunk.data).len())
         .sum();
     assert!(starts.last().unwrap().as_secs_f64() < samples as f64 / 24_000.0);
 

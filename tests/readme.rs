@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::harness::*;
 
 /// The sections of the README with shell blocks, each of which a test runs. The first lines are CI's own.
-const RUN: [&str; 6] = [
+const RUN: [&str; 7] = [
     "# Vivavoce",
     "First words",
+    "Models",
     "Authentication and TLS",
     "Rooms",
     "Telephone",
@@ -75,6 +76,24 @@ fn every_command_of_the_readme_is_run_by_a_test() {
             Path::new(env!("CARGO_MANIFEST_DIR")).join(program).exists(),
             "{program}"
         );
+    }
+}
+
+/// What they do is tested in `models`, by servers that say what they are asked for.
+#[test]
+fn the_commands_and_models_of_the_readme_exist() {
+    let commands = commands("Models");
+    let listed = stdout(&vivavoce(["models", "list"]));
+    assert!(commands.len() >= 5, "{commands:?}");
+    for command in commands {
+        let command = command.split('#').next().unwrap().trim();
+        let arguments = command.strip_prefix("target/release/vivavoce ").unwrap();
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        if let ["models", "fetch" | "remove", model] = arguments[..] {
+            assert!(listed.contains(model), "{model}: {listed}");
+        }
+        let help = vivavoce(arguments.into_iter().chain(["--help"]));
+        assert!(help.status.success(), "{command}: {}", stderr(&help));
     }
 }
 

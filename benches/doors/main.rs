@@ -90,6 +90,7 @@ fn parts(settings: &Settings) -> Parts {
         quotas: quotas.clone(),
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
+        backchannels: Arc::default(),
     });
     let configured = Configured::new(settings).unwrap();
     let told = WebhookSettings::new(settings, configured.keys());
@@ -108,6 +109,7 @@ fn parts(settings: &Settings) -> Parts {
             trunks: None,
             sessions,
             recordings: None,
+            models: Arc::new(Vec::new),
             draining: CancellationToken::new(),
             work: TaskTracker::new(),
         }),

@@ -44,7 +44,7 @@
 //! | signalling | `signalling`, `outbound`, `pace`, `turns` |
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
 //! | transport | `peer`, `srtp`, `ssrcs`, `sockets`, `media_thread` |
-//! | forwarding | `media`, `forwarding`, `speakers` |
+//! | forwarding | `media`, `rtp_rewriting`, `speakers` |
 //! | data | `data` |
 //! | participants in this process | `local` |
 //! | server API, webhooks | `operations`, `on_behalf`, `events` |
@@ -86,7 +86,6 @@ pub mod admission;
 pub mod codecs;
 mod data;
 mod events;
-mod forwarding;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod joining;
@@ -103,6 +102,7 @@ mod participant;
 mod peer;
 mod publishing;
 mod room;
+mod rtp_rewriting;
 pub mod sdp;
 mod server;
 mod session;

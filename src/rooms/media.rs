@@ -1,7 +1,7 @@
 //! Forwarding of media.
 //!
 //! A *selective forwarding unit* (SFU, RFC 7667 section 3.7) does not decode or mix: it decrypts each RTP packet of a
-//! publisher, and writes it to the slot of every subscriber, with sequence numbers of its own (`forwarding`). Feedback goes
+//! publisher, and writes it to the slot of every subscriber, with sequence numbers of its own (`rtp_rewriting`). Feedback goes
 //! the other way: a subscriber's request for a keyframe (PLI or FIR, RFC 4585 and RFC 5104) is passed to the publisher, at
 //! a limited rate.
 //!

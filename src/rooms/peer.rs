@@ -24,8 +24,8 @@ use super::offers::{DescriptionError, PayloadTypes, Reduced};
 use vivavoce_seams::rooms::link::Packet;
 
 use super::codecs::enable_opus;
-use super::forwarding::{Numbers, Rebase};
 use super::negotiation::{Slots, Wanted};
+use super::rtp_rewriting::{Numbers, Rebase};
 use super::sdp::{self, Edit, SectionKind};
 use super::srtp;
 use super::ssrcs::{Judged, Ssrcs};

@@ -310,7 +310,7 @@ mod tests {
             ..Transcript::default()
         };
         let phrases = Lists::default().of(["en-US"]);
-        detector.is_backchannel(&segment, &phrases, Duration::from_secs(60), server_speaks)
+        detector.is_backchannel(&segment, &phrases, Duration::from_mins(1), server_speaks)
     }
 
     #[test]

@@ -36,8 +36,11 @@ impl Script {
     /// The script of a letter, where it is one of these.
     fn of(c: char) -> Option<Self> {
         Some(match c {
-            'A'..='Z' | 'a'..='z' | 'À'..='\u{24f}' | '\u{1e00}'..='\u{1eff}' => Self::Latin,
-            '\u{ff21}'..='\u{ff5a}' => Self::Latin,
+            'A'..='Z'
+            | 'a'..='z'
+            | 'À'..='\u{24f}'
+            | '\u{1e00}'..='\u{1eff}'
+            | '\u{ff21}'..='\u{ff5a}' => Self::Latin,
             '\u{370}'..='\u{3ff}' | '\u{1f00}'..='\u{1fff}' => Self::Greek,
             '\u{400}'..='\u{52f}' => Self::Cyrillic,
             '\u{530}'..='\u{58f}' => Self::Armenian,

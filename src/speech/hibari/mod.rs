@@ -40,14 +40,14 @@ pub const RATE_HZ: u32 = vocoder::RATE_HZ as u32;
 /// The voice that comes with the package.
 pub const DEFAULT_VOICE: &str = "heart";
 /// The longest text of one request, in bytes. The sentences of the server have 300 characters at most.
-pub const MAX_TEXT_BYTES: usize = 4000;
+pub const MAX_TEXT_BYTES: usize = 2000;
 /// The most phonemes that the network is given at once; it has learnt on fewer. Longer sentences are cut at a pause.
 const MAX_PHONEMES: usize = 400;
 /// The rates of speech that sound natural.
 pub const RATES: std::ops::RangeInclusive<f32> = 0.5..=2.0;
-/// Silence that is kept before the first word, in frames: 50 ms. The network leaves a third of a second there, for which
-/// a listener would wait.
-const LEAD_FRAMES: usize = 4;
+/// What is kept before the first phoneme, in frames: 125 ms, of which 35 to 95 are silence. The network leaves a third of a
+/// second there, for which a listener would wait.
+const LEAD_FRAMES: usize = 10;
 /// How much of that silence is put behind the last word instead, so that sentences do not run into each other: 150 ms.
 const TRAIL_FRAMES: usize = 12;
 /// Frames of the first piece of sound: a quarter of a second, made while the listener waits.

@@ -25,6 +25,8 @@ const MARK_TAGS: [&str; 11] = [
 ];
 /// Marks that the voice knows.
 const MARKS: &str = ";:,.!?—…\"“”";
+/// The most parts of a word that are looked up together. No entry of the dictionaries has as many.
+const LONGEST_RUN: usize = 16;
 /// What joins the parts of a word and is not said.
 const JOINTS: &str = "',-._‘’/";
 
@@ -287,7 +289,8 @@ impl Pronouncer {
             return Ok(after);
         }
         let mut following = following;
-        let (mut left, mut right) = (0, parts.len());
+        let mut right = parts.len();
+        let mut left = right.saturating_sub(LONGEST_RUN);
         let mut unknown = false;
         // The longest run of parts that the lexicon knows, from the end.
         while left < right {
@@ -302,7 +305,8 @@ impl Pronouncer {
             if let Some((phonemes, to)) = found {
                 following = following.before(&phonemes, to);
                 give(parts, left..right, phonemes);
-                (left, right) = (0, left);
+                right = left;
+                left = right.saturating_sub(LONGEST_RUN);
             } else if left + 1 < right {
                 left += 1;
             } else {
@@ -318,7 +322,7 @@ impl Pronouncer {
                         break;
                     }
                 }
-                left = 0;
+                left = right.saturating_sub(LONGEST_RUN);
             }
         }
         if unknown {

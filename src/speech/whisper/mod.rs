@@ -31,10 +31,10 @@ const TOKENS_PER_SECOND: usize = 9;
 /// Nor are keyterms worth more than these.
 const MAX_KEYTERM_TOKENS: usize = 96;
 /// An utterance is noise where nobody spoke with this probability and the words are not likely either.
-const NO_SPEECH: f32 = 0.6;
+const NO_SPEECH: f32 = 0.5;
 const UNLIKELY: f32 = -1.0;
 /// Words that are as unlikely as these are no words, whoever spoke.
-const NONSENSE: f32 = -1.6;
+const NONSENSE: f32 = -2.2;
 
 /// The tokens that are no text.
 #[derive(Debug, Clone, Copy)]
@@ -442,7 +442,6 @@ impl Recogniser for Whisper {
         let mut next = row(prompt.len() - 1).to_vec();
         let most = samples.len() * TOKENS_PER_SECOND / RATE_HZ + 12;
         let most = most.min(self.sizes.context - prompt.len() - 1);
-        let mut looped = false;
         while tokens.len() < most {
             let (token, likely) = self.choose(&next, tokens.is_empty());
             if token == self.special.end {
@@ -453,7 +452,6 @@ impl Recogniser for Whisper {
             if let Some(keep) = repeats(&tokens) {
                 tokens.truncate(keep);
                 probabilities.truncate(keep);
-                looped = true;
                 break;
             }
             next = self.decode(&mut decoding, &[token])?;
@@ -465,9 +463,7 @@ impl Recogniser for Whisper {
         }
         let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
         let mean = log / probabilities.len().max(1) as f32;
-        let noise = (no_speech > NO_SPEECH && mean < UNLIKELY)
-            || mean < NONSENSE
-            || looped && mean < UNLIKELY;
+        let noise = (no_speech > NO_SPEECH && mean < UNLIKELY) || mean < NONSENSE;
         let language = language.map_or_else(|| "en".to_owned(), |token| self.language_name(token));
         if noise || tokens.is_empty() {
             return Ok(Heard {

@@ -93,7 +93,7 @@ async fn an_unfinished_sentence_waits_longer_than_silence_but_not_for_ever() {
     stream.says(said("an apple."));
     client.is_silent(ms(400)).await;
     let first = ended("I would like an apple.", "model");
-    assert_eq!(turns(&client), [first.clone()]);
+    assert_eq!(turns(&client), std::slice::from_ref(&first));
     client.is_silent(ms(1_000)).await;
     client.speaks(ms(600)).await;
     stream.says(said("And"));
