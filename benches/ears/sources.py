@@ -62,7 +62,7 @@ LINPHONE = """Hello, this is Simon speaking, I'm the main author of Linphone. If
 everything is okay. Bye."""
 
 # Asterisk's text says otherwise than its voice.
-MISTYPED = {"umute": "unmute"}
+MISTYPED = {"umute": "unmute", "represenatives": "representatives"}
 
 
 def debian(folder, *packages):

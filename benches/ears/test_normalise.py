@@ -28,6 +28,22 @@ def test_call_signs_may_be_written_together_or_apart():
     assert normalise("VE9QRP") == "ve 9 qrp"
 
 
+def test_letters_of_call_signs_are_joined_and_ordinals_stay_whole():
+    assert wrong("This is KA9Q", "this is K A9Q") == 0
+    assert normalise("bits per second") == "bits per 2nd"
+
+
+def test_one_is_a_number_alone_and_among_others():
+    assert wrong("press one", "Press 1.") == 0
+    assert wrong("testing 1 2 3 4 5, 5 4 3 2 1", "testing one two three four five five four three two one") == 0
+
+
+def test_nobody_hears_an_apostrophe_of_a_genitive():
+    assert wrong("the user's mail box can't accept more", "The users mailbox cannot accept more.") == 0
+    assert wrong("Feed'st thy light's flame", "feedst thy lights flame") == 0
+    assert wrong("it's here and that's all", "it is here and that is all") == 0
+
+
 def test_hyphens_part_words():
     assert wrong("an ill disposed, cold hearted man", "an ill-disposed, cold-hearted man") == 0
 
