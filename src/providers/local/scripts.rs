@@ -33,6 +33,19 @@ pub enum Script {
 }
 
 impl Script {
+    /// Primary subtags of the languages that most people write in it, where several do.
+    pub const fn usual(self) -> &'static [&'static str] {
+        match self {
+            Self::Latin => &["en"],
+            Self::Cyrillic => &["ru"],
+            Self::Arabic => &["ar"],
+            Self::Devanagari => &["hi"],
+            Self::Bengali => &["bn"],
+            Self::Han => &["zh", "cmn"],
+            _ => &[],
+        }
+    }
+
     /// The script of a letter, where it is one of these.
     fn of(c: char) -> Option<Self> {
         Some(match c {

@@ -342,16 +342,22 @@ impl Voices {
         if source.reads_any_script() {
             return Ok(());
         }
-        let mut able = self.neural("").into_iter().map(|neural| neural.voice.shown);
-        let mut found = able.find(|voice| script.is_of(&voice.language));
+        let mut able: Vec<Voice> = self
+            .neural("")
+            .into_iter()
+            .map(|neural| neural.voice.shown)
+            .collect();
         for list in &self.lists {
-            if found.is_none()
-                && let Ok(listed) = list.get(&self.search_path).await
-            {
-                let mut shown = listed.iter().map(|voice| &voice.shown);
-                found = shown.find(|voice| script.is_of(&voice.language)).cloned();
+            if let Ok(listed) = list.get(&self.search_path).await {
+                able.extend(listed.iter().map(|voice| voice.shown.clone()));
             }
         }
+        able.retain(|voice| script.is_of(&voice.language));
+        let usual = |voice: &&Voice| {
+            let primary = voice.language.split(['-', '_']).next().unwrap_or_default();
+            script.usual().contains(&primary)
+        };
+        let found = able.iter().find(usual).or(able.first());
         let instead = match found {
             Some(voice) => format!("the voice_id {:?} ({}) says them", voice.id, voice.language),
             None => "no installed voice says them".to_owned(),
