@@ -206,7 +206,7 @@ impl Hibari {
                 text,
                 part,
                 &plan.ends,
-                samples_before - (cut_off * HOP) as i64,
+                samples_before - ((cut_off + EARLY_FRAMES) * HOP) as i64,
             );
             give(Piece::Words(words), &[])?;
             let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
