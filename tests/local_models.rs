@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use vivavoce::audio::{AudioFormat, Encoding, SampleRate};
+use vivavoce::providers::local::neural::Models;
 use vivavoce::providers::local::stt::{LocalStt, LocalSttSettings};
 use vivavoce::providers::{
     ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
@@ -50,8 +51,7 @@ fn copied(names: &[&str]) -> TempDir {
 
 fn recogniser(models: &Path) -> LocalStt {
     LocalStt::new(LocalSttSettings {
-        program: env!("CARGO_BIN_EXE_vivavoce").into(),
-        models: models.to_owned(),
+        models: Models::new(env!("CARGO_BIN_EXE_vivavoce"), models),
         size: 1,
         preload: false,
         share: Share::NONE,
@@ -184,6 +184,49 @@ async fn people_are_understood_by_whisper_base_which_finds_their_language() {
 }
 
 #[tokio::test]
+async fn where_no_model_of_many_languages_is_installed_english_is_heard_by_the_usual_model() {
+    let copy = copied(&[RUNTIME, MODEL]);
+    let stt = recogniser(copy.path());
+    let (audio, said) = read_aloud().swap_remove(0);
+    let languages = vec!["en-US".to_owned(), "fr-FR".to_owned()];
+    let request = SttRequest {
+        languages,
+        ..request("")
+    };
+    let heard = hear(&stt, request, &audio, false).await;
+    let (right, all) = words_right(&said, &heard.text());
+    assert!(right * 100 >= all * 90, "{heard:?}");
+}
+
+#[tokio::test]
+async fn what_the_model_that_is_taken_ignores_is_told() {
+    let stt = recogniser(&models());
+    let ignored = |field: &str, model: &str, spoken: &[&str]| {
+        let why = stt.ignored_because(field, model, spoken)?;
+        assert!(why.starts_with(field), "{why}");
+        Some(why)
+    };
+    let (one, two): (&[&str], &[&str]) = (&["en-US"], &["en-US", "fr-FR"]);
+    for (model, spoken, ignores) in [
+        ("", one, ["keyterms"].as_slice()),
+        // The usual model for several languages is Whisper.
+        ("", two, &[]),
+        (MODEL, two, &["keyterms", "languages"]),
+        ("whisper-tiny.en", two, &["languages"]),
+        ("whisper-base", two, &[]),
+        ("pocketsphinx", two, &["keyterms", "languages"]),
+    ] {
+        for field in ["keyterms", "languages"] {
+            let told = ignored(field, model, spoken).is_some();
+            let expected = ignores.contains(&field) || (field == "languages" && spoken == one);
+            assert_eq!(told, expected, "{field} {model:?} {spoken:?}");
+        }
+        assert!(ignored("diarize", model, spoken).is_some());
+        assert!(ignored("words", model, spoken).is_none());
+    }
+}
+
+#[tokio::test]
 async fn while_somebody_speaks_partials_grow_into_the_final() {
     let stt = recogniser(&models());
     let (audio, said) = read_aloud().swap_remove(0);
@@ -259,10 +302,6 @@ async fn what_is_missing_or_damaged_is_an_error_with_its_remedy_and_never_a_cras
     for (request, says) in [
         (request("whisper-enormous"), "there are"),
         (
-            request("whisper-small"),
-            "vivavoce models fetch whisper-small",
-        ),
-        (
             SttRequest {
                 language: "de-DE".to_owned(),
                 ..request(MODEL)
@@ -274,6 +313,18 @@ async fn what_is_missing_or_damaged_is_an_error_with_its_remedy_and_never_a_cras
         assert_eq!(refused.kind, ErrorKind::InvalidRequest);
         assert!(refused.message.contains(says), "{refused}");
     }
+    let empty = TempDir::new().unwrap();
+    let refused = recogniser(empty.path())
+        .open(request("whisper-base"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::InvalidRequest);
+    assert!(
+        refused
+            .message
+            .contains("vivavoce models fetch whisper-base"),
+        "{refused}"
+    );
     let (audio, _) = read_aloud().swap_remove(1);
     // The right sizes, and no networks.
     for (file, from) in [

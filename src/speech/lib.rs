@@ -13,7 +13,6 @@
 //! - [`smart_turn`]: whether a speaker has finished.
 //! - [`worker`]: what the server and a worker process say to each other.
 
-mod graph;
 pub mod hibari;
 pub mod mel;
 pub mod moonshine;

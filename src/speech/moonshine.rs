@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::onnx::{Input, Network, Runtime, Value, tensor};
-use crate::recogniser::{Heard, HeardWord, Hearing, RATE_HZ, Recogniser, repeats};
+use crate::recogniser::{Heard, HeardWord, Hearing, RATE_HZ, Recogniser, probability, repeats};
 use crate::worker::SpeechError;
 
 const BEGIN: u32 = 1;
@@ -122,9 +122,12 @@ impl Moonshine {
                 }
             }
             let (_, logits) = tensor::<f32>(&logits)?;
-            let mut rows = logits.chunks(logits.len() / ids.len());
+            let mut rows = logits.chunks((logits.len() / ids.len()).max(1));
             for &token in prefix.iter().filter(|_| !again) {
-                likely.push(rows.next().map_or(0.0, |row| probability(row, token)));
+                likely.push(
+                    rows.next()
+                        .map_or(0.0, |row| probability(row, token as usize)),
+                );
             }
             let (token, probability) = likeliest(rows.next().unwrap_or_default());
             if token == END {
@@ -288,13 +291,6 @@ fn tokens(mut bytes: &[u8]) -> Option<Vec<Box<[u8]>>> {
     (tokens.len() > END as usize).then_some(tokens)
 }
 
-fn probability(logits: &[f32], token: u32) -> f32 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
-    let logit = logits.get(token as usize);
-    logit.map_or(0.0, |logit| (logit - most).exp() / sum)
-}
-
 fn likeliest(logits: &[f32]) -> (u32, f32) {
     let mut best = (END as usize, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
@@ -302,8 +298,7 @@ fn likeliest(logits: &[f32]) -> (u32, f32) {
             best = (token, logit);
         }
     }
-    let sum: f32 = logits.iter().map(|logit| (logit - best.1).exp()).sum();
-    (best.0 as u32, 1.0 / sum)
+    (best.0 as u32, probability(logits, best.0))
 }
 
 #[cfg(test)]

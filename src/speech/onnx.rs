@@ -3,6 +3,7 @@
 //! never linked. Everything that knows `ort` is here, as it is pinned: its interface moves.
 
 pub mod subgraph;
+pub mod writer;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -211,11 +212,6 @@ impl Outputs {
         let at = self.values.iter().position(|(known, _)| known == name);
         at.map(|at| self.values.swap_remove(at).1)
             .ok_or_else(|| OnnxError::Foreign(name.to_owned()))
-    }
-
-    /// All values in the network's order.
-    pub fn into_values(self) -> impl Iterator<Item = (String, Value)> {
-        self.values.into_iter()
     }
 }
 

@@ -8,6 +8,8 @@ use crate::worker::{Model, Reply, Request, SpeechError};
 
 /// The rate that recognisers hear, in Hz.
 pub const RATE_HZ: usize = 16_000;
+/// The longest utterance, in samples: 27 s, so that 3 s of silence after it fit into the 30 s that models were trained on.
+pub const LONGEST: usize = 27 * RATE_HZ;
 
 /// How to hear an utterance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,7 +58,7 @@ pub struct HeardWord {
 
 /// A model that hears.
 pub trait Recogniser {
-    /// Hears an utterance of at most 27 seconds at 16 kHz; what is beyond is not heard.
+    /// Hears an utterance of at most [`LONGEST`] samples at [`RATE_HZ`].
     fn hear(&mut self, samples: &[i16], hearing: &Hearing) -> Result<Heard, SpeechError>;
 }
 
@@ -70,9 +72,18 @@ impl<R: Recogniser> Model for R {
         let Request::Hear(hearing) = request else {
             return Err(SpeechError::Request("this model only hears".to_owned()));
         };
-        let heard = self.hear(sound, &hearing)?;
+        // What is beyond is not heard.
+        let heard = self.hear(&sound[..sound.len().min(LONGEST)], &hearing)?;
         Ok(reply(&Reply::Heard(heard), &[])?)
     }
+}
+
+/// The probability of a token.
+pub fn probability(logits: &[f32], token: usize) -> f32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+    let logit = logits.get(token);
+    logit.map_or(0.0, |logit| (logit - most).exp() / sum)
 }
 
 /// Where the last tokens repeat themselves, as models do that have lost the thread: how many of them belong to no more

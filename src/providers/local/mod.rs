@@ -6,6 +6,7 @@ mod flite;
 pub mod neural;
 pub mod pocketsphinx;
 mod scripts;
+mod stream;
 pub mod stt;
 pub mod tts;
 pub mod utterance;
@@ -15,7 +16,7 @@ pub mod workers;
 pub mod wyoming;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use neural::Models;
@@ -53,15 +54,11 @@ impl std::fmt::Display for Engine {
 
 /// Looks for the engines that the settings allow, without starting them or connecting to them.
 pub fn engines(settings: &config::Providers, models: &Path) -> Vec<Engine> {
+    // Nothing is started, so there is nobody to run them.
+    let models = Models::new("", models);
     let hears = match &settings.local_stt_url {
         Some(server) => Ok(format!("the Wyoming server at {server}")),
-        None => {
-            let models = Models {
-                program: PathBuf::new(),
-                root: models.to_owned(),
-            };
-            stt::probe(&models, &settings.local_model_path)
-        }
+        None => stt::probe(&models, &settings.local_model_path),
     };
     let mut engines = vec![Engine {
         role: "hears",
@@ -75,14 +72,7 @@ pub fn engines(settings: &config::Providers, models: &Path) -> Vec<Engine> {
         engines.push(speaks(Ok(format!("the Wyoming server at {server}"))));
         return engines;
     }
-    let neural = NeuralVoices::new(
-        Models {
-            program: PathBuf::new(),
-            root: models.to_owned(),
-        },
-        1,
-        Share::NONE,
-    );
+    let neural = NeuralVoices::new(models, 1, Share::NONE);
     for voice in neural.list().iter() {
         engines.push(speaks(Ok(format!(
             "{}, {}",
@@ -108,23 +98,17 @@ pub fn add_to(
     models: &Path,
     share: Share,
 ) -> io::Result<()> {
+    let models = Models::new(std::env::current_exe()?, models);
     match &settings.local_tts_url {
         Some(server) => table.add_text_to_speech(Arc::new(WyomingTts::new(server.clone()))),
         None => table.add_text_to_speech(Arc::new(LocalTts::new(LocalTtsSettings {
-            models: Some(Models {
-                program: std::env::current_exe()?,
-                root: models.to_owned(),
-            }),
+            models: Some(models.clone()),
             preload: settings.local_stt_preload,
             share,
             ..LocalTtsSettings::default()
         }))),
     }
-    let installed = Models {
-        program: std::env::current_exe()?,
-        root: models.to_owned(),
-    };
-    if let Some(model) = SmartTurn::installed(&installed) {
+    if let Some(model) = SmartTurn::installed(&models) {
         table.set_turn_model(Arc::new(model));
     }
     if let Some(server) = &settings.local_stt_url {
@@ -134,8 +118,7 @@ pub fn add_to(
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     table.add_speech_to_text(Arc::new(LocalStt::new(LocalSttSettings {
-        program: std::env::current_exe()?,
-        models: models.to_owned(),
+        models,
         size: match settings.local_stt_workers {
             0 => cores,
             workers => workers,

@@ -5,30 +5,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use async_trait::async_trait;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-
 use super::neural::stt::Session;
 use super::neural::{Models, Speech};
 use super::pocketsphinx::pool::PoolSettings;
 use super::pocketsphinx::{self, Pocketsphinx};
 use super::workers::{Shared, WorkerPool};
-use super::{SLUG, failure};
+use super::{SLUG, failure, stream};
+use async_trait::async_trait;
 use vivavoce_audio::vad::RATE;
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_quotas::Share;
-use vivavoce_seams::parameters::{Parameter, converted, ignored};
+use vivavoce_seams::parameters::{self, Parameter, converted, ignored};
 use vivavoce_seams::{
-    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 use vivavoce_speech::recogniser::Hearing;
 use vivavoce_speech::worker::Kind;
 
-/// Chunks that wait on their way up: 2.5 s of the usual 20 ms.
-const SINK_CHUNKS: usize = 128;
-/// Events that wait to be read. Partials beyond are skipped; finals wait for room.
-const EVENTS: usize = 32;
 /// The name that asks for pocketsphinx.
 const POCKETSPHINX: &str = "pocketsphinx";
 
@@ -46,7 +39,7 @@ struct Model {
 
 /// The models, in the order in which they are taken where none is named: as measured for a conversation on two cores
 /// (benches/RESULTS.md, "Ears").
-static MODELS: [Model; 4] = [
+static MODELS: [Model; 3] = [
     Model {
         name: "moonshine-tiny-en",
         kind: Kind::Moonshine,
@@ -64,12 +57,6 @@ static MODELS: [Model; 4] = [
         kind: Kind::Whisper,
         multilingual: true,
         alias: "base",
-    },
-    Model {
-        name: "whisper-small",
-        kind: Kind::Whisper,
-        multilingual: true,
-        alias: "small",
     },
 ];
 
@@ -101,10 +88,8 @@ static PARAMETERS: &[Parameter] = &[
 /// How the local recogniser is run.
 #[derive(Debug, Clone)]
 pub struct LocalSttSettings {
-    /// Our own program.
-    pub program: PathBuf,
-    /// The folder of models.
-    pub models: PathBuf,
+    /// The models.
+    pub models: Models,
     /// The most workers of a model at a time.
     pub size: usize,
     /// Whether a worker of the usual model is loaded before the first is asked for.
@@ -119,7 +104,6 @@ pub struct LocalSttSettings {
 #[derive(Debug)]
 pub struct LocalStt {
     settings: LocalSttSettings,
-    models: Models,
     pools: Mutex<BTreeMap<&'static str, WorkerPool<Speech<true>>>>,
     pocketsphinx: Pocketsphinx,
 }
@@ -127,12 +111,8 @@ pub struct LocalStt {
 impl LocalStt {
     /// Starts to load one worker in the background, if that is wanted; must be called in a runtime.
     pub fn new(settings: LocalSttSettings) -> Self {
-        let models = Models {
-            program: settings.program.clone(),
-            root: settings.models.clone(),
-        };
-        let usual = usual(&models);
-        let mut pool = PoolSettings::new(settings.program.clone());
+        let usual = usual(&settings.models);
+        let mut pool = PoolSettings::new(settings.models.program());
         pool.share = settings.share;
         pool.model.clone_from(&settings.pocketsphinx);
         pool.preload = settings.preload && usual.is_none();
@@ -140,7 +120,6 @@ impl LocalStt {
         let stt = Self {
             pocketsphinx: Pocketsphinx::new(pool),
             pools: Mutex::default(),
-            models,
             settings,
         };
         if stt.settings.preload
@@ -156,9 +135,22 @@ impl LocalStt {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools.entry(model.name).or_insert_with(|| {
             let LocalSttSettings { size, share, .. } = self.settings;
-            WorkerPool::new(self.models.workers(model.kind, folder, size, share))
+            let models = &self.settings.models;
+            WorkerPool::new(models.workers(model.kind, folder, size, share))
         });
         pool.share()
+    }
+
+    /// The model that is taken where none is named: `spoken` are the languages, the expected one first.
+    fn usual_for(&self, spoken: &[&str]) -> Option<(&'static Model, PathBuf)> {
+        let models = &self.settings.models;
+        let several = || first_installed(models, |model| model.multilingual);
+        // What hears English well is better than nothing where one of several languages is wanted.
+        match spoken {
+            [only] if is_english(only) => usual(models),
+            [first, ..] if is_english(first) => several().or_else(|| usual(models)),
+            _ => several(),
+        }
     }
 
     /// The model for a request; none means pocketsphinx.
@@ -167,34 +159,28 @@ impl LocalStt {
         request: &SttRequest,
     ) -> Result<Option<(&'static Model, PathBuf)>, ProviderError> {
         let wanted = request.model.as_str();
-        let english = primary(&request.language) == "en" && request.languages.is_empty();
+        let english = is_english(&request.language);
         if wanted == POCKETSPHINX {
             return Ok(None);
         }
         if wanted.is_empty() {
-            let found = MODELS
-                .iter()
-                .filter(|model| english || model.multilingual)
-                .find_map(|model| Some((model, self.models.installed(model.name)?)));
-            // English is what pocketsphinx knows; it refuses what it does not.
-            let none = found.is_none() && primary(&request.language) != "en";
-            return if none {
-                let asked: String = request.language.chars().take(40).collect();
-                Err(failure(
-                    ErrorKind::InvalidRequest,
-                    format!(
-                        "no installed model hears {asked:?}: `vivavoce models fetch whisper-base` gets one that \
-                         knows a hundred languages"
-                    ),
-                ))
-            } else {
-                Ok(found)
-            };
+            let spoken = std::iter::once(&request.language).chain(&request.languages);
+            let spoken: Vec<&str> = spoken.map(String::as_str).collect();
+            let found = self.usual_for(&spoken);
+            // English is what pocketsphinx knows.
+            if found.is_some() || english {
+                return Ok(found);
+            }
+            let asked: String = request.language.chars().take(40).collect();
+            return Err(failure(
+                ErrorKind::InvalidRequest,
+                format!(
+                    "no installed model hears {asked:?}: `vivavoce models fetch whisper-base` gets one that knows a \
+                     hundred languages"
+                ),
+            ));
         }
-        let Some(model) = MODELS
-            .iter()
-            .find(|model| model.name == wanted || model.alias == wanted)
-        else {
+        let Some(model) = named(wanted) else {
             let asked: String = wanted.chars().take(40).collect();
             let mut names: Vec<_> = MODELS.iter().map(|model| model.name).collect();
             names.push(POCKETSPHINX);
@@ -206,14 +192,14 @@ impl LocalStt {
                 ),
             ));
         };
-        if !model.multilingual && primary(&request.language) != "en" {
+        if !model.multilingual && !english {
             let asked: String = request.language.chars().take(40).collect();
             return Err(failure(
                 ErrorKind::InvalidRequest,
                 format!("{} understands English only, not {asked:?}", model.name),
             ));
         }
-        let folder = self.models.installed(model.name).ok_or_else(|| {
+        let folder = self.settings.models.installed(model.name).ok_or_else(|| {
             failure(
                 ErrorKind::InvalidRequest,
                 format!(
@@ -226,11 +212,24 @@ impl LocalStt {
     }
 }
 
+/// The model with this name.
+fn named(wanted: &str) -> Option<&'static Model> {
+    let mut models = MODELS.iter();
+    models.find(|model| model.name == wanted || model.alias == wanted)
+}
+
+/// The first installed model of those that fit.
+fn first_installed(
+    models: &Models,
+    fits: impl Fn(&Model) -> bool,
+) -> Option<(&'static Model, PathBuf)> {
+    let mut fitting = MODELS.iter().filter(|model| fits(model));
+    fitting.find_map(|model| Some((model, models.installed(model.name)?)))
+}
+
 /// The model that is taken for English.
 fn usual(models: &Models) -> Option<(&'static Model, PathBuf)> {
-    MODELS
-        .iter()
-        .find_map(|model| Some((model, models.installed(model.name)?)))
+    first_installed(models, |_| true)
 }
 
 /// What hears on this machine, or what is missing.
@@ -245,6 +244,10 @@ pub fn probe(models: &Models, pocketsphinx: &std::path::Path) -> Result<String, 
         return found.map_err(|error| format!("{}, or run `vivavoce models fetch`", error.message));
     }
     Ok(installed.join(", "))
+}
+
+fn is_english(tag: &str) -> bool {
+    primary(tag) == "en"
 }
 
 /// The primary subtag of a language tag, in lower case.
@@ -263,13 +266,31 @@ impl SpeechToText for LocalStt {
         PARAMETERS
     }
 
+    fn ignored_because(&self, field: &str, model: &str, spoken: &[&str]) -> Option<String> {
+        let taken = if model.is_empty() {
+            self.usual_for(spoken).map(|(model, _)| model)
+        } else {
+            named(model)
+        };
+        let why = match field {
+            "languages" if !taken.is_some_and(|model| model.multilingual) => {
+                "this model knows one, whisper-base finds which is spoken"
+            }
+            "keyterms" if taken.is_none_or(|model| model.kind != Kind::Whisper) => {
+                "this model takes none, Whisper does"
+            }
+            _ => return parameters::ignored_because(PARAMETERS, field),
+        };
+        Some(format!("{field}: {why}"))
+    }
+
     fn ends_at_pauses(&self) -> bool {
         true
     }
 
     /// 0.4 s of it is the pause that it waits for (`benches/RESULTS.md`).
     fn final_delay(&self) -> FinalDelay {
-        match usual(&self.models) {
+        match usual(&self.settings.models) {
             Some(_) => FinalDelay::of_ms(470, 700),
             None => self.pocketsphinx.final_delay(),
         }
@@ -306,14 +327,9 @@ impl SpeechToText for LocalStt {
             partial: false,
             prefix: Vec::new(),
         };
-        let pool = self.pool(model, &folder);
-        pool.keep_one_warm();
-        let (sink, input) = AudioSink::channel(SINK_CHUNKS);
-        let (events, received) = mpsc::channel(EVENTS);
-        Session::start(pool, request.party, hearing, input, events);
-        Ok(SttStream {
-            sink,
-            events: Box::pin(ReceiverStream::new(received)),
-        })
+        let (pool, party) = (self.pool(model, &folder), request.party);
+        Ok(stream::open(Arc::clone(&pool), |input, events| {
+            Session::new(pool, party, hearing, input, events).run()
+        }))
     }
 }

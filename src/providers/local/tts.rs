@@ -26,10 +26,8 @@ use vivavoce_seams::{
 
 use super::espeak::ESPEAK;
 use super::flite::FLITE;
-use super::neural::tts::{
-    HIBARI, NeuralVoice, NeuralVoices, PIPER, Piece, may_be_tried_again, speak,
-};
-use super::neural::{AskError, Models};
+use super::neural::Models;
+use super::neural::tts::{HIBARI, NeuralVoice, NeuralVoices, PIPER, Piece, speak};
 use super::scripts::script_of;
 use super::voices::{LocalVoice, choose};
 use super::wav::{WavError, WavStream};
@@ -601,9 +599,13 @@ impl Speaker {
             return Err(failure(ErrorKind::Unavailable, "there is no neural voice").into());
         };
         let search_path = &self.voices.search_path;
-        let request = neural
-            .request(line, self.speaking_rate, search_path)
-            .await?;
+        let request = {
+            // It may run a program.
+            let _permit = self.permit().await?;
+            neural
+                .request(line, self.speaking_rate, search_path)
+                .await?
+        };
         let pool = voices.pool(neural);
         let mut again = true;
         let mut said = 0;
@@ -628,8 +630,8 @@ impl Speaker {
                 },
                 Err(error) => error,
             };
-            if !again || said > 0 || !may_be_tried_again(&failed) {
-                return Err(ask_failure(&failed).into());
+            if !again || said > 0 || !failed.may_be_tried_again() {
+                return Err(failure(failed.kind(), failed.to_string()).into());
             }
             tracing::warn!(error = %failed, "a sentence is said by another worker");
             again = false;
@@ -720,12 +722,4 @@ fn not_sound(engine: &Engine, error: &WavError) -> ProviderError {
         ErrorKind::Protocol,
         format!("{}: {error}", engine.program.name),
     )
-}
-
-fn ask_failure(error: &AskError) -> ProviderError {
-    let kind = match error {
-        AskError::Pool(error) => error.kind(),
-        AskError::Refused(_) | AskError::Request(_) => ErrorKind::InvalidRequest,
-    };
-    failure(kind, error.to_string())
 }

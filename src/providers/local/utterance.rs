@@ -25,7 +25,8 @@ const LONGEST: usize = ms(15_000);
 /// The longest utterance that is cut.
 pub const LONGEST_UTTERANCE: Duration = Duration::from_secs(15);
 
-const fn ms(milliseconds: usize) -> usize {
+/// Samples of a time.
+pub const fn ms(milliseconds: usize) -> usize {
     milliseconds * 16
 }
 

@@ -259,6 +259,11 @@ pub trait SpeechToText: Send + Sync {
     fn parameters(&self) -> &'static [Parameter] {
         &[]
     }
+    /// Why it ignores a field of `stt_config`, for people; `None` where it does not. That may depend on the model and on the
+    /// languages that are spoken, the expected one first.
+    fn ignored_because(&self, field: &str, _model: &str, _spoken: &[&str]) -> Option<String> {
+        parameters::ignored_because(self.parameters(), field)
+    }
     /// How long its finals take, as measured: what the end of a turn waits for.
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::UNKNOWN

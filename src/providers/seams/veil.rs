@@ -186,6 +186,10 @@ impl SpeechToText for Veiled<dyn SpeechToText> {
         self.provider.parameters()
     }
 
+    fn ignored_because(&self, field: &str, model: &str, spoken: &[&str]) -> Option<String> {
+        self.provider.ignored_because(field, model, spoken)
+    }
+
     fn ends_at_pauses(&self) -> bool {
         self.provider.ends_at_pauses()
     }

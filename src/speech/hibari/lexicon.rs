@@ -10,6 +10,7 @@ use std::path::Path;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use serde::Deserialize;
 
+use super::normalise::capitalised;
 use super::numbers;
 use super::table::{Object, Table, Text, parse, read};
 use crate::worker::SpeechError;
@@ -243,12 +244,6 @@ impl Dictionary {
     fn has(&self, word: &str) -> bool {
         self.get(word).is_some()
     }
-}
-
-fn capitalised(lower: &str) -> String {
-    let mut chars = lower.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string());
-    first.unwrap_or_default() + chars.as_str()
 }
 
 fn is_upper(word: &str) -> bool {

@@ -3,8 +3,8 @@
 //! samples from it ([`vocoder`]). Its files are those of its Python package; the code is our own.
 //!
 //! A sentence is planned as a whole and then made piece by piece, so that the first sound takes the same short time
-//! whatever the sentence's length. When each word is heard is known before the first sound, exactly: the sound is made
-//! from the durations of the phonemes.
+//! whatever the sentence's length. When each word is heard is known before the first sound, within about 40 ms: the sound
+//! is made from the durations of the phonemes.
 
 pub mod acoustic;
 mod lexicon;
@@ -33,7 +33,7 @@ use self::pronounce::{Pronouncer, Said, is_foreign};
 use self::table::{broken, parse, read};
 use self::vocoder::{HOP, Transforms, Vocoder};
 use crate::onnx::Runtime;
-use crate::worker::{Model, Reply, Request, SpeechError, SpokenWord};
+use crate::worker::{Model, Reply, Request, SpeechError, SpokenWord, in_16_bits};
 
 /// Samples a second.
 pub const RATE_HZ: u32 = vocoder::RATE_HZ as u32;
@@ -402,17 +402,9 @@ impl Model for Hibari {
         };
         let mut give = |piece: Piece, samples: &[f32]| match piece {
             Piece::Words(words) => Ok(reply(&Reply::Words { words }, &[])?),
-            Piece::Sound => {
-                let samples: Vec<i16> = samples.iter().map(|&sample| to_i16(sample)).collect();
-                Ok(reply(&Reply::Sound, &samples)?)
-            }
+            Piece::Sound => Ok(reply(&Reply::Sound, &in_16_bits(samples))?),
         };
         self.speak(&text, voice.as_deref(), rate, &mut give)?;
         Ok(reply(&Reply::Said, &[])?)
     }
-}
-
-/// A sample between -1 and 1 in 16 bits.
-pub fn to_i16(sample: f32) -> i16 {
-    (sample.clamp(-1.0, 1.0) * 32767.0) as i16
 }

@@ -73,7 +73,8 @@ fn any_of<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     words.join("|")
 }
 
-fn capitalised(word: &str) -> String {
+/// The word with its first letter in upper case.
+pub fn capitalised(word: &str) -> String {
     let mut chars = word.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string());
     first.unwrap_or_default() + chars.as_str()

@@ -367,7 +367,7 @@ mod tests {
         let scores = of("ArgMax").unwrap().inputs[0];
         let part = graph.cut(&[], &[scores]).unwrap();
         let mut part = Network::from_bytes(&runtime, &part).unwrap();
-        let value = run(&mut part).into_values().next().unwrap().1;
+        let value = run(&mut part).take(scores).unwrap();
         let (shape, scores) = tensor::<f32>(&value).unwrap();
         let classes = *shape.last().unwrap();
         let greatest: Vec<i64> = scores

@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde::{Deserialize, Serialize};
 
-use crate::hibari::to_i16;
 use crate::onnx::subgraph::Graph;
 use crate::onnx::{Input, Network, OnnxError, Runtime, tensor};
-use crate::worker::{Model, Reply, Request, SpeechError, SpokenWord};
+use crate::worker::{Model, Reply, Request, SpeechError, SpokenWord, in_16_bits};
 
 /// The most phonemes of one request: twice what a sentence of the server takes.
 pub const MAX_PHONEMES: usize = 1500;
@@ -367,10 +366,7 @@ impl Model for Piper {
         };
         let mut give = |times: Option<Vec<SpokenWord>>, samples: &[f32]| match times {
             Some(words) => Ok(reply(&Reply::Words { words }, &[])?),
-            None => {
-                let samples: Vec<i16> = samples.iter().map(|&sample| to_i16(sample)).collect();
-                Ok(reply(&Reply::Sound, &samples)?)
-            }
+            None => Ok(reply(&Reply::Sound, &in_16_bits(samples))?),
         };
         self.speak(&words, speaker.as_deref(), rate, &mut give)?;
         Ok(reply(&Reply::Said, &[])?)

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::mel;
 use crate::onnx::{Input, Network, OnnxError, Runtime, Value, tensor};
-use crate::recogniser::{Heard, Hearing, RATE_HZ, Recogniser, repeats};
+use crate::recogniser::{Heard, Hearing, RATE_HZ, Recogniser, probability, repeats};
 use crate::tokens::Vocabulary;
 use crate::worker::SpeechError;
 use network::Sizes;
@@ -217,11 +217,6 @@ impl Whisper {
             suppressed_first: config.suppress_ids_begin,
             weights,
         })
-    }
-
-    /// Whether it knows more than English.
-    pub const fn is_multilingual(&self) -> bool {
-        self.special.languages.1 > 0
     }
 
     fn encode(&mut self, samples: &[i16]) -> Result<Decoding, SpeechError> {
@@ -515,15 +510,6 @@ fn attention(decoding: &Decoding, skip: usize, tokens: usize, samples: usize) ->
     Attention { heads, positions }
 }
 
-/// The probability of a token.
-fn probability(logits: &[f32], token: usize) -> f32 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
-    logits
-        .get(token)
-        .map_or(0.0, |logit| (logit - most).exp() / sum)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,7 +528,6 @@ mod tests {
     fn nothing_silence_and_noise_are_no_words() {
         let folder = testing::model("whisper-tiny.en");
         let mut model = Whisper::load(&testing::runtime(), &folder).unwrap();
-        assert!(!model.is_multilingual());
         for samples in [vec![], vec![0; 160], vec![0; 32_000]] {
             let heard = model.hear(&samples, &Hearing::default()).unwrap();
             assert_eq!(

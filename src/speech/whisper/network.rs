@@ -12,7 +12,7 @@
 )]
 
 use super::weights::Weights;
-use crate::graph::{Attribute, Graph, Length, MICROSOFT, Name};
+use crate::onnx::writer::{Attribute, Graph, Length, MICROSOFT, Name};
 use crate::worker::SpeechError;
 
 /// Numbers that share a scale.

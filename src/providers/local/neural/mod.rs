@@ -7,12 +7,14 @@ pub mod tts;
 pub mod turn;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio_util::codec::Decoder;
 use vivavoce_models::Store;
 use vivavoce_quotas::Share;
+use vivavoce_seams::ErrorKind;
 use vivavoce_speech::worker::{self, Kind, Reply, Request, Spec, SpeechError};
 
 use super::workers::{Deadlines, Lease, News, PoolError, Protocol, WireError, WorkerSettings};
@@ -31,22 +33,46 @@ const MEMORY: u64 = 3 << 30;
 #[derive(Debug, Clone)]
 pub struct Models {
     /// The program that is a worker when it is called with [`worker::SUBCOMMAND`]: our own.
-    pub program: PathBuf,
-    /// The folder of models.
-    pub root: PathBuf,
+    program: PathBuf,
+    store: Arc<Store>,
 }
 
 impl Models {
+    /// The models of a folder.
+    pub fn new(program: impl Into<PathBuf>, root: &Path) -> Self {
+        Self {
+            program: program.into(),
+            store: Arc::new(Store::new(root)),
+        }
+    }
+
+    /// The program that is a worker.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The folder of all models.
+    pub fn root(&self) -> &Path {
+        self.store.root()
+    }
+
+    /// The names of all models of the catalogue, and of folders that are not in it.
+    pub fn names(&self) -> Vec<String> {
+        let known = self.store.catalogue().models().iter();
+        let mut names: Vec<String> = known.map(|model| model.name.clone()).collect();
+        names.extend(self.store.others());
+        names
+    }
+
     /// The folder of a model, where it is installed and can be run.
     pub fn installed(&self, name: &str) -> Option<PathBuf> {
-        let store = Store::new(&self.root);
-        store.installed(RUNTIME)?;
-        store.installed(name)
+        self.store.installed(RUNTIME)?;
+        self.store.installed(name)
     }
 
     /// Workers of a model that is installed.
     pub fn workers(&self, kind: Kind, folder: &Path, size: usize, share: Share) -> WorkerSettings {
-        let runtime = self.root.join(RUNTIME).join(LIBRARY);
+        let runtime = self.root().join(RUNTIME).join(LIBRARY);
         let spec = Spec {
             runtime: runtime.clone(),
             kind,
@@ -108,6 +134,24 @@ pub enum AskError {
     /// The request is not one that can be sent.
     #[error(transparent)]
     Request(#[from] SpeechError),
+}
+
+impl AskError {
+    /// What it is to a caller.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Pool(error) => error.kind(),
+            Self::Refused(_) | Self::Request(_) => ErrorKind::InvalidRequest,
+        }
+    }
+
+    /// Whether another worker may do what this one did not.
+    pub fn may_be_tried_again(&self) -> bool {
+        match self {
+            Self::Pool(error) => !matches!(error, PoolError::Busy { .. } | PoolError::Start { .. }),
+            Self::Refused(_) | Self::Request(_) => false,
+        }
+    }
 }
 
 /// Asks a leased worker something that has one answer, which must come within `limit`, and gives the worker back.

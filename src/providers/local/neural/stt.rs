@@ -3,41 +3,38 @@
 //! is there when the pause is long enough to end the utterance. Sound that comes while a worker is awaited or works waits
 //! in the bounded sink and in the utterance, which is bounded too.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::{AskError, Speech, ask};
 use crate::local::SLUG;
-use crate::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
+use crate::local::stream::{Cuts, Events};
+use crate::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter, ms};
 use crate::local::workers::{PoolError, Shared};
-use vivavoce_audio::linear16;
 use vivavoce_audio::vad::RATE;
 use vivavoce_quotas::Party;
-use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
+use vivavoce_seams::{ProviderError, SttEvent, SttInput, Transcript, Word};
 use vivavoce_speech::recogniser::{Heard, Hearing};
 use vivavoce_speech::worker::{Reply, Request};
 
-/// New sound from one partial to the next, and before the first.
-const PARTIAL: usize = 16 * 400;
-/// A partial is heard only of sound with a voice in it; of less than this nothing can be said.
-const SHORTEST: usize = 16 * 500;
-/// A pause of this length is heard as if it ended the utterance.
-const AHEAD: usize = 16 * 200;
-/// Each of the last words of a partial may still become another.
+/// New samples from one partial to the next.
+const PARTIAL: usize = ms(400);
+/// Of fewer samples nothing can be said.
+const SHORTEST: usize = ms(500);
+/// A pause of so many samples is heard as if it ended the utterance.
+const AHEAD: usize = ms(200);
+/// Each of the last tokens of a partial may still become another.
 const UNSETTLED: usize = 3;
 
-/// Chunks that wait where a stream is behind.
-const BEHIND: usize = 8;
 /// The pause that ends an utterance: short, as the final is heard ahead of it.
 const PAUSE: Duration = Duration::from_millis(400);
 
 type Pool = Shared<Speech<true>>;
-type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
 
 /// An open stream.
 pub struct Session {
@@ -76,40 +73,28 @@ struct Asked {
 }
 
 impl Session {
-    /// Serves somebody's stream until its input ends, nobody reads its events, or the pool is closed.
-    pub fn start(
+    /// Somebody's stream, heard like this.
+    pub fn new(
         pool: Arc<Pool>,
         party: Party,
         hearing: Hearing,
         input: mpsc::Receiver<SttInput>,
         events: Events,
-    ) {
-        let session = Self {
+    ) -> Self {
+        Self {
+            pool,
             party,
             hearing,
-            cuts: Cuts::new(input),
-            events: events.clone(),
-            pool: Arc::clone(&pool),
+            cuts: Cuts::new(input, UtteranceCutter::pausing(PAUSE)),
+            events,
             in_turn: false,
-        };
-        let run = async move {
-            tokio::select! {
-                () = session.run() => {}
-                () = events.closed() => {}
-                () = pool.closed() => {
-                    let error = ProviderError::new(SLUG, ErrorKind::Unavailable, "the recogniser was shut down");
-                    // Best effort: a reader that is behind sees the end of the events.
-                    let _ = events.try_send(Err(error));
-                }
-            }
-            pool.keep_one_warm();
-        };
-        tokio::spawn(run.in_current_span());
+        }
     }
 
-    async fn run(mut self) {
+    /// Serves the stream until its input ends.
+    pub async fn run(mut self) {
         while let Some(cut) = self.cuts.next().await {
-            if let (Cut::Begin(first_sample), _) = cut {
+            if let Cut::Begin(first_sample) = cut {
                 self.recognise(Utterance::new(first_sample)).await;
             }
         }
@@ -121,7 +106,7 @@ impl Session {
             self.look(&mut utterance);
             tokio::select! {
                 heard = answer(&mut utterance.asked) => self.heard(&mut utterance, heard),
-                cut = self.cuts.next() => utterance.take(cut),
+                cut = self.cuts.next() => utterance.take(cut, self.cuts.quiet()),
             }
         }
         match self.finish(&mut utterance).await {
@@ -135,7 +120,7 @@ impl Session {
                 }
             }
             Err(error) => {
-                let lost = ProviderError::new(SLUG, kind(&error), error.to_string());
+                let lost = ProviderError::new(SLUG, error.kind(), error.to_string());
                 self.report(SttEvent::UtteranceLost(lost)).await;
             }
         }
@@ -180,9 +165,11 @@ impl Session {
         let audio = utterance.audio.clone();
         let length = audio.len();
         let answer = async move {
-            let limit = pool.deadlines().answer + RATE.duration_of(audio.len());
+            let limit = pool.deadlines().answer + RATE.duration_of(length);
             let lease = pool.lease(&party).await?;
-            match ask(lease, &Request::Hear(hearing), &audio, limit).await? {
+            // A worker that is not waited for any more finishes all the same, which is quicker than loading another.
+            let asked = async move { ask(lease, &Request::Hear(hearing), &audio, limit).await };
+            match joined(tokio::spawn(asked.in_current_span()).await)? {
                 Reply::Heard(heard) => Ok(heard),
                 _ => Err(PoolError::Garbage {
                     name: "recogniser",
@@ -246,20 +233,14 @@ impl Session {
         {
             return Ok(heard);
         }
-        let mut tried = self.ask(utterance, false).answer.await;
-        if let Ok(Err(AskError::Pool(error))) = &tried
-            && !matches!(error, PoolError::Busy { .. })
+        let mut tried = joined(self.ask(utterance, false).answer.await);
+        if let Err(error) = &tried
+            && error.may_be_tried_again()
         {
             tracing::warn!(%error, "an utterance is heard again by another worker");
-            tried = self.ask(utterance, false).answer.await;
+            tried = joined(self.ask(utterance, false).answer.await);
         }
-        tried.unwrap_or_else(|_| {
-            Err(PoolError::Died {
-                name: "recogniser",
-                cause: "its task was cancelled".to_owned(),
-            }
-            .into())
-        })
+        tried
     }
 
     async fn report(&mut self, event: SttEvent) {
@@ -287,24 +268,20 @@ impl Session {
 /// The answer to what was asked; never without. Cancel-safe.
 async fn answer(asked: &mut Option<Asked>) -> Result<Heard, AskError> {
     match asked {
-        Some(asked) => (&mut asked.answer).await.unwrap_or_else(|_| {
-            Err(PoolError::Died {
-                name: "recogniser",
-                cause: "its task was cancelled".to_owned(),
-            }
-            .into())
-        }),
+        Some(asked) => joined((&mut asked.answer).await),
         None => std::future::pending().await,
     }
 }
 
-/// What an error is to a caller.
-fn kind(error: &AskError) -> ErrorKind {
-    match error {
-        AskError::Pool(error) => error.kind(),
-        AskError::Refused(_) => ErrorKind::InvalidRequest,
-        AskError::Request(_) => ErrorKind::Protocol,
-    }
+/// What a task has answered, which may have ended without.
+fn joined<T>(task: Result<Result<T, AskError>, JoinError>) -> Result<T, AskError> {
+    task.unwrap_or_else(|error| {
+        Err(PoolError::Died {
+            name: "recogniser",
+            cause: error.to_string(),
+        }
+        .into())
+    })
 }
 
 impl Utterance {
@@ -322,15 +299,15 @@ impl Utterance {
         }
     }
 
-    fn take(&mut self, cut: Option<(Cut, usize)>) {
+    fn take(&mut self, cut: Option<Cut>, quiet: usize) {
         match cut {
-            Some((Cut::Audio(samples), quiet)) => {
+            Some(Cut::Audio(samples)) => {
                 self.audio.extend(samples);
                 self.quiet = quiet;
             }
-            Some((Cut::End(why), _)) => self.ended = Some(why),
+            Some(Cut::End(why)) => self.ended = Some(why),
             // The cutter ends every utterance before the next begins and before the stream ends.
-            Some((Cut::Begin(_), _)) | None => self.ended = Some(Ended::Asked),
+            Some(Cut::Begin(_)) | None => self.ended = Some(Ended::Asked),
         }
     }
 
@@ -355,61 +332,6 @@ impl Utterance {
             words,
             language: (!heard.language.is_empty()).then_some(heard.language),
             end: Some(begin + lasts),
-        }
-    }
-}
-
-/// The input, cut. With each cut comes how long nobody has spoken, in samples.
-struct Cuts {
-    input: mpsc::Receiver<SttInput>,
-    cutter: UtteranceCutter,
-    waiting: VecDeque<Cut>,
-    input_ended: bool,
-}
-
-impl Cuts {
-    fn new(input: mpsc::Receiver<SttInput>) -> Self {
-        Self {
-            input,
-            cutter: UtteranceCutter::pausing(PAUSE),
-            waiting: VecDeque::new(),
-            input_ended: false,
-        }
-    }
-
-    /// Whether more sound waits than somebody says in a moment.
-    fn is_behind(&self) -> bool {
-        self.input.len() > BEHIND
-    }
-
-    /// The next cut; `None` at the end of the input. Cancel-safe.
-    async fn next(&mut self) -> Option<(Cut, usize)> {
-        loop {
-            if let Some(cut) = self.waiting.pop_front() {
-                let waiting: usize = self
-                    .waiting
-                    .iter()
-                    .map(|cut| match cut {
-                        Cut::Audio(samples) => samples.len(),
-                        Cut::Begin(_) | Cut::End(_) => 0,
-                    })
-                    .sum();
-                return Some((cut, self.cutter.quiet().saturating_sub(waiting)));
-            }
-            if self.input_ended {
-                return None;
-            }
-            match self.input.recv().await {
-                Some(SttInput::Audio(bytes)) => {
-                    self.cutter
-                        .push(&linear16::samples(&bytes), &mut self.waiting);
-                }
-                Some(SttInput::Finalize) => self.cutter.finish(&mut self.waiting),
-                None => {
-                    self.input_ended = true;
-                    self.cutter.finish(&mut self.waiting);
-                }
-            }
         }
     }
 }

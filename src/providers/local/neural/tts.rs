@@ -16,10 +16,9 @@ use tracing::Instrument;
 use super::{AskError, Models, Speech};
 use crate::local::espeak::ESPEAK;
 use crate::local::voices::LocalVoice;
-use crate::local::workers::{Lease, PoolError, Shared, WorkerPool, hung, out_of_turn};
+use crate::local::workers::{Lease, Shared, WorkerPool, hung, out_of_turn};
 use vivavoce_audio::format::SampleRate;
 use vivavoce_core::process::{Limits, ProgramError};
-use vivavoce_models::Store;
 use vivavoce_quotas::{Party, Share};
 use vivavoce_seams::Voice;
 use vivavoce_speech::piper::{PhonemicWord, Settings};
@@ -158,15 +157,12 @@ impl NeuralVoices {
                 Err(error) => tracing::warn!(%error, "the voices of hibari cannot be listed"),
             }
         }
-        let store = Store::new(&self.models.root);
-        let named = store.list();
-        let mut names: Vec<String> = named.iter().map(|(entry, _)| entry.name.clone()).collect();
-        names.extend(store.others());
+        let names = self.models.names();
         for name in names.iter().filter(|name| name.starts_with("piper-")) {
             let known = self.models.installed(name);
             // A voice that somebody has put there is not in the catalogue.
             let folder = known.or_else(|| {
-                let folder = self.models.root.join(name);
+                let folder = self.models.root().join(name);
                 self.models.installed(super::RUNTIME)?;
                 folder.is_dir().then_some(folder)
             });
@@ -339,14 +335,6 @@ async fn next_piece(
         (Reply::Said, _) => Ok(None),
         (Reply::Refused { message }, _) => Err(AskError::Refused(message)),
         report => Err(AskError::Pool(out_of_turn::<Speech<false>>(&report))),
-    }
-}
-
-/// Whether another worker may do what this one did not.
-pub fn may_be_tried_again(error: &AskError) -> bool {
-    match error {
-        AskError::Pool(error) => !matches!(error, PoolError::Busy { .. } | PoolError::Start { .. }),
-        AskError::Refused(_) | AskError::Request(_) => false,
     }
 }
 

@@ -12,26 +12,20 @@ pub mod worker;
 
 use std::path::Path;
 
-use async_trait::async_trait;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-
 use super::SLUG;
+use super::stream;
 use super::workers::WorkerPool;
+use async_trait::async_trait;
 use pool::PoolSettings;
 use session::Session;
 use vivavoce_audio::vad::RATE;
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_seams::{
-    Accepts, AudioSink, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
+    Accepts, ErrorKind, FinalDelay, ProviderError, SpeechToText, SttRequest, SttStream,
 };
 
 /// The language of the model.
 const LANGUAGE: &str = "en-US";
-/// Chunks that wait on their way up: 2.5 s of the usual 20 ms.
-const SINK_CHUNKS: usize = 128;
-/// Events that wait to be read. Partials beyond are skipped; finals wait for room.
-const EVENTS: usize = 32;
 
 /// Whether the recogniser can be used, in a few milliseconds and without loading its model: what it is, or what is
 /// missing and which Debian packages bring it.
@@ -83,14 +77,10 @@ impl SpeechToText for Pocketsphinx {
     async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
         check_request(&request)?;
         probe(&self.settings.model)?;
-        let (sink, input) = AudioSink::channel(SINK_CHUNKS);
-        let (events, received) = mpsc::channel(EVENTS);
-        self.pool.share().keep_one_warm();
-        Session::start(self.pool.share(), request.party, input, events);
-        Ok(SttStream {
-            sink,
-            events: Box::pin(ReceiverStream::new(received)),
-        })
+        let (pool, party) = (self.pool.share(), request.party);
+        Ok(stream::open(self.pool.share(), |input, events| {
+            Session::new(pool, party, input, events).run()
+        }))
     }
 }
 

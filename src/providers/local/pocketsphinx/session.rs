@@ -2,12 +2,10 @@
 //! become the stream's events. While a worker is awaited, loads or answers, the audio that comes in the meantime waits
 //! in the bounded sink.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
-use tracing::Instrument;
 
 use super::LANGUAGE;
 use super::library::{CepstralMean, UNKNOWN_SPEAKER};
@@ -15,19 +13,18 @@ use super::narrowband::Narrowband;
 use super::pool::Pocketsphinx;
 use super::wire::{Command, HeardWord, Report};
 use crate::local::SLUG;
+use crate::local::stream::{self, Events};
 use crate::local::utterance::{Cut, Ended, LONGEST_UTTERANCE, UtteranceCutter};
 use crate::local::workers::{self, PoolError, hung, out_of_turn};
-use vivavoce_audio::linear16;
 use vivavoce_audio::vad::RATE;
 use vivavoce_quotas::Party;
-use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, SttInput, Transcript, Word};
+use vivavoce_seams::{ProviderError, SttEvent, SttInput, Transcript, Word};
 
 /// Samples that are written to a worker at a time: 100 ms, between two looks at its reports.
 const PIECE: usize = 1_600;
 
 type Shared = workers::Shared<Pocketsphinx>;
 type Lease = workers::Lease<Pocketsphinx>;
-type Events = mpsc::Sender<Result<SttEvent, ProviderError>>;
 
 /// An open stream.
 pub struct Session {
@@ -49,33 +46,24 @@ struct Utterance {
 }
 
 impl Session {
-    /// Serves somebody's stream until its input ends, nobody reads its events, or the pool is closed.
-    pub fn start(pool: Arc<Shared>, party: Party, input: mpsc::Receiver<SttInput>, events: Events) {
-        let session = Self {
+    pub fn new(
+        pool: Arc<Shared>,
+        party: Party,
+        input: mpsc::Receiver<SttInput>,
+        events: Events,
+    ) -> Self {
+        Self {
+            pool,
             party,
             cuts: Cuts::new(input),
-            events: events.clone(),
-            pool: Arc::clone(&pool),
+            events,
             mean: UNKNOWN_SPEAKER,
             in_turn: false,
-        };
-        let run = async move {
-            tokio::select! {
-                () = session.run() => {}
-                () = events.closed() => {}
-                () = pool.closed() => {
-                    let error = ProviderError::new(SLUG, ErrorKind::Unavailable, "the recogniser was shut down");
-                    // Best effort: a reader that is behind sees the end of the events.
-                    let _ = events.try_send(Err(error));
-                }
-            }
-            // An utterance that was left in its middle has cost its worker.
-            pool.keep_one_warm();
-        };
-        tokio::spawn(run.in_current_span());
+        }
     }
 
-    async fn run(mut self) {
+    /// Serves the stream until its input ends.
+    pub async fn run(mut self) {
         while let Some(cut) = self.cuts.next().await {
             if let Cut::Begin(first_sample) = cut {
                 self.recognise(Utterance::new(first_sample)).await;
@@ -242,49 +230,26 @@ impl Utterance {
 
 /// The input, cut, and filled where it came over a telephone.
 struct Cuts {
-    input: mpsc::Receiver<SttInput>,
-    cutter: UtteranceCutter,
+    cuts: stream::Cuts,
     narrowband: Narrowband,
-    waiting: VecDeque<Cut>,
-    input_ended: bool,
 }
 
 impl Cuts {
     fn new(input: mpsc::Receiver<SttInput>) -> Self {
         Self {
-            input,
-            cutter: UtteranceCutter::default(),
+            cuts: stream::Cuts::new(input, UtteranceCutter::default()),
             narrowband: Narrowband::new(),
-            waiting: VecDeque::new(),
-            input_ended: false,
         }
     }
 
     /// The next cut; `None` at the end of the input. Cancel-safe.
     async fn next(&mut self) -> Option<Cut> {
-        loop {
-            if let Some(mut cut) = self.waiting.pop_front() {
-                match &mut cut {
-                    Cut::Begin(_) => self.narrowband.begin(),
-                    Cut::Audio(samples) => self.narrowband.fill(samples),
-                    Cut::End(_) => {}
-                }
-                return Some(cut);
-            }
-            if self.input_ended {
-                return None;
-            }
-            match self.input.recv().await {
-                Some(SttInput::Audio(bytes)) => {
-                    self.cutter
-                        .push(&linear16::samples(&bytes), &mut self.waiting);
-                }
-                Some(SttInput::Finalize) => self.cutter.finish(&mut self.waiting),
-                None => {
-                    self.input_ended = true;
-                    self.cutter.finish(&mut self.waiting);
-                }
-            }
+        let mut cut = self.cuts.next().await?;
+        match &mut cut {
+            Cut::Begin(_) => self.narrowband.begin(),
+            Cut::Audio(samples) => self.narrowband.fill(samples),
+            Cut::End(_) => {}
         }
+        Some(cut)
     }
 }
