@@ -32,6 +32,7 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
             json!([{"host": "a.example", "url": "https://a.example/", "secret": SECRET}])
                 .to_string()
         }
+        "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),
         "SIP_TENANT_NUMBERS" => json!({"a": ["+14155550123"]}).to_string(),
         "REDIS_URL" => format!("redis://user:{SECRET}@127.0.0.1:1/"),

@@ -281,6 +281,31 @@ impl Bench<'_> {
         }
         shown(honoured, &wishes)
     }
+
+    /// The emulators are sure of what they hear, but never wholly: a demand below that changes nothing, and one above takes
+    /// back all that was told in between.
+    async fn drop_what_is_uncertain(&self, parameter: &Parameter) -> String {
+        if let Honoured::Ignored(_) = parameter.honoured {
+            return self.hear(parameter).await;
+        }
+        let vendor = self.vendor;
+        let heard = listen(self.backed, vendor, &json!({"min_confidence": 0.9})).await;
+        heard.unwrap_or_else(|errors| panic!("{vendor:?}: {errors:?}"));
+        let stt = json!({"provider": vendor.slug(), "min_confidence": 1});
+        let fields = json!({"stt_config": stt, "vad": {"enabled": false}});
+        let mut session = Session::open(&self.backed.server, config(fields)).await;
+        let speaking = session.hear(sound(&json!({})).await.1);
+        assert_ne!(session.next("stt_result").await.text("transcript"), "");
+        while !session.next("stt_result").await.text("transcript").is_empty() {}
+        speaking.await;
+        let results = session.events_of("stt_result");
+        let told = results
+            .iter()
+            .filter(|result| result.is("is_final") && !result.text("transcript").is_empty());
+        assert_eq!(told.count(), 0, "{vendor:?}: {results:?}");
+        session.close().await;
+        "below it: taken back".to_owned()
+    }
 }
 
 // --- speaking ---
@@ -526,6 +551,7 @@ async fn every_field_of_hearing_has_its_effect_at_every_vendor() {
                 let row = async {
                     match parameter.field {
                         "auth" => hear_with_own_credential(closed, vendor).await,
+                        "min_confidence" => bench.drop_what_is_uncertain(parameter).await,
                         _ => bench.hear(parameter).await,
                     }
                 };

@@ -57,6 +57,7 @@ pub fn ignored_wish(field: &str) -> Value {
         "punctuation" => json!({"punctuation": false}),
         "keyterms" => json!({"keyterms": ["Vivavoce"]}),
         "diarize" => json!({"diarize": true}),
+        "min_confidence" => json!({"min_confidence": 0.5}),
         other => panic!("how is {other} wished for?"),
     }
 }
