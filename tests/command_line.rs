@@ -53,10 +53,16 @@ fn print_config_shows_origins_and_masks_secrets() {
 
 #[test]
 fn check_tells_which_engines_there_are_and_what_to_install_for_the_others() {
-    let output = vivavoce(["check"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    for engine in ["pocketsphinx", "flite", "espeak-ng"] {
-        assert!(stdout(&output).contains(engine), "{}", stdout(&output));
+    for (models, recogniser) in [
+        (models::ears(), "moonshine-tiny-en"),
+        ("/nowhere".into(), "pocketsphinx"),
+    ] {
+        let setting = format!("models.path={}", models.display());
+        let output = vivavoce(["check", "--set", &setting]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        for engine in [recogniser, "flite", "espeak-ng"] {
+            assert!(stdout(&output).contains(engine), "{}", stdout(&output));
+        }
     }
     let output = Command::new(VIVAVOCE)
         .args(["check", "--set", "providers.local.model_path=/nowhere"])

@@ -136,7 +136,7 @@ fn assert_heard_both_turns(output: &Output) {
         stderr(output)
     );
     let heard = heard(output);
-    assert_eq!(heard.len(), 2, "{heard:?}");
+    assert_eq!(heard.len(), 2, "{}", stdout(output));
     for (turn, text) in [SENTENCES[3], SENTENCES[1]].iter().zip(&heard) {
         assert!(share_of_words(turn, text) >= 0.8, "{heard:?}");
     }

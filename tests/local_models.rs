@@ -2,11 +2,11 @@
 //! utterance when a model or its worker fails.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::harness::human_speech::{linear16, spoken, transcribed, words_right};
-use crate::harness::{children_of, eventually};
+use crate::harness::{children_of, eventually, models};
 use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -24,24 +24,13 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const RUNTIME: &str = "onnxruntime";
 const MODEL: &str = "moonshine-tiny-en";
 
-/// The models that `./test` has fetched.
-fn models() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/models");
-    assert!(
-        folder.join(RUNTIME).is_dir(),
-        "{} is missing: ./test fetches the models",
-        folder.display()
-    );
-    folder
-}
-
 /// A copy of some of them, to be spoiled.
 fn copied(names: &[&str]) -> TempDir {
     let copy = TempDir::new().unwrap();
     for name in names {
         let to = copy.path().join(name);
         fs::create_dir(&to).unwrap();
-        for file in fs::read_dir(models().join(name)).unwrap() {
+        for file in fs::read_dir(models::all().join(name)).unwrap() {
             let file = file.unwrap();
             fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
@@ -132,7 +121,7 @@ fn read_aloud() -> Vec<(Vec<u8>, String)> {
 }
 
 async fn words_understood(model: &str) -> (usize, usize) {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     let (mut right, mut all) = (0, 0);
     for (audio, said) in read_aloud() {
         let heard = hear(&stt, request(model), &audio, false).await;
@@ -170,7 +159,7 @@ async fn people_are_understood_by_whisper_tiny() {
 
 #[tokio::test]
 async fn people_are_understood_by_whisper_base_which_finds_their_language() {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     let (audio, said) = read_aloud().swap_remove(0);
     let request = SttRequest {
         language: "de-DE".to_owned(),
@@ -200,7 +189,7 @@ async fn where_no_model_of_many_languages_is_installed_english_is_heard_by_the_u
 
 #[tokio::test]
 async fn what_the_model_that_is_taken_ignores_is_told() {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     let ignored = |field: &str, model: &str, spoken: &[&str]| {
         let why = stt.ignored_because(field, model, spoken)?;
         assert!(why.starts_with(field), "{why}");
@@ -228,7 +217,7 @@ async fn what_the_model_that_is_taken_ignores_is_told() {
 
 #[tokio::test]
 async fn while_somebody_speaks_partials_grow_into_the_final() {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     let (audio, said) = read_aloud().swap_remove(0);
     // The first utterance finds a worker that has loaded its model.
     hear(&stt, request(""), &audio, false).await;
@@ -242,7 +231,7 @@ async fn while_somebody_speaks_partials_grow_into_the_final() {
 
 #[tokio::test]
 async fn noise_and_silence_are_no_words() {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     let mut seed = 7u32;
     let mut noise = |level: f64| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -298,7 +287,7 @@ async fn an_utterance_survives_the_worker_that_hears_it() {
 
 #[tokio::test]
 async fn what_is_missing_or_damaged_is_an_error_with_its_remedy_and_never_a_crash() {
-    let stt = recogniser(&models());
+    let stt = recogniser(&models::all());
     for (request, says) in [
         (request("whisper-enormous"), "there are"),
         (

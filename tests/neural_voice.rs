@@ -5,17 +5,11 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 use vivavoce::audio::linear16;
 
-use crate::harness::{Server, assert_error, client, share_of_words, speak};
+use crate::harness::{Server, assert_error, client, models, share_of_words, speak};
 use crate::session::client::{Session, config};
 
-/// Where `./test` puts models.
-fn models() -> String {
-    std::env::var("MODELS_PATH")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/.clients/models").to_owned())
-}
-
 fn server() -> Server {
-    Server::start_with(&[("MODELS_PATH", &models())])
+    Server::start_with(&[("MODELS_PATH", models::all().to_str().unwrap())])
 }
 
 async fn voices(server: &Server) -> Vec<String> {

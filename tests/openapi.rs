@@ -205,7 +205,7 @@ async fn what_a_session_tells_fits_the_schema() {
     let server = Server::start();
     let heard = speak(
         &server,
-        "Please call me back tomorrow morning.",
+        "Please call me back on Monday morning.",
         json!({"sample_rate": 16000}),
     )
     .await;

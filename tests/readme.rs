@@ -194,5 +194,5 @@ fn the_first_words_of_the_readme_work_as_they_stand() {
         "transcribe".as_ref(),
         folder.path().join("hello.wav").as_os_str(),
     ]);
-    assert!(stdout(&hello).contains("hello"), "{}", stdout(&hello));
+    assert!(stdout(&hello).contains("Hello"), "{}", stdout(&hello));
 }

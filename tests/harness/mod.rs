@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod human_speech;
+pub mod models;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,10 +24,10 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Ten sentences of everyday words.
 pub const SENTENCES: [&str; 10] = [
     "The quick brown fox jumps over the lazy dog.",
-    "Please call me back tomorrow morning.",
+    "Please call me back on Monday morning.",
     "We are going to the market this afternoon.",
     "The weather is very nice in the summer.",
-    "She bought two apples and a loaf of bread.",
+    "Please bring me a glass of cold water.",
     "My brother lives in a small house near the river.",
     "They want to know what time the train leaves.",
     "There is a letter for you on the kitchen table.",
@@ -123,6 +124,7 @@ impl Server {
             .env("RTC_UDP_PORT", "0")
             // Loading one takes a second of a core, and few tests are about it. Sessions that need one load it.
             .env("LOCAL_STT_PRELOAD", "false")
+            .env("MODELS_PATH", models::ears())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -340,6 +342,7 @@ pub fn vivavoce<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Outp
     let folder = tempfile::tempdir().unwrap();
     Command::new(VIVAVOCE)
         .args(arguments)
+        .env("MODELS_PATH", models::ears())
         .current_dir(folder.path())
         .output()
         .unwrap()

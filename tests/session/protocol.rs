@@ -9,7 +9,7 @@ use super::client::{Session, config, handshake, hears, says, with};
 use super::sound::{OUTPUT, WIDE, duration, encoded, sentences, spoken, spoken_with};
 use crate::harness::{SENTENCES, Server, assert_error, client, eventually, local, share_of_words};
 
-const SHORT: &str = "Please call me back tomorrow morning.";
+const SHORT: &str = "Please call me back on Monday morning.";
 
 /// A `config` with a stream id.
 fn named(stream_id: &str) -> Value {

@@ -174,6 +174,8 @@ pub struct Playout {
     pub most_ahead: Duration,
     /// The longest that the listener had nothing to play between two chunks.
     pub longest_gap: Duration,
+    /// How much had been played before it.
+    pub gap_after: Duration,
     /// The sound that waited after each chunk.
     pub ahead: Vec<Duration>,
 }
@@ -185,12 +187,17 @@ impl Playout {
             ends: first.at,
             most_ahead: Duration::ZERO,
             longest_gap: Duration::ZERO,
+            gap_after: Duration::ZERO,
             ahead: Vec::with_capacity(chunks.len()),
         };
+        let mut played = Duration::ZERO;
         for chunk in chunks {
             let gap = chunk.at.saturating_duration_since(playout.ends);
-            playout.longest_gap = playout.longest_gap.max(gap);
+            if gap > playout.longest_gap {
+                (playout.longest_gap, playout.gap_after) = (gap, played);
+            }
             let sound = OUTPUT.layout.rate.duration_of(chunk.data.len() / 2);
+            played += sound;
             playout.ends = playout.ends.max(chunk.at) + sound;
             let ahead = playout.ends - chunk.at;
             playout.most_ahead = playout.most_ahead.max(ahead);

@@ -16,7 +16,7 @@ use crate::harness::{SENTENCES, Server, share_of_words, words};
 
 /// What the protocol allows a server to be late by.
 const FRAME: Duration = Duration::from_millis(20);
-const SHORT: &str = "Please call me back tomorrow morning.";
+const SHORT: &str = "Please call me back on Monday morning.";
 
 /// Half a minute of speech.
 fn long() -> String {

@@ -2,7 +2,6 @@
 //! sentence goes on. The machine may be too busy for an answer in time, in which case silence decides: whoever finds in
 //! the metrics that the model did not answer says the sentence again.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,27 +9,13 @@ use vivavoce::audio::{Pcm, linear16};
 
 use super::client::{Session, config, hears, with};
 use super::sound::{WIDE, encoded, then};
-use crate::harness::{Server, client, human_speech};
+use crate::harness::{Server, client, human_speech, models};
 
 /// A machine that is too busy this many times in succession is none for this test.
 const ATTEMPTS: usize = 10;
 
-fn models() -> PathBuf {
-    let folder = std::env::var_os("MODELS_PATH").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/models"),
-        PathBuf::from,
-    );
-    let model = folder.join("smart-turn");
-    assert!(
-        model.is_dir(),
-        "{} is missing: ./test fetches it",
-        model.display()
-    );
-    folder
-}
-
 fn server() -> Server {
-    Server::start_with(&[("MODELS_PATH", models().to_str().unwrap())])
+    Server::start_with(&[("MODELS_PATH", models::all().to_str().unwrap())])
 }
 
 fn human(name: &str) -> Pcm {
@@ -58,10 +43,7 @@ async fn unanswered(server: &Server) -> u64 {
 
 /// The ends of turns in this sound: why each ended, and after how much silence.
 async fn ends(server: &Server, turn_model: &str, sound: &Pcm) -> (Session, Vec<(String, u64)>) {
-    let config = with(
-        hears(json!({"model": "pocketsphinx"})),
-        json!({"vad": {"turn_model": turn_model}}),
-    );
+    let config = with(hears(json!({})), json!({"vad": {"turn_model": turn_model}}));
     let mut session = Session::open(server, config).await;
     let speaking = session.hear(encoded(sound, WIDE).await);
     session.end_of_turn().await;

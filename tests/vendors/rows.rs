@@ -296,7 +296,12 @@ impl Bench<'_> {
         let mut session = Session::open(&self.backed.server, config(fields)).await;
         let speaking = session.hear(sound(&json!({})).await.1);
         assert_ne!(session.next("stt_result").await.text("transcript"), "");
-        while !session.next("stt_result").await.text("transcript").is_empty() {}
+        while !session
+            .next("stt_result")
+            .await
+            .text("transcript")
+            .is_empty()
+        {}
         speaking.await;
         let results = session.events_of("stt_result");
         let told = results

@@ -58,8 +58,9 @@ struct Utterance {
     asked: Option<Asked>,
     /// Up to where it was asked last.
     asked_at: usize,
-    /// What the last partial had.
+    /// What was heard of it last, while it went on.
     tokens: Vec<u32>,
+    text: String,
     /// What two partials have agreed on: later ones begin with it.
     prefix: Vec<u32>,
     /// What was heard at a pause, of so many samples.
@@ -202,8 +203,13 @@ impl Session {
                 if settled > utterance.prefix.len() {
                     utterance.prefix = heard.tokens[..settled].to_vec();
                 }
-                utterance.tokens.clone_from(&heard.tokens);
-                self.partial(heard.text, heard.language);
+                utterance.tokens = heard.tokens;
+                // Words that are cut in their middle become others: of "okay" such a model has heard "I'll kill".
+                let agreed = agreement(&heard.text, &utterance.text).to_owned();
+                utterance.text = heard.text;
+                if !agreed.is_empty() {
+                    self.partial(agreed, heard.language);
+                }
             }
             Ok(heard) => {
                 self.partial(heard.text.clone(), heard.language.clone());
@@ -265,6 +271,21 @@ impl Session {
     }
 }
 
+/// The words with which both texts begin, as the newer one has them, without the mark behind the last one: it stands there
+/// because the sound was cut.
+fn agreement<'t>(newer: &'t str, older: &str) -> &'t str {
+    let bare = |word: &str| {
+        let letters = word.chars().filter(|c| c.is_alphanumeric());
+        letters.flat_map(char::to_lowercase).collect::<String>()
+    };
+    let words = newer.split_whitespace().zip(older.split_whitespace());
+    let agreed = words.take_while(|(now, before)| bare(now) == bare(before));
+    // Both are parts of the same text.
+    let end = |word: &str| word.as_ptr() as usize + word.len() - newer.as_ptr() as usize;
+    let end = agreed.last().map_or(0, |(word, _)| end(word));
+    newer[..end].trim_end_matches(|c: char| c.is_ascii_punctuation())
+}
+
 /// The answer to what was asked; never without. Cancel-safe.
 async fn answer(asked: &mut Option<Asked>) -> Result<Heard, AskError> {
     match asked {
@@ -294,6 +315,7 @@ impl Utterance {
             asked: None,
             asked_at: 0,
             tokens: Vec::new(),
+            text: String::new(),
             prefix: Vec::new(),
             ahead: None,
         }
@@ -332,6 +354,30 @@ impl Utterance {
             words,
             language: (!heard.language.is_empty()).then_some(heard.language),
             end: Some(begin + lasts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_hearings_agree_on_is_told() {
+        for (newer, older, agreed) in [
+            ("I'll kill.", "", ""),
+            ("Ok,", "I'll kill.", ""),
+            ("Please bring me a glee.", "Please bring.", "Please bring"),
+            (
+                "please, bring me a glass",
+                "Please bring me a glee.",
+                "please, bring me a",
+            ),
+            ("Straße ist lang", "straße ist.", "Straße ist"),
+            ("  One ", "One two", "One"),
+            ("", "One two", ""),
+        ] {
+            assert_eq!(agreement(newer, older).trim_start(), agreed, "{newer}");
         }
     }
 }
