@@ -145,7 +145,8 @@ fn assert_heard_both_turns(output: &Output) {
 /// Runs every example agent with a caller who speaks two turns with a pause between them. All agents hear both turns, and
 /// say what is `expected`; what else each has printed is for `check`.
 async fn assert_agents(pause: Duration, expected: &str, check: impl Fn(&str)) {
-    let server = Server::start();
+    // As it is where nothing else was wished: the first words do not wait for a recogniser to be loaded.
+    let server = Server::start_with(&[("LOCAL_STT_PRELOAD", "true")]);
     let sound = two_turns(&server, pause).await;
     let agents = Agent::both();
     let running = agents

@@ -192,6 +192,8 @@ settings! {
         /// Whether a recogniser is loaded before the first session asks for it. Without, the first words of the first
         /// session are recognised about a second later, and a server whose sessions name other providers saves 150 MB.
         local_stt_preload: bool = "true", "providers.local.stt_preload", "LOCAL_STT_PRELOAD";
+        /// How long the model that tells the end of a turn may take; later than that, silence decides.
+        local_turn_deadline_ms: Millis = "250", "providers.local.turn_deadline_ms", "LOCAL_TURN_DEADLINE_MS", check some_time;
         /// Credential for Deepgram.
         deepgram_api_key: Option<Secret> = "", "providers.deepgram.api_key", "DEEPGRAM_API_KEY";
         /// URL of Deepgram's recognition API; default: the vendor's.

@@ -280,6 +280,32 @@ impl Session {
         async move { speaking.await.unwrap() }
     }
 
+    /// Says each of these as a microphone brings it, and is silent (16 kHz, linear16) until its turn has ended, however long
+    /// a recogniser on a busy machine takes: a sentence that comes before is part of the same turn. The ends of the turns.
+    pub async fn hear_turns(&mut self, sentences: Vec<Vec<Encoded>>) -> Vec<Event> {
+        const PIECE: Duration = Duration::from_millis(20);
+        let mut turns = Vec::new();
+        for sentence in sentences {
+            self.hear(sentence).await;
+            let over = Arc::new(AtomicBool::new(false));
+            let (sink, is_over) = (Arc::clone(&self.sink), Arc::clone(&over));
+            let silence = tokio::spawn(async move {
+                let mut due = tokio::time::Instant::now();
+                while !is_over.load(Relaxed) {
+                    due += PIECE;
+                    tokio::time::sleep_until(due).await;
+                    let piece = Message::binary(vec![0; 640]);
+                    let sent = sink.lock().await.send(piece).await;
+                    sent.expect("the server takes sound");
+                }
+            });
+            turns.push(self.end_of_turn().await);
+            over.store(true, Relaxed);
+            silence.await.unwrap();
+        }
+        turns
+    }
+
     /// The next event of this kind. Others before it are passed over, but not an error that nobody expects.
     pub async fn next(&mut self, kind: &str) -> Event {
         let event = self.next_of(&[kind, "error"]).await;

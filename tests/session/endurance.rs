@@ -36,14 +36,14 @@ fn entries(server: &Server, of: &str) -> usize {
 // What comes is stamped by threads that send nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_heard_in_bounded_memory_and_alone() {
-    let server = Server::start_with(&[("LOCAL_STT_WORKERS", "2")]);
+    let server = Server::start_with(&[("LOCAL_STT_PRELOAD", "true")]);
     let said: Vec<_> = SENTENCES
         .iter()
         .copied()
         .cycle()
         .take(times(2, 18))
         .collect();
-    let speech = sentences(&server, &said, Duration::from_secs(1)).await;
+    let speech = sentences(&server, &said, Duration::from_secs(3)).await;
     let speech = encoded(&speech, WIDE).await;
     let hiccups = Hiccups::watch();
     let mut other = Session::open(&server, config(json!({}))).await;

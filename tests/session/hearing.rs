@@ -41,6 +41,15 @@ async fn heard(server: &Server, config: Value, sound: Vec<Encoded>, turns: usize
     session
 }
 
+/// The sound of each of these texts.
+async fn one_by_one(server: &Server, texts: &[&str]) -> Vec<Vec<Encoded>> {
+    let mut sounds = Vec::new();
+    for text in texts {
+        sounds.push(encoded(&spoken(server, text, WIDE).await, WIDE).await);
+    }
+    sounds
+}
+
 /// The results of a session.
 struct Heard {
     interim: usize,
@@ -96,9 +105,8 @@ impl Heard {
 async fn ten_sentences_are_heard_as_ten_turns_with_nine_words_of_ten() {
     let server = server();
     let pairs = SENTENCES.chunks(2).map(|texts| async {
-        let sound = sentences(&server, texts, PAUSE).await;
-        let sound = encoded(&sound, WIDE).await;
-        let session = heard(&server, config(json!({})), sound, texts.len()).await;
+        let mut session = Session::open(&server, config(json!({}))).await;
+        session.hear_turns(one_by_one(&server, texts).await).await;
         let first = session.events_of("stt_result").remove(0);
         assert!(!first.is("is_final"), "nothing before the final: {first}");
         let heard = Heard::by(&session);
@@ -368,15 +376,12 @@ async fn silence_is_not_speech() {
 async fn a_session_hears_while_it_speaks() {
     let server = server();
     let said = [SENTENCES[3], SENTENCES[6]];
-    let speech = sentences(&server, &said, PAUSE).await;
-    let sound = encoded(&speech, WIDE).await;
+    let speech = one_by_one(&server, &said).await;
     let mut session = Session::open(&server, config(json!({}))).await;
     let protected = json!({"id": "answer", "allow_interruption": false});
     session.speak_with(&SENTENCES.join(" "), protected).await;
-    let speaking = session.hear(sound);
-    session.end_of_turn().await;
-    let second = session.end_of_turn().await;
-    speaking.await;
+    let turns = session.hear_turns(speech).await;
+    let second = turns.last().unwrap();
     let text = Heard::by(&session).text();
     assert!(share_of_words(&said.join(" "), &text) >= 0.85, "{text}");
     // It was still speaking when it had heard both.

@@ -20,8 +20,6 @@ use vivavoce_quotas::{Permit, Quota, Refused};
 use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest};
 use vivavoce_telemetry::metrics::{self, TurnAnswer};
 
-/// How long the model may take to say whether a speaker has finished.
-const MODEL_PATIENCE: Duration = Duration::from_millis(250);
 /// How likely it must be that somebody has finished.
 const FINISHED: f32 = 0.5;
 
@@ -184,7 +182,7 @@ impl Listening {
                 return Answer::None;
             };
             let asked = Instant::now();
-            let answer = model.finished(sound, MODEL_PATIENCE).await;
+            let answer = model.finished(sound, model.patience()).await;
             let (answer, told) = match answer {
                 Ok(finished) if finished > FINISHED => (Answer::Finished, TurnAnswer::Finished),
                 Ok(_) => (Answer::Unfinished, TurnAnswer::Unfinished),

@@ -108,7 +108,7 @@ pub fn add_to(
             ..LocalTtsSettings::default()
         }))),
     }
-    if let Some(model) = SmartTurn::installed(&models) {
+    if let Some(model) = SmartTurn::installed(&models, settings.local_turn_deadline_ms.0) {
         table.set_turn_model(Arc::new(model));
     }
     if let Some(server) = &settings.local_stt_url {

@@ -29,6 +29,10 @@ pub enum NoAnswer {
 pub trait TurnModel: Send + Sync {
     /// Its name on the wire.
     fn name(&self) -> &'static str;
+    /// How long whoever asks waits for an answer; without one, silence decides.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(250)
+    }
     /// A session may ask soon: what takes long is done now, in the background.
     fn warm_up(&self) {}
     /// How likely it is, 0–1, that whoever said this has finished: the sound of a turn, mono at [`TURN_RATE`], up to and

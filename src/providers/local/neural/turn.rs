@@ -35,6 +35,7 @@ pub struct SmartTurn {
     questions: mpsc::Sender<Question>,
     pool: WorkerPool<Speech<false>>,
     warmed: Once,
+    patience: Duration,
 }
 
 #[derive(Debug)]
@@ -46,7 +47,8 @@ struct Question {
 
 impl SmartTurn {
     /// The model, where it is installed. Must be called in a runtime. Its worker is started by the first session.
-    pub fn installed(models: &Models) -> Option<Self> {
+    /// Whoever asks waits for `patience`.
+    pub fn installed(models: &Models, patience: Duration) -> Option<Self> {
         let folder = models.installed(SMART_TURN)?;
         let settings = models.workers(Kind::SmartTurn, &folder, 1, Share::NONE);
         let pool = WorkerPool::new(settings);
@@ -56,6 +58,7 @@ impl SmartTurn {
             questions,
             pool,
             warmed: Once::new(),
+            patience,
         })
     }
 }
@@ -64,6 +67,10 @@ impl SmartTurn {
 impl TurnModel for SmartTurn {
     fn name(&self) -> &'static str {
         SMART_TURN
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn warm_up(&self) {
