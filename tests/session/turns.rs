@@ -66,9 +66,12 @@ async fn a_finished_sentence_ends_its_turn_before_silence_would() {
 async fn a_sentence_that_goes_on_after_a_pause_is_one_turn() {
     let server = server();
     let sentence = human("0930").into_samples();
-    let (first, second) = sentence.split_at(24_000);
-    let halves = [first, second].map(|half| Pcm::new(WIDE.layout, half.to_vec()));
-    // By silence alone they are two, if the recogniser has the time.
+    let cut = |at: usize| {
+        let (first, second) = sentence.split_at(at);
+        [first, second].map(|half| Pcm::new(WIDE.layout, half.to_vec()))
+    };
+    // By silence alone they are two, each of which has words.
+    let halves = cut(27_200);
     let mut session = Session::open(&server, turns_by("silence")).await;
     let halves_sent = [
         encoded(&halves[0], WIDE).await,
@@ -77,6 +80,8 @@ async fn a_sentence_that_goes_on_after_a_pause_is_one_turn() {
     session.hear_turns(halves_sent.into()).await;
     session.close().await;
 
+    // In the middle of a word, which nobody takes for an end.
+    let halves = cut(24_000);
     let sound = then(then(silence(500), &halves[0]), &silence(900));
     let sound = then(then(sound, &halves[1]), &silence(3_000));
     let (session, ends_of_turns) = ends(&server, "smart-turn", &sound).await;
