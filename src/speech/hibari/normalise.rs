@@ -164,11 +164,11 @@ impl Normaliser {
                 Self::telephone,
             ),
             (
-                r"(?<![\w./])(\d{1,2})/(\d{1,2})(?![\w./])".to_owned(),
+                r"(?<![\w./])(\d{1,2})/(\d{1,2})(?![\w/]|\.\w)".to_owned(),
                 Self::fraction,
             ),
             (
-                r"(?<![\w.\-])(\d{1,4})\s?[-–]\s?(\d{1,4})(?![\w.\-%])".to_owned(),
+                r"(?<![\w.\-])(\d{1,4})\s?[-–]\s?(\d{1,4})(?![\w\-%]|\.\w)".to_owned(),
                 Self::range,
             ),
             (r"(?<![\w+])\+(?=\d)".to_owned(), Self::plus),
