@@ -266,7 +266,10 @@ impl Session {
 
     /// Sends sound as a microphone brings it, each piece when its last sample has been spoken. It begins at once,
     /// whether or not the future is polled.
-    pub fn hear(&self, sound: Vec<Encoded>) -> impl Future<Output = ()> + use<> {
+    pub fn hear<S>(&self, sound: S) -> impl Future<Output = ()> + use<S>
+    where
+        S: IntoIterator<Item = Encoded, IntoIter: Send> + Send + 'static,
+    {
         let sink = Arc::clone(&self.sink);
         let speaking = tokio::spawn(async move {
             let mut due = tokio::time::Instant::now();
@@ -283,25 +286,19 @@ impl Session {
     /// Says each of these as a microphone brings it, and is silent (16 kHz, linear16) until its turn has ended, however long
     /// a recogniser on a busy machine takes: a sentence that comes before is part of the same turn. The ends of the turns.
     pub async fn hear_turns(&mut self, sentences: Vec<Vec<Encoded>>) -> Vec<Event> {
-        const PIECE: Duration = Duration::from_millis(20);
         let mut turns = Vec::new();
         for sentence in sentences {
             self.hear(sentence).await;
             let over = Arc::new(AtomicBool::new(false));
-            let (sink, is_over) = (Arc::clone(&self.sink), Arc::clone(&over));
-            let silence = tokio::spawn(async move {
-                let mut due = tokio::time::Instant::now();
-                while !is_over.load(Relaxed) {
-                    due += PIECE;
-                    tokio::time::sleep_until(due).await;
-                    let piece = Message::binary(vec![0; 640]);
-                    let sent = sink.lock().await.send(piece).await;
-                    sent.expect("the server takes sound");
-                }
+            let is_over = Arc::clone(&over);
+            let silence = std::iter::repeat_with(|| Encoded {
+                data: Bytes::from_static(&[0; 640]),
+                duration: Duration::from_millis(20),
             });
+            let silent = self.hear(silence.take_while(move |_| !is_over.load(Relaxed)));
             turns.push(self.end_of_turn().await);
             over.store(true, Relaxed);
-            silence.await.unwrap();
+            silent.await;
         }
         turns
     }
@@ -659,7 +656,7 @@ async fn the_client_speaks_in_real_time_and_a_command_is_read_before_its_pong() 
         duration: Duration::from_millis(20),
     };
     let begun = Instant::now();
-    let speaking = session.hear((0..10).map(|_| piece()).collect());
+    let speaking = session.hear(std::iter::repeat_with(piece).take(10));
     let read = session.command_read("clear").await;
     speaking.await;
     session.close().await;

@@ -357,6 +357,20 @@ async fn without_voice_activity_detection_the_recogniser_ends_the_turn() {
 }
 
 #[tokio::test]
+async fn without_models_pocketsphinx_hears() {
+    let none = tempfile::tempdir().unwrap();
+    let server = Server::start_with(&[("MODELS_PATH", none.path().to_str().unwrap())]);
+    let said = SENTENCES[3];
+    let speech = one_by_one(&server, &[said]).await;
+    let mut session = Session::open(&server, config(json!({}))).await;
+    session.hear_turns(speech).await;
+    let text = Heard::by(&session).text();
+    assert!(share_of_words(said, &text) >= 0.85, "{text}");
+    assert_eq!(text, text.to_lowercase(), "another recogniser");
+    session.close().await;
+}
+
+#[tokio::test]
 async fn silence_is_not_speech() {
     let server = server();
     let mut session = Session::open(&server, config(json!({}))).await;

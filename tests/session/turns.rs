@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vivavoce::audio::{Pcm, linear16};
 
 use super::client::{Session, config, hears, with};
@@ -28,71 +28,66 @@ fn silence(ms: u64) -> Pcm {
     Pcm::silence(WIDE.layout, Duration::from_millis(ms))
 }
 
-fn turns_by(turn_model: &str) -> Value {
+/// A session whose turns are ended by this.
+async fn session(server: &Server, turn_model: &str) -> Session {
     let vad = json!({"vad": {"turn_model": turn_model}});
-    with(hears(json!({})), vad)
+    Session::open(server, with(hears(json!({})), vad)).await
 }
 
-/// The ends of turns in this sound: why each ended, and after how much silence.
-async fn ends(server: &Server, turn_model: &str, sound: &Pcm) -> (Session, Vec<(String, u64)>) {
-    let config = with(hears(json!({})), json!({"vad": {"turn_model": turn_model}}));
-    let mut session = Session::open(server, config).await;
-    let speaking = session.hear(encoded(sound, WIDE).await);
-    session.end_of_turn().await;
-    speaking.await;
-    let ends = session.events_of("vad_event");
-    let ends = ends
+/// Why each turn has ended so far.
+fn ends(session: &Session) -> Vec<String> {
+    let events = session.events_of("vad_event");
+    let ends = events
         .iter()
         .filter(|event| event.text("event") == "turn_end");
-    let ends = ends.map(|end| {
-        let silence = end["silence_duration_ms"].as_u64().unwrap_or_default();
-        (end.text("reason").to_owned(), silence)
-    });
-    let ends = ends.collect();
-    (session, ends)
+    ends.map(|end| end.text("reason").to_owned()).collect()
 }
 
 #[tokio::test]
 async fn a_finished_sentence_ends_its_turn_before_silence_would() {
     let server = server();
     let sound = then(then(silence(500), &human("0920")), &silence(3_000));
-    let (session, ends) = ends(&server, "smart-turn", &sound).await;
+    let mut session = session(&server, "smart-turn").await;
+    let speaking = session.hear(encoded(&sound, WIDE).await);
+    session.end_of_turn().await;
+    speaking.await;
+    assert_eq!(ends(&session), ["model"]);
     session.close().await;
-    assert_eq!(ends.len(), 1, "{ends:?}");
-    assert_eq!(ends[0].0, "model", "{ends:?}");
 }
 
 #[tokio::test]
 async fn a_sentence_that_goes_on_after_a_pause_is_one_turn() {
     let server = server();
     let sentence = human("0930").into_samples();
-    let cut = |at: usize| {
-        let (first, second) = sentence.split_at(at);
-        [first, second].map(|half| Pcm::new(WIDE.layout, half.to_vec()))
-    };
-    // By silence alone they are two, each of which has words.
-    let halves = cut(27_200);
-    let mut session = Session::open(&server, turns_by("silence")).await;
-    let halves_sent = [
-        encoded(&halves[0], WIDE).await,
-        encoded(&halves[1], WIDE).await,
-    ];
-    session.hear_turns(halves_sent.into()).await;
-    session.close().await;
-
     // In the middle of a word, which nobody takes for an end.
-    let halves = cut(24_000);
-    let sound = then(then(silence(500), &halves[0]), &silence(900));
-    let sound = then(then(sound, &halves[1]), &silence(3_000));
-    let (session, ends_of_turns) = ends(&server, "smart-turn", &sound).await;
-    let events = session.events_of("vad_event");
+    let (first, second) = sentence.split_at(24_000);
+    let [first, second] = [first, second].map(|half| Pcm::new(WIDE.layout, half.to_vec()));
+
+    // Silence ends a turn there, whatever is to come.
+    let mut by_silence = session(&server, "silence").await;
+    let first_half = encoded(&first, WIDE).await;
+    by_silence.hear_turns(vec![first_half]).await;
+    let why = ends(&by_silence);
+    assert!(
+        ["silence", "provider"].contains(&why[0].as_str()),
+        "{why:?}"
+    );
+    by_silence.close().await;
+
+    let sound = then(then(silence(500), &first), &silence(900));
+    let sound = then(then(sound, &second), &silence(3_000));
+    let mut by_model = session(&server, "smart-turn").await;
+    let speaking = by_model.hear(encoded(&sound, WIDE).await);
+    by_model.end_of_turn().await;
+    speaking.await;
+    let events = by_model.events_of("vad_event");
     let goes_on = events.iter().any(|event| {
         let pause = event["silence_duration_ms"].as_u64().unwrap_or_default();
         event.text("event") == "speech_resumed" && pause > 700
     });
     assert!(goes_on, "{events:?}");
-    assert_eq!(ends_of_turns.len(), 1, "{ends_of_turns:?}");
-    session.close().await;
+    assert_eq!(ends(&by_model).len(), 1, "{events:?}");
+    by_model.close().await;
 }
 
 #[tokio::test]

@@ -182,7 +182,7 @@ impl Listening {
                 return Answer::None;
             };
             let asked = Instant::now();
-            let answer = model.finished(sound, model.patience()).await;
+            let answer = model.finished(sound).await;
             let (answer, told) = match answer {
                 Ok(finished) if finished > FINISHED => (Answer::Finished, TurnAnswer::Finished),
                 Ok(_) => (Answer::Unfinished, TurnAnswer::Unfinished),

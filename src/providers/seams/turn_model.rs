@@ -29,14 +29,10 @@ pub enum NoAnswer {
 pub trait TurnModel: Send + Sync {
     /// Its name on the wire.
     fn name(&self) -> &'static str;
-    /// How long whoever asks waits for an answer; without one, silence decides.
-    fn patience(&self) -> Duration {
-        Duration::from_millis(250)
-    }
     /// A session may ask soon: what takes long is done now, in the background.
     fn warm_up(&self) {}
     /// How likely it is, 0–1, that whoever said this has finished: the sound of a turn, mono at [`TURN_RATE`], up to and
-    /// including the pause in which this is asked, at most [`TURN_SOUND`]. Resolves within `patience`, and never makes
+    /// including the pause in which this is asked, at most [`TURN_SOUND`]. Resolves within a deadline of its own, after which silence decides, and never makes
     /// others wait for an answer that nobody wants any more.
-    async fn finished(&self, sound: Vec<i16>, patience: Duration) -> Result<f32, NoAnswer>;
+    async fn finished(&self, sound: Vec<i16>) -> Result<f32, NoAnswer>;
 }

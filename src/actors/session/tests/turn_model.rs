@@ -19,6 +19,9 @@ pub enum Says {
     Nothing,
 }
 
+/// The usual one.
+const DEADLINE: Duration = Duration::from_millis(250);
+
 #[derive(Default)]
 pub struct ScriptedModel {
     script: Mutex<VecDeque<Says>>,
@@ -44,7 +47,7 @@ impl TurnModel for ScriptedModel {
         "scripted"
     }
 
-    async fn finished(&self, sound: Vec<i16>, patience: Duration) -> Result<f32, NoAnswer> {
+    async fn finished(&self, sound: Vec<i16>) -> Result<f32, NoAnswer> {
         let loud = sound
             .iter()
             .filter(|sample| sample.unsigned_abs() >= super::LOUD as u16);
@@ -52,12 +55,12 @@ impl TurnModel for ScriptedModel {
         self.asked.lock().unwrap().push(asked);
         let says = self.script.lock().unwrap().pop_front();
         match says {
-            Some(Says::After(delay, finished)) if delay <= patience => {
+            Some(Says::After(delay, finished)) if delay <= DEADLINE => {
                 sleep(delay).await;
                 Ok(finished)
             }
             Some(Says::After(..)) => {
-                sleep(patience).await;
+                sleep(DEADLINE).await;
                 Err(NoAnswer::Late)
             }
             Some(Says::Fails(why)) => Err(why),

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
+use unicode_segmentation::UnicodeSegmentation;
 
 use super::{AskError, Speech, ask};
 use crate::local::SLUG;
@@ -274,16 +275,10 @@ impl Session {
 /// The words with which both texts begin, as the newer one has them, without the mark behind the last one: it stands there
 /// because the sound was cut.
 fn agreement<'t>(newer: &'t str, older: &str) -> &'t str {
-    let bare = |word: &str| {
-        let letters = word.chars().filter(|c| c.is_alphanumeric());
-        letters.flat_map(char::to_lowercase).collect::<String>()
-    };
-    let words = newer.split_whitespace().zip(older.split_whitespace());
-    let agreed = words.take_while(|(now, before)| bare(now) == bare(before));
-    // Both are parts of the same text.
-    let end = |word: &str| word.as_ptr() as usize + word.len() - newer.as_ptr() as usize;
-    let end = agreed.last().map_or(0, |(word, _)| end(word));
-    newer[..end].trim_end_matches(|c: char| c.is_ascii_punctuation())
+    let words = newer.unicode_word_indices().zip(older.unicode_words());
+    let agreed = words.take_while(|((_, now), before)| now.to_lowercase() == before.to_lowercase());
+    let end = agreed.last().map_or(0, |((at, word), _)| at + word.len());
+    &newer[..end]
 }
 
 /// The answer to what was asked; never without. Cancel-safe.
@@ -374,10 +369,10 @@ mod tests {
                 "please, bring me a",
             ),
             ("Straße ist lang", "straße ist.", "Straße ist"),
-            ("  One ", "One two", "One"),
+            ("今天天气很冷。", "今天天气好", "今天天气"),
             ("", "One two", ""),
         ] {
-            assert_eq!(agreement(newer, older).trim_start(), agreed, "{newer}");
+            assert_eq!(agreement(newer, older), agreed, "{newer}");
         }
     }
 }

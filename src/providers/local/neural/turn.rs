@@ -35,7 +35,7 @@ pub struct SmartTurn {
     questions: mpsc::Sender<Question>,
     pool: WorkerPool<Speech<false>>,
     warmed: Once,
-    patience: Duration,
+    deadline: Duration,
 }
 
 #[derive(Debug)]
@@ -47,8 +47,8 @@ struct Question {
 
 impl SmartTurn {
     /// The model, where it is installed. Must be called in a runtime. Its worker is started by the first session.
-    /// Whoever asks waits for `patience`.
-    pub fn installed(models: &Models, patience: Duration) -> Option<Self> {
+    /// Whoever asks has an answer after `deadline`, or none.
+    pub fn installed(models: &Models, deadline: Duration) -> Option<Self> {
         let folder = models.installed(SMART_TURN)?;
         let settings = models.workers(Kind::SmartTurn, &folder, 1, Share::NONE);
         let pool = WorkerPool::new(settings);
@@ -58,7 +58,7 @@ impl SmartTurn {
             questions,
             pool,
             warmed: Once::new(),
-            patience,
+            deadline,
         })
     }
 }
@@ -69,10 +69,6 @@ impl TurnModel for SmartTurn {
         SMART_TURN
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
-    }
-
     fn warm_up(&self) {
         self.warmed.call_once(|| {
             let pool = self.pool.share();
@@ -81,19 +77,19 @@ impl TurnModel for SmartTurn {
         });
     }
 
-    async fn finished(&self, mut sound: Vec<i16>, patience: Duration) -> Result<f32, NoAnswer> {
+    async fn finished(&self, mut sound: Vec<i16>) -> Result<f32, NoAnswer> {
         let excess = sound.len().saturating_sub(TURN_RATE.frames_in(TURN_SOUND));
         sound.drain(..excess);
         let (answer, answered) = oneshot::channel();
         let question = Question {
             sound,
-            until: Instant::now() + patience,
+            until: Instant::now() + self.deadline,
             answer,
         };
         self.questions
             .try_send(question)
             .map_err(|_| NoAnswer::Busy)?;
-        match timeout(patience, answered).await {
+        match timeout(self.deadline, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(NoAnswer::Failed("its worker is gone".to_owned())),
             Err(_) => Err(NoAnswer::Late),
