@@ -3,10 +3,10 @@
 
 pub mod recorder;
 pub mod registry;
+pub mod restarts;
 pub mod room;
 pub mod session;
 pub mod stt;
-pub mod supervision;
 pub mod tts;
 
 use actix::{Actor, Addr, AsyncContext, Context};
