@@ -297,7 +297,7 @@ fn playback(count: usize) {
                 replace: false,
                 id: None,
             };
-            (utterance, _) = queue.speak(spoken, now).unwrap();
+            (utterance, _) = queue.speak(spoken, now).unwrap().unwrap();
             while let Some(output) = queue.poll(now) {
                 black_box(output);
             }

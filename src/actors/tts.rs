@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use super::restarts::{RestartPolicy, Restarts, jitter};
+use super::session::error_codes::{Refusal, of_synthesis};
 use super::session::playback::{CHUNK, Command, UtteranceKey};
-use super::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use vivavoce_core::party::Party;
 use vivavoce_core::sentences;
@@ -61,7 +62,7 @@ pub trait SpeechSink {
     fn done(&self, utterance: UtteranceKey);
 
     /// The utterance could not be synthesised.
-    fn failed(&self, utterance: UtteranceKey);
+    fn failed(&self, utterance: UtteranceKey, error: Refusal);
 }
 
 /// A command of the playback queue.
@@ -395,8 +396,9 @@ impl Say {
                 if !portion.trim().is_empty()
                     && let Err(error) = self.say_patiently(portion, at).await
                 {
+                    let refusal = of_synthesis(&error);
                     self.tell(TtsNews::Failed(error)).await;
-                    return self.voice.output.failed(self.utterance);
+                    return self.voice.output.failed(self.utterance, refusal);
                 }
                 at += portion.len();
             }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::owner::Principal;
+use super::room_owner::Principal;
 use vivavoce_core::party::{Party, TenantId};
 
 /// Selects the owner where several may have something of the same name.

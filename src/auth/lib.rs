@@ -62,7 +62,7 @@
 mod access;
 mod decisions;
 mod methods;
-mod owner;
+mod room_owner;
 mod secrets;
 mod service;
 pub mod signing;
@@ -76,7 +76,7 @@ use std::time::{Duration, SystemTime};
 
 pub use access::{Access, Whose};
 pub use methods::{problems, warnings};
-pub use owner::{Owner, Principal, Takeover};
+pub use room_owner::{Owner, Principal, Takeover};
 pub use service::AuthRequest;
 pub use signing::KeyError;
 pub use token::Credentials;

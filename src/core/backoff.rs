@@ -1,6 +1,6 @@
 //! Back-off: how long to wait before something that has failed is tried again. Delays grow up to a limit, less a random share,
 //! so that many clients of one server do not return at the same moment. How often to retry is the caller's decision: for
-//! recognisers and synthesisers `actors/supervision.rs`, for webhooks `webhooks/queue.rs`, for uploads `recordings/uploader.rs`.
+//! recognisers and synthesisers `actors/restarts.rs`, for webhooks `webhooks/retries.rs`, for uploads `recordings/uploader.rs`.
 
 use std::time::Duration;
 

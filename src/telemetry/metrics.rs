@@ -100,6 +100,11 @@ pub fn final_dropped() {
     METRICS.finals_dropped.inc();
 }
 
+/// Text was dropped that was on its way when its utterance was cut.
+pub fn late_text_dropped() {
+    METRICS.late_texts_dropped.inc();
+}
+
 /// What became of a question to the end-of-turn model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TurnAnswer {
@@ -566,6 +571,7 @@ struct Metrics {
     audio_dropped: Family<Cause, Counter<f64, AtomicU64>>,
     stt_restarts: Counter,
     finals_dropped: Counter,
+    late_texts_dropped: Counter,
     turn_answers: Family<TurnAnswerLabel, Counter>,
     turn_answer_delay: Delays,
     events_coalesced: Counter,
@@ -614,6 +620,7 @@ impl Metrics {
             audio_dropped: Family::default(),
             stt_restarts: Counter::default(),
             finals_dropped: Counter::default(),
+            late_texts_dropped: Counter::default(),
             turn_answers: Family::default(),
             turn_answer_delay: Delays::default(),
             events_coalesced: Counter::default(),
@@ -699,6 +706,11 @@ impl Metrics {
             "finals_dropped",
             "Finals below the confidence that their session asks for",
             self.finals_dropped.clone(),
+        );
+        registry.register(
+            "tts_late_texts",
+            "Texts of utterances that were cut before they came, which were dropped",
+            self.late_texts_dropped.clone(),
         );
         registry.register(
             "turn_answers",

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::queue::{Due, Outcome, Queue};
+use super::retries::{Due, Outcome, Queue};
 use super::signature::{VERSION, sign};
 use super::spool::{Spool, SpoolEntry, Webhook};
 use super::{Destination, HookKeys, Lane, Receiver, WebhookSettings};

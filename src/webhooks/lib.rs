@@ -5,7 +5,7 @@
 //!
 //! A webhook is written to disk before [`Webhooks::enqueue`] or [`Webhooks::send`] returns, so that it survives the
 //! process and a power failure ([`spool`]). It is posted until the receiver answers with a 2xx status or
-//! `webhooks.retry_seconds` have passed ([`queue`], [`delivery`]). The pauses between attempts grow from half a second
+//! `webhooks.retry_seconds` have passed ([`retries`], [`delivery`]). The pauses between attempts grow from half a second
 //! to a minute, with jitter. Every attempt has the same event id, by which receivers recognise duplicates; ids of events
 //! about recordings are derived from their content, so that even another process reports them under the same id.
 //!
@@ -46,8 +46,8 @@
 
 mod delivery;
 mod event;
-mod queue;
-mod rooms;
+mod retries;
+mod room_events;
 mod signature;
 mod spool;
 
@@ -66,7 +66,7 @@ use tokio_util::task::TaskTracker;
 
 use delivery::WebhookSender;
 pub use event::{Event, EventKind, RecordingFile, TransferOutcome};
-pub use rooms::RoomEvents;
+pub use room_events::RoomEvents;
 pub use spool::SpoolError;
 use spool::{Bounds, Spool, SpoolEntry, Webhook};
 use vivavoce_config::{HttpUrl, Secret, Settings};
@@ -221,7 +221,7 @@ const fn egress_policy(settings: &Settings) -> EgressPolicy {
 /// Contradictions in the settings of webhooks.
 pub fn problems(settings: &Settings) -> Vec<String> {
     let own = &settings.webhooks;
-    let mut problems = rooms::problems(settings);
+    let mut problems = room_events::problems(settings);
     if own.url.is_some() != own.secret.is_some() {
         problems.push("webhooks.url, webhooks.secret: one needs the other".to_owned());
     }

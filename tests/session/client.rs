@@ -333,7 +333,7 @@ impl Session {
         error
     }
 
-    /// How the utterance with this id ended: as `tts_playback_complete` or `tts_interrupted`, whenever that was.
+    /// How the utterance with this id ended: as `tts_playback_complete`, `tts_interrupted` or `error`, whenever that was.
     pub async fn end_of(&mut self, id: &str) -> Event {
         self.until(&format!("the end of {id}"), |log| {
             let mut events = log.events.iter();
@@ -520,7 +520,8 @@ impl Session {
 }
 
 fn is_end(event: &Event) -> bool {
-    ["tts_playback_complete", "tts_interrupted"].contains(&event.kind())
+    let is_failure = event.kind() == "error" && event["played_ms"].is_u64();
+    is_failure || matches!(event.kind(), "tts_playback_complete" | "tts_interrupted")
 }
 
 /// Notes what comes until nothing more does.

@@ -563,3 +563,108 @@ async fn a_session_that_ends_anyhow_leaves_no_recogniser_behind() {
     assert!(share_of_words(SENTENCES[3], text.text("turn_transcript")) >= 0.85);
     next.close().await;
 }
+
+#[tokio::test]
+async fn an_error_says_what_it_answers() {
+    let server = Server::start();
+    let mut session = Session::open(&server, config(json!({}))).await;
+    for (message, in_reply_to, id) in [
+        (
+            json!({"type": "speak", "id": "a"}),
+            json!("speak"),
+            json!("a"),
+        ),
+        (
+            json!({"type": "loading_start"}),
+            json!("loading_start"),
+            Value::Null,
+        ),
+        (json!({"type": "hangup"}), json!("hangup"), Value::Null),
+        (
+            json!({"type": "config", "vad": 5}),
+            json!("config"),
+            Value::Null,
+        ),
+        (
+            json!({"type": "update_config", "stt_config": {"provider": "nobody"}}),
+            json!("update_config"),
+            Value::Null,
+        ),
+        (json!({"type": "dance", "id": "b"}), Value::Null, json!("b")),
+    ] {
+        session.send(message.clone()).await;
+        let error = session.next("error").await;
+        assert_eq!(
+            (&error["in_reply_to"], &error["id"]),
+            (&in_reply_to, &id),
+            "{message}: {error}"
+        );
+        assert!(error["played_ms"].is_null(), "{error}");
+    }
+    let known = session.events_of("error").pop().unwrap();
+    assert!(
+        known
+            .text("message")
+            .contains("update_config, speak, clear"),
+        "{known}"
+    );
+    session.close().await;
+}
+
+#[tokio::test]
+async fn what_has_no_effect_is_told_once_with_the_remedy() {
+    let server = Server::start();
+    let misspelt = json!({"colour": "red", "vad": {"treshold": 0.5}});
+    let mut session = Session::connect(&server).await;
+    session.send(config(misspelt.clone())).await;
+    let warning = session.next("warning").await;
+    assert_eq!(warning["code"], "unknown_fields", "{warning}");
+    assert_eq!(warning["in_reply_to"], "config", "{warning}");
+    let message = warning.text("message");
+    assert!(
+        message.contains("vad.treshold (did you mean threshold?)"),
+        "{message}"
+    );
+    assert!(message.contains("colour"), "{message}");
+    session.next("ready").await;
+
+    session
+        .send_sound([b"RIFF\0\0\0\0WAVEfmt ".as_slice(), &[0; 640]].concat())
+        .await;
+    session.send_sound(vec![0; 640]).await;
+    assert_eq!(
+        session.next("warning").await["code"],
+        "container_as_samples"
+    );
+    session.speak("a", "<speak>Hello.</speak>").await;
+    assert_eq!(session.next("warning").await["code"], "markup_as_text");
+    session.speak("b", "...").await;
+    let warning = session.next("warning").await;
+    assert_eq!(
+        (&warning["code"], &warning["id"]),
+        (&json!("nothing_to_say"), &json!("b"))
+    );
+    session.speak("c", "<speak>Hello.</speak>").await;
+    session.completion_of("c").await;
+    assert_eq!(session.events_of("warning").len(), 4);
+
+    session
+        .send(config(with(misspelt, json!({"strict": true}))))
+        .await;
+    let refused = session.refused("invalid_message").await;
+    assert!(
+        refused.text("message").contains("vad.treshold"),
+        "{refused}"
+    );
+    session
+        .send(json!({"type": "speak", "text": "Hello.", "flsh": true}))
+        .await;
+    let refused = session.refused("invalid_message").await;
+    assert!(
+        refused
+            .text("message")
+            .contains("flsh (did you mean flush?)"),
+        "{refused}"
+    );
+    session.close().await;
+}

@@ -12,7 +12,7 @@ use super::sound::{
     CHUNK, LEAD, OUTPUT, OUTPUT_SECOND, Playout, decoded, duration, likeness, spoken, spoken_with,
     transcribed,
 };
-use crate::harness::{SENTENCES, Server, share_of_words, words};
+use crate::harness::{SENTENCES, Server, client, share_of_words, words};
 
 /// What the protocol allows a server to be late by.
 const FRAME: Duration = Duration::from_millis(20);
@@ -94,6 +94,103 @@ async fn utterances_are_said_in_order_and_without_a_gap() {
     assert_eq!(started, ids);
     let gap = Playout::of(&session.sound()).longest_gap;
     assert!(gap <= hiccups.worst(), "{gap:?} of nothing to play");
+    session.close().await;
+}
+
+/// An answer as a language model brings it: words as they come, and what ends them.
+fn tokens(id: &str, text: &str) -> Vec<Value> {
+    let words = text.split_inclusive(' ').map(str::to_owned);
+    let token = |text: String| json!({"type": "speak", "text": text, "flush": false, "id": id});
+    let end = json!({"type": "speak", "text": "", "id": id});
+    words.map(token).chain([end]).collect()
+}
+
+#[tokio::test]
+async fn tokens_in_flight_when_their_utterance_is_cut_are_no_part_of_the_next_one() {
+    let server = Server::start();
+    let mut session = Session::open(&server, config(json!({}))).await;
+    let long = long();
+    let mut in_flight = tokens("cut", &long).into_iter();
+    for token in in_flight.by_ref().take(60) {
+        session.send(token).await;
+    }
+    let second = |sound: &[Chunk]| duration(sound) > Duration::from_secs(1);
+    session.until_sound(Duration::from_secs(20), second).await;
+    session.command("clear").await;
+    // Its client does not know yet, and the model goes on.
+    for token in in_flight {
+        session.send(token).await;
+    }
+    for token in tokens("next", SHORT) {
+        session.send(token).await;
+    }
+    let cut = session.end_of("cut").await;
+    assert_eq!(cut.kind(), "tts_interrupted", "{cut}");
+    assert!(long.starts_with(cut.text("heard_text")), "{cut}");
+    session.completion_of("next").await;
+    assert_eq!(session.ended(), ["cut", "next"]);
+    let started = session.events_of("tts_started");
+    let started: Vec<&str> = started.iter().map(|event| event.text("id")).collect();
+    assert_eq!(started, ["cut", "next"]);
+    assert_said(
+        &spoken(&server, SHORT, OUTPUT).await,
+        &session.sound_of("next"),
+    );
+    let metrics = client().get(format!("{}/metrics", server.url));
+    let metrics = metrics.send().await.unwrap().text().await.unwrap();
+    let late = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("vivavoce_tts_late_texts_total "));
+    assert!(late.unwrap().parse::<u64>().unwrap() > 10, "{late:?}");
+    session.close().await;
+}
+
+#[tokio::test]
+async fn another_id_flushes_the_utterance_before_it() {
+    let server = Server::start();
+    let mut session = Session::open(&server, config(json!({}))).await;
+    let part =
+        |id: &str, text: &str| json!({"type": "speak", "text": text, "flush": false, "id": id});
+    session.send(part("one", "This is the")).await;
+    session.send(part("one", " first")).await;
+    session.send(part("two", "And this is the second")).await;
+    session.completion_of("one").await;
+    session.speak("three", SHORT).await;
+    session.completion_of("three").await;
+    assert_eq!(session.ended(), ["one", "two", "three"]);
+    assert_said(
+        &spoken(&server, "This is the first", OUTPUT).await,
+        &session.sound_of("one"),
+    );
+    session.close().await;
+}
+
+#[tokio::test]
+async fn clear_with_an_id_cuts_that_utterance_and_no_other() {
+    let server = Server::start();
+    let mut session = Session::open(&server, config(json!({}))).await;
+    session.speak("first", SHORT).await;
+    session.speak("second", SENTENCES[0]).await;
+    session.speak("third", "Goodbye.").await;
+    let protected = json!({"id": "fourth", "allow_interruption": false});
+    session.speak_with("Goodbye again.", protected).await;
+    session.next("tts_started").await;
+    for id in ["second", "fourth", "nobody"] {
+        session.send(json!({"type": "clear", "id": id})).await;
+    }
+    session.completion_of("fourth").await;
+    let kinds: Vec<String> = session
+        .events()
+        .iter()
+        .map(|e| e.kind().to_owned())
+        .collect();
+    assert!(!kinds.contains(&"error".to_owned()), "{kinds:?}");
+    assert_eq!(session.ended(), ["first", "second", "third", "fourth"]);
+    assert_eq!(session.end_of("second").await["played_ms"], 0);
+    assert_said(
+        &spoken(&server, SHORT, OUTPUT).await,
+        &session.sound_of("first"),
+    );
     session.close().await;
 }
 

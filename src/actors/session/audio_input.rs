@@ -396,9 +396,10 @@ impl AudioInput {
         {
             let pipeline = pipeline.borrow();
             let (newest, _) = pipeline.newest();
-            pipeline.buffer().finalize_at_pause();
+            let in_pause = pipeline.in_pause();
+            pipeline.buffer().finalize_at_pause(in_pause);
             if !newest.is(pipeline.buffer()) {
-                newest.finalize_at_pause();
+                newest.finalize_at_pause(in_pause);
             }
         }
     }

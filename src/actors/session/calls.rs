@@ -4,7 +4,9 @@ use actix::prelude::*;
 use tracing::Instrument;
 
 use super::SessionActor;
-use super::protocol::{CallCommand, ErrorCode, ServerMessage, SipTransfer, TransferErrorCode};
+use super::protocol::{
+    CallCommand, ErrorCode, Origin, ServerMessage, SipTransfer, TransferErrorCode,
+};
 use crate::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
 use crate::registry::rooms::RoomsError;
 use crate::room::{OnThePhone, PressKeys, RoomActor};
@@ -32,12 +34,14 @@ impl SessionActor {
         let Some(membership) = &self.membership else {
             return;
         };
+        let origin = Origin::of(command.name());
         if self.access.is_public() {
             // A session without a token is in no room with a call, or for a moment only.
             return self.has_no_telephone(&command);
         }
         let Some(calls) = self.services.calls.clone() else {
-            return self.refuse(ErrorCode::RtcFailed, "these rooms have no telephone");
+            let problem = "these rooms have no telephone";
+            return self.refuse(&origin, ErrorCode::RtcFailed, problem);
         };
         let control = CallControl {
             access: self.access.clone(),
@@ -54,7 +58,7 @@ impl SessionActor {
         }
         if self.call_commands >= MAX_CALL_COMMANDS {
             let problem = "too many transfers and hang-ups are under way";
-            return self.refuse(ErrorCode::Overloaded, problem);
+            return self.refuse(&origin, ErrorCode::Overloaded, problem);
         }
         self.call_commands += 1;
         let outcome = async move {
@@ -83,7 +87,8 @@ impl SessionActor {
                 code: TransferErrorCode::ParticipantNotFound,
             }),
             CallCommand::HangUp { .. } | CallCommand::Press { .. } => {
-                self.refuse(ErrorCode::ParticipantNotFound, NOBODY);
+                let origin = Origin::of(command.name());
+                self.refuse(&origin, ErrorCode::ParticipantNotFound, NOBODY);
             }
         }
     }
@@ -98,22 +103,22 @@ impl SessionActor {
     ) {
         let pressed = control.room.send(PressKeys { keys, identity });
         context.wait(pressed.into_actor(self).map(|pressed, session, context| {
-            match pressed {
-                Ok(Some(Ok(()))) => {}
-                Ok(None) => session.refuse(ErrorCode::ParticipantNotFound, NOBODY),
-                Ok(Some(Err(SendError::Full))) => {
-                    session.refuse(
-                        ErrorCode::Overloaded,
-                        format!("send_dtmf: {}", SendError::Full),
-                    );
-                }
-                Ok(Some(Err(error))) => {
-                    session.refuse(ErrorCode::RtcFailed, format!("send_dtmf: {error}"));
-                }
-                Err(_) => session.refuse(
-                    ErrorCode::RtcFailed,
-                    format!("send_dtmf: {}", SendError::Ended),
-                ),
+            let origin = Origin::of("send_dtmf");
+            let failed = |error: SendError| {
+                let code = match error {
+                    SendError::Full => ErrorCode::Overloaded,
+                    _ => ErrorCode::RtcFailed,
+                };
+                (code, format!("send_dtmf: {error}"))
+            };
+            let refused = match pressed {
+                Ok(Some(Ok(()))) => None,
+                Ok(None) => Some((ErrorCode::ParticipantNotFound, NOBODY.to_owned())),
+                Ok(Some(Err(error))) => Some(failed(error)),
+                Err(_) => Some(failed(SendError::Ended)),
+            };
+            if let Some((code, problem)) = refused {
+                session.refuse(&origin, code, problem);
             }
             session.carry_out(context);
         }));
@@ -161,7 +166,8 @@ impl CallControl {
     /// Hangs up a call; returns an error event if that fails.
     async fn hang_up(self, identity: Option<String>) -> Option<ServerMessage> {
         let refusal = |code, message: String| {
-            Some(ServerMessage::refusal(code, format!("hangup: {message}")))
+            let refusal = ServerMessage::refusal(code, format!("hangup: {message}"));
+            Some(refusal.answering(&Origin::of("hangup")))
         };
         let Some(identity) = self.who(identity).await else {
             return refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned());

@@ -112,6 +112,8 @@ struct RecentSound {
     quiet: usize,
 }
 
+/// The shortest pause that is no closure within a word.
+const BETWEEN_WORDS: Duration = Duration::from_millis(60);
 /// What is kept from before a turn: the model has learned with it.
 const BEFORE_TURN: Duration = Duration::from_millis(500);
 /// Silence after which the sound of a turn is not needed any more.
@@ -220,6 +222,15 @@ impl InputPipeline {
     pub(super) fn is_onset(&self) -> bool {
         let vad = self.inner.vad.as_ref();
         vad.is_some_and(|pipeline| pipeline.vad.is_onset())
+    }
+
+    /// Whether speech has paused for as long as no closure within a word lasts, and nothing seems to begin.
+    pub(super) fn in_pause(&self) -> bool {
+        let vad = self.inner.vad.as_ref();
+        vad.is_some_and(|pipeline| {
+            let paused = vad::RATE.duration_of(usize::try_from(pipeline.vad.pause()).unwrap_or(0));
+            paused >= BETWEEN_WORDS && !pipeline.vad.is_onset()
+        })
     }
 
     /// Decodes some of it; false if there is more. `record` is given the audio as it came, and the Opus packet that it came

@@ -7,11 +7,12 @@ pub mod backchannel;
 mod barge_in;
 mod calls;
 mod ducking;
-mod error_codes;
+pub mod error_codes;
 mod input_pipeline;
 mod listening;
 mod loading;
 mod message_rate;
+mod misuse;
 mod participant_transcribers;
 pub mod playback;
 pub mod player;
@@ -46,7 +47,7 @@ use player::Player;
 pub use protocol::StreamId;
 pub use protocol::socket_schema;
 use protocol::{
-    ErrorCode, ListenConfig, RoomConfig, ServerMessage, SessionParams, TurnModelChoice,
+    ErrorCode, ListenConfig, Origin, RoomConfig, ServerMessage, SessionParams, TurnModelChoice,
 };
 use recording::Recording;
 use room_membership::RoomMembership;
@@ -212,6 +213,8 @@ pub struct SessionActor {
     /// The same, shared with the transcribers of participants.
     output_of_room: Rc<RefCell<Option<Player>>>,
     synthesiser: Option<Addr<TtsActor>>,
+    /// While there is no output: what was cut of the last one.
+    cut_ids: playback::CutIds,
     pending: PendingConfig,
     name: Option<Registration>,
     recording: Option<Recording>,
@@ -269,6 +272,7 @@ pub fn open(
             output: None,
             output_of_room: Rc::default(),
             synthesiser: None,
+            cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
             name: None,
             recording: None,
@@ -428,12 +432,17 @@ impl SessionActor {
             Effect::Call(command) => self.call(command, context),
             Effect::ChangeRoom(config) => self.change_room(*config),
             Effect::Speak(speak) => {
+                let origin = Origin {
+                    message: Some("speak"),
+                    id: speak.id.clone(),
+                };
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
-                    self.refuse(ErrorCode::Overloaded, overloaded.to_string());
+                    self.refuse(&origin, ErrorCode::Overloaded, overloaded.to_string());
                 }
             }
             Effect::Clear => self.to_player(Player::clear),
+            Effect::ClearId(id) => self.to_player(|player| player.clear_id(&id)),
             Effect::Yield(mode) => self.to_player(|player| player.yields(mode)),
             Effect::Resume => self.to_player(Player::resumes),
             Effect::Close { code, reason } => {
@@ -475,6 +484,7 @@ impl SessionActor {
                 }
                 self.writer.latest(event.event.name(), text);
             }
+            // The end of an utterance comes from its player, and is never dropped.
             ServerMessage::Error { .. } => self.writer.error(text),
             // Others decide how many there are: a slow client loses some.
             ServerMessage::Message { .. } => {
@@ -488,8 +498,8 @@ impl SessionActor {
         }
     }
 
-    fn refuse(&mut self, code: ErrorCode, message: impl Into<String>) {
-        self.tell(&ServerMessage::refusal(code, message));
+    fn refuse(&mut self, origin: &Origin, code: ErrorCode, message: impl Into<String>) {
+        self.tell(&ServerMessage::refusal(code, message).answering(origin));
     }
 
     /// Acquires what a config needs beside its providers.
@@ -700,6 +710,7 @@ impl SessionActor {
         if let Some(before) = self.output.take() {
             loads = before.loads();
             before.stop();
+            self.cut_ids = before.take_cut_ids();
         }
         let Some(speech) = speech else { return };
         let publisher = self
@@ -712,6 +723,7 @@ impl SessionActor {
         };
         let player = Player::new(self.writer.clone(), speech.format, lead, publisher);
         player.tell_words(speech.progress);
+        player.remember_cut(std::mem::take(&mut self.cut_ids));
         player.set_recorder(
             self.recording
                 .as_ref()
@@ -763,13 +775,7 @@ impl SessionActor {
 
     fn synthesiser_lost(&mut self) {
         self.synthesiser = None;
-        let lost = self.output.as_ref().is_some_and(Player::synthesizer_lost);
-        if lost {
-            self.refuse(
-                ErrorCode::TtsFailed,
-                "the synthesiser has ended in the middle",
-            );
-        }
+        self.to_player(Player::synthesizer_lost);
     }
 }
 

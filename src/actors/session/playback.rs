@@ -6,7 +6,8 @@
 //! What the protocol leaves open is decided here:
 //!
 //! - Parts of one utterance (`flush: false`) share one fate: the first `id` among them is its id, and it is protected if
-//!   one part is.
+//!   one part is. Text with another id ends it, and begins the next one.
+//! - Text for an id that was cut is dropped until the text that ends it: it was on its way when the cut was made.
 //! - End events come in the order of the utterances, each when the one before has ended; only a blank text completes at
 //!   once, whatever plays. The end of a cleared utterance is therefore told after the protected one before it has been
 //!   played, because clients drop what they have buffered when they are told of an interruption. For the same reason
@@ -14,15 +15,16 @@
 //! - An utterance that is cleared before it has begun ends as interrupted, too, with nothing played.
 //! - `clear` does not touch a protected utterance that is still being written; it stays open. `replace` closes it: the
 //!   new text is an utterance of its own behind it.
-//! - Audio of a clearable utterance that was sent, with audio of a protected one behind it, plays out: it could be taken
-//!   back only together with the protected audio.
-//! - A failed utterance loses its protection, and the text that follows begins another. The audio that was synthesised of
+//! - Audio of an utterance that was sent, with audio of one behind it that is not cut, plays out: it could be taken back
+//!   only together with that audio.
+//! - A failed utterance loses its protection; its id counts as cut, and text without one begins another. The audio that was synthesised of
 //!   it plays out before it ends as failed: told at once, the failure of an utterance that is being prepared would stop
 //!   the one before.
 //!
 //! [`poll`]: PlaybackQueue::poll
 //! [`next_wakeup`]: PlaybackQueue::next_wakeup
 
+mod cut_ids;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::error_codes::Refusal;
+use super::protocol::ErrorCode;
+pub use cut_ids::CutIds;
 use script::Script;
 use vivavoce_audio::encode::Encoded;
 use vivavoce_audio::pacer::{LEAD, Pacer};
@@ -182,8 +187,10 @@ pub enum EventKind {
         /// The words in it.
         heard_text: String,
     },
-    /// Its synthesis has failed, and the audio that there was has been played. The error itself was told when it happened.
+    /// Its synthesis has failed, and the audio that there was has been played.
     Failed {
+        /// Why.
+        error: Refusal,
         /// How much was played.
         played: Duration,
         /// The words in it.
@@ -197,7 +204,7 @@ enum Stage {
     Waiting,
     Running,
     Done,
-    Failed,
+    Failed(Refusal),
     Cut { heard_text: String },
 }
 
@@ -226,6 +233,14 @@ impl<S> Utterance<S> {
         !self.script.is_closed() && matches!(self.stage, Stage::Waiting | Stage::Running)
     }
 
+    /// Whether text belongs to it as long as it is open: text of the same id, or of none, and all where it has none.
+    fn continues_with(&self, speak: &Speak) -> bool {
+        match (&self.id, &speak.id) {
+            (Some(id), Some(of_text)) => id == of_text,
+            _ => true,
+        }
+    }
+
     /// Whether nothing more of it will be sent.
     fn has_left(&self) -> bool {
         self.sound.is_empty() && !matches!(self.stage, Stage::Waiting | Stage::Running)
@@ -233,7 +248,7 @@ impl<S> Utterance<S> {
 
     /// Whether the audio behind it waits until its end has been told.
     const fn holds_up(&self) -> bool {
-        matches!(self.stage, Stage::Failed | Stage::Cut { .. })
+        matches!(self.stage, Stage::Failed(_) | Stage::Cut { .. })
     }
 
     fn heard_text(&mut self) -> String {
@@ -276,6 +291,7 @@ pub struct PlaybackQueue<S> {
     utterances: VecDeque<Utterance<S>>,
     /// Blank ones, which complete at once.
     blank: VecDeque<(UtteranceKey, Option<String>)>,
+    cut_ids: CutIds,
     /// At most one: synthesis has one utterance at a time.
     cancel: Option<UtteranceKey>,
     /// Synthesised audio that waits to be sent.
@@ -290,13 +306,14 @@ pub struct PlaybackQueue<S> {
 
 impl<S: Sound> PlaybackQueue<S> {
     /// An empty queue that sends audio at most `lead` ahead of real time; [`Duration::MAX`] turns pacing off.
-    pub const fn new(lead: Duration) -> Self {
+    pub fn new(lead: Duration) -> Self {
         Self {
             pacer: Pacer::new(lead),
             on_air: VecDeque::new(),
             on_air_total: Duration::ZERO,
             utterances: VecDeque::new(),
             blank: VecDeque::new(),
+            cut_ids: CutIds::default(),
             cancel: None,
             waiting: Duration::ZERO,
             held: false,
@@ -311,17 +328,38 @@ impl<S: Sound> PlaybackQueue<S> {
         self.tells_words = tells;
     }
 
+    /// Goes on after another queue: text of what was cut there is dropped here.
+    pub fn remember_cut(&mut self, cut_ids: CutIds) {
+        self.cut_ids = cut_ids;
+    }
+
+    /// The ids that were cut, for the queue after this one.
+    pub fn take_cut_ids(&mut self) -> CutIds {
+        std::mem::take(&mut self.cut_ids)
+    }
+
     /// Queues text, or adds it to the utterance that is still being written. Returns which utterance it belongs to,
-    /// and what [`clear`](Self::clear) returns where everything else is replaced.
+    /// and what [`clear`](Self::clear) returns where everything else is replaced. `None`: it belongs to an utterance that
+    /// was cut, and is dropped.
     pub fn speak(
         &mut self,
         speak: Speak,
         now: Instant,
-    ) -> Result<(UtteranceKey, Option<UtteranceKey>), Overloaded> {
+    ) -> Result<Option<(UtteranceKey, Option<UtteranceKey>)>, Overloaded> {
+        let is_open = |open: &Utterance<S>| open.id.is_some() && open.id == speak.id;
+        if !self.open().is_some_and(is_open) && self.cut_ids.drops(&speak) {
+            return Ok(None);
+        }
         self.admit(&speak, now)?;
+        if let Some(id) = &speak.id {
+            self.cut_ids.begin_anew(id);
+        }
         let mut cut = None;
         if speak.replace {
             cut = self.clear(now);
+            self.close_open("");
+        }
+        if self.open().is_some_and(|open| !open.continues_with(&speak)) {
             self.close_open("");
         }
         let key = self.open_utterance(speak.id, !speak.allow_interruption);
@@ -330,19 +368,25 @@ impl<S: Sound> PlaybackQueue<S> {
         } else if let Some(open) = self.utterances.back_mut() {
             open.script.push(&speak.text);
         }
-        Ok((key, cut))
+        Ok(Some((key, cut)))
     }
 
     /// Cuts everything that is not protected: nothing more of it is sent. Returns the first utterance whose audio was sent
     /// and is to be dropped, with all audio behind it.
     pub fn clear(&mut self, now: Instant) -> Option<UtteranceKey> {
-        let spared = self.spared(now);
-        self.cut(now, spared, |utterance| utterance.protected)
+        self.cut(now, |utterance| !utterance.protected)
+    }
+
+    /// The same, but for the utterances with this id only.
+    pub fn clear_id(&mut self, id: &str, now: Instant) -> Option<UtteranceKey> {
+        self.cut(now, |utterance| {
+            !utterance.protected && utterance.id.as_deref() == Some(id)
+        })
     }
 
     /// Cuts everything, protected or not: the session ends, or its output changes.
     pub fn stop(&mut self, now: Instant) -> Option<UtteranceKey> {
-        self.cut(now, 0, |_| false)
+        self.cut(now, |_| true)
     }
 
     /// While it is held no audio is sent: the transport is full, or there is no subscriber yet. What was sent plays on.
@@ -369,7 +413,7 @@ impl<S: Sound> PlaybackQueue<S> {
     pub fn is_interruptible(&self, now: Instant) -> bool {
         let front = self.utterances.front();
         front.is_some_and(|front| front.started && !front.protected && !front.holds_up())
-            && self.spared(now) == 0
+            && self.spared(now, |utterance| !utterance.protected) == 0
     }
 
     /// Whether speech is being played, also where it may not be cut.
@@ -435,16 +479,19 @@ impl<S: Sound> PlaybackQueue<S> {
             if running.script.is_given() {
                 running.stage = Stage::Done;
             } else {
-                self.failed(utterance);
+                let problem = "the synthesiser has ended before the text";
+                self.failed(utterance, Refusal::new(ErrorCode::TtsFailed, problem));
             }
         }
     }
 
     /// Synthesis of an utterance has failed. Its protection ends here.
-    pub fn failed(&mut self, utterance: UtteranceKey) {
+    pub fn failed(&mut self, utterance: UtteranceKey, error: Refusal) {
         if let Some(running) = self.running(utterance) {
-            running.stage = Stage::Failed;
+            running.stage = Stage::Failed(error);
             running.protected = false;
+            let id = running.id.clone();
+            id.into_iter().for_each(|id| self.cut_ids.cut(&id));
         }
     }
 
@@ -499,7 +546,7 @@ impl<S: Sound> PlaybackQueue<S> {
     }
 
     /// The rest of an utterance cannot be sent: it fails with what was sent, however far its synthesis is.
-    pub fn spoil(&mut self, utterance: UtteranceKey) {
+    pub fn spoil(&mut self, utterance: UtteranceKey, error: Refusal) {
         let known = self.utterances.iter_mut().find(|u| u.key == utterance);
         let Some(known) = known.filter(|u| !matches!(u.stage, Stage::Cut { .. })) else {
             return;
@@ -508,8 +555,10 @@ impl<S: Sound> PlaybackQueue<S> {
             self.cancel = Some(utterance);
         }
         let waiting: Duration = known.sound.drain(..).map(|s| s.duration()).sum();
-        known.stage = Stage::Failed;
+        known.stage = Stage::Failed(error);
         known.protected = false;
+        let id = known.id.clone();
+        id.into_iter().for_each(|id| self.cut_ids.cut(&id));
         self.waiting -= waiting;
     }
 
@@ -519,14 +568,13 @@ impl<S: Sound> PlaybackQueue<S> {
         known.is_some_and(|utterance| !utterance.has_left())
     }
 
-    /// The synthesiser has gone: its utterance fails. Returns whether it had one.
-    pub fn fail_running(&mut self) -> bool {
+    /// The synthesiser has gone: its utterance fails.
+    pub fn fail_running(&mut self, error: Refusal) {
         let running = |u: &&Utterance<S>| u.stage == Stage::Running;
         let running = self.utterances.iter().find(running).map(|u| u.key);
         if let Some(running) = running {
-            self.failed(running);
+            self.failed(running, error);
         }
-        running.is_some()
     }
 
     /// How much was sent that has not been played.
@@ -546,7 +594,9 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// Whether there is room for this `speak`.
     fn admit(&self, speak: &Speak, now: Instant) -> Result<(), Overloaded> {
-        let open = self.open().filter(|_| !speak.replace);
+        let open = self
+            .open()
+            .filter(|open| !speak.replace && open.continues_with(speak));
         let (utterances, text) = self.waiting_after(speak.replace, now);
         if open.is_none() && utterances >= MAX_UTTERANCES {
             return Err(Overloaded::Utterances);
@@ -566,7 +616,7 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// The utterances of which nothing was sent, and the bytes of text that wait, now or after a `clear`.
     fn waiting_after(&self, clear: bool, now: Instant) -> (usize, usize) {
-        let spared = self.spared(now);
+        let spared = self.spared(now, |utterance| !utterance.protected);
         let (mut utterances, mut text) = (self.blank.len(), 0);
         let mut one_stays = false;
         for (index, utterance) in self.utterances.iter().enumerate() {
@@ -685,29 +735,28 @@ impl<S: Sound> PlaybackQueue<S> {
         }
     }
 
-    /// How many utterances `clear` cannot cut: all up to the last protected one of which audio was sent.
-    fn spared(&self, now: Instant) -> usize {
+    /// How many utterances cannot be cut where `cuts` says which are to be: all up to the last of the others of which audio
+    /// was sent.
+    fn spared(&self, now: Instant, cuts: impl Fn(&Utterance<S>) -> bool) -> usize {
         (0..self.utterances.len())
             .rev()
-            .find(|&index| self.utterances[index].protected && !self.unplayed(index, now).is_zero())
+            .find(|&index| !cuts(&self.utterances[index]) && !self.unplayed(index, now).is_zero())
             .map_or(0, |last| last + 1)
     }
 
-    /// Cuts the utterances from index `first` on, except those to keep.
-    fn cut(
-        &mut self,
-        now: Instant,
-        first: usize,
-        keep: impl Fn(&Utterance<S>) -> bool,
-    ) -> Option<UtteranceKey> {
+    fn cut(&mut self, now: Instant, cuts: impl Fn(&Utterance<S>) -> bool) -> Option<UtteranceKey> {
+        let first = self.spared(now, &cuts);
         let mut called_back = None;
         let mut is_heard = false;
         for index in (first..self.utterances.len()).rev() {
             let its = self.unplayed(index, now);
             let utterance = &mut self.utterances[index];
             let has_ended = utterance.has_left() && its.is_zero();
-            if has_ended || keep(utterance) {
+            if has_ended || !cuts(utterance) {
                 continue;
+            }
+            if let Some(id) = &utterance.id {
+                self.cut_ids.cut(id);
             }
             if utterance.started {
                 called_back = Some(utterance.key);
@@ -806,7 +855,8 @@ impl<S: Sound> PlaybackQueue<S> {
             _ => ended.heard_text(),
         };
         let kind = match ended.stage {
-            Stage::Failed => EventKind::Failed {
+            Stage::Failed(error) => EventKind::Failed {
+                error,
                 played,
                 heard_text: text.clone(),
             },

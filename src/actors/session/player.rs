@@ -18,11 +18,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::barge_in::InterruptionMode;
 use super::ducking::DuckingGain;
+use super::error_codes::Refusal;
 use super::loading::{Clip, LoadingSound};
 use super::playback::{
-    CHUNK, Command, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak, UtteranceKey,
+    CHUNK, Command, CutIds, Event, EventKind, Output, Overloaded, PlaybackQueue, Speak,
+    UtteranceKey,
 };
-use super::protocol::ServerMessage;
+use super::protocol::{ErrorCode, ServerMessage};
 use super::state::recogniser::OutputState;
 use crate::recorder::Tap;
 use crate::room::TrackPublisher;
@@ -168,7 +170,11 @@ impl Player {
     /// Queues an utterance or a part of one.
     pub fn speak(&self, speak: Speak) -> Result<(), Overloaded> {
         let replace = speak.replace;
-        let cut = self.cutting(|queue, now| Ok(queue.speak(speak, now)?.1))?;
+        let spoken = self.cutting(|queue, now| queue.speak(speak, now))?;
+        let Some((_, cut)) = spoken else {
+            metrics::late_text_dropped();
+            return Ok(());
+        };
         if replace {
             self.0.state.borrow_mut().begin_anew();
         }
@@ -190,6 +196,24 @@ impl Player {
         self.call_back(cut);
         self.tell_ends();
         self.changed();
+    }
+
+    /// Cuts the utterances with this id, as far as they may be interrupted.
+    pub fn clear_id(&self, id: &str) {
+        let cut = self.cutting(|queue, now| queue.clear_id(id, now));
+        self.call_back(cut);
+        self.tell_ends();
+        self.changed();
+    }
+
+    /// Ids that were cut, for the player of the next output.
+    pub fn take_cut_ids(&self) -> CutIds {
+        self.0.state.borrow_mut().queue.take_cut_ids()
+    }
+
+    /// Takes them over.
+    pub fn remember_cut(&self, cut_ids: CutIds) {
+        self.0.state.borrow_mut().queue.remember_cut(cut_ids);
     }
 
     /// What is being played.
@@ -326,22 +350,22 @@ impl Player {
         }
     }
 
-    /// The synthesiser has gone. Returns whether it was synthesising an utterance, which fails.
-    pub fn synthesizer_lost(&self) -> bool {
-        let lost = {
+    /// The synthesiser has gone. The utterance that it was synthesising fails.
+    pub fn synthesizer_lost(&self) {
+        {
             let mut state = self.0.state.borrow_mut();
             state.synthesizer = None;
             let unseen = |command: &Command| matches!(command, Command::Synthesize { .. });
             // An utterance that it never saw can still be spoken.
-            if state.commands.iter().any(unseen) {
-                false
-            } else {
+            if !state.commands.iter().any(unseen) {
                 state.commands.clear();
-                state.queue.fail_running()
+                let problem = "the synthesiser has ended in the middle";
+                state
+                    .queue
+                    .fail_running(Refusal::new(ErrorCode::TtsFailed, problem));
             }
-        };
+        }
         self.changed();
-        lost
     }
 
     fn changed(&self) {
@@ -585,12 +609,14 @@ impl Player {
     fn encoding_failed(&self, utterance: Option<UtteranceKey>, error: &dyn std::error::Error) {
         tracing::warn!(%error, "speech could not be encoded");
         let message = format!("the speech could not be encoded: {error}");
-        let refusal = ServerMessage::refusal(super::protocol::ErrorCode::TtsFailed, message);
-        self.0.writer.error(refusal.to_json());
+        let refusal = Refusal::new(ErrorCode::TtsFailed, message);
         if let Some(utterance) = utterance {
             let state = &mut *self.0.state.borrow_mut();
-            state.queue.spoil(utterance);
+            state.queue.spoil(utterance, refusal);
             state.encoding = None;
+        } else {
+            let refusal = ServerMessage::refusal(refusal.code, refusal.message);
+            self.0.writer.error(refusal.to_json());
         }
         self.changed();
     }
@@ -629,8 +655,8 @@ impl SpeechSink for Player {
         self.changed();
     }
 
-    fn failed(&self, utterance: UtteranceKey) {
-        self.0.state.borrow_mut().queue.failed(utterance);
+    fn failed(&self, utterance: UtteranceKey, error: Refusal) {
+        self.0.state.borrow_mut().queue.failed(utterance, error);
         self.changed();
     }
 }
@@ -748,13 +774,24 @@ fn message(event: Event) -> ServerMessage {
             id,
             duration_ms: duration.as_millis() as u64,
         },
-        // The failure itself was told when it happened.
-        EventKind::Interrupted { played, heard_text }
-        | EventKind::Failed { played, heard_text } => ServerMessage::TtsInterrupted {
+        EventKind::Interrupted { played, heard_text } => ServerMessage::TtsInterrupted {
             id,
             timestamp,
             played_ms: played.as_millis() as u64,
             heard_text,
+        },
+        EventKind::Failed {
+            error,
+            played,
+            heard_text,
+        } => ServerMessage::Error {
+            message: error.message,
+            code: error.code,
+            fatal: false,
+            id,
+            in_reply_to: Some("speak"),
+            played_ms: Some(played.as_millis() as u64),
+            heard_text: Some(heard_text),
         },
     }
 }

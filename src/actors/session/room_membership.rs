@@ -19,8 +19,8 @@ use super::error_codes::Refusal;
 use super::participant_transcribers::{Common, ParticipantTranscribers};
 use super::player::timestamp;
 use super::protocol::{
-    ErrorCode, ListenConfig, RoomConfig, RoomOfSession, RoomParticipant, RoomText, RoomTrack,
-    SendMessage, ServerMessage, SessionParams, VadConfig,
+    ErrorCode, ListenConfig, Origin, RoomConfig, RoomOfSession, RoomParticipant, RoomText,
+    RoomTrack, SendMessage, ServerMessage, SessionParams, VadConfig,
 };
 use crate::registry::rooms::RoomsError;
 use crate::room::{
@@ -240,7 +240,8 @@ impl SessionActor {
                 SendError::Full => ErrorCode::Overloaded,
                 SendError::Ended => ErrorCode::RtcFailed,
             };
-            session.refuse(code, format!("send_message: {refused}"));
+            let origin = Origin::of("send_message");
+            session.refuse(&origin, code, format!("send_message: {refused}"));
             session.carry_out(context);
         }));
     }

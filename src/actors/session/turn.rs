@@ -38,6 +38,8 @@ const WORD_SLACK: Duration = Duration::from_millis(300);
 const FRAME_SLACK: Duration = Duration::from_millis(50);
 /// Speech has stopped if no audio has come for this long: the client has stopped sending in the middle of it.
 const STALL: Duration = Duration::from_secs(2);
+/// Less speech behind a final is a breath, or the end of its last word.
+const A_WORD: Duration = Duration::from_millis(400);
 /// How long an onset of speech postpones a deadline.
 const GLIMPSE: Duration = Duration::from_millis(100);
 /// How long a pause lasts before the model is asked, where `silence_ms` is not so short that half of it is less: the model
@@ -708,6 +710,16 @@ impl TurnDetector {
         }
     }
 
+    /// Whether so much was said behind the last final that there are words in it.
+    fn owes_words(&self, turn: &Turn) -> bool {
+        match self.voice {
+            Voice::Speech => true,
+            Voice::Pause { since } | Voice::Silence { since } => {
+                since.saturating_sub(turn.reach) >= A_WORD
+            }
+        }
+    }
+
     fn end_if_silent(&mut self, moment: Moment) {
         if let Some(turn) = self.turn.take() {
             if turn.ending.is_none() && self.has_finished(&turn) {
@@ -740,7 +752,9 @@ impl TurnDetector {
             Voice::Pause { .. } => turn.text.is_empty(),
             Voice::Silence { .. } => false,
         };
-        let waits = held || !turn.partial.is_empty();
+        // Last words without interim text, in a turn that has some: their final would become the text of the next turn.
+        let owed = !turn.text.is_empty() && turn.voiced && self.owes_words(&turn);
+        let waits = held || owed || !turn.partial.is_empty();
         if waits && moment.onset && moment.heard > turn.heard_before {
             // Requesting a final now would cut a word in two that begins, perhaps the turn's next one.
             turn.deadline = moment.now.checked_add(GLIMPSE);
@@ -1396,6 +1410,20 @@ mod tests {
         scene.final_segment("one").flag().silence(300);
         scene.final_segment("two").flag();
         assert_eq!(scene.turns(), ["one", "two"]);
+    }
+
+    #[test]
+    fn last_words_without_interim_text_are_waited_for_when_the_time_is_up() {
+        let patience = TurnSettings::default().final_patience.as_millis() as u64;
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("one").silence(200);
+        scene.speech(1_000).silence(patience + 2 * STEP_MS);
+        assert_eq!(scene.finalizes(), 1);
+        assert_eq!(scene.ends(), []);
+        scene.silence(patience / 2).final_segment("two");
+        assert_eq!(scene.turns(), ["one two"]);
+        scene.silence(patience);
+        assert_eq!(scene.ends().len(), 1);
     }
 
     #[test]

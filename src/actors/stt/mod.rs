@@ -30,7 +30,7 @@ use tracing::Instrument;
 
 pub use replay_buffer::{LIMIT, LIMIT_WHILE_CONFIGURED, ReplayBuffer};
 
-use replay_buffer::Upload;
+use replay_buffer::{Chunk, Upload};
 use vivavoce_audio::g711::Law;
 use vivavoce_audio::{Encoding, Resampler, linear16};
 use vivavoce_seams::{
@@ -50,6 +50,8 @@ const LAST_FINALS: Duration = Duration::from_secs(5);
 const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
 /// How long before the provider's limit a stream is rotated at the latest.
 const BEFORE_LIMIT: Duration = Duration::from_secs(2);
+/// The share of [`SpeechToText::answers_within`] that must have been speech.
+const ENOUGH_SPEECH: f64 = 0.7;
 /// The share of the limit after which it is rotated at a pause.
 const LATE: f64 = 0.8;
 
@@ -106,6 +108,7 @@ impl SttActor {
             resampler: RefCell::default(),
             final_asked: Cell::new(None),
             has_final: Cell::new(false),
+            unanswered: Cell::default(),
         };
         Self {
             attempt: Some(attempt),
@@ -160,6 +163,15 @@ struct Attempt {
     final_asked: Cell<Option<Instant>>,
     /// Whether there has been a final since the last end of speech.
     has_final: Cell<bool>,
+    unanswered: Cell<Unanswered>,
+}
+
+/// Speech that this stream was sent and has not said a word about.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unanswered {
+    /// When the first of it was sent.
+    since: Option<Instant>,
+    speech: Duration,
 }
 
 /// Why the upload has stopped.
@@ -248,6 +260,7 @@ impl Attempt {
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.buffer.rewind();
         self.has_final.set(false);
+        self.unanswered.take();
         let (from, to) = (self.buffer.layout(), self.request.format.layout);
         *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
         let uplink = self.uplink(stream.sink);
@@ -334,8 +347,29 @@ impl Attempt {
         })?;
         if let (Ok(()), Upload::Sound(chunk)) = (&sent, upload) {
             self.buffer.accepted(chunk);
+            self.suspect(chunk)?;
         }
         Ok(sent.is_ok())
+    }
+
+    /// A stream that answers pings and not the speaker is dead, too. What only sounds like speech has no answer either: so
+    /// it is suspected once, until something has been understood again.
+    fn suspect(&self, chunk: &Chunk) -> Result<(), ProviderError> {
+        let Some(limit) = self.provider.answers_within() else {
+            return Ok(());
+        };
+        let mut unanswered = self.unanswered.get();
+        if !chunk.is_pause() {
+            unanswered.since.get_or_insert_with(Instant::now);
+            unanswered.speech += self.buffer.length_of(chunk);
+            self.unanswered.set(unanswered);
+        }
+        let is_late = unanswered.since.is_some_and(|at| at.elapsed() >= limit);
+        if is_late && unanswered.speech >= limit.mul_f64(ENOUGH_SPEECH) && self.buffer.suspects() {
+            let problem = "has not answered, although somebody is speaking";
+            return Err(self.error(ErrorKind::Timeout, problem));
+        }
+        Ok(())
     }
 
     /// Converts the buffer's linear16 to the format of the request.
@@ -374,6 +408,12 @@ impl Attempt {
                 self.buffer.place_words(heard);
             }
             self.count(&event);
+            self.unanswered.take();
+            if let SttEvent::Partial(heard) | SttEvent::Final(heard) = &event
+                && !heard.text.is_empty()
+            {
+                self.buffer.trusts();
+            }
             let covered = self.covered(&event, &mut owes_final);
             // Acknowledged only after the report has been handled: an attempt that ends in between leaves it to the next.
             self.tell(SttNews::Heard(event)).await?;

@@ -83,7 +83,7 @@ impl Chunk {
         self.at + self.samples()
     }
 
-    fn is_pause(&self) -> bool {
+    pub(super) fn is_pause(&self) -> bool {
         !self.speech || self.faint
     }
 }
@@ -149,9 +149,9 @@ impl ReplayBuffer {
     }
 
     /// The same, but for whoever is speaking: the final is requested for everything up to the next pause, so that no word is
-    /// cut in two. Some recognisers begin anew behind a final.
-    pub fn finalize_at_pause(&self) {
-        self.change(|backlog| backlog.finalize_at_pause(Instant::now()));
+    /// cut in two; `in_pause` where there is one now, however loud. Some recognisers begin anew behind a final.
+    pub fn finalize_at_pause(&self, in_pause: bool) {
+        self.change(|backlog| backlog.finalize_at_pause(in_pause, Instant::now()));
     }
 
     /// There is no more audio: the stream is ended once the rest has been sent.
@@ -222,6 +222,21 @@ impl ReplayBuffer {
     /// Nobody is speaking now.
     pub(super) fn is_silent(&self) -> bool {
         self.0.backlog.borrow().is_silent()
+    }
+
+    pub(super) fn length_of(&self, chunk: &Chunk) -> Duration {
+        let rate = self.0.backlog.borrow().rate;
+        rate.duration_of(chunk.samples() as usize)
+    }
+
+    /// A stream is suspected to be dead; whether that is new since the last words.
+    pub(super) fn suspects(&self) -> bool {
+        !std::mem::replace(&mut self.0.backlog.borrow_mut().suspected, true)
+    }
+
+    /// Words have come.
+    pub(super) fn trusts(&self) {
+        self.0.backlog.borrow_mut().suspected = false;
     }
 
     /// The recogniser reports speech, whatever voice activity detection says.
@@ -322,6 +337,8 @@ struct Backlog {
     last_push: Option<Instant>,
     ended: bool,
     streams: Streams,
+    /// A stream was ended because it did not answer, and no words have come since.
+    suspected: bool,
     /// Samples that there were when the current stream opened.
     opened_at: u64,
     lost: u64,
@@ -369,6 +386,7 @@ impl Backlog {
             last_push: None,
             ended: false,
             streams: Streams::NoneYet,
+            suspected: false,
             opened_at: 0,
             lost: 0,
             not_replayable: 0,
@@ -453,11 +471,11 @@ impl Backlog {
         }
     }
 
-    fn finalize_at_pause(&mut self, now: Instant) {
+    fn finalize_at_pause(&mut self, in_pause: bool, now: Instant) {
         if self.is_silent() {
             return self.finalize(now);
         }
-        if between_words(&self.chunks) {
+        if in_pause || between_words(&self.chunks) {
             // What follows it may be the beginning of a word.
             return self.finalize_last();
         }

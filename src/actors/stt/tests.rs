@@ -33,6 +33,7 @@ enum Opening {
 struct Scripted {
     openings: Mutex<VecDeque<Opening>>,
     stream_limit: Option<Duration>,
+    answers_within: Option<Duration>,
     opened: mpsc::UnboundedSender<Far>,
 }
 
@@ -55,6 +56,10 @@ impl SpeechToText for Scripted {
             stereo: false,
             stream_limit: self.stream_limit,
         }
+    }
+
+    fn answers_within(&self) -> Option<Duration> {
+        self.answers_within
     }
 
     async fn open(&self, _: SttRequest) -> Result<SttStream, ProviderError> {
@@ -172,10 +177,18 @@ struct Session {
 
 impl Session {
     fn new(openings: &[Opening]) -> Self {
-        Self::with_stream_limit(openings, None)
+        Self::with_limits(openings, None, None)
     }
 
     fn with_stream_limit(openings: &[Opening], stream_limit: Option<Duration>) -> Self {
+        Self::with_limits(openings, stream_limit, None)
+    }
+
+    fn with_limits(
+        openings: &[Opening],
+        stream_limit: Option<Duration>,
+        answers_within: Option<Duration>,
+    ) -> Self {
         tokio::time::pause();
         let (opened, streams) = mpsc::unbounded_channel();
         let (told, reports) = mpsc::unbounded_channel();
@@ -186,6 +199,7 @@ impl Session {
             provider: Arc::new(Scripted {
                 openings: Mutex::new(openings.iter().copied().collect()),
                 stream_limit,
+                answers_within,
                 opened,
             }),
             streams,
@@ -219,6 +233,14 @@ impl Session {
             self.attempts,
         )
         .start()
+    }
+
+    /// Half a second of speech, in real time.
+    async fn speak(&mut self) {
+        for _ in 0..25 {
+            self.push(1, true);
+            tokio::time::advance(CHUNK).await;
+        }
     }
 
     async fn stream(&mut self) -> Far {
@@ -296,6 +318,43 @@ async fn after_a_drop_the_next_life_hears_the_sound_since_the_last_final_and_not
     assert_eq!(session.buffer.lost(), Duration::ZERO);
     assert_eq!(session.buffer.kept(), Duration::ZERO);
     assert_eq!(session.buffer.position(), CHUNK * 130);
+}
+
+#[actix::test]
+async fn a_stream_that_leaves_speech_unanswered_is_dead_once_until_words_come() {
+    let mut session = Session::with_limits(&[], None, Some(Duration::from_secs(3)));
+    let (_attempt, mut far) = session.open().await;
+    for _ in 0..5 {
+        session.speak().await;
+    }
+    // Any answer counts.
+    far.says(SttEvent::Partial(Transcript::default()));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    for _ in 0..5 {
+        session.speak().await;
+        session.buffer.push(&[0; 8_000], false);
+    }
+    assert!(far.everything().await.len() > 250);
+    assert!(session.reports.recv().now_or_never().is_none());
+    for _ in 0..3 {
+        session.speak().await;
+    }
+    assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
+
+    // It may be no speech.
+    let (_attempt, mut far) = session.open().await;
+    for _ in 0..20 {
+        session.speak().await;
+        far.everything().await;
+    }
+    assert!(session.reports.recv().now_or_never().is_none());
+    far.says(SttEvent::Partial(heard(&[(0.0, 0.5)])));
+    assert!(matches!(session.news().await, SttNews::Heard(_)));
+    for _ in 0..7 {
+        session.speak().await;
+        far.everything().await;
+    }
+    assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
 }
 
 #[actix::test]
@@ -472,7 +531,7 @@ async fn a_final_that_is_requested_within_a_word_waits_for_its_end_and_so_does_i
     let mut session = Session::new(&[]);
     let (_attempt, mut far) = session.open().await;
     session.push(3, true);
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     // A closure within the word is no pause.
     session.rest(2);
     session.push(4, true);
@@ -500,7 +559,7 @@ async fn a_final_that_is_requested_in_a_pause_waits_for_nothing() {
     session.rest(3);
     // The beginning of a word, less than a chunk.
     session.buffer.push(&[LOUD + 3; 80], true);
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     session.buffer.push(&[LOUD + 3; 80], true);
     let mut all = chunks(0..3);
     all.extend([SILENT, SILENT, SILENT, Up::Finalize, Up::Chunk(3)]);
@@ -508,8 +567,21 @@ async fn a_final_that_is_requested_in_a_pause_waits_for_nothing() {
     // Voice activity detection knows pauses that are not quiet.
     session.pushed = 4;
     session.push(1, false);
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     assert_eq!(far.everything().await, [Up::Chunk(4), Up::Finalize]);
+}
+
+#[actix::test]
+async fn a_final_that_is_requested_in_a_noisy_pause_does_not_cut_the_next_word() {
+    let mut session = Session::new(&[]);
+    let (_attempt, mut far) = session.open().await;
+    session.push(3, true);
+    session.buffer.finalize_at_pause(true);
+    session.push(40, true);
+    let mut all = chunks(0..3);
+    all.push(Up::Finalize);
+    all.extend(chunks(3..43));
+    assert_eq!(far.everything().await, all);
 }
 
 #[actix::test]
@@ -517,20 +589,20 @@ async fn speech_without_a_pause_and_audio_that_stops_coming_delay_a_final_by_no_
     let mut session = Session::new(&[]);
     let (_attempt, mut far) = session.open().await;
     session.push(2, true);
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     session.push(40, true);
     let mut all = chunks(0..32);
     all.push(Up::Finalize);
     all.extend(chunks(32..42));
     assert_eq!(far.everything().await, all);
     session.push(1, true);
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     assert_eq!(far.everything().await, chunks(42..43));
     tokio::time::advance(replay_buffer::NO_MORE_AUDIO).await;
     assert_eq!(far.everything().await, [Up::Finalize]);
     session.push(1, true);
     tokio::time::advance(replay_buffer::NO_MORE_AUDIO).await;
-    session.buffer.finalize_at_pause();
+    session.buffer.finalize_at_pause(false);
     assert_eq!(far.everything().await, [Up::Chunk(43), Up::Finalize]);
 }
 

@@ -83,6 +83,10 @@ impl SpeechToText for AzureStt {
         SLUG
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        Some(Duration::from_secs(3))
+    }
+
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::of_ms(1016, 1_345)
     }

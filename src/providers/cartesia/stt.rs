@@ -61,6 +61,10 @@ impl SpeechToText for Ink {
         SLUG
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        Some(Duration::from_secs(3))
+    }
+
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::of_ms(299, 328)
     }

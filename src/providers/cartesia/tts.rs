@@ -84,6 +84,11 @@ impl TextToSpeech for Sonic {
         SLUG
     }
 
+    /// `<break>`, `<speed>` and others: https://docs.cartesia.ai/build-with-cartesia/sonic-3/ssml-tags
+    fn takes_tags(&self) -> bool {
+        true
+    }
+
     fn endpoint(&self) -> &str {
         self.endpoint.vendor.url.url().as_str()
     }

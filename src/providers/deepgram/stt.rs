@@ -48,6 +48,10 @@ impl SpeechToText for DeepgramStt {
         SLUG
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        Some(Duration::from_secs(3))
+    }
+
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::of_ms(247, 298)
     }

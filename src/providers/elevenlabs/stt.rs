@@ -93,6 +93,10 @@ impl SpeechToText for Stt {
         SLUG
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        Some(Duration::from_secs(3))
+    }
+
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::of_ms(281, 348)
     }

@@ -131,6 +131,11 @@ impl TextToSpeech for Tts {
         SLUG
     }
 
+    /// `<break>` and `<phoneme>`: https://elevenlabs.io/docs/best-practices/prompting/controls
+    fn takes_tags(&self) -> bool {
+        true
+    }
+
     fn endpoint(&self) -> &str {
         self.endpoint.vendor.url.url().as_str()
     }

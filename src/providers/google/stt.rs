@@ -120,6 +120,10 @@ impl SpeechToText for GoogleStt {
         SLUG
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        Some(Duration::from_secs(3))
+    }
+
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::of_ms(878, 1_155)
     }

@@ -268,6 +268,11 @@ pub trait SpeechToText: Send + Sync {
     fn final_delay(&self) -> FinalDelay {
         FinalDelay::UNKNOWN
     }
+    /// How long it may leave speech without any answer before its stream is suspected to be dead; `None` where it answers
+    /// only when the speech is over, or runs in this machine.
+    fn answers_within(&self) -> Option<Duration> {
+        None
+    }
     /// Whether its [`SttEvent::EndOfSpeech`] says no more than that there was a pause: then a model that hears whether the
     /// speaker has finished knows better.
     fn ends_at_pauses(&self) -> bool {
@@ -385,6 +390,10 @@ pub trait TextToSpeech: Send + Sync {
     /// Names the server's own credential: other sound is kept for another credential.
     fn credential_fingerprint(&self) -> [u8; 32] {
         [0; 32]
+    }
+    /// Whether tags in a text are instructions to it, and no words.
+    fn takes_tags(&self) -> bool {
+        false
     }
     /// What becomes of each field of `tts_config`; empty where all are honoured.
     fn parameters(&self) -> &'static [Parameter] {

@@ -194,6 +194,10 @@ impl SpeechToText for Veiled<dyn SpeechToText> {
         self.provider.ends_at_pauses()
     }
 
+    fn answers_within(&self) -> Option<Duration> {
+        self.provider.answers_within()
+    }
+
     fn final_delay(&self) -> FinalDelay {
         self.provider.final_delay()
     }
@@ -238,6 +242,10 @@ impl TextToSpeech for Veiled<dyn TextToSpeech> {
 
     fn credential_fingerprint(&self) -> [u8; 32] {
         self.provider.credential_fingerprint()
+    }
+
+    fn takes_tags(&self) -> bool {
+        self.provider.takes_tags()
     }
 
     fn parameters(&self) -> &'static [Parameter] {

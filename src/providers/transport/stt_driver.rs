@@ -22,10 +22,24 @@ const CHUNKS_HELD: usize = 64;
 const EVENTS_HELD: usize = 64;
 /// Audio that does not fill a chunk is sent after this time.
 const GATHERING: Duration = Duration::from_millis(200);
-/// A vendor that has sent nothing for this long is pinged.
-const QUIET: Duration = Duration::from_secs(5);
-/// A vendor that has sent nothing for this long, not even a pong, is considered dead.
-const GONE: Duration = Duration::from_secs(12);
+/// When a vendor that sends nothing is pinged, and when it is considered dead, as not even a pong has come.
+struct Patience {
+    quiet: Duration,
+    gone: Duration,
+}
+
+/// While audio is sent: somebody may be speaking, and waits for an answer.
+const SENDING: Patience = Patience {
+    quiet: Duration::from_millis(1_500),
+    gone: Duration::from_secs(3),
+};
+/// While none is.
+const RESTING: Patience = Patience {
+    quiet: Duration::from_secs(5),
+    gone: Duration::from_secs(12),
+};
+/// Audio is sent as long as the last of it is not older.
+const SENT_LATELY: Duration = Duration::from_secs(1);
 
 /// Whether a stream continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,9 +103,10 @@ pub async fn open(
         gathered: BytesMut::new(),
         gathered_since: Instant::now(),
         ended: false,
+        last_audio: None,
         last_sent: Instant::now(),
         last_received: Instant::now(),
-        pinged: false,
+        pinged: None,
     };
     driver.begin().await?;
     tokio::spawn(async move {
@@ -113,9 +128,10 @@ struct Driver<P> {
     gathered_since: Instant,
     /// Whether the audio has ended.
     ended: bool,
+    last_audio: Option<Instant>,
     last_sent: Instant,
     last_received: Instant,
-    pinged: bool,
+    pinged: Option<Instant>,
 }
 
 enum Next {
@@ -197,7 +213,7 @@ impl<P: Protocol> Driver<P> {
 
     fn received(&mut self, received: Option<Received>) -> Result<Flow, ProviderError> {
         self.last_received = Instant::now();
-        self.pinged = false;
+        self.pinged = None;
         match received {
             None => Ok(Flow::Continue),
             Some(received) => {
@@ -214,7 +230,10 @@ impl<P: Protocol> Driver<P> {
     fn take(&mut self, input: Option<SttInput>) -> Flow {
         match input {
             Some(SttInput::Audio(audio)) if audio.is_empty() => {}
-            Some(SttInput::Audio(audio)) => self.gather(audio),
+            Some(SttInput::Audio(audio)) => {
+                self.last_audio = Some(Instant::now());
+                self.gather(audio);
+            }
             Some(SttInput::Finalize) => {
                 self.send_gathered();
                 self.step(P::finalize);
@@ -249,14 +268,31 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
+    fn patience(&self, now: Instant) -> &'static Patience {
+        let is_late = |at: &Instant| now.saturating_duration_since(*at) < SENT_LATELY;
+        match self.last_audio.filter(is_late) {
+            Some(_) => &SENDING,
+            None => &RESTING,
+        }
+    }
+
+    /// When the vendor is dead, if nothing comes before. A pong has as long as it has when a ping is sent in time: this
+    /// task may have been late itself, and so may the audio after a pause.
+    fn gone_at(&self, patience: &Patience) -> Option<Instant> {
+        let after_ping = self.pinged? + (patience.gone - patience.quiet);
+        Some(after_ping.max(self.last_received + patience.gone))
+    }
+
     fn deadline(&self) -> Instant {
-        let patience = if self.pinged { GONE } else { QUIET };
+        let patience = self.patience(Instant::now());
+        let quiet = self.last_received + patience.quiet;
+        let dead = self.gone_at(patience).unwrap_or(quiet);
         let gathered = (!self.gathered.is_empty()).then(|| self.gathered_since + GATHERING);
         let idle = self.keep_alive().map(|bears| self.last_sent + bears);
         [gathered, idle, self.protocol.deadline()]
             .into_iter()
             .flatten()
-            .fold(self.last_received + patience, Instant::min)
+            .fold(dead, Instant::min)
     }
 
     /// No keep-alives are sent after the audio has ended.
@@ -266,11 +302,12 @@ impl<P: Protocol> Driver<P> {
 
     fn tick(&mut self) -> Result<Flow, ProviderError> {
         let now = Instant::now();
-        if now >= self.last_received + GONE {
+        let patience = self.patience(now);
+        if self.gone_at(patience).is_some_and(|at| now >= at) {
             return Err(self.error(ErrorKind::Timeout, "stopped responding"));
         }
-        if now >= self.last_received + QUIET && !self.pinged {
-            self.pinged = true;
+        if now >= self.last_received + patience.quiet && self.pinged.is_none() {
+            self.pinged = Some(now);
             self.out.ping();
         }
         if now >= self.gathered_since + GATHERING {

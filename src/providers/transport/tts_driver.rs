@@ -21,8 +21,10 @@ use vivavoce_seams::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest,
 
 /// The capacity of the event channel; a slow reader holds the vendor back.
 const EVENTS_HELD: usize = 64;
-/// A vendor that sends nothing for this long while audio is outstanding has failed.
-const STALLED: Duration = Duration::from_secs(8);
+/// A vendor that sends nothing for this long while audio is outstanding has failed: before the first of it, which a model
+/// may think about, and after it, when somebody is hearing that.
+const FIRST_SOUND: Duration = Duration::from_secs(5);
+const STALLED: Duration = Duration::from_secs(3);
 /// How long a cancelled utterance may take to end for its socket to be reused.
 const CALLED_OFF: Duration = Duration::from_secs(2);
 
@@ -207,6 +209,7 @@ impl Speaking {
                 out: &mut out,
                 events: &mut said,
             };
+            let patience = if self.sounded { STALLED } else { FIRST_SOUND };
             let flow = tokio::select! {
                 biased;
                 received = receive(socket.provider, &mut socket.stream) => {
@@ -234,8 +237,8 @@ impl Speaking {
                     heard_of = Instant::now();
                     Flow::Continue
                 }
-                () = sleep_until(heard_of + STALLED), if self.text_ended => {
-                    let problem = format!("sent nothing for {} s while audio was outstanding", STALLED.as_secs());
+                () = sleep_until(heard_of + patience), if self.text_ended => {
+                    let problem = format!("sent nothing for {} s while audio was outstanding", patience.as_secs());
                     return Err(ProviderError::new(socket.provider, ErrorKind::Timeout, problem));
                 }
             };

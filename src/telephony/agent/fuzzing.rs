@@ -14,7 +14,7 @@ use super::dialog::{Dialog, sdp};
 use super::digest::{Asker, Authenticator, Challenge, Credentials};
 use super::header::Address;
 use super::in_dialog::{session_timer, unsupported};
-use super::refer::{self, Notification};
+use super::notify_and_info::{self, Notification};
 use super::stream::{Cutter, Piece};
 use super::{bounds, client};
 use vivavoce_core::fuzzing::{Target, text};
@@ -84,8 +84,8 @@ fn message(input: &[u8]) {
             // From here on a panic would be ours.
             let _tag = to_tag(&request);
             let _timer = (session_timer(&request), unsupported(&request));
-            let _news = (Notification::read(&request), refer::id(&request));
-            let _key = refer::digit(&request);
+            let _news = (Notification::read(&request), notify_and_info::id(&request));
+            let _key = notify_and_info::digit(&request);
             let told = client::told(&request.headers);
             assert!(told.len() <= 128);
             for (_, value) in &told {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::client::{Caller, lock};
 use super::dialog::{Body, sdp};
 use super::leg::LegEvent;
-use super::refer::Notification;
+use super::notify_and_info::Notification;
 
 /// An offer of the other side (re-INVITE, UPDATE). It is refused if dropped without a response.
 pub struct Offered {
@@ -158,7 +158,10 @@ async fn answer_request(
         },
         // Accepting it would place a call to a target of the other side's choice, at our cost.
         Method::Refer => (603, None),
-        Method::Info => (200, super::refer::digit(&request).map(LegEvent::Digit)),
+        Method::Info => (
+            200,
+            super::notify_and_info::digit(&request).map(LegEvent::Digit),
+        ),
         Method::Options => (200, None),
         _ => (405, None),
     };
@@ -172,7 +175,7 @@ async fn answer_request(
 
 /// Whether a NOTIFY belongs to a transfer before the last.
 fn is_old(caller: &Caller, request: &Request) -> bool {
-    super::refer::id(request).is_some_and(|id| lock(&caller.dialog).is_old_refer(id))
+    super::notify_and_info::id(request).is_some_and(|id| lock(&caller.dialog).is_old_refer(id))
 }
 
 /// A response within the dialog.

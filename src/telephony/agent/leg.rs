@@ -19,7 +19,7 @@ use super::dialog::sdp;
 use super::flow::Flow;
 use super::header::Address;
 use super::in_dialog::{Offered, answer_requests, response, session_timer, unsupported};
-use super::refer::Notification;
+use super::notify_and_info::Notification;
 use super::unacknowledged::{Trial, Watch};
 
 /// Events and requests that wait to be handled.

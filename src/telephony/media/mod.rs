@@ -12,19 +12,19 @@ mod dtmf;
 pub mod fuzzing;
 mod latch;
 mod offer_answer;
+mod phone_to_room;
 mod plc;
 mod ports;
 mod reorder;
+mod room_to_phone;
 pub mod rtcp;
 pub mod rtp;
-mod rx;
 mod sdp;
 mod session;
 mod srtp;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod tx;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -44,9 +44,16 @@ struct Known {
     /// When synthesis ended.
     synthesised: Option<Instant>,
     end: Option<(Instant, EventKind)>,
+    id: Option<String>,
+    /// Its last text has been written.
+    written: bool,
 }
 
 impl Known {
+    const fn is_protected(&self) -> bool {
+        self.protected && !self.failed
+    }
+
     fn duration(&self) -> Duration {
         self.left.iter().map(|(_, chunk)| chunk.duration).sum()
     }
@@ -76,6 +83,8 @@ struct Stage {
     filling: bool,
     /// Filler that has left: when the listener begins to hear it, and how long it is.
     filler: Vec<(Instant, Duration)>,
+    /// Ids that were cut, and whether text has come for them that was not the last.
+    cut_ids: BTreeMap<String, bool>,
 }
 
 impl Stage {
@@ -92,11 +101,12 @@ impl Stage {
             held: false,
             filling: false,
             filler: Vec::new(),
+            cut_ids: BTreeMap::new(),
         }
     }
 
     fn say(&mut self, text: &str) -> UtteranceKey {
-        self.speak(speak(text)).unwrap()
+        self.speak(speak(text)).unwrap().unwrap()
     }
 
     fn say_protected(&mut self, text: &str) -> UtteranceKey {
@@ -105,25 +115,83 @@ impl Stage {
             allow_interruption,
             ..speak(text)
         };
-        self.speak(speak).unwrap()
+        self.speak(speak).unwrap().unwrap()
     }
 
-    fn speak(&mut self, speak: Speak) -> Result<UtteranceKey, Overloaded> {
-        let (protected, replace) = (!speak.allow_interruption, speak.replace);
-        let before: Vec<_> = self.to_be_cut();
-        let (key, called_back) = self.queue.speak(speak, self.now)?;
-        if replace {
+    /// `None` where it is dropped.
+    fn speak(&mut self, speak: Speak) -> Result<Option<UtteranceKey>, Overloaded> {
+        let wanted = speak.clone();
+        let before: Vec<_> = self.to_be_cut(|k| !k.is_protected());
+        let spoken = self.queue.speak(speak, self.now)?;
+        let is_late = self.is_late(&wanted);
+        let Some((key, called_back)) = spoken else {
+            assert!(is_late, "{wanted:?}");
+            return Ok(None);
+        };
+        assert!(!is_late, "{wanted:?}");
+        if let Some(id) = &wanted.id {
+            self.cut_ids.remove(id);
+        }
+        if wanted.replace {
             assert_eq!(called_back, self.first_begun(&before));
             self.mark_cut(&before);
         }
-        self.known.entry(key).or_default().protected |= protected;
+        self.written_to(key, wanted);
         self.drain();
-        Ok(key)
+        Ok(Some(key))
+    }
+
+    /// The last utterance, while text may be added.
+    fn open(&self) -> Option<(UtteranceKey, &Known)> {
+        let (&key, last) = self.known.last_key_value()?;
+        let open = !last.written && last.cut.is_none() && !last.failed && last.end.is_none();
+        open.then_some((key, last))
+    }
+
+    /// The model of what was on its way when its utterance was cut.
+    fn is_late(&mut self, speak: &Speak) -> bool {
+        let is_its = |(_, open): (_, &Known)| open.id.is_some() && open.id == speak.id;
+        let is_open = self.open().is_some_and(is_its);
+        let cut = speak.id.as_ref().and_then(|id| self.cut_ids.get_mut(id));
+        let Some(goes_on) = cut.filter(|_| !is_open) else {
+            return false;
+        };
+        let went_on = std::mem::replace(goes_on, !speak.flush);
+        !speak.flush || went_on || speak.text.trim().is_empty()
+    }
+
+    /// The model of what belongs together.
+    fn written_to(&mut self, key: UtteranceKey, speak: Speak) {
+        let continued = self.open().filter(|(_, open)| {
+            let same = open.id.is_none() || speak.id.is_none() || open.id == speak.id;
+            !speak.replace && same
+        });
+        let continued = continued.map(|(key, _)| key);
+        match (continued, self.known.last_key_value()) {
+            (Some(open), _) => assert_eq!(key, open, "parts of one utterance"),
+            (None, Some((last, _))) => assert!(key > *last, "an utterance of its own"),
+            (None, None) => {}
+        }
+        self.known
+            .values_mut()
+            .for_each(|known| known.written = true);
+        let known = self.known.entry(key).or_default();
+        known.protected |= !speak.allow_interruption;
+        known.id = known.id.take().or(speak.id);
+        known.written = speak.flush;
     }
 
     fn clear(&mut self) {
-        let cut = self.to_be_cut();
+        let cut = self.to_be_cut(|k| !k.is_protected());
         let called_back = self.queue.clear(self.now);
+        assert_eq!(called_back, self.first_begun(&cut));
+        self.mark_cut(&cut);
+        self.drain();
+    }
+
+    fn clear_id(&mut self, id: &str) {
+        let cut = self.to_be_cut(|k| !k.is_protected() && k.id.as_deref() == Some(id));
+        let called_back = self.queue.clear_id(id, self.now);
         assert_eq!(called_back, self.first_begun(&cut));
         self.mark_cut(&cut);
         self.drain();
@@ -145,21 +213,18 @@ impl Stage {
         self.drain();
     }
 
-    /// The model of `clear`: everything that has not ended, is not protected, and has no protected audio behind it in
-    /// the listener's ears.
-    fn to_be_cut(&self) -> Vec<UtteranceKey> {
+    /// The model of `clear`: everything that has not ended, is to be cut, and has no audio of another behind it in the
+    /// listener's ears.
+    fn to_be_cut(&self, cuts: impl Fn(&Known) -> bool) -> Vec<UtteranceKey> {
         let spared = self
             .known
             .iter()
             .rev()
             .find(|(_, k)| {
-                k.protected
-                    && !k.failed
-                    && k.end.is_none()
-                    && k.until.is_some_and(|until| until > self.now)
+                !cuts(k) && k.end.is_none() && k.until.is_some_and(|until| until > self.now)
             })
             .map(|(&key, _)| key);
-        let live = |k: &Known| k.end.is_none() && k.cut.is_none() && (!k.protected || k.failed);
+        let live = |k: &Known| k.end.is_none() && k.cut.is_none() && cuts(k);
         // The end of one that was heard whole, or has no audio, has only to be told.
         let only_told = |k: &Known| {
             k.synthesised.is_some()
@@ -178,6 +243,8 @@ impl Stage {
             let known = self.known.get_mut(key).unwrap();
             known.cut = Some(self.now);
             known.running = false;
+            let id = known.id.clone();
+            self.cut_ids.extend(id.map(|id| (id, false)));
             // The listener drops what he has of it.
             known.until = known.until.map(|until| until.min(self.now));
         }
@@ -209,6 +276,8 @@ impl Stage {
         let known = self.known.get_mut(&key).unwrap();
         if std::mem::take(&mut known.running) {
             known.failed = !known.text_ended;
+            let id = known.id.clone().filter(|_| known.failed);
+            self.cut_ids.extend(id.map(|id| (id, false)));
             known.synthesised = Some(self.now);
             let brought = self.queue.utterances.iter().find(|u| u.key == key);
             let brought = brought.map_or(Duration::ZERO, |u| u.synthesised);
@@ -222,9 +291,11 @@ impl Stage {
         let known = self.known.get_mut(&key).unwrap();
         if std::mem::take(&mut known.running) {
             known.failed = true;
+            let id = known.id.clone();
+            self.cut_ids.extend(id.map(|id| (id, false)));
             known.synthesised = Some(self.now);
         }
-        self.queue.failed(key);
+        self.queue.failed(key, problem());
         self.drain();
     }
 
@@ -330,6 +401,7 @@ impl Stage {
             .all(|(_, k)| k.end.is_some());
         let known = self.known.entry(event.utterance).or_default();
         assert!(known.end.is_none(), "nothing after the end: {event:?}");
+        assert_eq!(event.id, known.id, "under its own name");
         let played = known.played(known.cut.unwrap_or(self.now));
         match &event.kind {
             EventKind::Started => {
@@ -433,7 +505,15 @@ fn interrupted(played: Duration, heard_text: &str) -> EventKind {
 
 fn failed(played: Duration, heard_text: &str) -> EventKind {
     let heard_text = heard_text.to_owned();
-    EventKind::Failed { played, heard_text }
+    EventKind::Failed {
+        error: problem(),
+        played,
+        heard_text,
+    }
+}
+
+fn problem() -> Refusal {
+    Refusal::new(ErrorCode::ProviderUnavailable, "nobody is there")
 }
 
 mod scenarios;
@@ -442,6 +522,7 @@ mod scenarios;
 enum Step {
     Speak(Speak),
     Clear,
+    ClearId(u8),
     Pass(u64),
     /// So many chunks for the utterance that synthesis has.
     Sound(usize),
@@ -475,6 +556,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => speak,
         1 => Just(Step::Clear),
+        1 => (2..4u8).prop_map(Step::ClearId),
         6 => (0..400u64).prop_map(Step::Pass),
         6 => (1..40usize).prop_map(Step::Sound),
         4 => (0..20u64).prop_map(Step::Done),
@@ -492,6 +574,7 @@ fn take(stage: &mut Stage, step: Step) {
             let _ = stage.speak(speak);
         }
         Step::Clear => stage.clear(),
+        Step::ClearId(id) => stage.clear_id(&id.to_string()),
         Step::Pass(time) => stage.pass(ms(time)),
         Step::Hold(held) => stage.hold(held),
         Step::Fill(filling) => stage.fill(filling),

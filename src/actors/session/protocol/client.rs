@@ -19,8 +19,11 @@ pub enum ClientMessage {
     UpdateConfig(Box<ConfigUpdate>),
     /// Says a text.
     Speak(Speak),
-    /// Stops what is being said.
-    Clear,
+    /// Stops what is being said, or the utterances of one id.
+    Clear {
+        /// Which; all where absent.
+        id: Option<String>,
+    },
     /// Starts the loading sound.
     LoadingStart,
     /// Stops it.
@@ -29,6 +32,15 @@ pub enum ClientMessage {
     SendMessage(SendMessage),
     /// Moves the telephone call, ends it, or presses keys on it.
     Call(CallCommand),
+}
+
+/// Which message of a client an error answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The `type` of the message, where it is one of ours.
+    pub message: Option<&'static str>,
+    /// The `id` of the utterance that it names.
+    pub id: Option<String>,
 }
 
 /// `send_message`.
@@ -66,6 +78,14 @@ struct WireSpeak {
     #[schemars(extend("default" = false))]
     replace: Option<bool>,
     /// Comes back in the events of this utterance.
+    id: Option<String>,
+}
+
+/// Stops what is being said.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Clear")]
+struct WireClear {
+    /// The utterances with this id only; everything where absent.
     id: Option<String>,
 }
 
@@ -126,7 +146,10 @@ pub const CLIENT_MESSAGES: [MessageKind; 10] = [
         let speak = json::parse::<WireSpeak>(text)?.check()?;
         Ok(ClientMessage::Speak(speak))
     }),
-    MessageKind::new::<Bare>("clear", |_| Ok(ClientMessage::Clear)),
+    MessageKind::new::<WireClear>("clear", |text| {
+        let WireClear { id } = json::parse(text)?;
+        Ok(ClientMessage::Clear { id })
+    }),
     MessageKind::new::<Bare>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
     MessageKind::new::<Bare>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
     MessageKind::new::<WireSendMessage>("send_message", |text| {
@@ -159,8 +182,52 @@ impl ClientMessage {
             Some(kind) => (kind.parse)(text),
             None => {
                 let name: String = name.chars().take(40).collect();
-                Err(misfit("type", format!("unknown message {name:?}")))
+                let known: Vec<&str> = CLIENT_MESSAGES.iter().map(|kind| kind.name).collect();
+                let known = known.join(", ");
+                let problem = format!("unknown message {name:?}; there are {known}");
+                Err(misfit("type", problem))
             }
+        }
+    }
+
+    /// What an error about this message answers.
+    pub fn origin(&self) -> Origin {
+        let (message, id) = match self {
+            Self::Config(_) => ("config", None),
+            Self::UpdateConfig(_) => ("update_config", None),
+            Self::Speak(speak) => ("speak", speak.id.as_ref()),
+            Self::Clear { id } => ("clear", id.as_ref()),
+            Self::LoadingStart => ("loading_start", None),
+            Self::LoadingStop => ("loading_stop", None),
+            Self::SendMessage(_) => ("send_message", None),
+            Self::Call(command) => (command.name(), None),
+        };
+        Origin {
+            message: Some(message),
+            id: id.cloned(),
+        }
+    }
+}
+
+impl Origin {
+    /// What an error about this message answers.
+    pub fn of(message: &'static str) -> Self {
+        Self {
+            message: Some(message),
+            id: None,
+        }
+    }
+
+    /// What an error about a text frame answers that is no message of ours.
+    pub fn of_misfit(text: &[u8]) -> Self {
+        let value: Value = serde_json::from_slice(text).unwrap_or_default();
+        let named = |field: &str| value.get(field).and_then(Value::as_str);
+        let kind = CLIENT_MESSAGES
+            .iter()
+            .find(|kind| Some(kind.name) == named("type"));
+        Self {
+            message: kind.map(|kind| kind.name),
+            id: named("id").map(str::to_owned),
         }
     }
 }
@@ -208,6 +275,17 @@ pub enum CallCommand {
         /// On whose call.
         participant_identity: Option<String>,
     },
+}
+
+impl CallCommand {
+    /// The message of the client.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Transfer(_) => "sip_transfer",
+            Self::HangUp { .. } => "hangup",
+            Self::Press { .. } => "send_dtmf",
+        }
+    }
 }
 
 /// `sip_transfer`.

@@ -32,6 +32,8 @@ pub struct SessionConfig {
     pub stream_id: Option<StreamId>,
     /// The loading sound, not yet decoded.
     pub loading_audio: Option<LoadingAudio>,
+    /// Whether messages with fields that we do not know are refused, from this one on.
+    pub strict: bool,
     pub params: SessionParams,
 }
 
@@ -332,6 +334,9 @@ pub(super) struct WireConfig {
     /// Whether the session is recorded.
     #[schemars(extend("default" = false))]
     recording: Option<bool>,
+    /// Whether messages with unknown fields are refused, this one too; else a warning names them.
+    #[schemars(extend("default" = false))]
+    strict: Option<bool>,
 }
 
 /// A rule that no single field of `config` can state.
@@ -499,6 +504,7 @@ impl WireConfig {
         Ok(SessionConfig {
             stream_id,
             loading_audio: self.loading_audio,
+            strict: self.strict.unwrap_or(false),
             params,
         })
     }

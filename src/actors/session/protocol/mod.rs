@@ -4,11 +4,12 @@ pub mod client;
 pub mod config;
 mod schema;
 pub mod server;
+mod unknown_fields;
 
 use vivavoce_core::json::Misfit;
 pub use vivavoce_core::stream_id::StreamId;
 
-pub use client::{CLIENT_MESSAGES, CallCommand, ClientMessage, SendMessage, SipTransfer};
+pub use client::{CLIENT_MESSAGES, CallCommand, ClientMessage, Origin, SendMessage, SipTransfer};
 pub use config::{
     ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig, SessionConfig,
     SessionParams, TurnModelChoice, VadConfig,
@@ -16,8 +17,9 @@ pub use config::{
 pub use schema::socket_schema;
 pub use server::{
     ErrorCode, RoomOfSession, RoomParticipant, RoomText, RoomTrack, ServerMessage,
-    TransferErrorCode,
+    TransferErrorCode, WarningCode,
 };
+pub use unknown_fields::{UnknownField, unknown_fields};
 
 /// The error of a message: which field, and what is wrong with it.
 fn misfit(place: &str, problem: impl Into<String>) -> Misfit {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::StreamId;
+use super::{Origin, StreamId};
 use crate::session::barge_in::InterruptionEvent;
 use crate::session::turn::VoiceEvent;
 use vivavoce_seams::SttResult;
@@ -135,6 +135,18 @@ pub enum ServerMessage {
         /// For people.
         message: String,
     },
+    /// Something has been carried out, and probably not with the effect that was wanted.
+    Warning {
+        /// For people: what is probably wrong, and the remedy.
+        message: String,
+        /// For programs.
+        code: WarningCode,
+        /// The message of the client that it is about, `binary` for its sound.
+        in_reply_to: Option<&'static str>,
+        /// The utterance, where it is about one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+    },
     /// Something that was asked for cannot be done.
     Error {
         /// For people.
@@ -143,6 +155,18 @@ pub enum ServerMessage {
         code: ErrorCode,
         /// Whether the session ends.
         fatal: bool,
+        /// The utterance, where it is about one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The message of the client that it answers.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        in_reply_to: Option<&'static str>,
+        /// How much was played of the utterance that it ends; absent where it ends none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        played_ms: Option<u64>,
+        /// What was heard of that utterance.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        heard_text: Option<String>,
     },
 }
 
@@ -268,6 +292,24 @@ pub enum ErrorCode {
     Internal,
 }
 
+/// `warning.code`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WarningCode {
+    /// A message has fields that are not of the protocol.
+    UnknownFields,
+    /// The sound begins like a file, where raw samples are due.
+    ContainerAsSamples,
+    /// The sound looks like base64.
+    Base64AsSamples,
+    /// The sound looks like two channels, where one is due.
+    StereoAsMono,
+    /// A text has tags that this voice says as words.
+    MarkupAsText,
+    /// A text has nothing that a voice could say.
+    NothingToSay,
+}
+
 /// `sip_transfer_error.code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -310,6 +352,29 @@ impl ServerMessage {
             message: message.into(),
             code,
             fatal: false,
+            id: None,
+            in_reply_to: None,
+            played_ms: None,
+            heard_text: None,
+        }
+    }
+
+    /// The same, where it answers a message of the client; nothing for other messages.
+    #[must_use]
+    pub fn answering(mut self, origin: &Origin) -> Self {
+        self.answer(origin);
+        self
+    }
+
+    /// Names what an error answers, where that was not named yet.
+    pub fn answer(&mut self, origin: &Origin) {
+        if let Self::Error {
+            id, in_reply_to, ..
+        } = self
+            && in_reply_to.is_none()
+        {
+            *in_reply_to = origin.message;
+            id.clone_from(&origin.id);
         }
     }
 }

@@ -138,6 +138,7 @@ impl ConfigMachine {
         let SessionConfig {
             stream_id,
             loading_audio,
+            strict: _,
             params,
         } = wanted;
         if let (Some(has), Some(wants)) = (&self.stream_id, &stream_id)
@@ -188,15 +189,19 @@ impl ConfigMachine {
         Ok(())
     }
 
-    /// Drops the pending config; returns its number.
-    pub fn abandon(&mut self) -> Option<u64> {
-        self.pending.take().map(|pending| pending.config)
+    pub fn pending_number(&self) -> Option<u64> {
+        self.pending.as_ref().map(|pending| pending.config)
+    }
+
+    /// Drops the pending config.
+    pub const fn abandon(&mut self) -> Option<Pending> {
+        self.pending.take()
     }
 
     /// The session ends: nothing is carried out any more.
     pub fn end(&mut self) -> Option<u64> {
         self.backlog.clear();
-        self.abandon()
+        self.abandon().map(|pending| pending.config)
     }
 
     /// The pending config comes into force.

@@ -16,13 +16,13 @@ use super::error_codes::Refusal;
 use super::loading::Clip;
 use super::playback::Speak;
 use super::protocol::{
-    CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, RoomConfig, RoomOfSession,
-    SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
+    CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, Origin, RoomConfig,
+    RoomOfSession, SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
 };
 use super::turn::{Answer, Manner, Moment};
 use crate::stt::SttReport;
 use crate::tts::TtsReport;
-use config::{AUDIO_DISABLED, Admission, ConfigMachine};
+use config::{AUDIO_DISABLED, Admission, ConfigMachine, Pending};
 use ending::Ending;
 use recogniser::{Output, OutputState, RecogniserMachine, TurnResources};
 use synthesiser::SynthesiserMachine;
@@ -143,6 +143,8 @@ pub enum Effect {
     Speak(Speak),
     /// Cut speech.
     Clear,
+    /// Cut the utterances with this id.
+    ClearId(String),
     /// Let speech yield to somebody who may be interrupting it.
     Yield(InterruptionMode),
     /// Let it go on as it was.
@@ -204,12 +206,14 @@ impl Session {
             Admission::Now(command) => self.carry_out(command),
             Admission::Waits => {}
             Admission::Refused(command) => {
+                let origin = command.message.origin();
                 if let ClientMessage::Config(_) = command.message {
                     let config = command.config;
                     self.effects.push(Effect::Discard { config });
                 }
                 let message = "too many messages wait for the config that is pending";
-                self.refuse(ErrorCode::Overloaded, message);
+                let refusal = ServerMessage::refusal(ErrorCode::Overloaded, message);
+                self.tell(refusal.answering(&origin));
             }
         }
     }
@@ -218,6 +222,16 @@ impl Session {
         let Command {
             config, message, ..
         } = command;
+        let (origin, before) = (message.origin(), self.effects.len());
+        self.carry_out_message(config, message);
+        for effect in self.effects.iter_mut().skip(before) {
+            if let Effect::Tell(told) = effect {
+                told.answer(&origin);
+            }
+        }
+    }
+
+    fn carry_out_message(&mut self, config: u64, message: ClientMessage) {
         match message {
             ClientMessage::Config(wanted) => match self.config.configure(config, *wanted) {
                 Ok(()) => self.prepare(config),
@@ -256,10 +270,12 @@ impl Session {
                 }
                 Ok(Effect::Speak(speak))
             }
-            ClientMessage::Clear => {
+            ClientMessage::Clear { id: None } => {
                 self.abandon_barge_in(InterruptionReason::Cleared);
                 Ok(Effect::Clear)
             }
+            // Whoever is interrupting what is being played goes on doing so, where that is something else.
+            ClientMessage::Clear { id: Some(id) } => Ok(Effect::ClearId(id)),
             ClientMessage::LoadingStart | ClientMessage::LoadingStop if !has_clip => refused(
                 ErrorCode::LoadingUnavailable,
                 "there is no loading sound: it needs loading_audio in config, and linear16 output",
@@ -290,10 +306,16 @@ impl Session {
     }
 
     fn config_failed(&mut self, config: u64, refusal: Refusal) {
-        self.config.abandon();
+        let message = match self.config.abandon() {
+            Some(Pending {
+                is_update: true, ..
+            }) => "update_config",
+            _ => "config",
+        };
         self.recogniser.abandon();
         self.effects.push(Effect::Discard { config });
-        self.refuse(refusal.code, refusal.message);
+        let refusal = ServerMessage::refusal(refusal.code, refusal.message);
+        self.tell(refusal.answering(&Origin::of(message)));
     }
 
     /// Takes what was found out about a config.
@@ -318,7 +340,9 @@ impl Session {
         match clip {
             Some(Ok(clip)) => pending.clip = Some(clip),
             Some(Err(misfit)) => {
-                self.refuse(ErrorCode::InvalidLoadingAudio, misfit.to_string());
+                let code = ErrorCode::InvalidLoadingAudio;
+                let refusal = ServerMessage::refusal(code, misfit.to_string());
+                self.tell(refusal.answering(&Origin::of("config")));
             }
             None => {}
         }
@@ -407,7 +431,7 @@ impl Session {
                     continue;
                 }
                 Output::Failed(refusal) => {
-                    if let Some(config) = self.config.abandon() {
+                    if let Some(config) = self.config.pending_number() {
                         self.config_failed(config, refusal);
                         self.carry_on();
                     }
@@ -599,11 +623,11 @@ impl Session {
 
     /// Tells an error that ends the session.
     fn fail(&mut self, code: ErrorCode, message: String) {
-        self.tell(ServerMessage::Error {
-            message,
-            code,
-            fatal: true,
-        });
+        let mut error = ServerMessage::refusal(code, message);
+        if let ServerMessage::Error { fatal, .. } = &mut error {
+            *fatal = true;
+        }
+        self.tell(error);
     }
 
     fn provider_event(

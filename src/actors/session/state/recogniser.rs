@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::restarts::{RestartPolicy, Restarts, jitter};
 use crate::session::audio_input::InputEvent;
 use crate::session::backchannel::{self, BackchannelDetector, Phrases, SpeechSound};
 use crate::session::barge_in::{BargeInDetector, InterruptionMode, InterruptionReason, Step};
@@ -14,7 +15,6 @@ use crate::session::protocol::{ErrorCode, ListenConfig, ServerMessage, VadConfig
 use crate::session::stt_handover::{Draining, SttHandover};
 use crate::session::turn::{Answer, Manner, ModelUse, Moment, TurnDetector, TurnEvent};
 use crate::stt::{SttNews, SttReport};
-use crate::supervision::{RestartPolicy, Restarts, jitter};
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, Transcript};
 use vivavoce_telemetry::metrics;

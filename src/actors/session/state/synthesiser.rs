@@ -4,9 +4,8 @@
 use std::time::Instant;
 
 use super::Effect;
-use crate::session::error_codes::of_synthesis;
+use crate::restarts::{RestartPolicy, Restarts, jitter};
 use crate::session::protocol::{ErrorCode, ServerMessage};
-use crate::supervision::{RestartPolicy, Restarts, jitter};
 use crate::tts::{TtsNews, TtsReport};
 use vivavoce_synthesis::SpeechConfig;
 
@@ -103,14 +102,10 @@ impl SynthesiserMachine {
                 vec![event("switched", &tts.provider, error.to_string())]
             }
             TtsNews::Failed(error) => {
-                let mut effects = Vec::new();
-                if std::mem::take(&mut tts.away) {
-                    effects.push(event("failed", &tts.provider, error.to_string()));
-                }
-                let refusal = of_synthesis(&error);
-                let refusal = ServerMessage::refusal(refusal.code, refusal.message);
-                effects.push(Effect::Tell(refusal));
-                effects
+                // The utterance ends with this error when what there is of it has been played.
+                let was_away = std::mem::take(&mut tts.away);
+                let failed = was_away.then(|| event("failed", &tts.provider, error.to_string()));
+                failed.into_iter().collect()
             }
             TtsNews::Stopped => {
                 let delay = tts.restarts.next(now.into(), jitter());

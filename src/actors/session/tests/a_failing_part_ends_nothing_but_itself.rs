@@ -131,9 +131,12 @@ async fn a_synthesiser_that_ends_is_made_anew_and_given_up_after_three_times() {
     for times in 1..=4 {
         stage.synthesiser.says([Way::TakesItsCallerAlong]);
         client.send(&speak("Hello"));
-        assert_eq!(client.event("error").await["code"], "tts_failed");
+        let failed = client.event("error").await;
+        assert_eq!(
+            (&failed["code"], &failed["id"]),
+            (&json!("tts_failed"), &json!("Hello"))
+        );
         if times < 4 {
-            assert_eq!(client.event("tts_interrupted").await["id"], "Hello");
             client.send(&speak("Next"));
             assert_eq!(client.event("tts_playback_complete").await["id"], "Next");
         }
@@ -148,7 +151,7 @@ async fn a_synthesiser_that_ends_is_made_anew_and_given_up_after_three_times() {
         (&last["type"], &last["code"]),
         (&json!("error"), &json!("tts_failed"))
     );
-    assert_eq!(client.events_of("tts_interrupted").len(), 4);
+    assert_eq!(client.events_of("tts_interrupted").len(), 0);
     client.send(&config(json!({})));
     sleep(ms(10)).await;
     client.send(&speak("Heard again"));

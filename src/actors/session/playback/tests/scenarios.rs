@@ -127,7 +127,7 @@ fn complaint_8_waiting_utterances_and_text_are_bounded_and_a_refusal_changes_not
         replace: true,
         ..speak("Now.")
     };
-    stage.speak(replace).unwrap();
+    stage.speak(replace).unwrap().unwrap();
     assert_eq!(stage.events.len(), MAX_UTTERANCES);
 
     let mut stage = Stage::new(LEAD);
@@ -276,18 +276,17 @@ fn without_pacing_everything_leaves_at_once_and_is_still_heard_in_its_time() {
 fn tokens_are_spoken_sentence_by_sentence() {
     let mut stage = Stage::new(LEAD);
     let token = |text: &str, id: Option<&str>| Speak {
-        flush: false,
         id: id.map(str::to_owned),
-        ..speak(text)
+        ..token(text, "")
     };
-    let key = stage.speak(token("Hel", None)).unwrap();
+    let key = stage.speak(token("Hel", None)).unwrap().unwrap();
     assert_eq!(stage.running(), None);
     stage.speak(token("lo there. How", Some("a"))).unwrap();
     assert_eq!(
         (stage.running(), &*stage.known[&key].text),
         (Some(key), "Hello there. ")
     );
-    stage.speak(token(" are you", Some("b"))).unwrap();
+    stage.speak(token(" are you", None)).unwrap();
     assert_eq!(stage.known[&key].text, "Hello there. ");
     assert_eq!(stage.say(""), key);
     assert_eq!(stage.known[&key].text, "Hello there. How are you");
@@ -301,6 +300,81 @@ fn tokens_are_spoken_sentence_by_sentence() {
             .iter()
             .all(|event| event.id.as_deref() == Some("a"))
     );
+}
+
+fn token(text: &str, id: &str) -> Speak {
+    Speak {
+        flush: false,
+        id: Some(id.to_owned()),
+        ..speak(text)
+    }
+}
+
+#[test]
+fn another_id_begins_another_utterance_and_ends_the_one_before() {
+    let mut stage = Stage::new(LEAD);
+    let one = stage.speak(token("One and", "a")).unwrap().unwrap();
+    let two = stage.speak(token("Two", "b")).unwrap().unwrap();
+    assert_eq!(stage.known[&one].text, "One and");
+    assert!(stage.known[&one].text_ended);
+    stage.synthesise_all(one, ms(100));
+    stage.say("");
+    stage.synthesise_all(two, ms(100));
+    stage.pass(ms(300));
+    assert_eq!(stage.end(one), Some((ms(100), &complete(ms(100)))));
+    assert_eq!(stage.end(two), Some((ms(200), &complete(ms(100)))));
+    // What has been played may be named again.
+    let again = stage.speak(token("One.", "a")).unwrap();
+    assert!(again.is_some_and(|key| key > two));
+}
+
+#[test]
+fn tokens_in_flight_do_not_reopen_what_was_cut_and_the_next_answer_has_events_of_its_own() {
+    let mut stage = Stage::new(LEAD);
+    let cut = stage.speak(token("It was a dark. ", "a")).unwrap().unwrap();
+    stage.synthesise(cut, ms(500));
+    stage.pass(ms(100));
+    stage.clear();
+    // The model had not been stopped yet.
+    assert_eq!(stage.speak(token("And stormy ", "a")), Ok(None));
+    assert_eq!(stage.speak(token("night.", "a")), Ok(None));
+    let end = Speak {
+        flush: true,
+        ..token("", "a")
+    };
+    assert_eq!(stage.speak(end), Ok(None));
+    let next = stage.speak(token("Yes? ", "b")).unwrap().unwrap();
+    assert_eq!(stage.running(), Some(next));
+    assert_eq!(stage.known[&next].text, "Yes? ");
+    stage.say("");
+    stage.synthesise_all(next, ms(100));
+    stage.pass(ms(500));
+    assert_eq!(stage.kinds(cut).len(), 2);
+    assert_eq!(stage.kinds(next), [&EventKind::Started, &complete(ms(100))]);
+}
+
+#[test]
+fn one_id_is_cleared_and_what_waits_behind_it_is_spoken() {
+    let mut stage = Stage::new(LEAD);
+    let whole = |text, id| Speak {
+        flush: true,
+        ..token(text, id)
+    };
+    let playing = stage.speak(whole("First.", "a")).unwrap().unwrap();
+    let cleared = stage.speak(whole("Second.", "b")).unwrap().unwrap();
+    let last = stage.speak(whole("Third.", "c")).unwrap().unwrap();
+    stage.synthesise_all(playing, ms(1_000));
+    stage.pass(ms(300));
+    stage.clear_id("b");
+    stage.clear_id("nobody");
+    stage.synthesise_all(last, ms(100));
+    stage.pass(ms(2_000));
+    assert_eq!(stage.end(playing), Some((ms(1_000), &complete(ms(1_000)))));
+    assert_eq!(
+        stage.end(cleared),
+        Some((ms(1_000), &interrupted(ms(0), "")))
+    );
+    assert_eq!(stage.end(last), Some((ms(1_100), &complete(ms(100)))));
 }
 
 #[test]
@@ -331,7 +405,7 @@ fn a_protected_utterance_is_heard_whole_and_what_waits_around_it_is_cleared() {
         replace: true,
         ..speak("New.")
     };
-    let new = stage.speak(replaced).unwrap();
+    let new = stage.speak(replaced).unwrap().unwrap();
     stage.synthesise_all(new, ms(300));
     stage.pass(ms(2_000));
     assert_eq!(
@@ -369,18 +443,18 @@ fn clear_leaves_a_protected_utterance_open_and_replace_closes_it() {
         allow_interruption: false,
         ..speak("Please hold the")
     };
-    let key = stage.speak(protected).unwrap();
+    let key = stage.speak(protected).unwrap().unwrap();
     stage.clear();
     let more = Speak {
         flush: false,
         ..speak(" line")
     };
-    assert_eq!(stage.speak(more), Ok(key));
+    assert_eq!(stage.speak(more), Ok(Some(key)));
     let replace = Speak {
         replace: true,
         ..speak("Hello.")
     };
-    assert_ne!(stage.speak(replace), Ok(key));
+    assert_ne!(stage.speak(replace), Ok(Some(key)));
     assert_eq!(stage.known[&key].text, "Please hold the line");
     assert!(stage.known[&key].text_ended);
 }
