@@ -12,6 +12,7 @@
 )]
 
 use super::weights::Weights;
+use crate::onnx::layers::Convolution;
 use crate::onnx::writer::{Attribute, Graph, Length, MICROSOFT, Name};
 use crate::worker::SpeechError;
 
@@ -149,30 +150,13 @@ impl Writer<'_> {
         let width = self.sizes.width;
         let gamma = self.weights.tensor(&format!("{name}/gamma"), &[width])?;
         let beta = self.weights.tensor(&format!("{name}/beta"), &[width])?;
-        let gamma = self.graph.floats(&[width], &gamma);
-        let beta = self.graph.floats(&[width], &beta);
-        Ok(self.graph.node(
-            "LayerNormalization",
-            &[x, &gamma, &beta],
-            &[
-                ("axis", Attribute::Int(-1)),
-                ("epsilon", Attribute::Float(1e-5)),
-            ],
-        ))
+        Ok(self.graph.layer_norm(x, &gamma, &beta))
     }
 
     /// `[1, n, width]` as `[1, heads, n, head]`, or as `[1, heads, head, n]` for keys.
     fn split(&mut self, x: &Name, keys: bool) -> Name {
-        let shape = [0, 0, self.sizes.heads as i64, self.sizes.head() as i64];
-        let shape = self.graph.ints(&shape);
-        let x = self.graph.node("Reshape", &[x, &shape], &[]);
-        let order = if keys {
-            vec![0, 2, 3, 1]
-        } else {
-            vec![0, 2, 1, 3]
-        };
-        self.graph
-            .node("Transpose", &[&x], &[("perm", Attribute::Ints(order))])
+        let heads = [self.sizes.heads, self.sizes.head()];
+        self.graph.split(x, heads, keys)
     }
 
     fn thirds(&mut self, x: &Name) -> [Name; 3] {
@@ -183,31 +167,9 @@ impl Writer<'_> {
     }
 
     /// Attention of queries to keys and values, as `[1, n, width]`, and its weights `[1, heads, n, keys]`.
-    fn attend(
-        &mut self,
-        queries: &Name,
-        keys: &Name,
-        values: &Name,
-        mask: Option<&Name>,
-    ) -> (Name, Name) {
-        let scale = (self.sizes.head() as f32).powf(-0.5);
-        let scale = self.graph.floats(&[], &[scale]);
-        let queries = self.graph.node("Mul", &[queries, &scale], &[]);
-        let mut scores = self.graph.node("MatMul", &[&queries, keys], &[]);
-        if let Some(mask) = mask {
-            scores = self.graph.node("Add", &[&scores, mask], &[]);
-        }
-        let weights = self
-            .graph
-            .node("Softmax", &[&scores], &[("axis", Attribute::Int(-1))]);
-        let mixed = self.graph.node("MatMul", &[&weights, values], &[]);
-        let mixed = self.graph.node(
-            "Transpose",
-            &[&mixed],
-            &[("perm", Attribute::Ints(vec![0, 2, 1, 3]))],
-        );
-        let shape = self.graph.ints(&[0, 0, self.sizes.width as i64]);
-        (self.graph.node("Reshape", &[&mixed, &shape], &[]), weights)
+    fn attend(&mut self, q: &Name, k: &Name, v: &Name, mask: Option<&Name>) -> (Name, Name) {
+        let heads = [self.sizes.heads, self.sizes.head()];
+        self.graph.attend([q, k, v], heads, mask)
     }
 
     fn feed_forward(&mut self, x: &Name, name: &str) -> Result<Name, SpeechError> {
@@ -226,22 +188,14 @@ impl Writer<'_> {
         stride: i64,
     ) -> Result<Name, SpeechError> {
         let width = self.sizes.width;
-        let weight = self
-            .weights
-            .tensor(&format!("{name}/weight"), &[width, channels, 3])?;
-        let bias = self.weights.tensor(&format!("{name}/bias"), &[width])?;
-        let weight = self.graph.floats(&[width, channels, 3], &weight);
-        let bias = self.graph.floats(&[width], &bias);
-        let x = self.graph.node(
-            "Conv",
-            &[x, &weight, &bias],
-            &[
-                ("kernel_shape", Attribute::Ints(vec![3])),
-                ("pads", Attribute::Ints(vec![1, 1])),
-                ("strides", Attribute::Ints(vec![stride])),
-            ],
-        );
-        Ok(self.graph.node("Gelu", &[&x], &[]))
+        let weight = format!("{name}/weight");
+        let with = Convolution {
+            channels,
+            weight: &self.weights.tensor(&weight, &[width, channels, 3])?,
+            bias: &self.weights.tensor(&format!("{name}/bias"), &[width])?,
+            stride,
+        };
+        Ok(self.graph.convolution(x, with))
     }
 }
 
@@ -263,11 +217,7 @@ pub fn encoder(weights: &Weights, sizes: Sizes) -> Result<Vec<u8>, SpeechError> 
     );
     let x = w.convolution(&mel, "encoder/conv1", sizes.bands, 1)?;
     let x = w.convolution(&x, "encoder/conv2", sizes.width, 2)?;
-    let x = w.graph.node(
-        "Transpose",
-        &[&x],
-        &[("perm", Attribute::Ints(vec![0, 2, 1]))],
-    );
+    let x = w.graph.transpose(&x, &[0, 2, 1]);
     let mut x = w.graph.node("Add", &[&x, &positions], &[]);
     for layer in 0..sizes.encoder_layers {
         let name = format!("encoder/layer_{layer}");
