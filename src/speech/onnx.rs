@@ -2,6 +2,7 @@
 //! runtime is a shared library that is loaded when it is needed: it is fetched like a model, costs no build time, and is
 //! never linked. Everything that knows `ort` is here, as it is pinned: its interface moves.
 
+pub mod constants;
 pub mod layers;
 pub mod subgraph;
 pub mod writer;

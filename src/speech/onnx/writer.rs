@@ -120,6 +120,7 @@ struct DimensionProto {
 
 const FLOAT: i32 = 1;
 const UINT8: i32 = 2;
+const INT8: i32 = 3;
 const INT64: i32 = 7;
 
 /// A length of a shape: known, or told by the caller at each run.
@@ -196,6 +197,12 @@ impl Graph {
     /// A constant of bytes.
     pub fn bytes(&mut self, shape: &[usize], data: Vec<u8>) -> Name {
         self.constant(UINT8, shape, data)
+    }
+
+    /// A constant of bytes with signs.
+    pub fn signed_bytes(&mut self, shape: &[usize], data: Vec<i8>) -> Name {
+        let raw = data.into_iter().map(i8::cast_unsigned).collect();
+        self.constant(INT8, shape, raw)
     }
 
     fn constant(&mut self, data_type: i32, shape: &[usize], raw_data: Vec<u8>) -> Name {
