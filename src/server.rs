@@ -221,6 +221,7 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
     let socket = &settings.socket;
     SessionSettings {
         config_timeout: socket.config_timeout_seconds,
+        resume_within: socket.resume_seconds,
         lead: if socket.pacing {
             socket.lead_ms.0
         } else {
@@ -400,6 +401,7 @@ fn app_state(
         closing: drain.closing.clone(),
         settings: session_settings(settings),
         backchannels: Arc::new(backchannels(settings)),
+        resumes: Arc::default(),
     });
     let store = vivavoce_models::Store::new(settings.models_path());
     let models = move || {

@@ -91,6 +91,7 @@ fn parts(settings: &Settings) -> Parts {
         closing: CancellationToken::new(),
         settings: server::session_settings(settings),
         backchannels: Arc::default(),
+        resumes: Arc::default(),
     });
     let configured = Configured::new(settings).unwrap();
     let told = WebhookSettings::new(settings, configured.keys());

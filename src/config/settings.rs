@@ -142,6 +142,8 @@ settings! {
         idle_timeout_seconds: Duration = "60", "socket.idle_timeout_seconds", "SOCKET_IDLE_TIMEOUT_SECONDS";
         /// Seconds that a message may take from its first byte to its last.
         message_timeout_seconds: Duration = "30", "socket.message_timeout_seconds", "SOCKET_MESSAGE_TIMEOUT_SECONDS", check not_nought;
+        /// Seconds that a session waits for its client when the socket broke, where its config asked for `resume`.
+        resume_seconds: Duration = "30", "socket.resume_seconds", "SOCKET_RESUME_SECONDS";
         /// Audio queued for a client that reads slowly; beyond it playback waits.
         max_buffered_audio_ms: Millis = "2000", "socket.max_buffered_audio_ms", "SOCKET_MAX_BUFFERED_AUDIO_MS", check some_time;
         /// How far ahead of real time speech is sent.

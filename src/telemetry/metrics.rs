@@ -100,6 +100,11 @@ pub fn final_dropped() {
     METRICS.finals_dropped.inc();
 }
 
+/// A client came back to its session with another socket.
+pub fn session_resumed() {
+    METRICS.resumes.inc();
+}
+
 /// Text was dropped that was on its way when its utterance was cut.
 pub fn late_text_dropped() {
     METRICS.late_texts_dropped.inc();
@@ -572,6 +577,7 @@ struct Metrics {
     stt_restarts: Counter,
     finals_dropped: Counter,
     late_texts_dropped: Counter,
+    resumes: Counter,
     turn_answers: Family<TurnAnswerLabel, Counter>,
     turn_answer_delay: Delays,
     events_coalesced: Counter,
@@ -621,6 +627,7 @@ impl Metrics {
             stt_restarts: Counter::default(),
             finals_dropped: Counter::default(),
             late_texts_dropped: Counter::default(),
+            resumes: Counter::default(),
             turn_answers: Family::default(),
             turn_answer_delay: Delays::default(),
             events_coalesced: Counter::default(),
@@ -706,6 +713,11 @@ impl Metrics {
             "finals_dropped",
             "Finals below the confidence that their session asks for",
             self.finals_dropped.clone(),
+        );
+        registry.register(
+            "session_resumes",
+            "Sockets with which clients came back to their sessions",
+            self.resumes.clone(),
         );
         registry.register(
             "tts_late_texts",

@@ -15,7 +15,7 @@ use super::sound::{Playout, WIDE, encoded, sentences};
 use crate::harness::{SENTENCES, Server, eventually, share_of_words};
 
 /// `short`, or `long` in the long run.
-fn times(short: usize, long: usize) -> usize {
+pub fn times(short: usize, long: usize) -> usize {
     std::env::var_os("VIVAVOCE_LONG").map_or(short, |_| long)
 }
 

@@ -8,6 +8,7 @@ mod interruption;
 mod loading;
 mod protocol;
 pub mod recorded;
+mod resume;
 pub mod sound;
 mod speaking;
 mod turns;

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod hooks;
+pub mod resumes;
 pub mod rooms;
 pub mod sessions;
 pub mod voices;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::{EndSession, StreamId};
 use vivavoce_auth::{Access, TenantId, Whose};
+use vivavoce_socket::SocketWriter;
 
 /// A session, as `GET /sessions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -34,6 +35,8 @@ pub struct Register {
     pub access: Access,
     /// How to reach it.
     pub session: Recipient<EndSession>,
+    /// Its socket, which may break and leave it waiting for its client.
+    pub socket: Option<SocketWriter>,
 }
 
 /// A live session has this name.
@@ -69,7 +72,10 @@ pub enum NotEnded {
 
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Unregister(Name);
+struct Unregister {
+    name: Name,
+    number: u64,
+}
 
 /// A name, and whose it is.
 type Name = (Option<TenantId>, StreamId);
@@ -77,6 +83,7 @@ type Name = (Option<TenantId>, StreamId);
 /// A registered name. Dropping it frees the name.
 pub struct Registration {
     name: Name,
+    number: u64,
     registry: Addr<SessionRegistry>,
     gone: CancellationToken,
 }
@@ -84,7 +91,10 @@ pub struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // At most once per session, and it must arrive: the bound of the mailbox does not apply.
-        self.registry.do_send(Unregister(self.name.clone()));
+        self.registry.do_send(Unregister {
+            name: self.name.clone(),
+            number: self.number,
+        });
         self.gone.cancel();
     }
 }
@@ -92,12 +102,16 @@ impl Drop for Registration {
 struct Entry {
     info: SessionInfo,
     session: Recipient<EndSession>,
+    socket: Option<SocketWriter>,
+    /// Tells it from one that had the name before.
+    number: u64,
     gone: CancellationToken,
 }
 
 #[derive(Default)]
 pub struct SessionRegistry {
     sessions: HashMap<Name, Entry>,
+    registered: u64,
 }
 
 impl Actor for SessionRegistry {
@@ -116,11 +130,22 @@ impl Handler<Register> for SessionRegistry {
             stream_id,
             access,
             session,
+            socket,
         } = message;
         let name = (access.tenant().cloned(), stream_id.clone());
-        if self.sessions.contains_key(&name) {
-            return MessageResult(Err(NameTaken));
+        if let Some(known) = self.sessions.get(&name) {
+            let waits = known.socket.as_ref().is_some_and(SocketWriter::is_cut_off);
+            if !waits {
+                return MessageResult(Err(NameTaken));
+            }
+            // Its client begins anew.
+            known.session.do_send(EndSession {
+                code: 1000,
+                reason: "its client has begun another session of this name",
+            });
         }
+        self.registered += 1;
+        let number = self.registered;
         let gone = CancellationToken::new();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let info = SessionInfo {
@@ -131,11 +156,14 @@ impl Handler<Register> for SessionRegistry {
         let entry = Entry {
             info,
             session,
+            socket,
+            number,
             gone: gone.clone(),
         };
         self.sessions.insert(name.clone(), entry);
         MessageResult(Ok(Registration {
             name,
+            number,
             registry: context.address(),
             gone,
         }))
@@ -145,8 +173,15 @@ impl Handler<Register> for SessionRegistry {
 impl Handler<Unregister> for SessionRegistry {
     type Result = ();
 
-    fn handle(&mut self, Unregister(name): Unregister, _: &mut Context<Self>) {
-        self.sessions.remove(&name);
+    fn handle(&mut self, message: Unregister, _: &mut Context<Self>) {
+        let Unregister { name, number } = message;
+        if self
+            .sessions
+            .get(&name)
+            .is_some_and(|entry| entry.number == number)
+        {
+            self.sessions.remove(&name);
+        }
     }
 }
 
@@ -227,6 +262,7 @@ mod tests {
                 stream_id: stream_id.clone(),
                 access,
                 session: InputRefused.start().recipient(),
+                socket: None,
             })
         };
         let end = |access, whose: Option<&str>| {

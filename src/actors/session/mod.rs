@@ -51,7 +51,8 @@ use protocol::{
 };
 use recording::Recording;
 use room_membership::RoomMembership;
-pub use socket_handler::SessionSocketHandler;
+use socket_handler::Resumption;
+pub use socket_handler::SessionSocket;
 use state::recogniser::TurnResources;
 use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
@@ -59,6 +60,7 @@ use usage::Usage;
 
 use super::recorder::RecordingFailed;
 use super::registry::calls::CallRegistry;
+use super::registry::resumes::{Newcomer, Resumes, Seat, Ticket};
 use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::room::{self, Entered};
@@ -96,6 +98,8 @@ const EVENT_PATIENCE: Duration = Duration::from_millis(100);
 pub struct SessionSettings {
     /// How long a client may take until its first config is in force.
     pub config_timeout: Duration,
+    /// How long a session waits for its client when the socket broke.
+    pub resume_within: Duration,
     /// How far ahead of real time speech is sent; [`Duration::MAX`] means without pacing.
     pub lead: Duration,
     /// Complexity of the Opus encoder in rooms, 0 (cheap) to 10.
@@ -125,6 +129,8 @@ pub struct SessionServices {
     pub settings: SessionSettings,
     /// The operator's lists of backchannels.
     pub backchannels: Arc<backchannel::Lists>,
+    /// Sessions whose clients may come back.
+    pub resumes: Arc<Resumes>,
 }
 
 impl SessionServices {
@@ -168,6 +174,11 @@ struct FromClient(Command);
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 struct SocketClosed;
+
+/// The client has come back with another socket.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Resumed;
 
 /// The server ends the session.
 #[derive(Debug, Clone, Copy, Message)]
@@ -217,6 +228,10 @@ pub struct SessionActor {
     cut_ids: playback::CutIds,
     pending: PendingConfig,
     name: Option<Registration>,
+    /// Where another socket of the client comes to.
+    newcomers: tokio::sync::mpsc::Sender<Newcomer>,
+    /// The token with which it comes.
+    ticket: Option<Ticket>,
     recording: Option<Recording>,
     /// The recording that the room's provider makes.
     egress: Option<Egress>,
@@ -244,8 +259,15 @@ pub fn open(
     places: Places,
     caller: Caller,
     writer: SocketWriter,
-) -> SessionSocketHandler {
+) -> SessionSocket {
     let (input, events) = AudioInput::new();
+    let (newcomers, sockets) = tokio::sync::mpsc::channel(1);
+    let resumption = Resumption {
+        sessions: Arc::clone(&services.resumes),
+        sockets,
+        within: services.settings.resume_within,
+        access: caller.access.clone(),
+    };
     let providers = Arc::clone(&services.providers);
     let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
     let listening = Listening::new(input.clone(), Arc::clone(&providers), party, quota);
@@ -275,6 +297,8 @@ pub fn open(
             cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
             name: None,
+            newcomers,
+            ticket: None,
             recording: None,
             egress: None,
             membership: None,
@@ -292,7 +316,7 @@ pub fn open(
         }
     };
     let session = span.in_scope(|| start_in_span(begin));
-    SessionSocketHandler::new(session, input, sent, providers, span)
+    SessionSocket::new(session, input, sent, providers, span, resumption)
 }
 
 impl Actor for SessionActor {
@@ -460,7 +484,31 @@ impl SessionActor {
         }
     }
 
+    /// A new token, with which the client may come back where it may at all.
+    fn new_token(&mut self) -> String {
+        let seat = Seat {
+            tenant: self.access.tenant().cloned(),
+            newcomers: self.newcomers.clone(),
+            writer: self.writer.clone(),
+        };
+        let ticket = self.services.resumes.register(seat);
+        let token = ticket.token().to_owned();
+        self.ticket = Some(ticket).filter(|_| self.writer.keeps_sent());
+        token
+    }
+
     fn tell(&mut self, message: &ServerMessage) {
+        if let ServerMessage::Ready {
+            stream_id, room, ..
+        } = message
+        {
+            let ready = ServerMessage::Ready {
+                stream_id: stream_id.clone(),
+                room: room.clone(),
+                resume_token: self.new_token(),
+            };
+            return self.writer.event(ready.to_json());
+        }
         let text = message.to_json();
         // A transcript may come before voice activity.
         if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
@@ -538,6 +586,7 @@ impl SessionActor {
             stream_id,
             access: self.access.clone(),
             session: context.address().recipient(),
+            socket: Some(self.writer.clone()),
         });
         let sessions = self.services.sessions.clone();
         let format = wanted.tts.map(|tts| tts.format);
@@ -837,6 +886,15 @@ impl Handler<FromClient> for SessionActor {
         } else if self.messages.is_multiple_of(BURST) {
             context.wait(tokio::task::yield_now().into_actor(self));
         }
+    }
+}
+
+impl Handler<Resumed> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Resumed, context: &mut Context<Self>) {
+        self.state.resumed();
+        self.carry_out(context);
     }
 }
 

@@ -389,6 +389,23 @@ impl<S: Sound> PlaybackQueue<S> {
         self.cut(now, |_| true)
     }
 
+    /// The listener was away, and hears this much of what was sent before once more.
+    pub fn resume(&mut self, now: Instant, again: Duration) {
+        let missing = again.saturating_sub(self.on_air_total);
+        if !missing.is_zero() {
+            // Of utterances whose end was told before.
+            self.on_air.push_front(Stretch {
+                utterance: None,
+                duration: missing,
+            });
+            self.on_air_total += missing;
+        }
+        self.pacer.clear(now);
+        if !again.is_zero() {
+            self.pacer.leave(now, again);
+        }
+    }
+
     /// While it is held no audio is sent: the transport is full, or there is no subscriber yet. What was sent plays on.
     pub const fn hold(&mut self, held: bool) {
         self.held = held;

@@ -76,6 +76,8 @@ struct State {
     /// When the task was to wake last.
     due: Option<Instant>,
     closed: bool,
+    /// Since when there is no socket to play to: time stands still until there is one.
+    frozen: Option<std::time::Instant>,
     recorder: Option<Tap>,
 }
 
@@ -147,6 +149,7 @@ impl Player {
                 tag: 0,
                 due: None,
                 closed: false,
+                frozen: None,
                 recorder: None,
             }),
             wake: Notify::new(),
@@ -220,7 +223,7 @@ impl Player {
     pub fn output_state(&self) -> OutputState {
         let state = self.0.state.borrow();
         OutputState {
-            is_interruptible: state.queue.is_interruptible(now()),
+            is_interruptible: state.queue.is_interruptible(state.now()),
             speaks: state.queue.speaks(),
         }
     }
@@ -254,6 +257,9 @@ impl Player {
     /// Tells at once which utterances have ended: until then a cut utterance stays in the queue.
     fn tell_ends(&self) {
         let state = &mut *self.0.state.borrow_mut();
+        if state.frozen.is_some() {
+            return;
+        }
         // The stream of an utterance ends before its end is told.
         while state.encoding.is_none()
             && let Some(event) = state.queue.next_end(now())
@@ -382,7 +388,7 @@ impl Player {
         cut: impl FnOnce(&mut PlaybackQueue<Chunk>, std::time::Instant) -> T,
     ) -> T {
         let state = &mut *self.0.state.borrow_mut();
-        let now = now();
+        let now = state.now();
         let before = state.queue.unplayed_sound(now);
         let outcome = cut(&mut state.queue, now);
         let unheard = before.saturating_sub(state.queue.unplayed_sound(now));
@@ -450,8 +456,22 @@ impl Player {
 
     fn next_step(&self) -> Step {
         let instant = Instant::now();
-        let now = instant.into_std();
         let state = &mut *self.0.state.borrow_mut();
+        if self.0.publisher.is_none() {
+            let is_away = self.0.writer.is_cut_off();
+            if is_away {
+                state.frozen.get_or_insert(instant.into_std());
+                if !state.closed {
+                    state.pass_on_commands();
+                    let (until, room) = (None, true);
+                    return Step::Wait { until, room };
+                }
+            } else if state.frozen.take().is_some() {
+                let again = self.0.writer.take_again();
+                state.queue.resume(instant.into_std(), again);
+            }
+        }
+        let now = state.now();
         let has_room = match &self.0.publisher {
             // The wait for a subscriber begins when there is something to play.
             Some(publisher) => {
@@ -662,6 +682,11 @@ impl SpeechSink for Player {
 }
 
 impl State {
+    /// The time of the listener.
+    fn now(&self) -> std::time::Instant {
+        self.frozen.unwrap_or_else(now)
+    }
+
     /// Speech from now on does not yield.
     const fn begin_anew(&mut self) {
         self.queue.pause(false);

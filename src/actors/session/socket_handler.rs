@@ -16,25 +16,43 @@ use super::protocol::{
     unknown_fields,
 };
 use super::state::Command;
-use super::{FromClient, SessionActor, SocketClosed};
+use super::{FromClient, Resumed, SessionActor, SocketClosed};
+use crate::registry::resumes::{
+    FromClient as FromSocket, Newcomer, NoSession, Relay, Resumes, relay,
+};
 use std::collections::HashSet;
 use std::sync::Arc;
-use tokio::time::Instant;
-use tracing::Span;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tracing::{Instrument, Span};
+use vivavoce_auth::Access;
 use vivavoce_seams::ProviderTable;
-use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
+use vivavoce_socket::{Closed, ClosedBy, Plug, SUPERSEDED, SocketHandler, SocketWriter};
+use vivavoce_telemetry::metrics;
+
+/// The socket of a session: that with which it began, or one that came later and passes on what its client sends.
+pub enum SessionSocket {
+    First(Box<SessionSocketHandler>),
+    Later { relay: Relay, writer: SocketWriter },
+}
+
+/// What the handler of a socket needs to go on with a session, its own or that of another socket.
+pub struct Resumption {
+    pub sessions: Arc<Resumes>,
+    /// Sockets that come for the session.
+    pub sockets: mpsc::Receiver<Newcomer>,
+    /// How long the session waits for one.
+    pub within: Duration,
+    pub access: Access,
+}
 
 /// The most things of which one session is warned.
 const MAX_WARNINGS: usize = 64;
 
-/// The handler of one session's socket.
-pub struct SessionSocketHandler {
-    session: Addr<SessionActor>,
-    audio_input: AudioInput,
-    writer: SocketWriter,
-    providers: Arc<ProviderTable>,
-    configs: u64,
-    rate: MessageRate,
+/// What is known of a client, to tell it of its mistakes.
+#[derive(Default)]
+struct Mistakes {
     /// Whether unknown fields are refused.
     strict: bool,
     sound: SoundWatch,
@@ -44,31 +62,162 @@ pub struct SessionSocketHandler {
     writing: bool,
     /// What was warned of: each thing is told once.
     warned: HashSet<String>,
+}
+
+/// The handler of one session's socket.
+pub struct SessionSocketHandler {
+    session: Addr<SessionActor>,
+    audio_input: AudioInput,
+    writer: SocketWriter,
+    providers: Arc<ProviderTable>,
+    configs: u64,
+    rate: MessageRate,
+    mistakes: Mistakes,
+    resumption: Resumption,
+    /// Whether a message has come.
+    has_begun: bool,
     /// The span of the session's log lines.
     span: Span,
 }
 
-impl SessionSocketHandler {
+impl SessionSocket {
     pub fn new(
         session: Addr<SessionActor>,
         audio_input: AudioInput,
         writer: SocketWriter,
         providers: Arc<ProviderTable>,
         span: Span,
+        resumption: Resumption,
     ) -> Self {
-        Self {
+        Self::First(Box::new(SessionSocketHandler {
             session,
             audio_input,
             writer,
             providers,
             configs: 0,
             rate: MessageRate::default(),
-            strict: false,
-            sound: SoundWatch::default(),
-            takes_tags: false,
-            writing: false,
-            warned: HashSet::new(),
+            mistakes: Mistakes::default(),
+            resumption,
+            has_begun: false,
             span,
+        }))
+    }
+}
+
+impl SocketHandler for SessionSocket {
+    fn text(&mut self, text: ByteString) {
+        match self {
+            Self::First(handler) => match handler.resumes(&text) {
+                Some(later) => *self = later,
+                None => handler.text(&text),
+            },
+            Self::Later { relay, writer } => {
+                pass_on(relay, writer, FromSocket::Text(text));
+            }
+        }
+    }
+
+    fn binary(&mut self, bytes: Bytes) {
+        match self {
+            Self::First(handler) => handler.binary(bytes),
+            Self::Later { relay, writer } => {
+                pass_on(relay, writer, FromSocket::Binary(bytes));
+            }
+        }
+    }
+
+    /// A later socket's session learns of it by the end of its relay.
+    fn closed(self, closed: Closed) {
+        if let Self::First(handler) = self {
+            handler.closed(&closed);
+        }
+    }
+}
+
+fn pass_on(relay: &Relay, writer: &SocketWriter, message: FromSocket) {
+    if !relay.pass_on(message) {
+        writer.close(1013, "messages come faster than the session takes them");
+    }
+}
+
+/// Whether a client whose socket has ended like this may come back.
+fn may_come_back(closed: &Closed) -> bool {
+    match closed.by {
+        ClosedBy::Transport => true,
+        ClosedBy::Client => matches!(closed.code, 1001 | 1006 | 1011 | 1012),
+        // Nothing was heard from it.
+        ClosedBy::Edge => closed.code == 4409,
+        ClosedBy::Server => closed.code == SUPERSEDED,
+    }
+}
+
+impl SessionSocketHandler {
+    /// Whether this socket has come for the session of another one: that goes on here.
+    fn resumes(&mut self, text: &ByteString) -> Option<SessionSocket> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return None;
+        }
+        let Ok(ClientMessage::Resume(resume)) = ClientMessage::parse(text.as_bytes()) else {
+            return None;
+        };
+        let Resumption {
+            sessions, access, ..
+        } = &self.resumption;
+        let seat = sessions.take(&resume.token, access).ok()?;
+        let plug = self.writer.unplug()?;
+        let writer = plug.writer();
+        let (relay, input) = relay();
+        let newcomer = Newcomer {
+            plug,
+            last_event: resume.last_event,
+            received_bytes: resume.received_bytes,
+            input,
+        };
+        if let Err(refused) = seat.newcomers.try_send(newcomer) {
+            cannot_resume(refused.into_inner().plug, "the session has ended");
+        }
+        // What is left of the one before.
+        seat.writer.supersede();
+        Some(SessionSocket::Later { relay, writer })
+    }
+
+    /// Waits for the client to come back, as often as it does in time.
+    async fn stay(mut self: Box<Self>) {
+        loop {
+            let within = self.resumption.within;
+            let Ok(Some(newcomer)) = timeout(within, self.resumption.sockets.recv()).await else {
+                tracing::debug!("a client has not come back");
+                return;
+            };
+            let Newcomer {
+                plug,
+                last_event,
+                received_bytes,
+                mut input,
+            } = newcomer;
+            if !self.session.connected() {
+                return cannot_resume(plug, "the session has ended");
+            }
+            if let Err((cannot, plug)) = self.writer.attach(plug, last_event, received_bytes) {
+                return cannot_resume(plug, &cannot.to_string());
+            }
+            tracing::debug!("a client has come back");
+            metrics::session_resumed();
+            // Once for each socket.
+            self.session.do_send(Resumed);
+            while let Some(message) = input.next().await {
+                match message {
+                    FromSocket::Text(text) => self.text(&text),
+                    FromSocket::Binary(bytes) => self.binary(bytes),
+                }
+            }
+            if !self
+                .writer
+                .closed()
+                .is_some_and(|closed| may_come_back(&closed))
+            {
+                return;
+            }
         }
     }
 
@@ -79,7 +228,9 @@ impl SessionSocketHandler {
 
     /// Warns of `what`, once.
     fn warn(&mut self, what: &str, origin: &Origin, code: WarningCode, message: String) {
-        if self.warned.len() >= MAX_WARNINGS || !self.warned.insert(what.to_owned()) {
+        if self.mistakes.warned.len() >= MAX_WARNINGS
+            || !self.mistakes.warned.insert(what.to_owned())
+        {
             return;
         }
         let warning = ServerMessage::Warning {
@@ -95,13 +246,13 @@ impl SessionSocketHandler {
     fn look_at_fields(&mut self, origin: &Origin, text: &[u8]) -> Result<(), String> {
         let unknown = unknown_fields(origin.message.unwrap_or_default(), text);
         let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-        if self.strict && !names.is_empty() {
+        if self.mistakes.strict && !names.is_empty() {
             let names = names.join(", ");
             return Err(format!(
                 "{names}: there is no such field, and config said strict"
             ));
         }
-        let is_new = |field: &&UnknownField| !self.warned.contains(&field.path);
+        let is_new = |field: &&UnknownField| !self.mistakes.warned.contains(&field.path);
         let news: Vec<String> = unknown
             .iter()
             .filter(is_new)
@@ -109,8 +260,8 @@ impl SessionSocketHandler {
             .collect();
         if !news.is_empty() {
             let paths = unknown.into_iter().map(|field| field.path);
-            let room = MAX_WARNINGS.saturating_sub(self.warned.len());
-            self.warned.extend(paths.take(room));
+            let room = MAX_WARNINGS.saturating_sub(self.mistakes.warned.len());
+            self.mistakes.warned.extend(paths.take(room));
             let message = format!("fields without effect: {}", news.join(", "));
             let all = news.join(",");
             self.warn(&all, origin, WarningCode::UnknownFields, message);
@@ -120,34 +271,41 @@ impl SessionSocketHandler {
 
     /// What a text would not do as it was probably meant.
     fn look_at_text(&mut self, origin: &Origin, speak: &Speak) {
-        if !self.takes_tags && misuse::has_markup(&speak.text) {
+        if !self.mistakes.takes_tags && misuse::has_markup(&speak.text) {
             let message = "text: this voice says tags as words; send the text without them";
             let code = WarningCode::MarkupAsText;
             self.warn("markup", origin, code, message.to_owned());
         }
-        let is_whole = speak.flush && !self.writing;
+        let is_whole = speak.flush && !self.mistakes.writing;
         let is_blank = speak.text.trim().is_empty();
         if is_whole && !is_blank && !misuse::is_speakable(&speak.text) {
             let message = "text: there is nothing in it that a voice could say; send words";
             let code = WarningCode::NothingToSay;
             self.warn("nothing to say", origin, code, message.to_owned());
         }
-        self.writing = !speak.flush;
+        self.mistakes.writing = !speak.flush;
     }
 
     fn look_at_config(&mut self, wanted: &SessionConfig) {
-        self.strict = wanted.strict;
+        self.mistakes.strict = wanted.strict;
+        self.writer.keep_sent(wanted.resume);
         if let Some(listen) = &wanted.params.stt {
-            self.sound.expect(listen.format);
+            self.mistakes.sound.expect(listen.format);
         }
         let speech = wanted.params.tts.as_ref();
         let voice = speech.and_then(|speech| self.providers.text_to_speech(&speech.provider));
-        self.takes_tags = voice.is_some_and(|voice| voice.takes_tags());
+        self.mistakes.takes_tags = voice.is_some_and(|voice| voice.takes_tags());
     }
 }
 
-impl SocketHandler for SessionSocketHandler {
-    fn text(&mut self, text: ByteString) {
+fn cannot_resume(plug: Plug, why: &str) {
+    let refusal = ServerMessage::refusal(ErrorCode::CannotResume, why);
+    let refusal = refusal.answering(&Origin::of("resume"));
+    plug.refuse(refusal.to_json(), "the session cannot be resumed");
+}
+
+impl SessionSocketHandler {
+    fn text(&mut self, text: &ByteString) {
         if !self.rate.accepts(text.len(), Instant::now().into_std()) {
             let message =
                 format!("a message was dropped: they may come {PER_SECOND} times a second");
@@ -167,9 +325,17 @@ impl SocketHandler for SessionSocketHandler {
         };
         let origin = message.origin();
         match &message {
+            ClientMessage::Resume(_) => {
+                let problem = if self.configs == 0 {
+                    NoSession.to_string()
+                } else {
+                    "resume is the first message of a socket".to_owned()
+                };
+                return self.refuse(&origin, ErrorCode::CannotResume, problem);
+            }
             ClientMessage::Config(wanted) => self.look_at_config(wanted),
             ClientMessage::Speak(speak) => self.look_at_text(&origin, speak),
-            ClientMessage::Clear { .. } => self.writing = false,
+            ClientMessage::Clear { .. } => self.mistakes.writing = false,
             _ => {}
         }
         if let Err(problem) = self.look_at_fields(&origin, text.as_bytes()) {
@@ -214,7 +380,7 @@ impl SocketHandler for SessionSocketHandler {
     }
 
     fn binary(&mut self, bytes: Bytes) {
-        if let Some(found) = self.sound.hear(&bytes) {
+        if let Some(found) = self.mistakes.sound.hear(&bytes) {
             let code = match found {
                 Misuse::Container(_) => WarningCode::ContainerAsSamples,
                 Misuse::Base64 => WarningCode::Base64AsSamples,
@@ -240,9 +406,13 @@ impl SocketHandler for SessionSocketHandler {
         self.refuse(&Origin::of("binary"), code, problem);
     }
 
-    fn closed(self, closed: Closed) {
-        let _session = self.span.enter();
+    fn closed(self: Box<Self>, closed: &Closed) {
+        let span = self.span.clone();
+        let _session = span.enter();
         tracing::debug!(code = closed.code, by = ?closed.by, "a socket has closed");
+        if self.writer.keeps_sent() && may_come_back(closed) && self.session.connected() {
+            tokio::task::spawn_local(self.stay().in_current_span());
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! counted. Silence is shortened once it has been sent, or while no stream is open: of more than a second of it the half
 //! second after speech and the half second before speech stay. Before the first stream nothing is shortened.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub struct ReplayBuffer(Rc<Shared>);
 #[derive(Debug)]
 struct Shared {
     backlog: RefCell<Backlog>,
+    /// A stream was ended because it did not answer, and no words have come since.
+    suspected: Cell<bool>,
     /// There is something to send.
     work: Notify,
     /// There will be no more audio.
@@ -118,6 +120,7 @@ impl ReplayBuffer {
     pub fn new(layout: Layout, start: Duration) -> Self {
         Self(Rc::new(Shared {
             backlog: RefCell::new(Backlog::new(layout.rate, start)),
+            suspected: Cell::new(false),
             work: Notify::new(),
             ended: Notify::new(),
         }))
@@ -231,12 +234,12 @@ impl ReplayBuffer {
 
     /// A stream is suspected to be dead; whether that is new since the last words.
     pub(super) fn suspects(&self) -> bool {
-        !std::mem::replace(&mut self.0.backlog.borrow_mut().suspected, true)
+        !self.0.suspected.replace(true)
     }
 
     /// Words have come.
     pub(super) fn trusts(&self) {
-        self.0.backlog.borrow_mut().suspected = false;
+        self.0.suspected.set(false);
     }
 
     /// The recogniser reports speech, whatever voice activity detection says.
@@ -337,8 +340,6 @@ struct Backlog {
     last_push: Option<Instant>,
     ended: bool,
     streams: Streams,
-    /// A stream was ended because it did not answer, and no words have come since.
-    suspected: bool,
     /// Samples that there were when the current stream opened.
     opened_at: u64,
     lost: u64,
@@ -386,7 +387,6 @@ impl Backlog {
             last_push: None,
             ended: false,
             streams: Streams::NoneYet,
-            suspected: false,
             opened_at: 0,
             lost: 0,
             not_replayable: 0,

@@ -235,11 +235,14 @@ impl Session {
         .start()
     }
 
-    /// Half a second of speech, in real time.
-    async fn speak(&mut self) {
-        for _ in 0..25 {
-            self.push(1, true);
-            tokio::time::advance(CHUNK).await;
+    /// So many times half a second of speech, in real time, which the far end reads.
+    async fn speak(&mut self, far: &mut Far, times: usize) {
+        for _ in 0..times {
+            for _ in 0..25 {
+                self.push(1, true);
+                tokio::time::advance(CHUNK).await;
+            }
+            far.everything().await;
         }
     }
 
@@ -324,36 +327,24 @@ async fn after_a_drop_the_next_life_hears_the_sound_since_the_last_final_and_not
 async fn a_stream_that_leaves_speech_unanswered_is_dead_once_until_words_come() {
     let mut session = Session::with_limits(&[], None, Some(Duration::from_secs(3)));
     let (_attempt, mut far) = session.open().await;
-    for _ in 0..5 {
-        session.speak().await;
+    for _ in 0..2 {
+        session.speak(&mut far, 4).await;
+        // Any answer counts.
+        far.says(SttEvent::Partial(Transcript::default()));
+        assert!(matches!(session.news().await, SttNews::Heard(_)));
     }
-    // Any answer counts.
-    far.says(SttEvent::Partial(Transcript::default()));
-    assert!(matches!(session.news().await, SttNews::Heard(_)));
-    for _ in 0..5 {
-        session.speak().await;
-        session.buffer.push(&[0; 8_000], false);
-    }
-    assert!(far.everything().await.len() > 250);
+    session.speak(&mut far, 4).await;
     assert!(session.reports.recv().now_or_never().is_none());
-    for _ in 0..3 {
-        session.speak().await;
-    }
+    session.speak(&mut far, 2).await;
     assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
 
     // It may be no speech.
     let (_attempt, mut far) = session.open().await;
-    for _ in 0..20 {
-        session.speak().await;
-        far.everything().await;
-    }
+    session.speak(&mut far, 20).await;
     assert!(session.reports.recv().now_or_never().is_none());
     far.says(SttEvent::Partial(heard(&[(0.0, 0.5)])));
     assert!(matches!(session.news().await, SttNews::Heard(_)));
-    for _ in 0..7 {
-        session.speak().await;
-        far.everything().await;
-    }
+    session.speak(&mut far, 6).await;
     assert_eq!(session.stopped().await, Err(ErrorKind::Timeout));
 }
 

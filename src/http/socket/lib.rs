@@ -56,6 +56,7 @@ mod frames;
 mod origins;
 mod outbox;
 mod reader;
+mod sent_log;
 mod writer;
 
 use std::sync::Arc;
@@ -71,9 +72,10 @@ pub use connection::{WRITE_BUFFER_BYTES, accepted, prepare};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use origins::Origins;
-pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS};
+pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, SUPERSEDED};
 pub use reader::{PING_INTERVAL, SocketHandler};
-pub use writer::SocketWriter;
+pub use sent_log::CannotResume;
+pub use writer::{Plug, SocketWriter};
 
 use self::connection::Connection;
 use self::reader::Reader;
@@ -149,7 +151,7 @@ pub fn open<H: SocketHandler>(
     let key: Option<Party> = request.extensions().get().cloned();
     let key = key.unwrap_or_default();
     let shared = Shared::new(settings, key.clone());
-    let handler = handler(SocketWriter(Arc::clone(&shared)));
+    let handler = handler(SocketWriter::new(Arc::clone(&shared)));
     let reader = Reader::new(
         handler,
         Arc::clone(&shared),
@@ -178,7 +180,7 @@ pub fn open_in_memory<H: SocketHandler>(
     let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
     let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
     let shared = Shared::new(settings, Party::Operator);
-    let handler = handler(SocketWriter(Arc::clone(&shared)));
+    let handler = handler(SocketWriter::new(Arc::clone(&shared)));
     let reader = Reader::new(
         handler,
         Arc::clone(&shared),

@@ -21,6 +21,8 @@ pub const MAX_EVENTS: usize = 256;
 pub const MAX_EVENT_BYTES: usize = 4 << 20;
 /// The maximum number of queued coalesced events about participants: a few kinds per transcribed participant.
 pub const MAX_LATEST_ABOUT: usize = 256;
+/// The code with which a socket closes whose session goes on at another one.
+pub const SUPERSEDED: u16 = 4410;
 /// Timeout of flushing, and then of waiting for the peer's close frame.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of queued pongs; the oldest is dropped, as RFC 6455 section 5.5.3 allows.
@@ -94,11 +96,25 @@ enum Item {
 }
 
 /// Of coalesced events with the same topic only the latest is sent.
-#[derive(Debug, PartialEq, Eq)]
-struct Topic {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
     kind: &'static str,
     /// The participant it is about; `None` for the session itself.
     identity: Option<Box<str>>,
+}
+
+impl Topic {
+    /// About the session itself.
+    pub const fn of_session(kind: &'static str) -> Self {
+        let identity = None;
+        Self { kind, identity }
+    }
+
+    /// About a participant.
+    pub fn about(kind: &'static str, identity: &str) -> Self {
+        let identity = Some(Box::from(identity));
+        Self { kind, identity }
+    }
 }
 
 /// Audio for the client.
@@ -134,6 +150,8 @@ pub struct Outbox {
     /// What [`Self::settle`] returned last.
     settled: usize,
     audio: Duration,
+    /// How many pieces of audio were dropped, not sent, when the socket ended.
+    audio_lost: usize,
     pongs: VecDeque<Bytes>,
     ping: bool,
     closing: Option<Closing>,
@@ -151,6 +169,7 @@ impl Outbox {
             latest_bytes: 0,
             settled: 0,
             audio: Duration::ZERO,
+            audio_lost: 0,
             pongs: VecDeque::new(),
             ping: false,
             closing: None,
@@ -211,8 +230,7 @@ impl Outbox {
 
     /// Queues an event that supersedes an earlier one of its kind.
     pub fn latest(&mut self, kind: &'static str, text: ByteString) {
-        let identity = None;
-        self.coalesce(Topic { kind, identity }, text);
+        self.coalesce(Topic::of_session(kind), text);
     }
 
     /// The same per participant: an event does not supersede that of another participant. Their number has a limit of
@@ -224,8 +242,7 @@ impl Outbox {
         text: ByteString,
         now: Instant,
     ) {
-        let identity = Some(Box::from(identity));
-        self.coalesce(Topic { kind, identity }, text);
+        self.coalesce(Topic::about(kind, identity), text);
         let (mut about, mut bytes) = (0, 0);
         for item in &self.waiting {
             if let Item::Latest(topic, text) = item
@@ -281,6 +298,33 @@ impl Outbox {
         self.audio += audio.duration;
         self.waiting.push_back(Item::Audio(audio));
         Ok(())
+    }
+
+    /// Queues audio that was queued for another socket before, however much it is.
+    pub fn audio_again(&mut self, audio: Audio) {
+        if self.closing.is_none() {
+            self.audio += audio.duration;
+            self.waiting.push_back(Item::Audio(audio));
+        }
+    }
+
+    /// How many pieces of audio the transport has not taken.
+    pub fn audio_waiting(&self) -> usize {
+        let audio = |item: &&Item| matches!(item, Item::Audio(_));
+        self.waiting.iter().filter(audio).count() + self.audio_lost
+    }
+
+    /// Another socket takes the place of this one: what waits is dropped.
+    pub fn supersede(&mut self, now: Instant) {
+        self.drop_waiting();
+        self.end(
+            Closed {
+                code: SUPERSEDED,
+                reason: "the session goes on at another socket".to_owned(),
+                by: ClosedBy::Server,
+            },
+            now,
+        );
     }
 
     /// Whether [`Self::audio`] would not return [`AudioRefused::Full`].
@@ -354,6 +398,7 @@ impl Outbox {
     }
 
     fn drop_waiting(&mut self) {
+        self.audio_lost = self.audio_waiting();
         self.waiting = VecDeque::new();
         self.events = 0;
         self.event_bytes = 0;

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use super::SocketSettings;
 use super::backlog::BacklogEntry;
 use super::connection::Connection;
-use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox};
+use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox, Topic};
+use super::sent_log::{Again, CannotResume, SentLog};
 use vivavoce_core::party::Party;
 
 /// The state shared by writer, reader and body.
@@ -90,87 +91,268 @@ impl Shared {
 }
 
 /// Sends to one client. Clones write to the same socket. Only [`Self::audio_room`] and [`Self::event_room`] wait. What
-/// is sent to a closing socket is dropped.
+/// is sent to a closing socket is dropped, unless the client [may come back](Self::keep_sent) with another one.
 #[derive(Clone)]
-pub struct SocketWriter(pub(super) Arc<Shared>);
+pub struct SocketWriter(Arc<Line>);
+
+/// The way to a client: a socket, or the next one.
+struct Line {
+    state: Mutex<LineState>,
+    /// There is another socket.
+    attached: Notify,
+}
+
+struct LineState {
+    socket: Option<Arc<Shared>>,
+    /// What may have to be sent again; `None` where the client does not come back.
+    sent: Option<SentLog>,
+    /// How much audio was queued again for the last socket that came, until somebody asks.
+    again: Duration,
+}
+
+/// A socket without a session: one that has come for the session of another socket.
+pub struct Plug(Arc<Shared>);
+
+impl LineState {
+    /// The socket, unless it has begun to close and another one may come.
+    fn open(&self) -> Option<&Arc<Shared>> {
+        let is_open =
+            |socket: &&Arc<Shared>| self.sent.is_none() || socket.lock().closed().is_none();
+        self.socket.as_ref().filter(is_open)
+    }
+
+    /// Queues an event, numbered and kept where the client may come back.
+    fn event<T>(
+        &mut self,
+        topic: Option<Topic>,
+        text: ByteString,
+        queue: impl FnOnce(&mut Outbox, ByteString) -> T,
+    ) -> Option<T> {
+        let text = match &mut self.sent {
+            Some(sent) => sent.event(topic, &text),
+            None => text,
+        };
+        let socket = self.open()?;
+        Some(socket.change(|outbox| queue(outbox, text)))
+    }
+}
 
 impl SocketWriter {
+    pub(super) fn new(socket: Arc<Shared>) -> Self {
+        Self(Arc::new(Line {
+            state: Mutex::new(LineState {
+                socket: Some(socket),
+                sent: None,
+                again: Duration::ZERO,
+            }),
+            attached: Notify::new(),
+        }))
+    }
+
+    fn line(&self) -> MutexGuard<'_, LineState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the client may come back: from now on events are numbered (`seq`), and kept with the last audio.
+    pub fn keep_sent(&self, keep: bool) {
+        let mut line = self.line();
+        if keep != line.sent.is_some() {
+            line.sent = keep.then(SentLog::default);
+        }
+    }
+
+    /// Whether the client may come back.
+    pub fn keeps_sent(&self) -> bool {
+        self.line().sent.is_some()
+    }
+
+    /// Whether the socket has gone and another one may come.
+    pub fn is_cut_off(&self) -> bool {
+        let line = self.line();
+        line.sent.is_some() && line.open().is_none()
+    }
+
+    /// How the socket has ended.
+    pub fn closed(&self) -> Option<Closed> {
+        let line = self.line();
+        line.socket.as_ref()?.lock().closed().cloned()
+    }
+
+    /// Takes the socket away: what is sent from now on is dropped.
+    pub fn unplug(&self) -> Option<Plug> {
+        self.line().socket.take().map(Plug)
+    }
+
+    /// Closes the socket, because another one comes for its session.
+    pub fn supersede(&self) {
+        if let Some(socket) = &self.line().socket {
+            socket.change(|outbox| outbox.supersede(Instant::now()));
+        }
+    }
+
+    /// Goes on at another socket, with all events after `last_event` and the audio after `received` bytes; without that,
+    /// after what the last socket took.
+    pub fn attach(
+        &self,
+        plug: Plug,
+        last_event: u64,
+        received: Option<u64>,
+    ) -> Result<(), (CannotResume, Plug)> {
+        let mut line = self.line();
+        let unsent = line
+            .socket
+            .as_ref()
+            .map_or(0, |socket| socket.lock().audio_waiting());
+        let sent = line.sent.get_or_insert_default();
+        let again = match sent.again(last_event, received, unsent) {
+            Ok(again) => again,
+            Err(cannot) => return Err((cannot, plug)),
+        };
+        let Plug(socket) = plug;
+        let now = Instant::now();
+        line.again = Duration::ZERO;
+        for again in again {
+            match again {
+                Again::Event(text) => socket.change(|outbox| outbox.event(text, now)),
+                Again::Sound(audio) => {
+                    line.again += audio.duration;
+                    socket.change(|outbox| outbox.audio_again(audio));
+                }
+            }
+        }
+        line.socket = Some(socket);
+        drop(line);
+        self.0.attached.notify_waiters();
+        Ok(())
+    }
+
+    /// How much audio the socket that was attached last was sent again, if nobody has asked yet.
+    pub fn take_again(&self) -> Duration {
+        std::mem::take(&mut self.line().again)
+    }
+
     /// Sends an event (JSON text). If [`super::MAX_EVENTS`] are queued already, the socket closes with 1013.
     pub fn event(&self, text: impl Into<ByteString>) {
-        let text = text.into();
-        self.0.change(|outbox| outbox.event(text, Instant::now()));
+        let queue = |outbox: &mut Outbox, text| outbox.event(text, Instant::now());
+        self.line().event(None, text.into(), queue);
     }
 
     /// Sends a message from somebody else; `false` if it was dropped because too much is queued.
     pub fn message(&self, text: impl Into<ByteString>) -> bool {
-        let text = text.into();
-        self.0.change(|outbox| outbox.message(text, Instant::now()))
+        let queue = |outbox: &mut Outbox, text| outbox.message(text, Instant::now());
+        self.line().event(None, text.into(), queue).unwrap_or(true)
     }
 
     /// Sends an event that supersedes a queued one of the same `kind`; such events are not counted.
     pub fn latest(&self, kind: &'static str, text: impl Into<ByteString>) {
-        let text = text.into();
-        self.0.change(|outbox| outbox.latest(kind, text));
+        let topic = Some(Topic::of_session(kind));
+        let queue = |outbox: &mut Outbox, text| outbox.latest(kind, text);
+        self.line().event(topic, text.into(), queue);
     }
 
     /// The same per participant: an event does not supersede that of another participant.
     pub fn latest_about(&self, kind: &'static str, identity: &str, text: impl Into<ByteString>) {
-        let text = text.into();
-        let now = Instant::now();
-        self.0
-            .change(|outbox| outbox.latest_about(kind, identity, text, now));
+        let topic = Some(Topic::about(kind, identity));
+        let queue =
+            |outbox: &mut Outbox, text| outbox.latest_about(kind, identity, text, Instant::now());
+        self.line().event(topic, text.into(), queue);
     }
 
     /// Sends an error. While many events are queued, only the latest of further errors is kept, so that a client which
     /// sends invalid messages faster than it reads is not disconnected for that.
     pub fn error(&self, text: impl Into<ByteString>) {
-        let text = text.into();
-        self.0.change(|outbox| outbox.error(text, Instant::now()));
+        let queue = |outbox: &mut Outbox, text| outbox.error(text, Instant::now());
+        self.line().event(None, text.into(), queue);
     }
 
     /// Sends audio; if it is refused as full, it may be sent again after [`Self::audio_room`].
     pub fn audio(&self, audio: Audio) -> Result<(), AudioRefused> {
-        self.0.change(|outbox| outbox.audio(audio))
+        let mut line = self.line();
+        let may_come = line.sent.is_some();
+        let Some(socket) = line.open() else {
+            let refused = if may_come {
+                AudioRefused::Full
+            } else {
+                AudioRefused::Closed
+            };
+            return Err(refused);
+        };
+        let kept = may_come.then(|| audio.clone());
+        socket.change(|outbox| outbox.audio(audio))?;
+        if let (Some(sent), Some(audio)) = (&mut line.sent, kept) {
+            sent.sound(&audio);
+        }
+        Ok(())
     }
 
     /// Whether audio of this length would be accepted.
     pub fn has_audio_room(&self, sound: Duration) -> bool {
-        self.0.lock().has_room(sound)
+        let line = self.line();
+        match line.open() {
+            Some(socket) => socket.lock().has_room(sound),
+            None => line.sent.is_none(),
+        }
     }
 
     /// Whether few enough events are queued that more may be caused.
     pub fn has_event_room(&self) -> bool {
-        self.0.lock().has_event_room()
+        let line = self.line();
+        let socket = line.socket.as_ref();
+        socket.is_none_or(|socket| socket.lock().has_event_room())
     }
 
     /// Waits until few enough events are queued.
     pub async fn event_room(&self) {
-        self.room(Outbox::has_event_room).await;
+        self.room(Self::has_event_room).await;
     }
 
     /// Waits until audio of this length would be accepted.
     pub async fn audio_room(&self, sound: Duration) {
-        self.room(|outbox| outbox.has_room(sound)).await;
+        self.room(|writer| writer.has_audio_room(sound)).await;
     }
 
-    async fn room(&self, there_is: impl Fn(&Outbox) -> bool) {
+    async fn room(&self, there_is: impl Fn(&Self) -> bool) {
         loop {
-            let room = self.0.room.notified();
-            tokio::pin!(room);
+            let socket = self.line().socket.clone();
+            let attached = self.0.attached.notified();
+            tokio::pin!(attached);
             // Register before checking, so that no wake-up is missed.
+            attached.as_mut().enable();
+            let Some(socket) = socket else {
+                if there_is(self) {
+                    return;
+                }
+                attached.await;
+                continue;
+            };
+            let room = socket.room.notified();
+            tokio::pin!(room);
             room.as_mut().enable();
-            if there_is(&self.0.lock()) {
+            if there_is(self) {
                 return;
             }
-            room.await;
+            tokio::select! {
+                () = room => {}
+                () = attached => {}
+            }
         }
     }
 
     /// Drops audio with this tag or a greater one that the transport has not taken yet, and returns how much it was. At
     /// most one frame and what is in the kernel's buffer cannot be dropped.
     pub fn cut_audio(&self, from: u64) -> Duration {
-        let cut = self.0.lock().cut_audio(from);
-        self.0.room.notify_waiters();
+        let mut line = self.line();
+        let Some(socket) = line.socket.clone() else {
+            return Duration::ZERO;
+        };
+        let (unsent, cut) = {
+            let mut outbox = socket.lock();
+            (outbox.audio_waiting(), outbox.cut_audio(from))
+        };
+        if let Some(sent) = &mut line.sent {
+            sent.cut_sound(from, unsent);
+        }
+        socket.room.notify_waiters();
         cut
     }
 
@@ -182,7 +364,29 @@ impl SocketWriter {
             reason: reason.into(),
             by: ClosedBy::Server,
         };
-        self.0.change(|outbox| outbox.close(closed, Instant::now()));
+        if let Some(socket) = &self.line().socket {
+            socket.change(|outbox| outbox.close(closed, Instant::now()));
+        }
+    }
+}
+
+impl Plug {
+    /// Writes to this socket.
+    pub fn writer(&self) -> SocketWriter {
+        SocketWriter::new(Arc::clone(&self.0))
+    }
+
+    /// Sends an event that says why there is no session for this socket.
+    pub fn refuse(self, text: impl Into<ByteString>, reason: &str) {
+        let text = text.into();
+        let closed = Closed {
+            code: 4404,
+            reason: reason.to_owned(),
+            by: ClosedBy::Server,
+        };
+        let now = Instant::now();
+        self.0.change(|outbox| outbox.event(text, now));
+        self.0.change(|outbox| outbox.close(closed, now));
     }
 }
 

@@ -3,6 +3,7 @@
 //! are masked in every encoding.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine;

@@ -13,6 +13,8 @@ use vivavoce_seams::rooms::link::TelephoneKey;
 /// What a client asks for.
 #[derive(Debug)]
 pub enum ClientMessage {
+    /// Goes on with a session whose socket broke.
+    Resume(Resume),
     /// Begins a session, or changes it.
     Config(Box<SessionConfig>),
     /// Changes a part of it while it runs.
@@ -41,6 +43,17 @@ pub struct Origin {
     pub message: Option<&'static str>,
     /// The `id` of the utterance that it names.
     pub id: Option<String>,
+}
+
+/// `resume`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// That of the last `ready`.
+    pub token: String,
+    /// The `seq` of the last event that came.
+    pub last_event: u64,
+    /// The bytes of sound that came, over all sockets of the session.
+    pub received_bytes: Option<u64>,
 }
 
 /// `send_message`.
@@ -79,6 +92,20 @@ struct WireSpeak {
     replace: Option<bool>,
     /// Comes back in the events of this utterance.
     id: Option<String>,
+}
+
+/// Goes on with a session whose socket broke. The first message of another socket.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Resume")]
+struct WireResume {
+    /// `resume_token` of the last `ready`.
+    #[schemars(required)]
+    token: Option<String>,
+    /// `seq` of the last event that came.
+    #[schemars(required)]
+    last_event: Option<u64>,
+    /// Bytes of sound that came, over all sockets of the session; what the last socket took when absent.
+    received_bytes: Option<u64>,
 }
 
 /// Stops what is being said.
@@ -134,13 +161,17 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 10] = [
+pub const CLIENT_MESSAGES: [MessageKind; 11] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
     }),
     MessageKind::new::<ConfigUpdate>("update_config", |text| {
         Ok(ClientMessage::UpdateConfig(json::parse(text)?))
+    }),
+    MessageKind::new::<WireResume>("resume", |text| {
+        let resume = json::parse::<WireResume>(text)?.check()?;
+        Ok(ClientMessage::Resume(resume))
     }),
     MessageKind::new::<WireSpeak>("speak", |text| {
         let speak = json::parse::<WireSpeak>(text)?.check()?;
@@ -193,6 +224,7 @@ impl ClientMessage {
     /// What an error about this message answers.
     pub fn origin(&self) -> Origin {
         let (message, id) = match self {
+            Self::Resume(_) => ("resume", None),
             Self::Config(_) => ("config", None),
             Self::UpdateConfig(_) => ("update_config", None),
             Self::Speak(speak) => ("speak", speak.id.as_ref()),
@@ -229,6 +261,16 @@ impl Origin {
             message: kind.map(|kind| kind.name),
             id: named("id").map(str::to_owned),
         }
+    }
+}
+
+impl WireResume {
+    fn check(self) -> Result<Resume, Misfit> {
+        Ok(Resume {
+            token: required(self.token, "token")?,
+            last_event: required(self.last_event, "last_event")?,
+            received_bytes: self.received_bytes,
+        })
     }
 }
 

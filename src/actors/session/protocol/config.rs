@@ -34,6 +34,8 @@ pub struct SessionConfig {
     pub loading_audio: Option<LoadingAudio>,
     /// Whether messages with fields that we do not know are refused, from this one on.
     pub strict: bool,
+    /// Whether the session waits for its client when the socket breaks.
+    pub resume: bool,
     pub params: SessionParams,
 }
 
@@ -337,6 +339,9 @@ pub(super) struct WireConfig {
     /// Whether messages with unknown fields are refused, this one too; else a warning names them.
     #[schemars(extend("default" = false))]
     strict: Option<bool>,
+    /// Whether the session waits for its client when the socket breaks.
+    #[schemars(extend("default" = false))]
+    resume: Option<bool>,
 }
 
 /// A rule that no single field of `config` can state.
@@ -505,6 +510,7 @@ impl WireConfig {
             stream_id,
             loading_audio: self.loading_audio,
             strict: self.strict.unwrap_or(false),
+            resume: self.resume.unwrap_or(false),
             params,
         })
     }

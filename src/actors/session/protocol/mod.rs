@@ -9,7 +9,9 @@ mod unknown_fields;
 use vivavoce_core::json::Misfit;
 pub use vivavoce_core::stream_id::StreamId;
 
-pub use client::{CLIENT_MESSAGES, CallCommand, ClientMessage, Origin, SendMessage, SipTransfer};
+pub use client::{
+    CLIENT_MESSAGES, CallCommand, ClientMessage, Origin, Resume, SendMessage, SipTransfer,
+};
 pub use config::{
     ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig, SessionConfig,
     SessionParams, TurnModelChoice, VadConfig,

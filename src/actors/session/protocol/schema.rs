@@ -272,7 +272,8 @@ mod tests {
         assert!(valid(&ServerMessage::refusal(ErrorCode::Internal, "x")));
         assert!(valid(&ServerMessage::Ready {
             stream_id: StreamId::random(),
-            room: None
+            room: None,
+            resume_token: String::new(),
         }));
         assert!(!validator.is_valid(&json!({"type": "ready"})));
         assert!(!validator.is_valid(

@@ -19,6 +19,8 @@ pub enum ServerMessage {
         /// The room that it is in.
         #[serde(flatten)]
         room: Option<RoomOfSession>,
+        /// With it a client goes on at another socket, once, where its config asked for `resume`.
+        resume_token: String,
     },
     /// Somebody said something in writing in the room.
     Message {
@@ -280,6 +282,8 @@ pub enum ErrorCode {
     ParticipantNotFound,
     /// The telephone call could not be ended.
     CallFailed,
+    /// The session cannot go on at this socket.
+    CannotResume,
     /// It cannot be recorded.
     RecordingUnavailable,
     /// The loading sound is none.

@@ -282,7 +282,9 @@ impl Session {
             ),
             ClientMessage::LoadingStart => Ok(Effect::Load(true)),
             ClientMessage::LoadingStop => Ok(Effect::Load(false)),
-            ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) => {
+            ClientMessage::Resume(_)
+            | ClientMessage::Config(_)
+            | ClientMessage::UpdateConfig(_) => {
                 refused(ErrorCode::Internal, "a config is no action")
             }
         }
@@ -358,11 +360,7 @@ impl Session {
         let Some(in_force) = self.config.in_force() else {
             return;
         };
-        let (config, clip, room) = (
-            in_force.config,
-            in_force.clip.clone(),
-            in_force.room.clone(),
-        );
+        let (config, clip) = (in_force.config, in_force.clip.clone());
         let SessionParams {
             stt, tts, vad, rtc, ..
         } = in_force.params.clone();
@@ -390,12 +388,28 @@ impl Session {
         if let Some(rtc) = rtc.filter(|_| change.changes_room) {
             self.effects.push(Effect::ChangeRoom(Box::new(rtc)));
         }
-        if let Some(stream_id) = self.config.stream_id().cloned() {
-            self.tell(ServerMessage::Ready { stream_id, room });
-        }
+        self.tell_ready();
         let outputs = self.recogniser.replay_early();
         self.follow(outputs, moment);
         self.carry_on();
+    }
+
+    /// The session has a new socket.
+    pub fn resumed(&mut self) {
+        self.tell_ready();
+    }
+
+    fn tell_ready(&mut self) {
+        let room = self.config.in_force().map(|in_force| in_force.room.clone());
+        if let (Some(stream_id), Some(room)) = (self.config.stream_id().cloned(), room) {
+            // The token is added where it is made.
+            let resume_token = String::new();
+            self.tell(ServerMessage::Ready {
+                stream_id,
+                room,
+                resume_token,
+            });
+        }
     }
 
     /// Carries out what waited for the config, up to the next one.

@@ -12,6 +12,7 @@ mod a_session_ends_with_its_token;
 mod a_session_is_in_its_room;
 mod a_session_is_on_the_telephone;
 mod a_session_leaves_nothing_behind;
+mod a_session_outlives_its_socket;
 mod a_turn_ends_when_the_model_hears_its_end;
 mod an_update_loses_nothing;
 mod client;
@@ -167,10 +168,12 @@ impl Stage {
             egresses: None,
             quotas: Quotas::unlimited(),
             backchannels: Arc::default(),
+            resumes: Arc::default(),
             closing: CancellationToken::new(),
             settings: SessionSettings {
                 public_recordings: false,
                 config_timeout: Duration::from_secs(30),
+                resume_within: Duration::from_secs(30),
                 lead,
                 room_complexity: 0,
             },

@@ -1,0 +1,286 @@
+//! What was sent to a client that may come back: its events with their numbers, and the last of its sound. A client that
+//! has lost its socket says what it has, and gets the rest again. A pure list with bounds.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytestring::ByteString;
+
+use super::outbox::{Audio, Topic};
+
+/// The most events that are kept; fewer than a socket takes at once.
+const MAX_EVENTS: usize = 200;
+/// The most bytes of them.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+/// The most sound that is kept.
+const MAX_SOUND: Duration = Duration::from_secs(10);
+
+/// Why a client cannot go on where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CannotResume {
+    /// Events that it has not seen are not kept any more.
+    #[error("too much has happened since: events after {0} are not kept any more")]
+    Forgotten(u64),
+    /// It has seen what was never sent.
+    #[error("last_event: no event of this number was sent")]
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Event {
+    seq: u64,
+    /// Its place among events and sound.
+    order: u64,
+    topic: Option<Topic>,
+    text: ByteString,
+}
+
+#[derive(Debug)]
+struct Sound {
+    order: u64,
+    bytes: u64,
+    /// `None` once it was cut: its client has dropped it.
+    audio: Option<Audio>,
+    duration: Duration,
+}
+
+/// Something to send again.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Again {
+    Event(ByteString),
+    Sound(Audio),
+}
+
+/// What was sent.
+#[derive(Debug, Default)]
+pub struct SentLog {
+    seq: u64,
+    order: u64,
+    events: VecDeque<Event>,
+    event_bytes: usize,
+    /// The last event that is not kept any more, although it was no older version of another.
+    forgotten: u64,
+    sound: VecDeque<Sound>,
+    sound_kept: Duration,
+    /// Bytes of sound that were sent before what is kept.
+    sound_before: u64,
+}
+
+impl SentLog {
+    /// Numbers an event, and keeps it. Of those with one topic only the latest is kept.
+    pub fn event(&mut self, topic: Option<Topic>, text: &ByteString) -> ByteString {
+        self.seq += 1;
+        self.order += 1;
+        let seq = self.seq;
+        let numbered = match text.strip_suffix('}') {
+            Some(object) => ByteString::from(format!("{object},\"seq\":{seq}}}")),
+            None => text.clone(),
+        };
+        if topic.is_some() {
+            let bytes = &mut self.event_bytes;
+            self.events.retain(|event| {
+                let stays = event.topic != topic;
+                *bytes -= if stays { 0 } else { event.text.len() };
+                stays
+            });
+        }
+        self.event_bytes += numbered.len();
+        self.events.push_back(Event {
+            seq,
+            order: self.order,
+            topic,
+            text: numbered.clone(),
+        });
+        while (self.events.len() > MAX_EVENTS || self.event_bytes > MAX_EVENT_BYTES)
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.event_bytes -= oldest.text.len();
+            self.forgotten = oldest.seq;
+        }
+        numbered
+    }
+
+    /// Keeps sound that was queued for the socket.
+    pub fn sound(&mut self, audio: &Audio) {
+        self.order += 1;
+        self.sound.push_back(Sound {
+            order: self.order,
+            bytes: audio.bytes.len() as u64,
+            duration: audio.duration,
+            audio: Some(audio.clone()),
+        });
+        self.sound_kept += audio.duration;
+        while self.sound_kept > MAX_SOUND && self.sound.len() > 1 {
+            self.forget_sound();
+        }
+    }
+
+    fn forget_sound(&mut self) {
+        if let Some(oldest) = self.sound.pop_front() {
+            self.sound_kept -= oldest.duration;
+            self.sound_before += oldest.bytes;
+        }
+    }
+
+    /// Sound with this tag or a greater one was cut, while this many of the last pieces had not been sent.
+    pub fn cut_sound(&mut self, from: u64, unsent: usize) {
+        let sent = self.sound.len().saturating_sub(unsent);
+        let (mut at, mut kept) = (0, self.sound_kept);
+        self.sound.retain_mut(|sound| {
+            at += 1;
+            if sound.audio.as_ref().is_none_or(|audio| audio.tag < from) {
+                return true;
+            }
+            sound.audio = None;
+            if at > sent {
+                kept -= sound.duration;
+            }
+            at <= sent
+        });
+        self.sound_kept = kept;
+    }
+
+    /// What a client has not got, which has seen events up to `last_event` and this many bytes of sound, or all that was
+    /// sent but for this many pieces. It is taken to have the rest.
+    pub fn again(
+        &mut self,
+        last_event: u64,
+        received: Option<u64>,
+        unsent: usize,
+    ) -> Result<Vec<Again>, CannotResume> {
+        if last_event > self.seq {
+            return Err(CannotResume::Unknown);
+        }
+        if last_event < self.forgotten {
+            return Err(CannotResume::Forgotten(last_event));
+        }
+        while self
+            .events
+            .front()
+            .is_some_and(|event| event.seq <= last_event)
+            && let Some(seen) = self.events.pop_front()
+        {
+            self.event_bytes -= seen.text.len();
+        }
+        match received {
+            Some(received) => {
+                while !self.sound.is_empty() && self.sound_before < received {
+                    self.forget_sound();
+                }
+            }
+            None => {
+                while self.sound.len() > unsent {
+                    self.forget_sound();
+                }
+            }
+        }
+        let events = self.events.iter();
+        let events = events.map(|event| (event.order, Again::Event(event.text.clone())));
+        let sound = self.sound.iter().filter_map(|sound| {
+            let audio = sound.audio.clone()?;
+            Some((sound.order, Again::Sound(audio)))
+        });
+        let mut all: Vec<(u64, Again)> = events.chain(sound).collect();
+        all.sort_by_key(|(order, _)| *order);
+        // What was cut is not sent again.
+        self.sound.retain(|sound| sound.audio.is_some());
+        self.sound_kept = self.sound.iter().map(|sound| sound.duration).sum();
+        Ok(all.into_iter().map(|(_, again)| again).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const CHUNK: Duration = Duration::from_millis(20);
+
+    fn audio(tag: u64, bytes: usize) -> Audio {
+        Audio {
+            tag,
+            duration: CHUNK,
+            bytes: Bytes::from(vec![tag as u8; bytes]),
+        }
+    }
+
+    fn event(log: &mut SentLog, name: &str) {
+        log.event(None, &ByteString::from(format!("{{\"type\":\"{name}\"}}")));
+    }
+
+    fn told(again: &[Again]) -> Vec<String> {
+        again
+            .iter()
+            .map(|again| match again {
+                Again::Event(text) => text.to_string(),
+                Again::Sound(audio) => format!("{} of {}", audio.bytes.len(), audio.tag),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_was_not_seen_comes_again_in_its_order() {
+        let mut log = SentLog::default();
+        event(&mut log, "a");
+        log.sound(&audio(1, 10));
+        event(&mut log, "b");
+        log.sound(&audio(1, 20));
+        event(&mut log, "c");
+        let again = log.again(1, Some(10), 0).unwrap();
+        let expected = [
+            r#"{"type":"b","seq":2}"#,
+            "20 of 1",
+            r#"{"type":"c","seq":3}"#,
+        ];
+        assert_eq!(told(&again), expected);
+        // The client has the first ten bytes, and sees the others now.
+        log.sound(&audio(2, 5));
+        assert_eq!(told(&log.again(3, Some(30), 0).unwrap()), ["5 of 2"]);
+        assert_eq!(log.again(4, None, 0), Err(CannotResume::Unknown));
+    }
+
+    #[test]
+    fn without_a_count_what_the_socket_took_was_received() {
+        let mut log = SentLog::default();
+        (1..=5).for_each(|tag| log.sound(&audio(tag, 10)));
+        assert_eq!(
+            told(&log.again(0, None, 2).unwrap()),
+            ["10 of 4", "10 of 5"]
+        );
+    }
+
+    #[test]
+    fn what_was_cut_is_not_sent_again_and_counts_where_it_was_sent() {
+        let mut log = SentLog::default();
+        (1..=4).for_each(|tag| log.sound(&audio(tag, 10)));
+        // The last two had not left.
+        log.cut_sound(2, 2);
+        log.sound(&audio(5, 7));
+        assert_eq!(told(&log.again(0, Some(20), 1).unwrap()), ["7 of 5"]);
+        assert_eq!(log.sound_kept, CHUNK);
+    }
+
+    #[test]
+    fn of_a_topic_the_latest_comes_again() {
+        let mut log = SentLog::default();
+        let topic = || Some(Topic::of_session("stt_result"));
+        for text in ["{\"t\":1}", "{\"t\":2}"] {
+            log.event(topic(), &ByteString::from(text));
+        }
+        assert_eq!(
+            told(&log.again(0, None, 0).unwrap()),
+            ["{\"t\":2,\"seq\":2}"]
+        );
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_what_it_has_forgotten() {
+        let mut log = SentLog::default();
+        (0..=MAX_EVENTS).for_each(|_| event(&mut log, "a"));
+        assert_eq!(log.again(0, None, 0), Err(CannotResume::Forgotten(0)));
+        assert_eq!(log.again(1, None, 0).unwrap().len(), MAX_EVENTS);
+        (0..1_000).for_each(|_| log.sound(&audio(1, 10)));
+        assert_eq!(log.sound_kept, MAX_SOUND);
+        assert_eq!(log.sound_before + 10 * log.sound.len() as u64, 10_000);
+    }
+}
