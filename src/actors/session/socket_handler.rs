@@ -167,6 +167,8 @@ impl SessionSocketHandler {
         let plug = self.writer.unplug()?;
         let writer = plug.writer();
         let (relay, input) = relay();
+        // What is left of the one before, which its session learns before it takes this one.
+        seat.writer.supersede();
         let newcomer = Newcomer {
             plug,
             last_event: resume.last_event,
@@ -176,8 +178,6 @@ impl SessionSocketHandler {
         if let Err(refused) = seat.newcomers.try_send(newcomer) {
             cannot_resume(refused.into_inner().plug, "the session has ended");
         }
-        // What is left of the one before.
-        seat.writer.supersede();
         Some(SessionSocket::Later { relay, writer })
     }
 
