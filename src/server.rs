@@ -222,6 +222,7 @@ pub fn session_settings(settings: &Settings) -> SessionSettings {
     SessionSettings {
         config_timeout: socket.config_timeout_seconds,
         resume_within: socket.resume_seconds,
+        drain_within: settings.shutdown.drain_seconds,
         lead: if socket.pacing {
             socket.lead_ms.0
         } else {
@@ -399,6 +400,7 @@ fn app_state(
         egresses: notifiers.egresses.clone(),
         quotas: quotas.clone(),
         closing: drain.closing.clone(),
+        draining: drain.draining.clone(),
         settings: session_settings(settings),
         backchannels: Arc::new(backchannels(settings)),
         resumes: Arc::default(),

@@ -89,6 +89,7 @@ fn parts(settings: &Settings) -> Parts {
         egresses: None,
         quotas: quotas.clone(),
         closing: CancellationToken::new(),
+        draining: CancellationToken::new(),
         settings: server::session_settings(settings),
         backchannels: Arc::default(),
         resumes: Arc::default(),

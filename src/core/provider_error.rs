@@ -9,8 +9,10 @@ pub enum ErrorKind {
     /// The provider will never accept this request, for example because it does not have the voice, model or
     /// language.
     InvalidRequest,
-    /// The credential is missing or refused.
+    /// The credential is refused.
     Auth,
+    /// Neither the server nor the caller has a credential.
+    NoCredential,
     /// The credential's plan or credit is exhausted; retrying soon will not help.
     Quota,
     /// Too many requests; retry after this long, where the provider said so.

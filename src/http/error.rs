@@ -258,7 +258,7 @@ impl ApiError {
                 status: StatusCode::BAD_REQUEST,
                 ..Self::new(Code::ProviderAuth, message)
             },
-            ErrorKind::Auth => Self::new(Code::ProviderAuth, message),
+            ErrorKind::Auth | ErrorKind::NoCredential => Self::new(Code::ProviderAuth, message),
             ErrorKind::RateLimited { retry_after } => Self::new(Code::ProviderRateLimited, message)
                 .retry_after(retry_after.unwrap_or(Duration::from_secs(1))),
             ErrorKind::Overloaded => {

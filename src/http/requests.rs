@@ -142,6 +142,7 @@ pub async fn observe(
     async move {
         let answer = next.call(request).await;
         // Only now the matched route is known.
+        let mut tenant = None;
         let (status, route, is_known) = match &answer {
             Ok(response) => {
                 let request = response.request();
@@ -149,6 +150,9 @@ pub async fn observe(
                 let party = extensions.get::<Party>();
                 // A public socket's callers are counted by address.
                 let is_known = matches!(party, Some(Party::Operator | Party::Tenant(_)));
+                if let Some(Party::Tenant(known)) = party {
+                    tenant = Some(known.as_str().to_owned());
+                }
                 (response.status(), request.match_pattern(), is_known)
             }
             Err(error) => (error.as_response_error().status_code(), None, false),
@@ -163,7 +167,8 @@ pub async fn observe(
         if probe {
             tracing::debug!(method, route, status, duration_ms, "answered");
         } else if logged {
-            tracing::info!(method, route, status, duration_ms, "answered");
+            // The route and not the path: a path may hold a telephone number.
+            tracing::info!(method, route, status, duration_ms, tenant, "answered");
         }
         traces::answered(&Span::current(), method, &route, status);
         metrics::answered(

@@ -176,6 +176,7 @@ impl TtsConfig {
             .get_or_insert(format.layout.rate.hz().into());
         self.provider.get_or_insert_with(|| known.provider.clone());
         self.speaking_rate.get_or_insert(known.speaking_rate);
+        self.progress.get_or_insert(known.progress);
         self.connection_timeout
             .get_or_insert(known.connection_timeout.as_secs());
         self.request_timeout
@@ -373,6 +374,42 @@ mod tests {
 
     fn checked(config: Value) -> Result<SpeechConfig, InvalidField> {
         serde_json::from_value::<TtsConfig>(config).unwrap().check()
+    }
+
+    #[test]
+    fn an_update_keeps_every_field_that_it_does_not_give() {
+        let known = checked(json!({
+            "provider": "azure", "model": "m", "voice_id": "v", "audio_format": "mp3", "sample_rate": 16_000,
+            "speaking_rate": 1.5, "auth": {"api_key": "k"}, "connection_timeout": 3, "request_timeout": 7,
+            "progress": true, "pronunciations": [{"word": "a", "pronunciation": "b"}],
+            "fallback": [{"provider": "local", "model": ""}],
+        }))
+        .unwrap();
+        let plain = checked(json!({"provider": "local", "model": ""})).unwrap();
+        // Whoever adds a field adds it here.
+        let SpeechConfig {
+            provider,
+            model,
+            voice_id,
+            format,
+            speaking_rate,
+            auth,
+            connection_timeout,
+            request_timeout,
+            progress,
+            pronunciations,
+            fallback,
+        } = &known;
+        assert!(
+            *provider != plain.provider && *model != plain.model && *voice_id != plain.voice_id
+        );
+        assert!(*format != plain.format && *auth != plain.auth && *fallback != plain.fallback);
+        assert!((speaking_rate - plain.speaking_rate).abs() > 0.1 && *progress != plain.progress);
+        assert!(*connection_timeout != plain.connection_timeout);
+        assert!(*request_timeout != plain.request_timeout);
+        assert!(*pronunciations != plain.pronunciations);
+        let nothing: TtsConfig = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(nothing.check_over(&known).unwrap(), known);
     }
 
     #[test]

@@ -253,6 +253,7 @@ const fn name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidRequest => "invalid_request",
         ErrorKind::Auth => "auth",
+        ErrorKind::NoCredential => "no_credential",
         ErrorKind::Quota => "quota",
         ErrorKind::RateLimited { .. } => "rate_limited",
         ErrorKind::Overloaded => "overloaded",

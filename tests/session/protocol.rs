@@ -668,3 +668,16 @@ async fn what_has_no_effect_is_told_once_with_the_remedy() {
     );
     session.close().await;
 }
+
+#[tokio::test]
+async fn a_provider_without_any_credential_is_missing_one() {
+    let server = Server::start();
+    let mut session = Session::connect(&server).await;
+    session.send(hears(json!({"provider": "deepgram"}))).await;
+    let refused = session.refused("missing_provider_auth").await;
+    assert!(
+        refused.text("message").contains("DEEPGRAM_API_KEY"),
+        "{refused}"
+    );
+    session.close().await;
+}

@@ -23,6 +23,7 @@ pub fn of_provider(error: &ProviderError, otherwise: ErrorCode) -> Refusal {
     let code = match error.kind {
         ErrorKind::InvalidRequest | ErrorKind::Quota => ErrorCode::ProviderRejected,
         ErrorKind::Auth => ErrorCode::ProviderAuth,
+        ErrorKind::NoCredential => ErrorCode::MissingProviderAuth,
         ErrorKind::RateLimited { .. } => ErrorCode::ProviderRateLimited,
         ErrorKind::Overloaded => ErrorCode::Overloaded,
         ErrorKind::Unavailable => ErrorCode::ProviderUnavailable,

@@ -100,6 +100,8 @@ pub struct SessionSettings {
     pub config_timeout: Duration,
     /// How long a session waits for its client when the socket broke.
     pub resume_within: Duration,
+    /// How long sessions may last once the server stops.
+    pub drain_within: Duration,
     /// How far ahead of real time speech is sent; [`Duration::MAX`] means without pacing.
     pub lead: Duration,
     /// Complexity of the Opus encoder in rooms, 0 (cheap) to 10.
@@ -124,6 +126,8 @@ pub struct SessionServices {
     /// Recordings that the room provider makes; `None` where it does not.
     pub egresses: Option<Arc<Egresses>>,
     pub quotas: Quotas,
+    /// Cancelled when the server is to stop, as soon as its sessions have ended.
+    pub draining: CancellationToken,
     /// Cancelled when the server stops.
     pub closing: CancellationToken,
     pub settings: SessionSettings,
@@ -329,6 +333,13 @@ impl Actor for SessionActor {
             let moment = session.moment();
             session.state.end(1001, "the server is stopping", moment);
             session.carry_out(context);
+        }));
+        let draining = self.services.draining.clone().cancelled_owned();
+        context.spawn(draining.into_actor(self).map(|(), session, _| {
+            let left = session.services.settings.drain_within;
+            session.tell(&ServerMessage::Draining {
+                deadline: player::timestamp() + left.as_millis() as u64,
+            });
         }));
         if let Some(pass) = self.pass.take() {
             context.spawn(pass.into_actor(self).map(|why, session, context| {

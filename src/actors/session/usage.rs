@@ -51,6 +51,11 @@ impl Usage {
 
     /// A config is in force.
     pub(super) fn begins(&mut self) {
+        if self.began.is_none() {
+            let stream_id = self.stream_id.as_ref().map(StreamId::as_str);
+            let tenant = self.tenant.as_ref().map(TenantId::as_str);
+            tracing::info!(stream_id, tenant, "a session has begun");
+        }
         self.began.get_or_insert_with(Instant::now);
     }
 
@@ -76,9 +81,18 @@ impl Usage {
         super::tests::STT_SECONDS.set(heard.as_secs_f64());
         #[cfg(test)]
         super::tests::TTS_CHARACTERS.set(self.characters.get());
-        let (Some(webhooks), Some(stream_id), Some(began)) =
-            (&self.webhooks, &self.stream_id, self.began)
-        else {
+        let (Some(stream_id), Some(began)) = (&self.stream_id, self.began) else {
+            return;
+        };
+        let tenant = self.tenant.as_ref().map(TenantId::as_str);
+        tracing::info!(
+            stream_id = stream_id.as_str(),
+            tenant,
+            reason = self.reason,
+            seconds = began.elapsed().as_secs_f64(),
+            "a session has ended"
+        );
+        let Some(webhooks) = &self.webhooks else {
             return;
         };
         let ended = EventKind::SessionEnded {
@@ -87,7 +101,6 @@ impl Usage {
             stt_seconds: heard.as_secs_f64(),
             tts_characters: self.characters.get(),
         };
-        let tenant = self.tenant.as_ref().map(TenantId::as_str);
         let event = Event::now(stream_id.as_str(), tenant, ended);
         webhooks.enqueue_later(event.counted_for(self.party.clone()));
     }

@@ -33,6 +33,7 @@ const CREDENTIAL: &[CredentialField] = &[
     CredentialField {
         name: REGION,
         check: region,
+        is_servers_by_default: true,
     },
 ];
 
@@ -73,7 +74,7 @@ impl Location {
     ) -> Result<Url, ProviderError> {
         match self {
             Self::Endpoint => Ok(vendor.url.at(path)),
-            Self::Region => regional(credential, service, path),
+            Self::Region => regional(credential, vendor.own(), service, path),
         }
     }
 }
@@ -111,13 +112,16 @@ fn endpoint(
     Some((VENDOR.endpoint(url, own, streams, transport)?, location))
 }
 
-/// The address of a path at the host of the credential's region.
+/// The address of a path at the host of the credential's region, or of the server's own.
 fn regional<const N: usize>(
     credential: &Credential,
+    own: Option<&Credential>,
     service: &str,
     path: [&str; N],
 ) -> Result<Url, ProviderError> {
-    let region = region(&credential.get(REGION).into()).map_err(|problem| {
+    let own = own.map_or("", |own| own.get(REGION));
+    let given = Some(credential.get(REGION)).filter(|given| !given.is_empty());
+    let region = region(&given.unwrap_or(own).into()).map_err(|problem| {
         let problem = format!("the region must {problem}");
         ProviderError::new(SLUG, ErrorKind::InvalidRequest, problem)
     })?;
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_region_decides_the_host_unless_there_is_an_endpoint() {
-        let at = |region: &str| regional(&credential(region), "tts", ["a", "b"]);
+        let at = |region: &str| regional(&credential(region), None, "tts", ["a", "b"]);
         for (region, host) in [
             ("eastus", "https://eastus.tts.speech.microsoft.com/a/b"),
             ("chinaeast2", "https://chinaeast2.tts.speech.azure.cn/a/b"),
@@ -203,10 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn a_callers_key_without_a_region_is_used_in_the_servers() {
+        let auth = serde_json::from_value(json!({"api_key": "callers"})).unwrap();
+        let callers = Credential::of_caller(&auth, CREDENTIAL).unwrap().unwrap();
+        let servers = credential("westeurope");
+        let url = regional(&callers, Some(&servers), "tts", ["a"]).unwrap();
+        assert_eq!(url.as_str(), "https://westeurope.tts.speech.microsoft.com/a");
+        assert_eq!(callers.get(KEY), "callers");
+        let nowhere = regional(&callers, None, "tts", ["a"]).unwrap_err();
+        assert_eq!(nowhere.kind, ErrorKind::InvalidRequest);
+    }
+
+    #[test]
     fn without_any_credential_the_settings_name_is_told() {
         let (azure, _) = endpoint(&settings(), None, None, &transport()).unwrap();
         let error = azure.credential(None).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Auth);
+        assert_eq!(error.kind, ErrorKind::NoCredential);
         assert!(error.message.contains("AZURE_SPEECH_SUBSCRIPTION_KEY"));
         assert!(error.message.contains("auth"));
         let own = credential("eastus");

@@ -104,7 +104,7 @@ mod tests {
         let used = endpoint(Some("servers")).credential(None).unwrap();
         assert_eq!(used.get(API_KEY), "servers");
         let missing = endpoint(None).credential(None).unwrap_err();
-        assert_eq!(missing.kind, ErrorKind::Auth);
+        assert_eq!(missing.kind, ErrorKind::NoCredential);
         assert!(missing.message.contains("CARTESIA_API_KEY"));
         assert_ne!(
             endpoint(Some("servers")).own_fingerprint(),

@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(key(Some("servers"), Some(&callers)).unwrap(), "callers");
         assert_eq!(key(Some("servers"), None).unwrap(), "servers");
         let missing = key(None, None).unwrap_err();
-        assert_eq!(missing.kind, ErrorKind::Auth);
+        assert_eq!(missing.kind, ErrorKind::NoCredential);
         assert!(missing.message.contains("DEEPGRAM_API_KEY"));
     }
 }

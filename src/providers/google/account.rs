@@ -49,6 +49,7 @@ pub(super) const FIELDS: &[CredentialField] = &[CredentialField {
         };
         account.map(|account| account.text()).ok_or(PROBLEM)
     },
+    is_servers_by_default: false,
 }];
 
 /// What is needed of a service account's JSON.

@@ -37,12 +37,18 @@ pub struct CredentialField {
     pub name: &'static str,
     /// The text that is kept of it, or what is wrong with it (completes "must …").
     pub check: fn(&Value) -> Result<String, &'static str>,
+    /// Whether a caller may leave it out, and has the server's: a place, never a key.
+    pub is_servers_by_default: bool,
 }
 
 impl CredentialField {
     /// A key: text that may stand in a header.
     pub const fn key(name: &'static str) -> Self {
-        Self { name, check: key }
+        Self {
+            name,
+            check: key,
+            is_servers_by_default: false,
+        }
     }
 }
 
@@ -98,7 +104,10 @@ impl Credential {
             Ok((field.name, Secret::new((field.check)(value)?)))
         };
         let mut fields = Vec::with_capacity(needed.len());
-        for wanted in needed {
+        let is_given = |field: &&CredentialField| {
+            auth.0.contains_key(field.name) || !field.is_servers_by_default
+        };
+        for wanted in needed.iter().filter(is_given) {
             let checked = field(wanted);
             fields
                 .push(checked.map_err(|problem: &str| format!("{} must {problem}", wanted.name))?);
@@ -148,6 +157,7 @@ mod tests {
                 let text = value.as_str().filter(|text| *text == "eastus");
                 text.map(str::to_owned).ok_or("be eastus")
             },
+            is_servers_by_default: false,
         },
     ];
 

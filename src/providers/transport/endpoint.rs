@@ -80,10 +80,15 @@ impl VendorEndpoint {
             (None, Ok(own)) => Ok(own.clone()),
             (None, Err(problem)) => Err(ProviderError::new(
                 self.slug(),
-                ErrorKind::Auth,
+                ErrorKind::NoCredential,
                 problem.as_str(),
             )),
         }
+    }
+
+    /// The server's own credential.
+    pub fn own(&self) -> Option<&Credential> {
+        self.own.as_ref().ok()
     }
 
     /// The fingerprint of the server's own credential; zeros where there is none.
@@ -159,7 +164,7 @@ mod tests {
         assert_eq!(used(Some("servers"), Some(&callers)).unwrap(), "callers");
         assert_eq!(used(Some("servers"), None).unwrap(), "servers");
         let missing = used(None, None).unwrap_err();
-        assert_eq!(missing.kind, ErrorKind::Auth);
+        assert_eq!(missing.kind, ErrorKind::NoCredential);
         assert!(missing.message.contains("VENDOR_API_KEY") && missing.message.contains("auth"));
     }
 }

@@ -137,6 +137,11 @@ pub enum ServerMessage {
         /// For people.
         message: String,
     },
+    /// The server is going to stop.
+    Draining {
+        /// When sessions are ended that have not ended by then, Unix time.
+        deadline: u64,
+    },
     /// Something has been carried out, and probably not with the effect that was wanted.
     Warning {
         /// For people: what is probably wrong, and the remedy.

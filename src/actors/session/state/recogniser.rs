@@ -160,7 +160,10 @@ impl Recogniser {
         let count = self.listen.choices();
         let hopeless = matches!(
             error.kind,
-            ErrorKind::Auth | ErrorKind::InvalidRequest | ErrorKind::Quota
+            ErrorKind::Auth
+                | ErrorKind::NoCredential
+                | ErrorKind::InvalidRequest
+                | ErrorKind::Quota
         );
         if hopeless {
             self.hopeless |= 1 << self.choice;

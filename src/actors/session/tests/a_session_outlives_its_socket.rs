@@ -245,3 +245,17 @@ async fn what_cannot_be_told_any_more_says_so() {
     assert_eq!(again.closed().await, 4404);
     stage.is_empty().await;
 }
+
+#[actix::test]
+async fn a_server_that_is_going_to_stop_says_when() {
+    let stage = Stage::new();
+    let client = stage.configured().await;
+    stage.services.draining.cancel();
+    let draining = client.event("draining").await;
+    assert!(
+        draining["deadline"].as_u64().unwrap() > 30_000,
+        "{draining}"
+    );
+    client.send(&speak("It goes on"));
+    client.event("tts_playback_complete").await;
+}

@@ -170,10 +170,12 @@ impl Stage {
             backchannels: Arc::default(),
             resumes: Arc::default(),
             closing: CancellationToken::new(),
+            draining: CancellationToken::new(),
             settings: SessionSettings {
                 public_recordings: false,
                 config_timeout: Duration::from_secs(30),
                 resume_within: Duration::from_secs(30),
+                drain_within: Duration::from_secs(30),
                 lead,
                 room_complexity: 0,
             },
