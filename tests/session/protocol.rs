@@ -21,7 +21,9 @@ async fn ready_names_the_session() {
     let server = Server::start();
     let mut chosen = Session::connect(&server).await;
     chosen.send(named("Call-7_of.today")).await;
-    let ready = chosen.next("ready").await;
+    let mut ready = chosen.next("ready").await;
+    let token = ready.body.as_object_mut().unwrap().remove("resume_token");
+    assert!(token.is_some_and(|token| token.as_str().unwrap().len() == 64));
     assert_eq!(
         ready.body,
         json!({"type": "ready", "stream_id": "Call-7_of.today"})
@@ -605,7 +607,7 @@ async fn an_error_says_what_it_answers() {
     assert!(
         known
             .text("message")
-            .contains("update_config, speak, clear"),
+            .contains("update_config, resume, speak, clear"),
         "{known}"
     );
     session.close().await;

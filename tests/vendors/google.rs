@@ -677,7 +677,7 @@ async fn voices_are_listed_and_one_token_serves_many_calls() {
     let synthesiser = without.text_to_speech(SLUG).unwrap();
     assert_eq!(synthesiser.voices().await.unwrap(), []);
     let refused = say(&without, at_rate(16_000), "1").await.unwrap_err();
-    assert_eq!(refused.kind, ErrorKind::Auth);
+    assert_eq!(refused.kind, ErrorKind::NoCredential);
     assert!(refused.message.contains("GOOGLE_APPLICATION_CREDENTIALS"));
 }
 

@@ -25,6 +25,7 @@ mod stt_handover;
 #[cfg(test)]
 mod tests;
 pub mod turn;
+mod turn_metrics;
 mod usage;
 
 use std::cell::RefCell;
@@ -56,6 +57,7 @@ pub use socket_handler::SessionSocket;
 use state::recogniser::TurnResources;
 use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
+use turn_metrics::TurnClock;
 use usage::Usage;
 
 use super::recorder::RecordingFailed;
@@ -228,6 +230,8 @@ pub struct SessionActor {
     /// The same, shared with the transcribers of participants.
     output_of_room: Rc<RefCell<Option<Player>>>,
     synthesiser: Option<Addr<TtsActor>>,
+    /// Shared with the player of the output.
+    turn_clock: Rc<RefCell<TurnClock>>,
     /// While there is no output: what was cut of the last one.
     cut_ids: playback::CutIds,
     pending: PendingConfig,
@@ -298,6 +302,7 @@ pub fn open(
             output: None,
             output_of_room: Rc::default(),
             synthesiser: None,
+            turn_clock: Rc::default(),
             cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
             name: None,
@@ -471,6 +476,7 @@ impl SessionActor {
                     message: Some("speak"),
                     id: speak.id.clone(),
                 };
+                self.turn_clock.borrow_mut().text(Instant::now());
                 let refused = self.output.as_ref().map(|player| player.speak(speak));
                 if let Some(Err(overloaded)) = refused {
                     self.refuse(&origin, ErrorCode::Overloaded, overloaded.to_string());
@@ -530,6 +536,9 @@ impl SessionActor {
                 self.writer.latest("stt_result", text);
             }
             ServerMessage::SttResult(result) => {
+                if result.is_speech_final {
+                    self.turn_clock.borrow_mut().heard(Instant::now());
+                }
                 if let Some(recording) = &self.recording {
                     recording.tap.note_final(result);
                 }
@@ -542,6 +551,15 @@ impl SessionActor {
                     _ => {}
                 }
                 self.writer.latest(event.event.name(), text);
+                if event.event == VoiceEventKind::TurnEnd {
+                    let silence = Duration::from_millis(event.silence_duration_ms.unwrap_or(0));
+                    let told = self
+                        .turn_clock
+                        .borrow_mut()
+                        .turn_ends(silence, Instant::now());
+                    told.into_iter()
+                        .for_each(|told| self.writer.event(told.to_json()));
+                }
             }
             // The end of an utterance comes from its player, and is never dropped.
             ServerMessage::Error { .. } => self.writer.error(text),
@@ -781,7 +799,8 @@ impl SessionActor {
             Some(_) => room::LEAD,
             None => self.services.settings.lead,
         };
-        let player = Player::new(self.writer.clone(), speech.format, lead, publisher);
+        let clock = Rc::clone(&self.turn_clock);
+        let player = Player::new(self.writer.clone(), speech.format, lead, publisher, clock);
         player.tell_words(speech.progress);
         player.remember_cut(std::mem::take(&mut self.cut_ids));
         player.set_recorder(

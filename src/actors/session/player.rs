@@ -26,6 +26,7 @@ use super::playback::{
 };
 use super::protocol::{ErrorCode, ServerMessage};
 use super::state::recogniser::OutputState;
+use super::turn_metrics::TurnClock;
 use crate::recorder::Tap;
 use crate::room::TrackPublisher;
 use crate::tts::{SpeechSink, Synthesize};
@@ -52,6 +53,7 @@ struct Shared {
     format: AudioFormat,
     /// Where audio is sent instead of the socket.
     publisher: Option<TrackPublisher>,
+    turn_clock: Rc<RefCell<TurnClock>>,
 }
 
 struct State {
@@ -133,6 +135,7 @@ impl Player {
         format: AudioFormat,
         lead: Duration,
         publisher: Option<TrackPublisher>,
+        turn_clock: Rc<RefCell<TurnClock>>,
     ) -> Self {
         Self(Rc::new(Shared {
             state: RefCell::new(State {
@@ -157,6 +160,7 @@ impl Player {
             writer,
             format,
             publisher,
+            turn_clock,
         }))
     }
 
@@ -270,13 +274,24 @@ impl Player {
     }
 
     fn tell(&self, event: Event) {
-        let is_progress = matches!(event.kind, EventKind::Progress { .. });
-        let text = message(event).to_json();
-        if is_progress {
-            self.0.writer.latest("tts_progress", text);
-        } else {
-            self.0.writer.event(text);
-        }
+        let mut clock = self.0.turn_clock.borrow_mut();
+        let now = Instant::now();
+        let metrics = match event.kind {
+            EventKind::Progress { .. } => {
+                let text = message(event).to_json();
+                return self.0.writer.latest("tts_progress", text);
+            }
+            EventKind::Started => {
+                clock.sound(now);
+                None
+            }
+            EventKind::Complete { .. } => clock.played(false, now),
+            EventKind::Interrupted { .. } | EventKind::Failed { .. } => clock.played(true, now),
+        };
+        self.0.writer.event(message(event).to_json());
+        metrics
+            .into_iter()
+            .for_each(|told| self.0.writer.event(told.to_json()));
     }
 
     /// Cuts everything and tells it; nothing is sent after that.

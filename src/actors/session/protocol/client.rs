@@ -36,6 +36,9 @@ pub enum ClientMessage {
     Call(CallCommand),
 }
 
+/// Longer texts that are no messages are not looked at again.
+const LONGEST_MISFIT: usize = 64 << 10;
+
 /// Which message of a client an error answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -252,6 +255,9 @@ impl Origin {
 
     /// What an error about a text frame answers that is no message of ours.
     pub fn of_misfit(text: &[u8]) -> Self {
+        if text.len() > LONGEST_MISFIT {
+            return Self::default();
+        }
         let value: Value = serde_json::from_slice(text).unwrap_or_default();
         let named = |field: &str| value.get(field).and_then(Value::as_str);
         let kind = CLIENT_MESSAGES

@@ -20,7 +20,14 @@ pub fn socket_schema() -> Value {
     let mut writing = SchemaSettings::draft2020_12()
         .for_serialize()
         .into_generator();
-    let told = alternatives(&mut writing);
+    let mut told = alternatives(&mut writing);
+    for message in &mut told {
+        message["properties"]["seq"] = json!({
+            "type": "integer",
+            "minimum": 1,
+            "description": "The number of the event, where config said resume.",
+        });
+    }
     let server = one_of(told, &mut definitions);
     definitions.extend(writing.take_definitions(true));
 

@@ -137,6 +137,21 @@ pub enum ServerMessage {
         /// For people.
         message: String,
     },
+    /// How long the answer to a turn took: milliseconds from the end of speech, null where it did not come to that.
+    TurnMetrics {
+        /// The number of the turn in the session, from 1.
+        turn: u64,
+        /// Until its final.
+        final_ms: Option<u64>,
+        /// Until the first text of the answer came.
+        first_text_ms: Option<u64>,
+        /// Until the first sound of it left.
+        first_sound_ms: Option<u64>,
+        /// Until it had been played, or was cut off.
+        played_ms: Option<u64>,
+        /// Whether it was cut off.
+        interrupted: bool,
+    },
     /// The server is going to stop.
     Draining {
         /// When sessions are ended that have not ended by then, Unix time.

@@ -9,6 +9,8 @@ use super::socket_schema;
 
 /// More unknown fields of one message are not told.
 const MOST: usize = 16;
+/// Longer messages carry sound, and are not looked at twice.
+const LONGEST: usize = 256 << 10;
 /// How much of a name is told.
 const LONGEST_NAME: usize = 60;
 /// From here on a known name is taken for what was meant.
@@ -37,6 +39,9 @@ impl std::fmt::Display for UnknownField {
 /// The unknown fields of a message that was read as one of this `type`.
 pub fn unknown_fields(kind: &str, message: &[u8]) -> Vec<UnknownField> {
     let mut found = Vec::new();
+    if message.len() > LONGEST {
+        return found;
+    }
     let value: Value = serde_json::from_slice(message).unwrap_or_default();
     let messages = SCHEMA["$defs"]["ClientMessage"]["oneOf"].as_array();
     let is_it =
