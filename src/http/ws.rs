@@ -62,11 +62,20 @@ pub async fn open(
     request: HttpRequest,
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
-    let work = state.begin_work()?;
     let (access, pass) = auth::at_socket(&state, &request).await?;
+    // A session that waits for its client has its place, and its share of a drain.
+    let may_resume = sockets.services.resumes.wait_for(&access);
+    let work = match state.begin_work() {
+        Err(_) if may_resume => state.work.token(),
+        work => work?,
+    };
     limits.admit_tenant(&access)?;
+    let session = match limits.session(&access) {
+        Err(_) if may_resume => None,
+        place => Some(place?),
+    };
     let places = Places {
-        session: limits.session(&access)?,
+        session,
         unconfigured: limits.unconfigured_socket(&request)?,
         work,
     };

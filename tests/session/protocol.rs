@@ -658,6 +658,9 @@ async fn what_has_no_effect_is_told_once_with_the_remedy() {
         refused.text("message").contains("vad.treshold"),
         "{refused}"
     );
+    // What was refused has changed nothing.
+    session.send(config(json!({"strict": true}))).await;
+    session.next("ready").await;
     session
         .send(json!({"type": "speak", "text": "Hello.", "flsh": true}))
         .await;

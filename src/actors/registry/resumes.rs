@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use actix::Recipient;
 use bytes::Bytes;
 use bytestring::ByteString;
 use dashmap::DashMap;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use vivavoce_auth::{Access, TenantId};
-use vivavoce_socket::{Plug, SocketWriter};
+use crate::session::{Expel, cannot_resume};
+use vivavoce_auth::Access;
+use vivavoce_socket::{DetachedSocket, SocketWriter};
 
 /// The most messages on their way from a socket to its session, which may live on another thread.
 const MESSAGES: usize = 2_048;
@@ -27,21 +29,27 @@ pub struct NoSession;
 /// The sessions that may be resumed.
 #[derive(Default)]
 pub struct Resumes {
-    seats: DashMap<String, Seat>,
+    seats: DashMap<String, ResumableSession>,
 }
 
 /// Where a session takes its next socket.
 #[derive(Clone)]
-pub struct Seat {
-    pub tenant: Option<TenantId>,
-    pub newcomers: mpsc::Sender<Newcomer>,
+pub struct ResumableSession {
+    /// Who opened it: nobody else may go on with it.
+    pub access: Access,
+    /// Ends it when its client is no longer authorised.
+    pub expel: Recipient<Expel>,
+    pub resuming_sockets: mpsc::Sender<ResumingSocket>,
     /// Its present socket.
     pub writer: SocketWriter,
 }
 
 /// A socket that has come for a session.
-pub struct Newcomer {
-    pub plug: Plug,
+pub struct ResumingSocket {
+    /// Taken by the session.
+    pub plug: Option<DetachedSocket>,
+    /// The token with which it came.
+    pub token: String,
     /// The last event that its client has seen.
     pub last_event: u64,
     /// How many bytes of sound it has, where it says so.
@@ -49,38 +57,58 @@ pub struct Newcomer {
     pub input: Relayed,
 }
 
+impl Drop for ResumingSocket {
+    /// The session has gone before it took it.
+    fn drop(&mut self) {
+        if let Some(plug) = self.plug.take() {
+            cannot_resume(plug, "the session has ended");
+        }
+    }
+}
+
 /// A token that is valid as long as this lives.
-pub struct Ticket {
+pub struct ResumeToken {
     token: String,
     resumes: Arc<Resumes>,
 }
 
 impl Resumes {
     /// A new token for a session.
-    pub fn register(self: &Arc<Self>, seat: Seat) -> Ticket {
+    pub fn register(self: &Arc<Self>, seat: ResumableSession) -> ResumeToken {
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         self.seats.insert(token.clone(), seat);
-        Ticket {
+        ResumeToken {
             token,
             resumes: Arc::clone(self),
         }
     }
 
-    /// The session of a token, which is used up. Other tenants' sessions are not there.
-    pub fn take(&self, token: &str, access: &Access) -> Result<Seat, NoSession> {
-        let is_theirs = |_: &String, seat: &Seat| seat.tenant.as_ref() == access.tenant();
-        let (_, seat) = self.seats.remove_if(token, is_theirs).ok_or(NoSession)?;
-        Ok(seat)
+    /// The session of a token. Those of others are not there. The token stays good until the client is known to have the
+    /// next one ([`Self::use_up`]): its socket may break again before.
+    pub fn find(&self, token: &str, access: &Access) -> Result<ResumableSession, NoSession> {
+        let seat = self.seats.get(token).ok_or(NoSession)?;
+        let is_theirs = seat.access == *access;
+        is_theirs.then(|| seat.clone()).ok_or(NoSession)
+    }
+
+    /// The client has a later token.
+    pub fn use_up(&self, token: &str) {
+        self.seats.remove(token);
+    }
+
+    /// Whether a session waits for a socket of this caller.
+    pub fn wait_for(&self, access: &Access) -> bool {
+        self.seats.iter().any(|seat| seat.access == *access)
     }
 }
 
-impl Ticket {
+impl ResumeToken {
     pub fn token(&self) -> &str {
         &self.token
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ResumeToken {
     fn drop(&mut self) {
         self.resumes.seats.remove(&self.token);
     }

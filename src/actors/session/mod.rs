@@ -29,6 +29,7 @@ mod turn_metrics;
 mod usage;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,11 +50,13 @@ pub use protocol::StreamId;
 pub use protocol::socket_schema;
 use protocol::{
     ErrorCode, ListenConfig, Origin, RoomConfig, ServerMessage, SessionParams, TurnModelChoice,
+    WarningCode,
 };
 use recording::Recording;
 use room_membership::RoomMembership;
-use socket_handler::Resumption;
 pub use socket_handler::SessionSocket;
+pub(crate) use socket_handler::cannot_resume;
+use socket_handler::{Resumption, Watch};
 use state::recogniser::TurnResources;
 use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
@@ -62,7 +65,7 @@ use usage::Usage;
 
 use super::recorder::RecordingFailed;
 use super::registry::calls::CallRegistry;
-use super::registry::resumes::{Newcomer, Resumes, Seat, Ticket};
+use super::registry::resumes::{ResumableSession, ResumeToken, Resumes, ResumingSocket};
 use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
 use super::room::{self, Entered};
@@ -91,6 +94,9 @@ const BURST: usize = 32;
 
 /// How long a recogniser that takes over waits for a quiet gap in the audio.
 const QUIET_GAP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The most tokens of a session: its client may lose its socket again and again before it gets the next one.
+const TOKENS: usize = 8;
 
 /// How long the next message waits for a client that has many events to read.
 const EVENT_PATIENCE: Duration = Duration::from_millis(100);
@@ -163,8 +169,8 @@ pub struct Caller {
 
 /// The permits that a session holds.
 pub struct Places {
-    /// Counts as one of the allowed sessions.
-    pub session: Permit,
+    /// Counts as one of the allowed sessions; without one the socket may only go on with another session.
+    pub session: Option<Permit>,
     /// Counts as one of the allowed sockets without config; given back with the first config.
     pub unconfigured: shared_limit::Permit,
     /// The server waits for it when it stops.
@@ -184,7 +190,20 @@ struct SocketClosed;
 /// The client has come back with another socket.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-struct Resumed;
+struct Resumed {
+    /// Sound that it has missed and that is not kept any more.
+    lost: Duration,
+}
+
+/// The socket has gone, and the client may come back.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct SocketLost;
+
+/// The client is no longer authorised.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Expel(pub &'static str);
 
 /// The server ends the session.
 #[derive(Debug, Clone, Copy, Message)]
@@ -219,8 +238,6 @@ impl Drop for PendingConfig {
 pub struct SessionActor {
     services: Arc<SessionServices>,
     access: Access,
-    /// Taken when the actor starts.
-    pass: Option<Pass>,
     state: Session,
     writer: SocketWriter,
     listening: Listening,
@@ -237,9 +254,9 @@ pub struct SessionActor {
     pending: PendingConfig,
     name: Option<Registration>,
     /// Where another socket of the client comes to.
-    newcomers: tokio::sync::mpsc::Sender<Newcomer>,
-    /// The token with which it comes.
-    ticket: Option<Ticket>,
+    resuming_sockets: tokio::sync::mpsc::Sender<ResumingSocket>,
+    /// The tokens with which it comes, the last one first: that may not have arrived.
+    resume_tokens: VecDeque<ResumeToken>,
     recording: Option<Recording>,
     /// The recording that the room's provider makes.
     egress: Option<Egress>,
@@ -255,7 +272,7 @@ pub struct SessionActor {
     /// The config and provider for which ignored options were reported last.
     ignored_told: Option<(u64, &'static str)>,
     usage: Usage,
-    _session: Permit,
+    _session: Option<Permit>,
     work: TaskTrackerToken,
     _open: OpenSession,
     trace: SessionTrace,
@@ -269,12 +286,13 @@ pub fn open(
     writer: SocketWriter,
 ) -> SessionSocket {
     let (input, events) = AudioInput::new();
-    let (newcomers, sockets) = tokio::sync::mpsc::channel(1);
+    let (resuming_sockets, sockets) = tokio::sync::mpsc::channel(1);
     let resumption = Resumption {
         sessions: Arc::clone(&services.resumes),
         sockets,
         within: services.settings.resume_within,
         access: caller.access.clone(),
+        may_begin: places.session.is_some(),
     };
     let providers = Arc::clone(&services.providers);
     let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
@@ -295,7 +313,6 @@ pub fn open(
             usage: Usage::new(services.webhooks.clone(), &caller.access),
             services,
             access: caller.access,
-            pass: caller.pass,
             writer,
             listening,
             recogniser_permit: None,
@@ -306,8 +323,8 @@ pub fn open(
             cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
             name: None,
-            newcomers,
-            ticket: None,
+            resuming_sockets,
+            resume_tokens: VecDeque::new(),
             recording: None,
             egress: None,
             membership: None,
@@ -325,7 +342,12 @@ pub fn open(
         }
     };
     let session = span.in_scope(|| start_in_span(begin));
-    SessionSocket::new(session, input, sent, providers, span, resumption)
+    let watch = span.in_scope(|| {
+        caller
+            .pass
+            .map(|pass| Watch::begin(pass, session.clone().recipient()))
+    });
+    SessionSocket::new(session, input, sent, providers, span, (resumption, watch))
 }
 
 impl Actor for SessionActor {
@@ -346,14 +368,6 @@ impl Actor for SessionActor {
                 deadline: player::timestamp() + left.as_millis() as u64,
             });
         }));
-        if let Some(pass) = self.pass.take() {
-            context.spawn(pass.into_actor(self).map(|why, session, context| {
-                tracing::info!(reason = why.reason(), "a session ends with its token");
-                let moment = session.moment();
-                session.state.expel(why.reason(), moment);
-                session.carry_out(context);
-            }));
-        }
         self.set_alarm(context);
     }
 }
@@ -412,6 +426,16 @@ impl SessionActor {
 
     fn effect(&mut self, effect: Effect, context: &mut Context<Self>) {
         match effect {
+            Effect::Tell(ServerMessage::Ready {
+                stream_id, room, ..
+            }) => {
+                let resume_token = self.new_token(&context.address());
+                self.tell(&ServerMessage::Ready {
+                    stream_id,
+                    room,
+                    resume_token,
+                });
+            }
             Effect::Tell(message) => self.tell(&message),
             Effect::Prepare(preparation) => self.prepare(*preparation, context),
             Effect::Commit {
@@ -419,7 +443,9 @@ impl SessionActor {
                 vad,
                 recording,
                 egress,
+                resume,
             } => {
+                self.writer.keep_sent(resume);
                 let state = &self.state;
                 self.listening
                     .commit(config, &vad, |config| state.drains(config));
@@ -502,30 +528,25 @@ impl SessionActor {
     }
 
     /// A new token, with which the client may come back where it may at all.
-    fn new_token(&mut self) -> String {
-        let seat = Seat {
-            tenant: self.access.tenant().cloned(),
-            newcomers: self.newcomers.clone(),
+    fn new_token(&mut self, address: &Addr<Self>) -> String {
+        let seat = ResumableSession {
+            access: self.access.clone(),
+            expel: address.clone().recipient(),
+            resuming_sockets: self.resuming_sockets.clone(),
             writer: self.writer.clone(),
         };
         let ticket = self.services.resumes.register(seat);
         let token = ticket.token().to_owned();
-        self.ticket = Some(ticket).filter(|_| self.writer.keeps_sent());
+        if self.writer.keeps_sent() {
+            self.resume_tokens.truncate(TOKENS - 1);
+            self.resume_tokens.push_front(ticket);
+        } else {
+            self.resume_tokens.clear();
+        }
         token
     }
 
     fn tell(&mut self, message: &ServerMessage) {
-        if let ServerMessage::Ready {
-            stream_id, room, ..
-        } = message
-        {
-            let ready = ServerMessage::Ready {
-                stream_id: stream_id.clone(),
-                room: room.clone(),
-                resume_token: self.new_token(),
-            };
-            return self.writer.event(ready.to_json());
-        }
         let text = message.to_json();
         // A transcript may come before voice activity.
         if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
@@ -922,8 +943,39 @@ impl Handler<FromClient> for SessionActor {
 impl Handler<Resumed> for SessionActor {
     type Result = ();
 
-    fn handle(&mut self, _: Resumed, context: &mut Context<Self>) {
+    fn handle(&mut self, Resumed { lost }: Resumed, context: &mut Context<Self>) {
+        self.to_player(Player::socket_changes);
         self.state.resumed();
+        self.carry_out(context);
+        if !lost.is_zero() {
+            let lost = lost.as_millis();
+            self.tell(&ServerMessage::Warning {
+                message: format!(
+                    "{lost} ms of speech are not kept any more, and were not sent again"
+                ),
+                code: WarningCode::SoundLost,
+                in_reply_to: Some("resume"),
+                id: None,
+            });
+        }
+    }
+}
+
+impl Handler<SocketLost> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: SocketLost, _: &mut Context<Self>) {
+        self.to_player(Player::socket_changes);
+    }
+}
+
+impl Handler<Expel> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, Expel(why): Expel, context: &mut Context<Self>) {
+        tracing::info!(reason = why, "a session ends with its token");
+        let moment = self.moment();
+        self.state.expel(why, moment);
         self.carry_out(context);
     }
 }

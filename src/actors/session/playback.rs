@@ -51,6 +51,8 @@ pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// The most synthesised audio that waits, apart from the rest of one chunk.
 pub const MAX_SOUND: Duration = Duration::from_secs(5);
 
+/// The most audio that a listener hears once more who was away.
+const HEARD_AGAIN: Duration = Duration::from_secs(12);
 /// Length of the chunks of synthesised audio.
 pub const CHUNK: Duration = Duration::from_millis(20);
 
@@ -347,17 +349,19 @@ impl<S: Sound> PlaybackQueue<S> {
         now: Instant,
     ) -> Result<Option<(UtteranceKey, Option<UtteranceKey>)>, Overloaded> {
         let is_open = |open: &Utterance<S>| open.id.is_some() && open.id == speak.id;
-        if !self.open().is_some_and(is_open) && self.cut_ids.drops(&speak) {
+        let is_open = self.open().is_some_and(is_open);
+        // What replaces everything was not on its way when that was cut.
+        if !is_open && !speak.replace && self.cut_ids.drops(&speak) {
             return Ok(None);
         }
         self.admit(&speak, now)?;
-        if let Some(id) = &speak.id {
-            self.cut_ids.begin_anew(id);
-        }
         let mut cut = None;
         if speak.replace {
             cut = self.clear(now);
             self.close_open("");
+        }
+        if let Some(id) = &speak.id {
+            self.cut_ids.begin_anew(id);
         }
         if self.open().is_some_and(|open| !open.continues_with(&speak)) {
             self.close_open("");
@@ -731,8 +735,9 @@ impl<S: Sound> PlaybackQueue<S> {
 
     fn leave(&mut self, now: Instant, utterance: Option<UtteranceKey>, duration: Duration) {
         let unplayed = self.pacer.unplayed(now);
+        // A listener who was away may hear the last of it once more.
         while let Some(first) = self.on_air.front()
-            && self.on_air_total - first.duration >= unplayed
+            && self.on_air_total - first.duration >= unplayed + HEARD_AGAIN
         {
             self.on_air_total -= first.duration;
             self.on_air.pop_front();
@@ -879,6 +884,9 @@ impl<S: Sound> PlaybackQueue<S> {
             },
             Stage::Cut { heard_text } => EventKind::Interrupted { played, heard_text },
             Stage::Done | Stage::Waiting | Stage::Running => {
+                if let Some(id) = &ended.id {
+                    self.cut_ids.begin_anew(id);
+                }
                 EventKind::Complete { duration: played }
             }
         };

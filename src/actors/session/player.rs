@@ -261,7 +261,7 @@ impl Player {
     /// Tells at once which utterances have ended: until then a cut utterance stays in the queue.
     fn tell_ends(&self) {
         let state = &mut *self.0.state.borrow_mut();
-        if state.frozen.is_some() {
+        if self.is_away(state) {
             return;
         }
         // The stream of an utterance ends before its end is told.
@@ -403,6 +403,7 @@ impl Player {
         cut: impl FnOnce(&mut PlaybackQueue<Chunk>, std::time::Instant) -> T,
     ) -> T {
         let state = &mut *self.0.state.borrow_mut();
+        self.is_away(state);
         let now = state.now();
         let before = state.queue.unplayed_sound(now);
         let outcome = cut(&mut state.queue, now);
@@ -469,22 +470,36 @@ impl Player {
         }
     }
 
+    /// Whether there is no socket to play to. While there is none, time stands still for the listener; once there is one, it
+    /// goes on with what was sent again.
+    fn is_away(&self, state: &mut State) -> bool {
+        if self.0.publisher.is_some() {
+            return false;
+        }
+        if let Some(again) = self.0.writer.take_again() {
+            state.queue.resume(now(), again);
+            state.frozen = None;
+            state.due = None;
+        }
+        let is_away = self.0.writer.is_cut_off();
+        if is_away {
+            state.frozen.get_or_insert_with(now);
+        }
+        is_away
+    }
+
+    /// The socket has gone, or there is another one.
+    pub fn socket_changes(&self) {
+        self.changed();
+    }
+
     fn next_step(&self) -> Step {
         let instant = Instant::now();
         let state = &mut *self.0.state.borrow_mut();
-        if self.0.publisher.is_none() {
-            let is_away = self.0.writer.is_cut_off();
-            if is_away {
-                state.frozen.get_or_insert(instant.into_std());
-                if !state.closed {
-                    state.pass_on_commands();
-                    let (until, room) = (None, true);
-                    return Step::Wait { until, room };
-                }
-            } else if state.frozen.take().is_some() {
-                let again = self.0.writer.take_again();
-                state.queue.resume(instant.into_std(), again);
-            }
+        if self.is_away(state) && !state.closed {
+            state.pass_on_commands();
+            let (until, room) = (None, true);
+            return Step::Wait { until, room };
         }
         let now = state.now();
         let has_room = match &self.0.publisher {

@@ -1,8 +1,8 @@
 //! Reads the messages of a client: text is parsed and queued for the actor, audio goes to the audio input by a plain call.
 //! Called from the socket's reading task, one message after another; nothing here waits.
 
-use actix::Addr;
 use actix::prelude::SendError;
+use actix::{Addr, Recipient};
 use bytes::Bytes;
 use bytestring::ByteString;
 
@@ -12,39 +12,73 @@ use super::message_rate::{MessageRate, PER_SECOND};
 use super::misuse::{self, Misuse, SoundWatch};
 use super::playback::Speak;
 use super::protocol::{
-    ClientMessage, ErrorCode, Origin, ServerMessage, SessionConfig, UnknownField, WarningCode,
-    unknown_fields,
+    ClientMessage, ErrorCode, Origin, Resume, ServerMessage, SessionConfig, UnknownField,
+    WarningCode, unknown_fields,
 };
 use super::state::Command;
-use super::{FromClient, Resumed, SessionActor, SocketClosed};
+use super::{Expel, FromClient, Resumed, SessionActor, SocketClosed, SocketLost};
 use crate::registry::resumes::{
-    FromClient as FromSocket, Newcomer, NoSession, Relay, Resumes, relay,
+    FromClient as FromSocket, NoSession, Relay, ResumableSession, Resumes, ResumingSocket, relay,
 };
+use std::cell::RefCell;
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span};
-use vivavoce_auth::Access;
+use vivavoce_audio::Encoding;
+use vivavoce_auth::{Access, Pass};
 use vivavoce_seams::ProviderTable;
-use vivavoce_socket::{Closed, ClosedBy, Plug, SUPERSEDED, SocketHandler, SocketWriter};
+use vivavoce_socket::{Closed, ClosedBy, DetachedSocket, SUPERSEDED, SocketHandler, SocketWriter};
 use vivavoce_telemetry::metrics;
 
 /// The socket of a session: that with which it began, or one that came later and passes on what its client sends.
 pub enum SessionSocket {
     First(Box<SessionSocketHandler>),
-    Later { relay: Relay, writer: SocketWriter },
+    Later {
+        relay: Relay,
+        writer: SocketWriter,
+        /// Ends the session with the token of this socket.
+        _watch: Option<Watch>,
+    },
+}
+
+/// Ends a session when the token of a socket is no longer valid.
+pub struct Watch {
+    session: Rc<RefCell<Recipient<Expel>>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Watch {
+    pub fn begin(pass: Pass, session: Recipient<Expel>) -> Self {
+        let session = Rc::new(RefCell::new(session));
+        let watched = Rc::clone(&session);
+        let watching = async move {
+            let why = pass.await.reason();
+            // Once for each socket.
+            watched.borrow().do_send(Expel(why));
+        };
+        let task = tokio::task::spawn_local(watching.in_current_span());
+        Self {
+            session,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
 }
 
 /// What the handler of a socket needs to go on with a session, its own or that of another socket.
 pub struct Resumption {
     pub sessions: Arc<Resumes>,
     /// Sockets that come for the session.
-    pub sockets: mpsc::Receiver<Newcomer>,
+    pub sockets: mpsc::Receiver<ResumingSocket>,
     /// How long the session waits for one.
     pub within: Duration,
     pub access: Access,
+    /// Whether there is a place for a session of its own.
+    pub may_begin: bool,
 }
 
 /// The most things of which one session is warned.
@@ -53,6 +87,8 @@ const MAX_WARNINGS: usize = 64;
 /// What is known of a client, to tell it of its mistakes.
 #[derive(Default)]
 struct Mistakes {
+    /// About as much is a second of the session's output.
+    output_bytes_per_second: u32,
     /// Whether unknown fields are refused.
     strict: bool,
     sound: SoundWatch,
@@ -62,6 +98,14 @@ struct Mistakes {
     writing: bool,
     /// What was warned of: each thing is told once.
     warned: HashSet<String>,
+}
+
+impl Mistakes {
+    /// How long about so much of the session's output is.
+    fn duration_of(&self, bytes: u64) -> Duration {
+        let milliseconds = 1_000 * bytes / u64::from(self.output_bytes_per_second.max(1));
+        Duration::from_millis(milliseconds)
+    }
 }
 
 /// The handler of one session's socket.
@@ -74,6 +118,7 @@ pub struct SessionSocketHandler {
     rate: MessageRate,
     mistakes: Mistakes,
     resumption: Resumption,
+    watch: Option<Watch>,
     /// Whether a message has come.
     has_begun: bool,
     /// The span of the session's log lines.
@@ -87,7 +132,7 @@ impl SessionSocket {
         writer: SocketWriter,
         providers: Arc<ProviderTable>,
         span: Span,
-        resumption: Resumption,
+        (resumption, watch): (Resumption, Option<Watch>),
     ) -> Self {
         Self::First(Box::new(SessionSocketHandler {
             session,
@@ -98,6 +143,7 @@ impl SessionSocket {
             rate: MessageRate::default(),
             mistakes: Mistakes::default(),
             resumption,
+            watch,
             has_begun: false,
             span,
         }))
@@ -111,7 +157,7 @@ impl SocketHandler for SessionSocket {
                 Some(later) => *self = later,
                 None => handler.text(&text),
             },
-            Self::Later { relay, writer } => {
+            Self::Later { relay, writer, .. } => {
                 pass_on(relay, writer, FromSocket::Text(text));
             }
         }
@@ -119,8 +165,11 @@ impl SocketHandler for SessionSocket {
 
     fn binary(&mut self, bytes: Bytes) {
         match self {
-            Self::First(handler) => handler.binary(bytes),
-            Self::Later { relay, writer } => {
+            Self::First(handler) => {
+                handler.has_begun = true;
+                handler.binary(bytes);
+            }
+            Self::Later { relay, writer, .. } => {
                 pass_on(relay, writer, FromSocket::Binary(bytes));
             }
         }
@@ -154,62 +203,62 @@ fn may_come_back(closed: &Closed) -> bool {
 impl SessionSocketHandler {
     /// Whether this socket has come for the session of another one: that goes on here.
     fn resumes(&mut self, text: &ByteString) -> Option<SessionSocket> {
-        if std::mem::replace(&mut self.has_begun, true) {
+        if self.has_begun {
             return None;
         }
+        let Some((resume, seat)) = self.session_of(text) else {
+            self.has_begun = true;
+            return None;
+        };
+        let plug = self.writer.unplug()?;
+        let writer = plug.writer();
+        let (relay, input) = relay();
+        // What is left of the one before, which its session learns before it takes this one.
+        seat.writer.supersede();
+        let resuming = ResumingSocket {
+            plug: Some(plug),
+            token: resume.token,
+            last_event: resume.last_event,
+            received_bytes: resume.received_bytes,
+            input,
+        };
+        // One that cannot be taken says so itself.
+        let _refused = seat.resuming_sockets.try_send(resuming);
+        let watch = self.watch.take();
+        if let Some(watch) = &watch {
+            watch.session.replace(seat.expel);
+        }
+        Some(SessionSocket::Later {
+            relay,
+            writer,
+            _watch: watch,
+        })
+    }
+
+    /// The session that a first message asks for.
+    fn session_of(&self, text: &ByteString) -> Option<(Resume, ResumableSession)> {
         let Ok(ClientMessage::Resume(resume)) = ClientMessage::parse(text.as_bytes()) else {
             return None;
         };
         let Resumption {
             sessions, access, ..
         } = &self.resumption;
-        let seat = sessions.take(&resume.token, access).ok()?;
-        let plug = self.writer.unplug()?;
-        let writer = plug.writer();
-        let (relay, input) = relay();
-        // What is left of the one before, which its session learns before it takes this one.
-        seat.writer.supersede();
-        let newcomer = Newcomer {
-            plug,
-            last_event: resume.last_event,
-            received_bytes: resume.received_bytes,
-            input,
-        };
-        if let Err(refused) = seat.newcomers.try_send(newcomer) {
-            cannot_resume(refused.into_inner().plug, "the session has ended");
-        }
-        Some(SessionSocket::Later { relay, writer })
+        let seat = sessions.find(&resume.token, access).ok()?;
+        Some((resume, seat))
     }
 
     /// Waits for the client to come back, as often as it does in time.
     async fn stay(mut self: Box<Self>) {
         loop {
+            // Once for each socket.
+            self.session.do_send(SocketLost);
             let within = self.resumption.within;
-            let Ok(Some(newcomer)) = timeout(within, self.resumption.sockets.recv()).await else {
+            let Ok(Some(resuming)) = timeout(within, self.resumption.sockets.recv()).await else {
                 tracing::debug!("a client has not come back");
                 return;
             };
-            let Newcomer {
-                plug,
-                last_event,
-                received_bytes,
-                mut input,
-            } = newcomer;
-            if !self.session.connected() {
-                return cannot_resume(plug, "the session has ended");
-            }
-            if let Err((cannot, plug)) = self.writer.attach(plug, last_event, received_bytes) {
-                return cannot_resume(plug, &cannot.to_string());
-            }
-            tracing::debug!("a client has come back");
-            metrics::session_resumed();
-            // Once for each socket.
-            self.session.do_send(Resumed);
-            while let Some(message) = input.next().await {
-                match message {
-                    FromSocket::Text(text) => self.text(&text),
-                    FromSocket::Binary(bytes) => self.binary(bytes),
-                }
+            if !self.come_back(resuming).await {
+                return;
             }
             if !self
                 .writer
@@ -243,10 +292,10 @@ impl SessionSocketHandler {
     }
 
     /// Fields that have no effect: an error where the client wants it so, else a warning.
-    fn look_at_fields(&mut self, origin: &Origin, text: &[u8]) -> Result<(), String> {
+    fn look_at_fields(&mut self, origin: &Origin, text: &[u8], strict: bool) -> Result<(), String> {
         let unknown = unknown_fields(origin.message.unwrap_or_default(), text);
         let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-        if self.mistakes.strict && !names.is_empty() {
+        if strict && !names.is_empty() {
             let names = names.join(", ");
             return Err(format!(
                 "{names}: there is no such field, and config said strict"
@@ -287,8 +336,13 @@ impl SessionSocketHandler {
     }
 
     fn look_at_config(&mut self, wanted: &SessionConfig) {
-        self.mistakes.strict = wanted.strict;
-        self.writer.keep_sent(wanted.resume);
+        self.mistakes.output_bytes_per_second = wanted.params.tts.as_ref().map_or(0, |speech| {
+            let layout = speech.format.layout;
+            match speech.format.encoding {
+                Encoding::Linear16 => 2 * layout.rate.hz(),
+                _ => layout.rate.hz() / 8,
+            }
+        });
         if let Some(listen) = &wanted.params.stt {
             self.mistakes.sound.expect(listen.format);
         }
@@ -298,7 +352,46 @@ impl SessionSocketHandler {
     }
 }
 
-fn cannot_resume(plug: Plug, why: &str) {
+impl SessionSocketHandler {
+    /// Goes on with a socket until it has gone; `false` where it does not fit.
+    async fn come_back(&mut self, mut resuming: ResumingSocket) -> bool {
+        let Some(plug) = resuming.plug.take() else {
+            return false;
+        };
+        if !self.session.connected() {
+            cannot_resume(plug, "the session has ended");
+            return false;
+        }
+        let (last_event, received) = (resuming.last_event, resuming.received_bytes);
+        let lost = match self.writer.attach(plug, last_event, received) {
+            Ok(lost) => self.mistakes.duration_of(lost),
+            Err((cannot, plug)) => {
+                cannot_resume(plug, &cannot.to_string());
+                return false;
+            }
+        };
+        tracing::debug!("a client has come back");
+        metrics::session_resumed();
+        // The token of the socket that comes is watched with it.
+        self.watch = None;
+        // Once for each socket.
+        self.session.do_send(Resumed { lost });
+        let mut is_known = false;
+        while let Some(message) = resuming.input.next().await {
+            // It may have sent this before the next token came; then it has lost a chance, and nothing else.
+            if !std::mem::replace(&mut is_known, true) {
+                self.resumption.sessions.use_up(&resuming.token);
+            }
+            match message {
+                FromSocket::Text(text) => self.text(&text),
+                FromSocket::Binary(bytes) => self.binary(bytes),
+            }
+        }
+        true
+    }
+}
+
+pub(crate) fn cannot_resume(plug: DetachedSocket, why: &str) {
     let refusal = ServerMessage::refusal(ErrorCode::CannotResume, why);
     let refusal = refusal.answering(&Origin::of("resume"));
     plug.refuse(refusal.to_json(), "the session cannot be resumed");
@@ -338,9 +431,20 @@ impl SessionSocketHandler {
             ClientMessage::Clear { .. } => self.mistakes.writing = false,
             _ => {}
         }
-        if let Err(problem) = self.look_at_fields(&origin, text.as_bytes()) {
+        let strict = match &message {
+            ClientMessage::Config(wanted) => wanted.strict,
+            _ => self.mistakes.strict,
+        };
+        if let Err(problem) = self.look_at_fields(&origin, text.as_bytes(), strict) {
             return self.refuse(&origin, ErrorCode::InvalidMessage, problem);
         }
+        if let ClientMessage::Config(_) = &message
+            && !self.resumption.may_begin
+        {
+            let problem = "there is no place for another session: this socket may only resume one";
+            return self.refuse(&origin, ErrorCode::Overloaded, problem);
+        }
+        self.mistakes.strict = strict;
         let mut config = 0;
         if let ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) = message {
             self.configs += 1;

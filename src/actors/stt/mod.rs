@@ -52,6 +52,8 @@ const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
 const BEFORE_LIMIT: Duration = Duration::from_secs(2);
 /// The share of [`SpeechToText::answers_within`] that must have been speech.
 const ENOUGH_SPEECH: f64 = 0.7;
+/// Speech without an answer is forgotten when no more of it came for this long.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(5);
 /// The share of the limit after which it is rotated at a pause.
 const LATE: f64 = 0.8;
 
@@ -171,6 +173,8 @@ struct Attempt {
 struct Unanswered {
     /// When the first of it was sent.
     since: Option<Instant>,
+    /// When the last of it was sent.
+    last: Option<Instant>,
     speech: Duration,
 }
 
@@ -353,19 +357,28 @@ impl Attempt {
     }
 
     /// A stream that answers pings and not the speaker is dead, too. What only sounds like speech has no answer either: so
-    /// it is suspected once, until something has been understood again.
+    /// it is suspected once, and where there is a fallback once more, until something has been understood again.
     fn suspect(&self, chunk: &Chunk) -> Result<(), ProviderError> {
         let Some(limit) = self.provider.answers_within() else {
             return Ok(());
         };
         let mut unanswered = self.unanswered.get();
         if !chunk.is_pause() {
-            unanswered.since.get_or_insert_with(Instant::now);
+            let now = Instant::now();
+            // Coughs of ten minutes are no speech.
+            let is_over = |last: Instant| now - last >= FORGIVEN_AFTER;
+            if unanswered.last.is_some_and(is_over) {
+                unanswered = Unanswered::default();
+            }
+            unanswered.since.get_or_insert(now);
+            unanswered.last = Some(now);
             unanswered.speech += self.buffer.length_of(chunk);
             self.unanswered.set(unanswered);
         }
         let is_late = unanswered.since.is_some_and(|at| at.elapsed() >= limit);
-        if is_late && unanswered.speech >= limit.mul_f64(ENOUGH_SPEECH) && self.buffer.suspects() {
+        let enough = unanswered.speech >= limit.mul_f64(ENOUGH_SPEECH);
+        let has_fallback = self.opening == OPENING_WITH_FALLBACK;
+        if is_late && enough && self.buffer.suspects(1 + u8::from(has_fallback)) {
             let problem = "has not answered, although somebody is speaking";
             return Err(self.error(ErrorKind::Timeout, problem));
         }

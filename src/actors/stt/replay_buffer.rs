@@ -51,8 +51,8 @@ pub struct ReplayBuffer(Rc<Shared>);
 #[derive(Debug)]
 struct Shared {
     backlog: RefCell<Backlog>,
-    /// A stream was ended because it did not answer, and no words have come since.
-    suspected: Cell<bool>,
+    /// How often a stream was ended because it did not answer since words came last.
+    suspected: Cell<u8>,
     /// There is something to send.
     work: Notify,
     /// There will be no more audio.
@@ -120,7 +120,7 @@ impl ReplayBuffer {
     pub fn new(layout: Layout, start: Duration) -> Self {
         Self(Rc::new(Shared {
             backlog: RefCell::new(Backlog::new(layout.rate, start)),
-            suspected: Cell::new(false),
+            suspected: Cell::new(0),
             work: Notify::new(),
             ended: Notify::new(),
         }))
@@ -232,14 +232,16 @@ impl ReplayBuffer {
         rate.duration_of(chunk.samples() as usize)
     }
 
-    /// A stream is suspected to be dead; whether that is new since the last words.
-    pub(super) fn suspects(&self) -> bool {
-        !self.0.suspected.replace(true)
+    /// A stream is suspected to be dead; whether that has happened less often than so since the last words.
+    pub(super) fn suspects(&self, most: u8) -> bool {
+        let times = self.0.suspected.get();
+        self.0.suspected.set(times.saturating_add(1));
+        times < most
     }
 
     /// Words have come.
     pub(super) fn trusts(&self) {
-        self.0.suspected.set(false);
+        self.0.suspected.set(0);
     }
 
     /// The recogniser reports speech, whatever voice activity detection says.

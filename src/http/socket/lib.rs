@@ -75,7 +75,7 @@ pub use origins::Origins;
 pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, SUPERSEDED};
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use sent_log::CannotResume;
-pub use writer::{Plug, SocketWriter};
+pub use writer::{DetachedSocket, SocketWriter};
 
 use self::connection::Connection;
 use self::reader::Reader;

@@ -302,10 +302,17 @@ impl Outbox {
 
     /// Queues audio that was queued for another socket before, however much it is.
     pub fn audio_again(&mut self, audio: Audio) {
-        if self.closing.is_none() {
-            self.audio += audio.duration;
-            self.waiting.push_back(Item::Audio(audio));
+        if self.closing.is_some() {
+            self.audio_lost += 1;
+            return;
         }
+        self.audio += audio.duration;
+        self.waiting.push_back(Item::Audio(audio));
+    }
+
+    /// So many pieces of audio that were not sent need not be sent again.
+    pub const fn forget_lost(&mut self, pieces: usize) {
+        self.audio_lost = self.audio_lost.saturating_sub(pieces);
     }
 
     /// How many pieces of audio the transport has not taken.

@@ -11,9 +11,10 @@ use super::outbox::{Audio, Topic};
 /// The most events that are kept; fewer than a socket takes at once.
 const MAX_EVENTS: usize = 200;
 /// The most bytes of them.
-const MAX_EVENT_BYTES: usize = 1 << 20;
-/// The most sound that is kept.
+const MAX_EVENT_BYTES: usize = 256 << 10;
+/// The most sound that is kept, and its bytes.
 const MAX_SOUND: Duration = Duration::from_secs(10);
+const MAX_SOUND_BYTES: usize = 512 << 10;
 
 /// Why a client cannot go on where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +25,18 @@ pub enum CannotResume {
     /// It has seen what was never sent.
     #[error("last_event: no event of this number was sent")]
     Unknown,
+    /// It has got more than was sent.
+    #[error("received_bytes: so much was not sent")]
+    Unsent,
+}
+
+/// What a client has not got.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// In its order.
+    pub again: Vec<Again>,
+    /// Bytes of sound before it that are not kept any more.
+    pub lost_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -44,6 +57,13 @@ struct Sound {
     duration: Duration,
 }
 
+impl Sound {
+    /// Its bytes that are kept.
+    fn len(&self) -> usize {
+        self.audio.as_ref().map_or(0, |audio| audio.bytes.len())
+    }
+}
+
 /// Something to send again.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Again {
@@ -62,6 +82,7 @@ pub struct SentLog {
     forgotten: u64,
     sound: VecDeque<Sound>,
     sound_kept: Duration,
+    sound_bytes: usize,
     /// Bytes of sound that were sent before what is kept.
     sound_before: u64,
 }
@@ -110,7 +131,20 @@ impl SentLog {
             audio: Some(audio.clone()),
         });
         self.sound_kept += audio.duration;
-        while self.sound_kept > MAX_SOUND && self.sound.len() > 1 {
+        self.sound_bytes += audio.bytes.len();
+        while (self.sound_kept > MAX_SOUND || self.sound_bytes > MAX_SOUND_BYTES)
+            && self.sound.len() > 1
+        {
+            self.forget_sound();
+        }
+    }
+
+    /// Forgets what was sent, and not how much that was.
+    pub fn forget(&mut self) {
+        self.forgotten = self.seq;
+        self.events = VecDeque::new();
+        self.event_bytes = 0;
+        while !self.sound.is_empty() {
             self.forget_sound();
         }
     }
@@ -118,26 +152,32 @@ impl SentLog {
     fn forget_sound(&mut self) {
         if let Some(oldest) = self.sound.pop_front() {
             self.sound_kept -= oldest.duration;
+            self.sound_bytes -= oldest.len();
             self.sound_before += oldest.bytes;
         }
     }
 
-    /// Sound with this tag or a greater one was cut, while this many of the last pieces had not been sent.
-    pub fn cut_sound(&mut self, from: u64, unsent: usize) {
-        let sent = self.sound.len().saturating_sub(unsent);
-        let (mut at, mut kept) = (0, self.sound_kept);
+    /// Sound with this tag or a greater one was cut, while this many of the last pieces had not been sent. Returns how many
+    /// of these there are no more.
+    pub fn cut_sound(&mut self, from: u64, unsent: usize) -> usize {
+        let before = self.sound.len();
+        let sent = before.saturating_sub(unsent);
+        let mut at = 0;
         self.sound.retain_mut(|sound| {
             at += 1;
             if sound.audio.as_ref().is_none_or(|audio| audio.tag < from) {
                 return true;
             }
             sound.audio = None;
-            if at > sent {
-                kept -= sound.duration;
-            }
             at <= sent
         });
-        self.sound_kept = kept;
+        self.measure();
+        before - self.sound.len()
+    }
+
+    fn measure(&mut self) {
+        self.sound_kept = self.sound.iter().map(|sound| sound.duration).sum();
+        self.sound_bytes = self.sound.iter().map(Sound::len).sum();
     }
 
     /// What a client has not got, which has seen events up to `last_event` and this many bytes of sound, or all that was
@@ -147,10 +187,20 @@ impl SentLog {
         last_event: u64,
         received: Option<u64>,
         unsent: usize,
-    ) -> Result<Vec<Again>, CannotResume> {
+    ) -> Result<Missing, CannotResume> {
         if last_event > self.seq {
             return Err(CannotResume::Unknown);
         }
+        let sent = self
+            .sound
+            .iter()
+            .rev()
+            .skip(unsent)
+            .map(|sound| sound.bytes);
+        if received.is_some_and(|received| received > self.sound_before + sent.sum::<u64>()) {
+            return Err(CannotResume::Unsent);
+        }
+        let lost_bytes = received.map_or(0, |received| self.sound_before.saturating_sub(received));
         if last_event < self.forgotten {
             return Err(CannotResume::Forgotten(last_event));
         }
@@ -184,8 +234,9 @@ impl SentLog {
         all.sort_by_key(|(order, _)| *order);
         // What was cut is not sent again.
         self.sound.retain(|sound| sound.audio.is_some());
-        self.sound_kept = self.sound.iter().map(|sound| sound.duration).sum();
-        Ok(all.into_iter().map(|(_, again)| again).collect())
+        self.measure();
+        let again = all.into_iter().map(|(_, again)| again).collect();
+        Ok(Missing { again, lost_bytes })
     }
 }
 
@@ -208,8 +259,9 @@ mod tests {
         log.event(None, &ByteString::from(format!("{{\"type\":\"{name}\"}}")));
     }
 
-    fn told(again: &[Again]) -> Vec<String> {
-        again
+    fn told(missing: &Missing) -> Vec<String> {
+        missing
+            .again
             .iter()
             .map(|again| match again {
                 Again::Event(text) => text.to_string(),
@@ -237,6 +289,7 @@ mod tests {
         log.sound(&audio(2, 5));
         assert_eq!(told(&log.again(3, Some(30), 0).unwrap()), ["5 of 2"]);
         assert_eq!(log.again(4, None, 0), Err(CannotResume::Unknown));
+        assert_eq!(log.again(3, Some(36), 0), Err(CannotResume::Unsent));
     }
 
     #[test]
@@ -254,7 +307,7 @@ mod tests {
         let mut log = SentLog::default();
         (1..=4).for_each(|tag| log.sound(&audio(tag, 10)));
         // The last two had not left.
-        log.cut_sound(2, 2);
+        assert_eq!(log.cut_sound(2, 2), 2);
         log.sound(&audio(5, 7));
         assert_eq!(told(&log.again(0, Some(20), 1).unwrap()), ["7 of 5"]);
         assert_eq!(log.sound_kept, CHUNK);
@@ -278,9 +331,10 @@ mod tests {
         let mut log = SentLog::default();
         (0..=MAX_EVENTS).for_each(|_| event(&mut log, "a"));
         assert_eq!(log.again(0, None, 0), Err(CannotResume::Forgotten(0)));
-        assert_eq!(log.again(1, None, 0).unwrap().len(), MAX_EVENTS);
+        assert_eq!(log.again(1, None, 0).unwrap().again.len(), MAX_EVENTS);
         (0..1_000).for_each(|_| log.sound(&audio(1, 10)));
         assert_eq!(log.sound_kept, MAX_SOUND);
+        assert_eq!(log.again(201, Some(10), 0).unwrap().lost_bytes, 4_990);
         assert_eq!(log.sound_before + 10 * log.sound.len() as u64, 10_000);
     }
 }

@@ -17,7 +17,7 @@ use super::SocketSettings;
 use super::backlog::BacklogEntry;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox, Topic};
-use super::sent_log::{Again, CannotResume, SentLog};
+use super::sent_log::{Again, CannotResume, Missing, SentLog};
 use vivavoce_core::party::Party;
 
 /// The state shared by writer, reader and body.
@@ -90,6 +90,9 @@ impl Shared {
     }
 }
 
+/// The most messages of others that are kept for a client that is away.
+const MAX_MESSAGES_AWAY: usize = 50;
+
 /// Sends to one client. Clones write to the same socket. Only [`Self::audio_room`] and [`Self::event_room`] wait. What
 /// is sent to a closing socket is dropped, unless the client [may come back](Self::keep_sent) with another one.
 #[derive(Clone)]
@@ -106,12 +109,16 @@ struct LineState {
     socket: Option<Arc<Shared>>,
     /// What may have to be sent again; `None` where the client does not come back.
     sent: Option<SentLog>,
+    /// That of a client that does not come back any more: its numbers go on if it may again.
+    former: Option<SentLog>,
     /// How much audio was queued again for the last socket that came, until somebody asks.
-    again: Duration,
+    again: Option<Duration>,
+    /// Messages of others that were kept while there was no socket.
+    messages_away: usize,
 }
 
 /// A socket without a session: one that has come for the session of another socket.
-pub struct Plug(Arc<Shared>);
+pub struct DetachedSocket(Arc<Shared>);
 
 impl LineState {
     /// The socket, unless it has begun to close and another one may come.
@@ -143,7 +150,9 @@ impl SocketWriter {
             state: Mutex::new(LineState {
                 socket: Some(socket),
                 sent: None,
-                again: Duration::ZERO,
+                former: None,
+                again: None,
+                messages_away: 0,
             }),
             attached: Notify::new(),
         }))
@@ -156,8 +165,14 @@ impl SocketWriter {
     /// Whether the client may come back: from now on events are numbered (`seq`), and kept with the last audio.
     pub fn keep_sent(&self, keep: bool) {
         let mut line = self.line();
-        if keep != line.sent.is_some() {
-            line.sent = keep.then(SentLog::default);
+        match (keep, line.sent.take()) {
+            (true, Some(sent)) => line.sent = Some(sent),
+            (true, None) => line.sent = Some(line.former.take().unwrap_or_default()),
+            (false, Some(mut sent)) => {
+                sent.forget();
+                line.former = Some(sent);
+            }
+            (false, None) => {}
         }
     }
 
@@ -179,8 +194,8 @@ impl SocketWriter {
     }
 
     /// Takes the socket away: what is sent from now on is dropped.
-    pub fn unplug(&self) -> Option<Plug> {
-        self.line().socket.take().map(Plug)
+    pub fn unplug(&self) -> Option<DetachedSocket> {
+        self.line().socket.take().map(DetachedSocket)
     }
 
     /// Closes the socket, because another one comes for its session.
@@ -191,44 +206,46 @@ impl SocketWriter {
     }
 
     /// Goes on at another socket, with all events after `last_event` and the audio after `received` bytes; without that,
-    /// after what the last socket took.
+    /// after what the last socket took. Returns how many bytes of audio are missing because they are not kept any more.
     pub fn attach(
         &self,
-        plug: Plug,
+        plug: DetachedSocket,
         last_event: u64,
         received: Option<u64>,
-    ) -> Result<(), (CannotResume, Plug)> {
+    ) -> Result<u64, (CannotResume, DetachedSocket)> {
         let mut line = self.line();
         let unsent = line
             .socket
             .as_ref()
             .map_or(0, |socket| socket.lock().audio_waiting());
         let sent = line.sent.get_or_insert_default();
-        let again = match sent.again(last_event, received, unsent) {
-            Ok(again) => again,
+        let Missing { again, lost_bytes } = match sent.again(last_event, received, unsent) {
+            Ok(missing) => missing,
             Err(cannot) => return Err((cannot, plug)),
         };
-        let Plug(socket) = plug;
+        let DetachedSocket(socket) = plug;
         let now = Instant::now();
-        line.again = Duration::ZERO;
+        let mut sound = Duration::ZERO;
         for again in again {
             match again {
                 Again::Event(text) => socket.change(|outbox| outbox.event(text, now)),
                 Again::Sound(audio) => {
-                    line.again += audio.duration;
+                    sound += audio.duration;
                     socket.change(|outbox| outbox.audio_again(audio));
                 }
             }
         }
+        line.again = Some(sound);
+        line.messages_away = 0;
         line.socket = Some(socket);
         drop(line);
         self.0.attached.notify_waiters();
-        Ok(())
+        Ok(lost_bytes)
     }
 
-    /// How much audio the socket that was attached last was sent again, if nobody has asked yet.
-    pub fn take_again(&self) -> Duration {
-        std::mem::take(&mut self.line().again)
+    /// How much audio the socket that was attached last was sent again, if there is one and nobody has asked yet.
+    pub fn take_again(&self) -> Option<Duration> {
+        self.line().again.take()
     }
 
     /// Sends an event (JSON text). If [`super::MAX_EVENTS`] are queued already, the socket closes with 1013.
@@ -239,8 +256,16 @@ impl SocketWriter {
 
     /// Sends a message from somebody else; `false` if it was dropped because too much is queued.
     pub fn message(&self, text: impl Into<ByteString>) -> bool {
+        let mut line = self.line();
+        if line.sent.is_some() && line.open().is_none() {
+            // The session's own events must not be pushed out by those of others.
+            line.messages_away += 1;
+            if line.messages_away > MAX_MESSAGES_AWAY {
+                return false;
+            }
+        }
         let queue = |outbox: &mut Outbox, text| outbox.message(text, Instant::now());
-        self.line().event(None, text.into(), queue).unwrap_or(true)
+        line.event(None, text.into(), queue).unwrap_or(true)
     }
 
     /// Sends an event that supersedes a queued one of the same `kind`; such events are not counted.
@@ -278,7 +303,11 @@ impl SocketWriter {
             return Err(refused);
         };
         let kept = may_come.then(|| audio.clone());
-        socket.change(|outbox| outbox.audio(audio))?;
+        match socket.change(|outbox| outbox.audio(audio)) {
+            // It has closed in this moment.
+            Err(AudioRefused::Closed) if may_come => return Err(AudioRefused::Full),
+            outcome => outcome?,
+        }
         if let (Some(sent), Some(audio)) = (&mut line.sent, kept) {
             sent.sound(&audio);
         }
@@ -350,7 +379,8 @@ impl SocketWriter {
             (outbox.audio_waiting(), outbox.cut_audio(from))
         };
         if let Some(sent) = &mut line.sent {
-            sent.cut_sound(from, unsent);
+            let gone = sent.cut_sound(from, unsent);
+            socket.lock().forget_lost(gone);
         }
         socket.room.notify_waiters();
         cut
@@ -370,7 +400,7 @@ impl SocketWriter {
     }
 }
 
-impl Plug {
+impl DetachedSocket {
     /// Writes to this socket.
     pub fn writer(&self) -> SocketWriter {
         SocketWriter::new(Arc::clone(&self.0))

@@ -129,12 +129,12 @@ impl Stage {
             return Ok(None);
         };
         assert!(!is_late, "{wanted:?}");
-        if let Some(id) = &wanted.id {
-            self.cut_ids.remove(id);
-        }
         if wanted.replace {
             assert_eq!(called_back, self.first_begun(&before));
             self.mark_cut(&before);
+        }
+        if let Some(id) = &wanted.id {
+            self.cut_ids.remove(id);
         }
         self.written_to(key, wanted);
         self.drain();
@@ -153,7 +153,7 @@ impl Stage {
         let is_its = |(_, open): (_, &Known)| open.id.is_some() && open.id == speak.id;
         let is_open = self.open().is_some_and(is_its);
         let cut = speak.id.as_ref().and_then(|id| self.cut_ids.get_mut(id));
-        let Some(goes_on) = cut.filter(|_| !is_open) else {
+        let Some(goes_on) = cut.filter(|_| !is_open && !speak.replace) else {
             return false;
         };
         let went_on = std::mem::replace(goes_on, !speak.flush);
@@ -429,6 +429,9 @@ impl Stage {
         );
         let blank = matches!(event.kind, EventKind::Complete { .. }) && known.text.is_empty();
         assert!(earlier_ended || blank, "ends are told in order");
+        if let (EventKind::Complete { .. }, Some(id), false) = (&event.kind, &event.id, blank) {
+            self.cut_ids.remove(id);
+        }
         known.end = Some((self.now, event.kind));
     }
 

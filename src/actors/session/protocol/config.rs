@@ -34,8 +34,6 @@ pub struct SessionConfig {
     pub loading_audio: Option<LoadingAudio>,
     /// Whether messages with fields that we do not know are refused, from this one on.
     pub strict: bool,
-    /// Whether the session waits for its client when the socket breaks.
-    pub resume: bool,
     pub params: SessionParams,
 }
 
@@ -51,6 +49,8 @@ pub struct SessionParams {
     pub rtc: Option<RoomConfig>,
     /// Whether a recording is wanted.
     pub recording: bool,
+    /// Whether the session waits for its client when the socket breaks.
+    pub resume: bool,
 }
 
 /// `update_config`: what is not given stays as it is, so that it can be checked only with what is in force.
@@ -502,6 +502,7 @@ impl WireConfig {
             vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
             rtc,
             recording: recorded || self.recording.unwrap_or(false),
+            resume: self.resume.unwrap_or(false),
         };
         if params.rtc.is_some() {
             params.use_room_audio();
@@ -510,7 +511,6 @@ impl WireConfig {
             stream_id,
             loading_audio: self.loading_audio,
             strict: self.strict.unwrap_or(false),
-            resume: self.resume.unwrap_or(false),
             params,
         })
     }

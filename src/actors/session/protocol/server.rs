@@ -332,6 +332,8 @@ pub enum WarningCode {
     MarkupAsText,
     /// A text has nothing that a voice could say.
     NothingToSay,
+    /// Speech that a client has missed is not kept any more.
+    SoundLost,
 }
 
 /// `sip_transfer_error.code`.

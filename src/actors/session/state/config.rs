@@ -139,7 +139,6 @@ impl ConfigMachine {
             stream_id,
             loading_audio,
             strict: _,
-            resume: _,
             params,
         } = wanted;
         if let (Some(has), Some(wants)) = (&self.stream_id, &stream_id)

@@ -88,6 +88,8 @@ pub enum Effect {
         recording: Option<(SampleRate, SampleRate)>,
         /// Whether the room's provider records it.
         egress: bool,
+        /// Whether the session waits for its client when the socket breaks.
+        resume: bool,
     },
     /// The config will not be carried out.
     Discard {
@@ -373,6 +375,7 @@ impl Session {
             vad,
             recording: in_force.params.records().then_some(rates.into()),
             egress: in_force.params.room_for_egress().is_some(),
+            resume: in_force.params.resume,
         });
         let outputs = self.recogniser.commit(vad, moment);
         self.follow(outputs, moment);

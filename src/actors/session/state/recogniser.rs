@@ -148,10 +148,12 @@ impl Recogniser {
     }
 
     /// Whether the current attempt has worked; the next one has not yet.
-    fn take_works(&mut self, now: Instant) -> bool {
+    fn take_works(&mut self, error: &ProviderError, now: Instant) -> bool {
         let opened = self.opened_at.take();
         let lasted = opened.is_some_and(|at| now.saturating_duration_since(at) >= PROVEN);
-        std::mem::take(&mut self.works) || lasted
+        // One that was silent until somebody lost patience has not worked, however long that took.
+        let was_silent = error.kind == ErrorKind::Timeout;
+        std::mem::take(&mut self.works) || (lasted && !was_silent)
     }
 
     /// Which recogniser is tried next after this error: the same if it has worked and may do so again, else the next in
@@ -549,7 +551,7 @@ impl RecogniserMachine {
             return;
         }
         let error = outcome.err().unwrap_or_else(ended_early);
-        let worked = stt.take_works(moment.now);
+        let worked = stt.take_works(&error, moment.now);
         let next = stt.next_choice(&error, worked);
         let delay = next.and_then(|_| stt.restarts.next(moment.now.into(), jitter()));
         let (Some(next), Some(delay)) = (next, delay) else {

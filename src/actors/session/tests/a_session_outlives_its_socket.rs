@@ -212,6 +212,9 @@ async fn a_token_is_its_tenants_and_used_once_and_a_new_config_takes_the_name() 
     let again = stage.connect_as(mine.clone(), None);
     again.send(&resume(&token, 1, 0));
     again.event("ready").await;
+    // It has the next token.
+    again.send(&json!({"type": "clear"}));
+    sleep(ms(10)).await;
     let twice = stage.connect_as(mine.clone(), None);
     twice.send(&resume(&token, 1, 0));
     assert_eq!(twice.event("error").await["code"], "cannot_resume");
@@ -252,10 +255,70 @@ async fn a_server_that_is_going_to_stop_says_when() {
     let client = stage.configured().await;
     stage.services.draining.cancel();
     let draining = client.event("draining").await;
-    assert!(
-        draining["deadline"].as_u64().unwrap() > 30_000,
-        "{draining}"
-    );
+    let left = draining["deadline"].as_u64().unwrap() - super::super::player::timestamp();
+    assert!((29_000..=30_000).contains(&left), "{draining}");
     client.send(&speak("It goes on"));
     client.event("tts_playback_complete").await;
+}
+
+#[actix::test]
+async fn a_listener_who_stopped_reading_hears_the_rest_at_another_socket_and_the_clock_knows() {
+    let stage = Stage::new();
+    let (client, token) = ready(&stage).await;
+    client.send(&speak(&"a".repeat(500)));
+    client.event("tts_started").await;
+    sleep(ms(500)).await;
+    // Its network is gone, and nobody knows.
+    client.reads(false);
+    sleep(ms(50)).await;
+    let received = client.heard().len();
+    sleep(Duration::from_secs(8)).await;
+    let again = stage.connect();
+    again.send(&resume(&token, last_event(&client), 2 * received));
+    again.event("ready").await;
+    sleep(ms(1_000)).await;
+    again.send(&json!({"type": "clear"}));
+    let cut = again.event("tts_interrupted").await;
+    let played = cut["played_ms"].as_u64().unwrap();
+    let expected = received as u64 / 24 + 1_000;
+    assert!(
+        played.abs_diff(expected) <= 60,
+        "{played} instead of {expected}"
+    );
+    assert_eq!(again.heard()[..24_000], ramp(received, 24_000));
+}
+
+#[actix::test]
+async fn a_socket_that_breaks_before_it_is_ready_may_come_back_with_the_same_token() {
+    let stage = Stage::new();
+    let (client, token) = ready(&stage).await;
+    client.breaks();
+    for _ in 0..3 {
+        sleep(ms(20)).await;
+        let again = stage.connect();
+        again.send(&resume(&token, 1, 0));
+        again.event("ready").await;
+        again.breaks();
+    }
+    sleep(ms(20)).await;
+    assert_eq!(stage.names().await, ["s"]);
+}
+
+#[actix::test]
+async fn who_has_used_all_places_may_resume_and_begin_nothing() {
+    let stage = Stage::new();
+    let (client, token) = ready(&stage).await;
+    let _others: Vec<_> = (0..7)
+        .map(|_| stage.sessions.take(&Party::Operator).unwrap())
+        .collect();
+    client.breaks();
+    sleep(ms(20)).await;
+    let again = stage.connect();
+    again.send(&config(json!({"stream_id": "t"})));
+    assert_eq!(again.event("error").await["code"], "overloaded");
+    let again = stage.connect();
+    again.send(&resume(&token, 1, 0));
+    again.event("ready").await;
+    again.send(&speak("Yes"));
+    again.event("tts_playback_complete").await;
 }

@@ -207,7 +207,7 @@ impl Stage {
     /// A client of somebody.
     fn connect_as(&self, access: Access, pass: Option<Pass>) -> Client {
         let places = Places {
-            session: self.sessions.take(&Party::Operator).unwrap(),
+            session: self.sessions.take(&Party::Operator).ok(),
             unconfigured: self.unconfigured.acquire(Party::Operator, 1).unwrap(),
             work: self.work.token(),
         };
