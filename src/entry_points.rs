@@ -50,6 +50,7 @@ fn socket_messages() -> Option<Vec<String>> {
                 "update_config" => "one at a time; quotas of syntheses and recognisers",
                 "speak" => "queue of 64 utterances and 64 KiB of text",
                 "clear" | "loading_start" | "loading_stop" => "updates existing state",
+                "resume" => "the first message of a socket; the session's own limits; 200 events (256 KiB) and 10 s of sound (512 KiB) kept per session",
                 "send_message" => "limits of the room's data messages",
                 "sip_transfer" => "one at a time per SIP participant",
                 "hangup" => "ends a call",

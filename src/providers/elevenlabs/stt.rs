@@ -193,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_credential_nothing_is_opened() {
         let refused = stt("http://127.0.0.1:1").open(request()).await.unwrap_err();
-        assert_eq!(refused.kind, ErrorKind::Auth);
+        assert_eq!(refused.kind, ErrorKind::NoCredential);
         assert!(refused.message.contains("ELEVENLABS_API_KEY"));
         assert!(refused.message.contains("auth"));
     }

@@ -401,7 +401,24 @@ async fn a_vendor_that_owes_sound_is_given_up_but_not_while_the_text_goes_on() {
     let begun = Instant::now();
     let error = stream.events.next().await.unwrap().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
-    assert_eq!(seconds_since(begun), 8);
+    assert_eq!(seconds_since(begun), 5);
+}
+
+#[tokio::test]
+async fn a_vendor_that_stalls_in_the_middle_is_given_up_sooner() {
+    let vendor = Vendor::new().await;
+    let endpoint = endpoint(None, None);
+    let mut stream = speak(&endpoint, &vendor, text("one"));
+    let mut peer = vendor.accept().await;
+    assert_eq!(next(&mut peer).await, Some(Message::text("one")));
+    peer.send(Message::binary("half")).await.unwrap();
+    let first = stream.events.next().await.unwrap().unwrap();
+    assert!(matches!(first, TtsEvent::Audio(sound) if sound == "half"));
+    tokio::time::pause();
+    let begun = Instant::now();
+    let error = stream.events.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+    assert_eq!(seconds_since(begun), 3);
 }
 
 #[tokio::test]
