@@ -1,8 +1,11 @@
 //! Fields of a message that we do not know. They have no effect, which is mostly a slip of the pen: their sender is told.
 //! What is known is what the schema of the messages says.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::socket_schema;
@@ -17,6 +20,17 @@ const LONGEST_NAME: usize = 60;
 const ALIKE: f64 = 0.8;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(socket_schema);
+
+/// The names of the fields of each message.
+static NAMES: LazyLock<HashMap<String, HashSet<String>>> = LazyLock::new(|| {
+    let messages = SCHEMA["$defs"]["ClientMessage"]["oneOf"].as_array();
+    let names = messages.into_iter().flatten().filter_map(|schema| {
+        let fields = resolved(schema)["properties"].as_object()?;
+        let kind = fields["type"]["const"].as_str()?;
+        Some((kind.to_owned(), fields.keys().cloned().collect()))
+    });
+    names.collect()
+});
 
 /// A field that has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +51,21 @@ impl std::fmt::Display for UnknownField {
 }
 
 /// The unknown fields of a message that was read as one of this `type`.
+#[expect(
+    clippy::zero_sized_map_values,
+    reason = "a message is a map, and only its names are looked at"
+)]
 pub fn unknown_fields(kind: &str, message: &[u8]) -> Vec<UnknownField> {
     let mut found = Vec::new();
     if message.len() > LONGEST {
+        return found;
+    }
+    // Most messages come often, are flat, and have nothing unknown in them.
+    if !matches!(kind, "config" | "update_config")
+        && let Some(names) = NAMES.get(kind)
+        && let Ok(fields) = serde_json::from_slice::<HashMap<Cow<'_, str>, IgnoredAny>>(message)
+        && fields.keys().all(|name| names.contains(name.as_ref()))
+    {
         return found;
     }
     let value: Value = serde_json::from_slice(message).unwrap_or_default();
