@@ -63,15 +63,15 @@ pub async fn open(
     payload: web::Payload,
 ) -> actix_web::Result<HttpResponse> {
     let (access, pass) = auth::at_socket(&state, &request).await?;
-    // A session that waits for its client has its place, and its share of a drain.
-    let may_resume = sockets.services.resumes.wait_for(&access);
+    // A session that waits for its client has its place, and its share of a drain. Looked for only where there is none.
+    let may_resume = || sockets.services.resumes.has_one_of(&access);
     let work = match state.begin_work() {
-        Err(_) if may_resume => state.work.token(),
+        Err(_) if may_resume() => state.work.token(),
         work => work?,
     };
     limits.admit_tenant(&access)?;
     let session = match limits.session(&access) {
-        Err(_) if may_resume => None,
+        Err(_) if may_resume() => None,
         place => Some(place?),
     };
     let places = Places {

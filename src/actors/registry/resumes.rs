@@ -29,7 +29,7 @@ pub struct NoSession;
 /// The sessions that may be resumed.
 #[derive(Default)]
 pub struct Resumes {
-    seats: DashMap<String, ResumableSession>,
+    sessions: DashMap<String, ResumableSession>,
 }
 
 /// Where a session takes its next socket.
@@ -47,7 +47,7 @@ pub struct ResumableSession {
 /// A socket that has come for a session.
 pub struct ResumingSocket {
     /// Taken by the session.
-    pub plug: Option<DetachedSocket>,
+    pub socket: Option<DetachedSocket>,
     /// The token with which it came.
     pub token: String,
     /// The last event that its client has seen.
@@ -60,8 +60,8 @@ pub struct ResumingSocket {
 impl Drop for ResumingSocket {
     /// The session has gone before it took it.
     fn drop(&mut self) {
-        if let Some(plug) = self.plug.take() {
-            cannot_resume(plug, "the session has ended");
+        if let Some(socket) = self.socket.take() {
+            cannot_resume(socket, "the session has ended");
         }
     }
 }
@@ -74,9 +74,9 @@ pub struct ResumeToken {
 
 impl Resumes {
     /// A new token for a session.
-    pub fn register(self: &Arc<Self>, seat: ResumableSession) -> ResumeToken {
+    pub fn register(self: &Arc<Self>, session: ResumableSession) -> ResumeToken {
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
-        self.seats.insert(token.clone(), seat);
+        self.sessions.insert(token.clone(), session);
         ResumeToken {
             token,
             resumes: Arc::clone(self),
@@ -86,19 +86,21 @@ impl Resumes {
     /// The session of a token. Those of others are not there. The token stays good until the client is known to have the
     /// next one ([`Self::use_up`]): its socket may break again before.
     pub fn find(&self, token: &str, access: &Access) -> Result<ResumableSession, NoSession> {
-        let seat = self.seats.get(token).ok_or(NoSession)?;
-        let is_theirs = seat.access == *access;
-        is_theirs.then(|| seat.clone()).ok_or(NoSession)
+        let session = self.sessions.get(token).ok_or(NoSession)?;
+        let is_theirs = session.access == *access;
+        is_theirs.then(|| session.clone()).ok_or(NoSession)
     }
 
     /// The client has a later token.
     pub fn use_up(&self, token: &str) {
-        self.seats.remove(token);
+        self.sessions.remove(token);
     }
 
-    /// Whether a session waits for a socket of this caller.
-    pub fn wait_for(&self, access: &Access) -> bool {
-        self.seats.iter().any(|seat| seat.access == *access)
+    /// Whether this caller may resume a session.
+    pub fn has_one_of(&self, access: &Access) -> bool {
+        self.sessions
+            .iter()
+            .any(|session| session.access == *access)
     }
 }
 
@@ -110,7 +112,7 @@ impl ResumeToken {
 
 impl Drop for ResumeToken {
     fn drop(&mut self) {
-        self.resumes.seats.remove(&self.token);
+        self.resumes.sessions.remove(&self.token);
     }
 }
 

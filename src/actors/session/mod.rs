@@ -529,13 +529,13 @@ impl SessionActor {
 
     /// A new token, with which the client may come back where it may at all.
     fn new_token(&mut self, address: &Addr<Self>) -> String {
-        let seat = ResumableSession {
+        let session = ResumableSession {
             access: self.access.clone(),
             expel: address.clone().recipient(),
             resuming_sockets: self.resuming_sockets.clone(),
             writer: self.writer.clone(),
         };
-        let ticket = self.services.resumes.register(seat);
+        let ticket = self.services.resumes.register(session);
         let token = ticket.token().to_owned();
         if self.writer.keeps_sent() {
             self.resume_tokens.truncate(TOKENS - 1);

@@ -206,7 +206,7 @@ impl SessionSocketHandler {
         if self.has_begun {
             return None;
         }
-        let Some((resume, seat)) = self.session_of(text) else {
+        let Some((resume, found)) = self.session_of(text) else {
             self.has_begun = true;
             return None;
         };
@@ -214,19 +214,19 @@ impl SessionSocketHandler {
         let writer = plug.writer();
         let (relay, input) = relay();
         // What is left of the one before, which its session learns before it takes this one.
-        seat.writer.supersede();
+        found.writer.supersede();
         let resuming = ResumingSocket {
-            plug: Some(plug),
+            socket: Some(plug),
             token: resume.token,
             last_event: resume.last_event,
             received_bytes: resume.received_bytes,
             input,
         };
         // One that cannot be taken says so itself.
-        let _refused = seat.resuming_sockets.try_send(resuming);
+        let _refused = found.resuming_sockets.try_send(resuming);
         let watch = self.watch.take();
         if let Some(watch) = &watch {
-            watch.session.replace(seat.expel);
+            watch.session.replace(found.expel);
         }
         Some(SessionSocket::Later {
             relay,
@@ -243,8 +243,8 @@ impl SessionSocketHandler {
         let Resumption {
             sessions, access, ..
         } = &self.resumption;
-        let seat = sessions.find(&resume.token, access).ok()?;
-        Some((resume, seat))
+        let found = sessions.find(&resume.token, access).ok()?;
+        Some((resume, found))
     }
 
     /// Waits for the client to come back, as often as it does in time.
@@ -282,6 +282,10 @@ impl SessionSocketHandler {
         {
             return;
         }
+        self.tell_warning(origin, code, message);
+    }
+
+    fn tell_warning(&self, origin: &Origin, code: WarningCode, message: String) {
         let warning = ServerMessage::Warning {
             message,
             code,
@@ -301,6 +305,9 @@ impl SessionSocketHandler {
                 "{names}: there is no such field, and config said strict"
             ));
         }
+        if self.mistakes.warned.len() >= MAX_WARNINGS {
+            return Ok(());
+        }
         let is_new = |field: &&UnknownField| !self.mistakes.warned.contains(&field.path);
         let news: Vec<String> = unknown
             .iter()
@@ -312,8 +319,7 @@ impl SessionSocketHandler {
             let room = MAX_WARNINGS.saturating_sub(self.mistakes.warned.len());
             self.mistakes.warned.extend(paths.take(room));
             let message = format!("fields without effect: {}", news.join(", "));
-            let all = news.join(",");
-            self.warn(&all, origin, WarningCode::UnknownFields, message);
+            self.tell_warning(origin, WarningCode::UnknownFields, message);
         }
         Ok(())
     }
@@ -355,7 +361,7 @@ impl SessionSocketHandler {
 impl SessionSocketHandler {
     /// Goes on with a socket until it has gone; `false` where it does not fit.
     async fn come_back(&mut self, mut resuming: ResumingSocket) -> bool {
-        let Some(plug) = resuming.plug.take() else {
+        let Some(plug) = resuming.socket.take() else {
             return false;
         };
         if !self.session.connected() {
