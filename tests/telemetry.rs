@@ -8,7 +8,10 @@ use actix_web::web::Bytes;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use futures_util::{SinkExt, StreamExt};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -413,13 +416,34 @@ impl Collector {
         }
     }
 
-    /// All spans so far.
-    pub fn spans(&self) -> Vec<Span> {
+    fn resources(&self) -> Vec<ResourceSpans> {
         let received = self.received.lock().unwrap();
         let requests = received
             .iter()
             .map(|body| ExportTraceServiceRequest::decode(body.clone()).unwrap());
-        let resources = requests.flat_map(|request| request.resource_spans);
+        requests
+            .flat_map(|request| request.resource_spans)
+            .collect()
+    }
+
+    /// Who has sent spans so far.
+    fn services(&self) -> Vec<String> {
+        let resources = self.resources().into_iter();
+        let attributes = resources.flat_map(|sent| sent.resource.unwrap_or_default().attributes);
+        let names = attributes.filter(|attribute| attribute.key == "service.name");
+        let mut names: Vec<_> = names
+            .filter_map(|name| match name.value?.value? {
+                AnyValue::StringValue(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        names.dedup();
+        names
+    }
+
+    /// All spans so far.
+    pub fn spans(&self) -> Vec<Span> {
+        let resources = self.resources().into_iter();
         let scopes = resources.flat_map(|resource| resource.scope_spans);
         scopes.flat_map(|scope| scope.spans).collect()
     }
@@ -443,7 +467,7 @@ fn attribute(span: &Span, key: &str) -> String {
     )
 }
 
-/// A session in which somebody says something, until it has been understood.
+/// A session in which somebody says something and is answered.
 async fn conversation(server: &Server) {
     let config = json!({"sample_rate": 16000, "audio_format": "linear16"});
     let speech = speak(server, SENTENCES[0], config)
@@ -453,7 +477,7 @@ async fn conversation(server: &Server) {
         .unwrap();
     let url = format!("{}/ws", server.url.replace("http://", "ws://"));
     let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-    let config = json!({"type": "config", "stream_id": "marker-id",
+    let config = json!({"type": "config", "stream_id": "talk-1",
         "stt_config": {"provider": "null"}, "tts_config": {"provider": "null", "model": ""}});
     socket
         .send(Message::text(config.to_string()))
@@ -463,8 +487,18 @@ async fn conversation(server: &Server) {
     for chunk in speech.chunks(6400).chain(silence.chunks(6400)) {
         socket.send(Message::binary(chunk.to_vec())).await.unwrap();
     }
+    let answer = json!({"type": "speak", "text": "Here is the answer."}).to_string();
+    let mut answer = Some(Message::text(answer));
     while let Some(message) = socket.next().await {
-        if matches!(message.unwrap(), Message::Text(text) if text.contains("turn_end")) {
+        let Message::Text(text) = message.unwrap() else {
+            continue;
+        };
+        if text.contains("turn_end")
+            && let Some(answer) = answer.take()
+        {
+            socket.send(answer).await.unwrap();
+        }
+        if text.contains("tts_playback_complete") {
             break;
         }
     }
@@ -477,6 +511,7 @@ async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_ow
     let collector = Collector::start();
     let mut server = Server::start_logged(&[
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url),
+        ("OTEL_SERVICE_NAME", "front-desk"),
         ("NULL_ENABLED", "true"),
     ]);
     client()
@@ -485,8 +520,18 @@ async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_ow
         .await
         .unwrap();
     conversation(&server).await;
+    let page = client().get(format!("{}/metrics", server.url));
+    let page = page.send().await.unwrap().text().await.unwrap();
+    for counted in [
+        "vivavoce_turn_first_sound_seconds_count 1",
+        "vivavoce_interruptions_total 0",
+        "vivavoce_backchannels_total 0",
+    ] {
+        assert!(page.contains(counted), "{counted} is missing in\n{page}");
+    }
     // What is still kept is sent when the server ends.
     server.log();
+    assert_eq!(collector.services(), ["front-desk"]);
     let spans = collector.spans();
     let named = |name: &str| {
         spans
@@ -498,15 +543,47 @@ async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_ow
         panic!("{spans:#?}");
     };
     assert!(session.parent_span_id.is_empty());
-    let turns = named("turn");
-    // The last one may have been cut off with its session.
-    let ended = |turn: &&Span| attribute(turn, "reason") != "None";
-    assert!(turns.iter().copied().any(|turn| ended(&turn)), "{spans:#?}");
-    for turn in turns {
-        assert_eq!(turn.trace_id, session.trace_id);
-        assert_eq!(turn.parent_span_id, session.span_id);
-        assert!(session.start_time_unix_nano <= turn.start_time_unix_nano);
-        assert!(turn.end_time_unix_nano <= session.end_time_unix_nano);
+    assert_eq!(session.kind(), SpanKind::Server);
+    assert_eq!(attribute(session, "reason"), "None", "its client has gone");
+    // What is done, for whom, and how long it took.
+    for (name, kind, known) in [
+        (
+            "turn",
+            SpanKind::Internal,
+            &["reason", "first_text_ms", "first_sound_ms", "played_ms"][..],
+        ),
+        (
+            "stt",
+            SpanKind::Client,
+            &["opened_ms", "gen_ai.provider.name", "gen_ai.operation.name"],
+        ),
+        (
+            "tts",
+            SpanKind::Client,
+            &[
+                "first_sound_ms",
+                "gen_ai.provider.name",
+                "gen_ai.operation.name",
+                "cached",
+            ],
+        ),
+        ("playout", SpanKind::Internal, &["interrupted"]),
+    ] {
+        let parts = named(name);
+        // The last turn may have been cut off with its session.
+        let complete = |part: &&&Span| known.iter().all(|key| attribute(part, key) != "None");
+        let complete = parts.iter().filter(complete).count();
+        assert_eq!(complete, 1, "{name}: {spans:#?}");
+        for part in parts {
+            assert_eq!(part.kind(), kind);
+            assert_eq!(part.trace_id, session.trace_id);
+            assert_eq!(part.parent_span_id, session.span_id);
+            assert!(session.start_time_unix_nano <= part.start_time_unix_nano);
+            assert!(part.end_time_unix_nano <= session.end_time_unix_nano);
+            for key in ["stream_id", "gen_ai.conversation.id"] {
+                assert!(attribute(part, key).contains("talk-1"), "{part:#?}");
+            }
+        }
     }
     let requests = named("request");
     let deleting = requests
@@ -516,7 +593,63 @@ async fn a_session_is_one_trace_with_a_span_per_turn_and_a_request_one_of_its_ow
     assert_ne!(deleting.trace_id, session.trace_id);
     assert!(attribute(deleting, "http.request.method").contains("DELETE"));
     assert!(attribute(deleting, "http.response.status_code").contains("404"));
-    assert!(!format!("{spans:?}").contains("marker"), "{spans:#?}");
+    assert_eq!(deleting.kind(), SpanKind::Server);
+    let all = format!("{spans:?}");
+    assert!(!all.contains("marker") && !all.contains("answer."), "{all}");
+}
+
+#[tokio::test]
+async fn a_voice_that_fails_is_a_span_that_says_so() {
+    let collector = Collector::start();
+    let mut server = Server::start_logged(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)]);
+    let mut config = config("local", json!({}));
+    config["tts_config"]["voice_id"] = json!("nobody");
+    let url = format!("{}/ws", server.url.replace("http://", "ws://"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    let speak = json!({"type": "speak", "text": "Hello."});
+    for message in [config, speak] {
+        let message = Message::text(message.to_string());
+        socket.send(message).await.unwrap();
+    }
+    while let Some(message) = socket.next().await {
+        if matches!(message.unwrap(), Message::Text(text) if text.contains("\"error\"")) {
+            break;
+        }
+    }
+    socket.close(None).await.unwrap();
+    while socket.next().await.is_some() {}
+    server.log();
+    let spans = collector.spans();
+    let failed = spans.iter().find(|span| span.name == "tts").unwrap();
+    let status = failed.status.clone().unwrap();
+    assert_eq!(status.code, StatusCode::Error as i32, "{failed:#?}");
+    assert_eq!(status.message, "invalid_request");
+    assert!(attribute(failed, "voice").contains("nobody"), "{failed:#?}");
+}
+
+#[tokio::test]
+async fn the_process_and_its_version_are_told_under_the_usual_names() {
+    let server = Server::start();
+    let page = client().get(format!("{}/metrics", server.url));
+    let page = page.send().await.unwrap().text().await.unwrap();
+    let value = |name: &str| {
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.unwrap_or_else(|| panic!("{name} is missing in\n{page}"));
+        value.parse::<f64>().unwrap()
+    };
+    assert!(value("process_cpu_seconds_total") > 0.0);
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(value("process_start_time_seconds") > 1.7e9);
+    assert!(value("process_open_fds") > 3.0);
+    assert!(value("process_max_fds") >= value("process_open_fds"));
+    let build = format!(
+        "vivavoce_build_info{{version=\"{}\"}}",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!((value(&build) - 1.0).abs() < 1e-9);
+    assert!(value("vivavoce_rooms").abs() < 1e-9);
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_synthesis::{
     Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer,
 };
+use vivavoce_telemetry::conversation::{Activity, Conversation};
 
 /// The longest `Retry-After` of a provider that an utterance waits for.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -128,6 +129,7 @@ struct Voice {
     output: Rc<dyn SpeechSink>,
     /// How many characters providers have spoken.
     characters: Rc<Cell<u64>>,
+    trace: Conversation,
     /// Whether the session was told that the provider fails, and not yet how that ended: the utterance that failed may have
     /// been cancelled.
     away: Cell<bool>,
@@ -139,7 +141,7 @@ impl Voice {
         config: SpeechConfig,
         party: Party,
         output: Rc<dyn SpeechSink>,
-        characters: Rc<Cell<u64>>,
+        (characters, trace): (Rc<Cell<u64>>, Conversation),
     ) -> Self {
         let format = AudioFormat {
             encoding: Encoding::Linear16,
@@ -152,6 +154,7 @@ impl Voice {
             party,
             output,
             characters,
+            trace,
             away: Cell::new(false),
         }
     }
@@ -223,16 +226,16 @@ pub struct Dismiss;
 
 impl TtsActor {
     /// A synthesiser for one output, with one `tts_config`. It adds to `characters` what providers speak: the text that they
-    /// were given, once its first audio has come.
+    /// were given, once its first audio has come. Each request to a provider is a part of `trace`.
     pub fn new(
         synthesizer: Arc<Synthesizer>,
         config: SpeechConfig,
         party: Party,
         output: Rc<dyn SpeechSink>,
-        characters: Rc<Cell<u64>>,
+        (characters, trace): (Rc<Cell<u64>>, Conversation),
         (attempt, report): (u32, Recipient<TtsReport>),
     ) -> Self {
-        let voice = Voice::new(synthesizer, config, party, output, characters);
+        let voice = Voice::new(synthesizer, config, party, output, (characters, trace));
         Self {
             voice: Rc::new(voice),
             changes: VecDeque::new(),
@@ -317,14 +320,8 @@ impl Handler<ChangeVoice> for TtsActor {
     fn handle(&mut self, ChangeVoice { from, speech }: ChangeVoice, _: &mut Context<Self>) {
         let before = &self.voice;
         let (synthesizer, output) = (Arc::clone(&before.synthesizer), Rc::clone(&before.output));
-        let characters = Rc::clone(&before.characters);
-        let voice = Voice::new(
-            synthesizer,
-            speech,
-            before.party.clone(),
-            output,
-            characters,
-        );
+        let kept = (Rc::clone(&before.characters), before.trace.clone());
+        let voice = Voice::new(synthesizer, speech, before.party.clone(), output, kept);
         // Of two changes from the same utterance on the later one counts.
         self.changes.retain(|(known, _)| *known != from);
         self.changes.push_back((from, Rc::new(voice)));
@@ -475,12 +472,34 @@ impl Say {
     async fn say(&mut self, text: &str, at: usize) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
         let config = voice.choices[voice.choice.get()].clone();
+        let slug = config.provider.as_str();
+        let activity = voice
+            .trace
+            .tts(slug, &config.model, config.voice_id.as_deref());
+        let outcome = self.say_traced(text, at, config, &activity).await;
+        if let Err(Cut { error, .. }) = &outcome {
+            activity.failed(kind(error));
+        }
+        outcome
+    }
+
+    async fn say_traced(
+        &mut self,
+        text: &str,
+        at: usize,
+        config: SpeechConfig,
+        activity: &Activity,
+    ) -> Result<(), Cut> {
+        let voice = Rc::clone(&self.voice);
         let mut told = ToldWords {
             spoken: config.spoken(text).map_err(SynthesisError::from)?,
             places: Vec::new(),
             told: 0,
         };
+        let asked = tokio::time::Instant::now();
         let mut speech = voice.synthesizer.speak(config, text, &voice.party).await?;
+        activity.note("cached", speech.cached);
+        let mut has_sound = false;
         let begun = self.framer.duration_of(self.framer.taken);
         let output = &voice.output;
         output.begin_text(self.utterance, at..at + text.len(), begun);
@@ -501,6 +520,9 @@ impl Say {
                     return Err(Cut { error, words });
                 }
             };
+            if !std::mem::replace(&mut has_sound, true) {
+                activity.delay("first_sound_ms", asked.elapsed());
+            }
             let characters = voice.characters.get() + std::mem::take(&mut uncounted);
             voice.characters.set(characters);
             // Long audio that is there at once is taken piece by piece, so that other tasks can run.
@@ -567,6 +589,20 @@ impl From<SynthesisError> for Cut {
     fn from(error: SynthesisError) -> Self {
         let words = Vec::new();
         Self { error, words }
+    }
+}
+
+/// The kind of an error, for traces.
+const fn kind(error: &SynthesisError) -> &'static str {
+    match error {
+        SynthesisError::Provider { error, .. } => error.kind.name(),
+        SynthesisError::Invalid(_) | SynthesisError::UnsupportedProvider { .. } => {
+            ErrorKind::InvalidRequest.name()
+        }
+        SynthesisError::TooLong { .. } => "too_long",
+        SynthesisError::Quota(_) | SynthesisError::NoMemory => ErrorKind::Overloaded.name(),
+        SynthesisError::Conversion(_) => "conversion",
+        SynthesisError::Abandoned => "abandoned",
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         settings.log.level,
         settings.log.format,
         collector,
+        &settings.telemetry.service_name,
         &authorities,
     );
     let traces = traces.map_err(Failure::work)?;

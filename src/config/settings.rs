@@ -170,6 +170,8 @@ settings! {
     telemetry: Telemetry {
         /// OTLP collector for traces, over HTTP, as `http://host:4318`; no traces if absent.
         otlp_endpoint: Option<String> = "", "telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT";
+        /// The service's name in traces (`service.name`).
+        service_name: String = "vivavoce", "telemetry.service_name", "OTEL_SERVICE_NAME";
         /// Address, as `host:port`, at which `/metrics` is then exclusively served: in plain HTTP and without a token.
         metrics_address: Option<SocketAddr> = "", "metrics.address", "METRICS_ADDRESS";
     }
@@ -656,6 +658,7 @@ mod tests {
         "AZURE_SPEECH_SUBSCRIPTION_KEY",
         "AZURE_SPEECH_REGION",
         "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_SERVICE_NAME",
     ];
 
     #[test]

@@ -43,6 +43,23 @@ pub struct ProviderError {
     pub message: String,
 }
 
+impl ErrorKind {
+    /// Its name in metrics and traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request",
+            Self::Auth => "auth",
+            Self::NoCredential => "no_credential",
+            Self::Quota => "quota",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+        }
+    }
+}
+
 impl ProviderError {
     /// A failure of `provider`.
     pub fn new(provider: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {

@@ -315,6 +315,7 @@ impl Sfu {
             party: party.clone(),
             pace: Pace::default(),
             held: Held::default(),
+            present: metrics::room_opened(),
         };
         self.places.rooms.hold(party, 1);
         self.rooms.insert(key, room);
@@ -356,6 +357,7 @@ impl Sfu {
         let metadata = chosen(admission.metadata, &claims.metadata);
         let participant = Participant {
             key,
+            present: metrics::participant_joined(),
             room,
             sid: self.sid("PA_"),
             identity: claims.identity().into(),

@@ -21,6 +21,7 @@ use super::sdp::SectionKind;
 use super::speakers::LevelMeter;
 use super::token::Claims;
 use super::{ConnectionId, ParticipantKey, RoomKey};
+use vivavoce_telemetry::metrics;
 
 /// A direction of media: one of two peer connections, or both in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,6 +152,9 @@ pub enum OnResume {
 #[derive(Debug)]
 pub struct Participant {
     pub key: ParticipantKey,
+    /// Counts them as somebody who is there.
+    #[expect(dead_code, reason = "counts until it is dropped")]
+    pub present: metrics::Present,
     pub room: RoomKey,
     /// `PA_…`: a new one for each session.
     pub sid: Arc<str>,

@@ -9,6 +9,7 @@ use super::ParticipantKey;
 use super::outbound::Held;
 use super::pace::Pace;
 use vivavoce_core::party::Party;
+use vivavoce_telemetry::metrics;
 
 /// Settings of a room.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,9 @@ pub struct Room {
     pub pace: Pace,
     /// Bytes queued for its members.
     pub held: Held,
+    /// Counts it as a room that exists.
+    #[expect(dead_code, reason = "counts until it is dropped")]
+    pub present: metrics::Present,
 }
 
 impl Room {

@@ -16,7 +16,7 @@
 //!
 //! # Traces
 //!
-//! There is one trace per request and one per session, with a span per turn, and none per audio frame. A request's trace
+//! There is one trace per request and one per session ([`conversation`]), and no span per audio frame. A request's trace
 //! continues that of its caller (W3C Trace Context). Spans are exported by a thread of their own through a bounded
 //! queue and dropped when it is full; without a collector nothing of this runs.
 //!
@@ -33,6 +33,7 @@
 //! assert!(page.contains("vivavoce_sessions_opened_total"));
 //! ```
 
+pub mod conversation;
 pub mod metrics;
 pub mod traces;
 
@@ -45,11 +46,13 @@ use traces::{TraceError, Traces};
 use vivavoce_config::{LogFormat, LogLevel};
 use vivavoce_core::tls_roots::Authorities;
 
-/// Starts logging for the whole process, and traces where a collector is named, about which `authorities` are believed. A second call changes nothing.
+/// Starts logging for the whole process, and traces where a collector is named, as those of `service`; `authorities` are
+/// believed about it. A second call changes nothing.
 pub fn start(
     level: LogLevel,
     format: LogFormat,
     collector: Option<&str>,
+    service: &str,
     authorities: &Authorities,
 ) -> Result<Option<Traces>, TraceError> {
     let ours = match level {
@@ -79,7 +82,7 @@ pub fn start(
             .boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    let spans = collector.map(|endpoint| traces::layer(endpoint, authorities));
+    let spans = collector.map(|endpoint| traces::layer(endpoint, service, authorities));
     let (spans, traces) = spans.transpose()?.unzip();
     // Tests in one process may start it more than once.
     let _ = tracing_subscriber::registry()

@@ -3,6 +3,7 @@
 //! additions, so the media plane can afford one per frame.
 
 mod calls;
+mod process;
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
-use vivavoce_core::provider_error::{ErrorKind, ProviderError};
+use vivavoce_core::provider_error::ProviderError;
 
 use calls::Calls;
 pub use calls::{SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused};
@@ -108,6 +109,36 @@ pub fn session_resumed() {
 /// Text was dropped that was on its way when its utterance was cut.
 pub fn late_text_dropped() {
     METRICS.late_texts_dropped.inc();
+}
+
+/// A turn has ended for this reason, as events name it.
+pub fn turn_ended(reason: &'static str) {
+    METRICS.turns.get_or_create(&TurnLabel { reason }).inc();
+}
+
+/// The first sound of the answer to a turn has left, this long after the end of speech.
+pub fn turn_answered(delay: Duration) {
+    METRICS.turn_answered.observe(delay.as_secs_f64());
+}
+
+/// Speech of a session was cut off while it was played.
+pub fn speech_interrupted() {
+    METRICS.interruptions.inc();
+}
+
+/// Somebody has said that they listen, and nothing else.
+pub fn backchannel_heard() {
+    METRICS.backchannels.inc();
+}
+
+/// An embedded room exists, until the guard is dropped.
+pub fn room_opened() -> Present {
+    Present::among(&METRICS.rooms)
+}
+
+/// A participant is in an embedded room, until the guard is dropped.
+pub fn participant_joined() -> Present {
+    Present::among(&METRICS.participants)
 }
 
 /// What became of a question to the end-of-turn model.
@@ -244,23 +275,9 @@ pub fn provider_failed(error: &ProviderError) {
     let ProviderError { provider, kind, .. } = *error;
     let failure = Failure {
         provider,
-        kind: name(kind),
+        kind: kind.name(),
     };
     METRICS.provider_errors.get_or_create(&failure).inc();
-}
-
-const fn name(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::InvalidRequest => "invalid_request",
-        ErrorKind::Auth => "auth",
-        ErrorKind::NoCredential => "no_credential",
-        ErrorKind::Quota => "quota",
-        ErrorKind::RateLimited { .. } => "rate_limited",
-        ErrorKind::Overloaded => "overloaded",
-        ErrorKind::Unavailable => "unavailable",
-        ErrorKind::Timeout => "timeout",
-        ErrorKind::Protocol => "protocol",
-    }
 }
 
 /// A synthesis was requested; whether it was in the cache.
@@ -500,6 +517,16 @@ struct Cause {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TurnLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TurnAnswerLabel {
     answer: TurnAnswer,
 }
@@ -569,6 +596,8 @@ fn durations() -> Durations {
 /// All metrics.
 struct Metrics {
     registry: Registry,
+    /// With names that every program has, without our prefix.
+    process: Registry,
     input_delay: Delays,
     output_delay: Delays,
     sessions: Gauge,
@@ -579,6 +608,12 @@ struct Metrics {
     finals_dropped: Counter,
     late_texts_dropped: Counter,
     resumes: Counter,
+    turns: Family<TurnLabel, Counter>,
+    turn_answered: Durations,
+    interruptions: Counter,
+    backchannels: Counter,
+    rooms: Gauge,
+    participants: Gauge,
     turn_answers: Family<TurnAnswerLabel, Counter>,
     turn_answer_delay: Delays,
     events_coalesced: Counter,
@@ -619,6 +654,7 @@ impl Metrics {
     fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("vivavoce"),
+            process: Registry::default(),
             input_delay: Delays::default(),
             output_delay: Delays::default(),
             sessions: Gauge::default(),
@@ -629,6 +665,12 @@ impl Metrics {
             finals_dropped: Counter::default(),
             late_texts_dropped: Counter::default(),
             resumes: Counter::default(),
+            turns: Family::default(),
+            turn_answered: durations(),
+            interruptions: Counter::default(),
+            backchannels: Counter::default(),
+            rooms: Gauge::default(),
+            participants: Gauge::default(),
             turn_answers: Family::default(),
             turn_answer_delay: Delays::default(),
             events_coalesced: Counter::default(),
@@ -664,7 +706,9 @@ impl Metrics {
             http_request_durations: Family::new_with_constructor(durations),
             calls: Calls::new(),
         };
+        metrics.register_process();
         metrics.register_sessions();
+        metrics.register_turns();
         metrics.register_providers();
         metrics.register_recordings();
         metrics.register_webhooks();
@@ -756,6 +800,37 @@ impl Metrics {
             "Messages of clients that took too long or too much memory to be complete",
             self.messages_cut_off.clone(),
         );
+    }
+
+    fn register_turns(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("turns", "Turns that have ended, by why", self.turns.clone());
+        registry.register_with_unit(
+            "turn_first_sound",
+            "From the end of speech to the first sound of the answer",
+            Unit::Seconds,
+            self.turn_answered.clone(),
+        );
+        registry.register(
+            "interruptions",
+            "Utterances that were cut off while they were played",
+            self.interruptions.clone(),
+        );
+        registry.register(
+            "backchannels",
+            "Finals that only said that somebody listens",
+            self.backchannels.clone(),
+        );
+    }
+
+    fn register_process(&mut self) {
+        self.process
+            .register_collector(Box::new(process::ProcessCollector));
+        let build = Family::<Build, Gauge>::default();
+        let version = env!("CARGO_PKG_VERSION");
+        build.get_or_create(&Build { version }).set(1);
+        self.registry
+            .register("build_info", "The version that runs; always 1", build);
     }
 
     fn register_providers(&mut self) {
@@ -861,6 +936,12 @@ impl Metrics {
             "Telephones that joined a room, by what became of telling their hooks",
             self.calls_told.clone(),
         );
+        registry.register("rooms", "Embedded rooms", self.rooms.clone());
+        registry.register(
+            "room_participants",
+            "Participants of embedded rooms",
+            self.participants.clone(),
+        );
         registry.register(
             "room_events",
             "What happened in rooms",
@@ -924,7 +1005,9 @@ impl Metrics {
 
     fn page(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
-        text::encode(&mut page, &self.registry)?;
+        text::encode_registry(&mut page, &self.process)?;
+        text::encode_registry(&mut page, &self.registry)?;
+        text::encode_eof(&mut page)?;
         Ok(page)
     }
 }

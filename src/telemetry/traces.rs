@@ -1,4 +1,4 @@
-//! Traces for an OTLP collector over HTTP: one trace per request and one per session, whose turns are spans. They are
+//! Traces for an OTLP collector over HTTP: one trace per request and one per session ([`conversation`](crate::conversation)). They are
 //! exported from a thread of their own through a bounded queue; spans are dropped when it is full. Without a collector,
 //! none of this runs; there are no spans per audio frame in either case.
 
@@ -9,14 +9,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry::trace::{SpanKind, Status, TraceContextExt, TracerProvider};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
-use opentelemetry_otlp::{
-    ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
-};
+use opentelemetry_otlp::{ExporterBuildError, Protocol, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use tokio::runtime::{Builder, Runtime};
 use tracing::{Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -25,6 +24,8 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
 use vivavoce_core::tls_roots::Authorities;
+
+use crate::conversation::FAILED;
 
 const NAME: &str = "vivavoce";
 /// Timeouts of an export, and of the last export at shutdown.
@@ -59,16 +60,49 @@ impl Traces {
     }
 }
 
-/// A layer that exports our own spans to the collector at `endpoint` (`/v1/traces` is appended), and the running
-/// export.
+/// Gives spans their kind and status. `tracing` has neither, and fields for them would be in every log line.
+#[derive(Debug)]
+struct Exporter(opentelemetry_otlp::SpanExporter);
+
+impl SpanExporter for Exporter {
+    async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
+        for span in &mut batch {
+            span.span_kind = match span.name.as_ref() {
+                "request" | "session" => SpanKind::Server,
+                "stt" | "tts" => SpanKind::Client,
+                _ => SpanKind::Internal,
+            };
+            let failed = span
+                .attributes
+                .iter()
+                .find(|known| known.key.as_str() == FAILED);
+            if let Some(failed) = failed {
+                span.status = Status::error(failed.value.to_string());
+            }
+        }
+        self.0.export(batch).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.0.set_resource(resource);
+    }
+}
+
+/// A layer that exports our own spans to the collector at `endpoint` (`/v1/traces` is appended) as those of `service`, and
+/// the running export.
 pub fn layer<S>(
     endpoint: &str,
+    service: &str,
     authorities: &Authorities,
 ) -> Result<(impl Layer<S>, Traces), TraceError>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let exporter = SpanExporter::builder()
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
         .with_http_client(Collector::new(authorities)?)
         .with_protocol(Protocol::HttpBinary)
@@ -76,8 +110,12 @@ where
         .with_timeout(PATIENCE)
         .build()?;
     let provider = SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
-        .with_resource(Resource::builder().with_service_name(NAME).build())
+        .with_batch_exporter(Exporter(exporter))
+        .with_resource(
+            Resource::builder()
+                .with_service_name(service.to_owned())
+                .build(),
+        )
         .build();
     let ours = filter_fn(|of| of.is_span() && of.target().starts_with(NAME));
     let layer = tracing_opentelemetry::layer()
@@ -104,42 +142,8 @@ pub fn answered(span: &Span, method: &'static str, route: &str, status: u16) {
     span.set_attribute("http.request.method", method);
     span.set_attribute("http.route", route.to_owned());
     span.set_attribute("http.response.status_code", i64::from(status));
-}
-
-/// The trace of a session, until it is dropped.
-#[derive(Debug)]
-pub struct SessionTrace {
-    session: Span,
-    turn: Span,
-}
-
-impl SessionTrace {
-    /// Starts a session's trace. Of what the client has chosen, only the request id is included, which also appears in
-    /// every log line of the session.
-    pub fn begin(request_id: &str) -> Self {
-        Self {
-            session: tracing::error_span!(parent: None, "session", request_id),
-            turn: Span::none(),
-        }
-    }
-
-    /// The span that the session's log lines belong to.
-    pub fn span(&self) -> Span {
-        self.session.clone()
-    }
-
-    /// Somebody speaks: starts a turn if none is in progress.
-    pub fn turn_goes_on(&mut self) {
-        if self.turn.is_none() {
-            let reason = tracing::field::Empty;
-            self.turn = tracing::error_span!(parent: &self.session, "turn", reason);
-        }
-    }
-
-    /// The turn has ended for this reason.
-    pub fn turn_ends(&mut self, reason: &'static str) {
-        self.turn.record("reason", reason);
-        self.turn = Span::none();
+    if status >= 500 {
+        span.set_attribute(FAILED, status.to_string());
     }
 }
 

@@ -18,6 +18,7 @@ use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
 use vivavoce_quotas::{Permit, Quota, Refused};
 use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest};
+use vivavoce_telemetry::conversation::Conversation;
 use vivavoce_telemetry::metrics::{self, TurnAnswer};
 
 /// How likely it must be that somebody has finished.
@@ -26,6 +27,7 @@ const FINISHED: f32 = 0.5;
 pub(super) struct Listening {
     pub(super) input: AudioInput,
     providers: Arc<ProviderTable>,
+    trace: Conversation,
     /// For whom the recognisers count.
     party: Party,
     quota: Quota,
@@ -48,15 +50,17 @@ struct Recogniser {
 }
 
 impl Listening {
-    pub(super) const fn new(
+    /// The recognisers of `party` count for `quota`.
+    pub(super) fn new(
         input: AudioInput,
         providers: Arc<ProviderTable>,
-        party: Party,
-        quota: Quota,
+        (party, quota): (Party, Quota),
+        trace: Conversation,
     ) -> Self {
         Self {
             input,
             providers,
+            trace,
             party,
             quota,
             counted: Vec::new(),
@@ -146,7 +150,10 @@ impl Listening {
             // It was checked with the config.
             credential: credential.unwrap_or_default(),
         };
+        let activity = self.trace.stt(provider.slug(), &request.model);
+        activity.note("language", request.language.clone());
         let actor = SttActor::new(provider, request, buffer.clone(), report, attempt);
+        let actor = actor.traced(activity);
         let actor = if has_fallback {
             actor.with_fallback()
         } else {

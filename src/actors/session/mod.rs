@@ -73,7 +73,7 @@ use super::start_in_span;
 use super::stt::SttReport;
 use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use vivavoce_audio::Encoding;
-use vivavoce_auth::{Access, Pass};
+use vivavoce_auth::{Access, Pass, TenantId};
 use vivavoce_quotas::shared_limit;
 use vivavoce_quotas::{Permit, Quotas, Refused};
 use vivavoce_recordings::egress::{Egress, Egresses};
@@ -82,8 +82,8 @@ use vivavoce_recordings::{self as recordings, Recordings};
 use vivavoce_seams::{Credential, ProviderTable};
 use vivavoce_socket::SocketWriter;
 use vivavoce_synthesis::{SpeechConfig, SynthesisError, Synthesizer};
+use vivavoce_telemetry::conversation::Conversation;
 use vivavoce_telemetry::metrics::{self, OpenSession};
-use vivavoce_telemetry::traces::SessionTrace;
 use vivavoce_webhooks::Webhooks;
 
 /// Capacity of the mailbox: more messages than come in one read of the socket.
@@ -275,7 +275,7 @@ pub struct SessionActor {
     _session: Option<Permit>,
     work: TaskTrackerToken,
     _open: OpenSession,
-    trace: SessionTrace,
+    trace: Conversation,
 }
 
 /// Starts a session, and returns the handler of its socket.
@@ -296,9 +296,15 @@ pub fn open(
     };
     let providers = Arc::clone(&services.providers);
     let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
-    let listening = Listening::new(input.clone(), Arc::clone(&providers), party, quota);
     let sent = writer.clone();
-    let trace = SessionTrace::begin(&caller.request_id);
+    let tenant = caller.access.tenant().map(TenantId::as_str);
+    let trace = Conversation::begin(&caller.request_id, tenant);
+    let listening = Listening::new(
+        input.clone(),
+        Arc::clone(&providers),
+        (party, quota),
+        trace.clone(),
+    );
     let span = trace.span();
     let begin = move |context: &mut Context<SessionActor>| {
         context.set_mailbox_capacity(MAILBOX);
@@ -319,7 +325,7 @@ pub fn open(
             output: None,
             output_of_room: Rc::default(),
             synthesiser: None,
-            turn_clock: Rc::default(),
+            turn_clock: Rc::new(RefCell::new(TurnClock::new(trace.clone()))),
             cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
             name: None,
@@ -515,6 +521,7 @@ impl SessionActor {
             Effect::Close { code, reason } => {
                 tracing::debug!(code, reason, "a session closes its socket");
                 self.usage.closes(reason);
+                self.trace.ends(code, reason);
                 self.writer.close(code, reason);
                 context.stop();
             }
@@ -550,7 +557,7 @@ impl SessionActor {
         let text = message.to_json();
         // A transcript may come before voice activity.
         if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
-            self.trace.turn_goes_on();
+            self.turn_clock.borrow_mut().goes_on();
         }
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
@@ -566,18 +573,17 @@ impl SessionActor {
                 self.writer.event(text);
             }
             ServerMessage::VadEvent(event) => {
-                match (event.event, event.reason) {
-                    (VoiceEventKind::SpeechStart, _) => self.trace.turn_goes_on(),
-                    (VoiceEventKind::TurnEnd, Some(reason)) => self.trace.turn_ends(reason.name()),
-                    _ => {}
-                }
                 self.writer.latest(event.event.name(), text);
+                if event.event == VoiceEventKind::SpeechStart {
+                    self.turn_clock.borrow_mut().goes_on();
+                }
                 if event.event == VoiceEventKind::TurnEnd {
+                    let reason = event.reason.map_or("unknown", |reason| reason.name());
                     let silence = Duration::from_millis(event.silence_duration_ms.unwrap_or(0));
-                    let told = self
-                        .turn_clock
-                        .borrow_mut()
-                        .turn_ends(silence, Instant::now());
+                    let told =
+                        self.turn_clock
+                            .borrow_mut()
+                            .turn_ends(reason, silence, Instant::now());
                     told.into_iter()
                         .for_each(|told| self.writer.event(told.to_json()));
                 }
@@ -628,6 +634,7 @@ impl SessionActor {
         });
         if self.name.is_none() {
             self.usage.asks(&stream_id);
+            self.trace.is_called(stream_id.as_str());
         }
         let begin = self.begin_recording(&stream_id, &wanted);
         let begin_egress = self.begin_egress(&stream_id, &wanted);
@@ -856,9 +863,17 @@ impl SessionActor {
         let synthesizer = Arc::clone(&self.services.synthesizer);
         let party = self.access.party();
         let report = (attempt, context.address().recipient());
+        let trace = self.trace.clone();
         let characters = self.usage.of_speech();
         let player = Rc::new(player);
-        let actor = TtsActor::new(synthesizer, speech, party, player, characters, report);
+        let actor = TtsActor::new(
+            synthesizer,
+            speech,
+            party,
+            player,
+            (characters, trace),
+            report,
+        );
         let actor = start_in_span(|_| actor);
         self.synthesiser = Some(actor);
     }

@@ -33,6 +33,7 @@ use crate::stt::SttReport;
 use vivavoce_audio::Pcm;
 use vivavoce_quotas::{Party, Permit, Refused};
 use vivavoce_socket::SocketWriter;
+use vivavoce_telemetry::conversation::Conversation;
 
 /// The most participants that are transcribed at once; further ones are not.
 const MAX_TRANSCRIBERS: usize = 32;
@@ -48,6 +49,7 @@ pub(super) struct Common {
     pub(super) services: Arc<SessionServices>,
     /// For whom their recognisers count.
     pub(super) party: Party,
+    pub(super) trace: Conversation,
     pub(super) writer: SocketWriter,
     /// The output of the session, if it has one.
     pub(super) player: Rc<RefCell<Option<Player>>>,
@@ -345,7 +347,9 @@ impl TranscriberActor {
         let (identity, common) = (identity.to_owned(), common.clone());
         let providers = Arc::clone(&common.services.providers);
         let quota = common.services.quotas.recognisers.clone();
-        let listening = Listening::new(input.clone(), providers, common.party.clone(), quota);
+        let party = common.party.clone();
+        let trace = common.trace.clone();
+        let listening = Listening::new(input.clone(), providers, (party, quota), trace);
         let has_ended = Rc::new(Cell::new(false));
         let ended = Rc::clone(&has_ended);
         let machine = RecogniserMachine::new(common.services.turn_resources());

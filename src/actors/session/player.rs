@@ -274,20 +274,12 @@ impl Player {
     }
 
     fn tell(&self, event: Event) {
+        if matches!(event.kind, EventKind::Progress { .. }) {
+            let text = message(event).to_json();
+            return self.0.writer.latest("tts_progress", text);
+        }
         let mut clock = self.0.turn_clock.borrow_mut();
-        let now = Instant::now();
-        let metrics = match event.kind {
-            EventKind::Progress { .. } => {
-                let text = message(event).to_json();
-                return self.0.writer.latest("tts_progress", text);
-            }
-            EventKind::Started => {
-                clock.sound(now);
-                None
-            }
-            EventKind::Complete { .. } => clock.played(false, now),
-            EventKind::Interrupted { .. } | EventKind::Failed { .. } => clock.played(true, now),
-        };
+        let metrics = clock.playback(event.utterance, &event.kind, Instant::now());
         self.0.writer.event(message(event).to_json());
         metrics
             .into_iter()

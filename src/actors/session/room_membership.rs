@@ -142,6 +142,7 @@ impl SessionActor {
                 let transcribers = Rc::new(ParticipantTranscribers::new(Common {
                     services: Arc::clone(&self.services),
                     party: self.access.party(),
+                    trace: self.trace.clone(),
                     writer: self.writer.clone(),
                     player: Rc::clone(&self.output_of_room),
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),

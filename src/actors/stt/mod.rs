@@ -36,6 +36,7 @@ use vivavoce_audio::{Encoding, Resampler, linear16};
 use vivavoce_seams::{
     AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
+use vivavoce_telemetry::conversation::Activity;
 use vivavoce_telemetry::metrics::{self, Task};
 
 /// How long opening a stream may take.
@@ -111,19 +112,26 @@ impl SttActor {
             final_asked: Cell::new(None),
             has_final: Cell::new(false),
             unanswered: Cell::default(),
+            activity: None,
         };
         Self {
             attempt: Some(attempt),
             task: None,
         }
     }
-}
 
-impl SttActor {
     /// There is a fallback: opening may not take long.
     pub fn with_fallback(mut self) -> Self {
         if let Some(attempt) = &mut self.attempt {
             attempt.opening = OPENING_WITH_FALLBACK;
+        }
+        self
+    }
+
+    /// A part of a trace, which ends with the attempt.
+    pub fn traced(mut self, activity: Activity) -> Self {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.activity = Some(activity);
         }
         self
     }
@@ -166,6 +174,7 @@ struct Attempt {
     /// Whether there has been a final since the last end of speech.
     has_final: Cell<bool>,
     unanswered: Cell<Unanswered>,
+    activity: Option<Activity>,
 }
 
 /// Speech that this stream was sent and has not said a word about.
@@ -233,6 +242,9 @@ impl Attempt {
         };
         if let Err(error) = &guard.outcome {
             metrics::provider_failed(error);
+            if let Some(activity) = &self.activity {
+                activity.failed(error.kind.name());
+            }
         }
     }
 
@@ -256,7 +268,11 @@ impl Attempt {
         let asked = Instant::now();
         let opening = self.provider.open(self.request.clone());
         let stream = timeout(self.opening, opening).await.map_err(late)??;
-        metrics::provider_began(Task::Stt, self.provider.slug(), asked.elapsed());
+        let delay = asked.elapsed();
+        metrics::provider_began(Task::Stt, self.provider.slug(), delay);
+        if let Some(activity) = &self.activity {
+            activity.delay("opened_ms", delay);
+        }
         Ok(stream)
     }
 
@@ -441,7 +457,11 @@ impl Attempt {
         match event {
             SttEvent::Final(_) => {
                 if let Some(asked) = self.final_asked.take() {
-                    metrics::provider_finished(Task::Stt, self.provider.slug(), asked.elapsed());
+                    let delay = asked.elapsed();
+                    metrics::provider_finished(Task::Stt, self.provider.slug(), delay);
+                    if let Some(activity) = &self.activity {
+                        activity.delay("last_final_ms", delay);
+                    }
                 }
             }
             SttEvent::UtteranceLost(error) => metrics::provider_failed(error),

@@ -479,6 +479,9 @@ impl RecogniserMachine {
             }
             _ => false,
         };
+        if is_backchannel {
+            metrics::backchannel_heard();
+        }
         if let Some(turns) = &mut self.turns {
             let events = match event {
                 SttEvent::Final(segment) if is_backchannel => turns.backchannel(segment, moment),
