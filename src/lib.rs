@@ -51,6 +51,7 @@ pub use vivavoce_audio as audio;
 pub use vivavoce_auth as auth;
 pub use vivavoce_config as config;
 pub use vivavoce_core::{host_name, json, phone, process, sentences, tls_roots};
+#[cfg(feature = "development")]
 pub use vivavoce_emulators as emulators;
 pub use vivavoce_hooks as hooks;
 pub use vivavoce_http as http;

@@ -1,7 +1,9 @@
 //! The command line: one file per subcommand, none of them with logic of its own.
 
+#[cfg(feature = "development")]
 mod bench;
 mod check;
+#[cfg(feature = "development")]
 mod emulate;
 mod models;
 mod openapi;
@@ -76,9 +78,17 @@ enum Command {
     /// Create a token for joining a room
     Token(token::Arguments),
     /// Measure the performance of the server under load
+    #[cfg(feature = "development")]
     Bench(bench::Arguments),
     /// Emulate the vendors' servers on this machine, for development and tests without an API key
+    #[cfg(feature = "development")]
     Emulate(emulate::Arguments),
+    /// (Not in this build) Measure the performance of the server under load
+    #[cfg(not(feature = "development"))]
+    Bench(NotInThisBuild),
+    /// (Not in this build) Emulate the vendors' servers on this machine, for development and tests without an API key
+    #[cfg(not(feature = "development"))]
+    Emulate(NotInThisBuild),
     /// Print the API description (OpenAPI 3.1), for client generators
     Openapi(openapi::Arguments),
     /// Recognise speech for a server (started by the server itself)
@@ -87,6 +97,15 @@ enum Command {
     /// Run a neural model for a server (started by the server itself)
     #[command(hide = true)]
     SpeechWorker(speech_worker::Arguments),
+}
+
+/// The arguments of a subcommand that was left out.
+#[cfg(not(feature = "development"))]
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct NotInThisBuild {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<std::ffi::OsString>,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -149,8 +168,14 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Models(arguments) => models::run(&load(config, &[])?, &arguments),
         Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
         Command::Token(arguments) => token::run(&load(config, &[])?, &arguments),
+        #[cfg(feature = "development")]
         Command::Bench(arguments) => bench::run(config, &arguments),
+        #[cfg(feature = "development")]
         Command::Emulate(arguments) => emulate::run(config, &arguments),
+        #[cfg(not(feature = "development"))]
+        Command::Bench(_) | Command::Emulate(_) => Err(Failure::usage(
+            "this build has neither bench nor emulate; `cargo build --release` makes one that has both",
+        )),
         Command::Openapi(arguments) => {
             openapi::run(&arguments);
             Ok(())
