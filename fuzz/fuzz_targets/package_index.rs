@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| vivavoce::fuzzing::run("package_index", input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| vivavoce_fuzz::fuzzing::run("package_index", input));

@@ -34,7 +34,10 @@ fn every_target_has_a_file_for_libfuzzer() {
     for target in targets() {
         let text = std::fs::read_to_string(format!("{folder}/{}.rs", target.name)).unwrap();
         assert!(
-            text.contains(&format!("fuzzing::run(\"{}\"", target.name)),
+            text.contains(&format!(
+                "| vivavoce_fuzz::fuzzing::run(\"{}\", input)",
+                target.name
+            )),
             "{}",
             target.name
         );
